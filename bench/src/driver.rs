@@ -1,0 +1,175 @@
+//! Drives a core with one device and one disk. Every I/O completes at once, in the order of emission.
+
+use haversack_core::{
+    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op,
+    OpenOptions, Piece, PoolConfig, Request, RequestTag, pool,
+};
+use haversack_model::{DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, SectorNo, Uuid};
+
+use crate::media::SparseMedia;
+
+/// What a cache is made of.
+pub struct Setup {
+    /// Segments of the one device.
+    pub segments: u32,
+    /// The core's settings.
+    pub config: CoreConfig,
+    /// The one disk's settings.
+    pub disk: DiskConfig,
+    /// Reads leave zeroes in their frames; otherwise frames are left as they are.
+    pub zero_reads: bool,
+}
+
+/// The settings of a disk of so many blocks.
+pub fn disk_of_blocks(blocks: u64) -> DiskConfig {
+    DiskConfig::new(DiskId([0xD1; 16]), blocks * SECTORS_PER_BLOCK)
+}
+
+/// A core with devices that do nothing.
+pub struct Driver<M> {
+    /// The core.
+    pub core: Core<M>,
+    /// The time.
+    pub now: Micros,
+    /// Reads leave zeroes in their frames.
+    pub zero_reads: bool,
+    /// Reads and writes of the cache device so far.
+    pub device_ios: u64,
+    disk: DiskNo,
+    completed: u64,
+    jobs_done: u64,
+    scratch: Vec<Piece>,
+}
+
+impl<M: Memory> Driver<M> {
+    /// Makes a pool, opens it and attaches the disk.
+    ///
+    /// # Panics
+    /// When the core refuses any of it.
+    pub fn open(setup: Setup, memory: M) -> Self {
+        let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
+        let config = PoolConfig {
+            id: Uuid([0x70; 16]),
+            device_ids: vec![Uuid([0xDE; 16])],
+            redundancy: false,
+        };
+        pool::create(&mut media, &config).expect("a blank device becomes a pool");
+        let opened = Core::open(&mut media, memory, setup.config, &OpenOptions::default(), 0);
+        let (mut core, _) = opened.unwrap_or_else(|failure| panic!("opening: {}", failure.error));
+        let (disk, _) = core
+            .attach(0, setup.disk, 1, false)
+            .expect("a new disk can be attached");
+        let mut driver = Driver {
+            core,
+            now: 0,
+            zero_reads: setup.zero_reads,
+            device_ios: 0,
+            disk,
+            completed: 0,
+            jobs_done: 0,
+            scratch: Vec::new(),
+        };
+        driver.drain();
+        assert_eq!(driver.jobs_done, 1, "the attach job is done");
+        driver
+    }
+
+    /// Submits a read of whole blocks without carrying out its I/Os.
+    pub fn submit_read(&mut self, tag: u64, block: u64, blocks: u32) {
+        let request = Request {
+            tag: RequestTag(tag),
+            disk: self.disk,
+            op: Op::Read,
+            sector: SectorNo(block * SECTORS_PER_BLOCK),
+            sectors: blocks * SECTORS_PER_BLOCK as u32,
+        };
+        let taken = self.core.submit(self.now, request);
+        taken.unwrap_or_else(|rejected| panic!("request {request:?}: {rejected}"));
+    }
+
+    /// Reads whole blocks.
+    ///
+    /// # Panics
+    /// When the request is not complete in the end.
+    pub fn read(&mut self, tag: u64, block: u64, blocks: u32) {
+        let before = self.completed;
+        self.submit_read(tag, block, blocks);
+        self.drain();
+        assert_eq!(
+            self.completed,
+            before + 1,
+            "the read of {blocks} blocks at {block} hangs"
+        );
+    }
+
+    /// Lets time pass and does what is due then.
+    pub fn pass(&mut self, time: Micros) {
+        self.now += time;
+        if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
+            self.core.tick(self.now);
+            self.drain();
+        }
+    }
+
+    /// Carries out all I/Os.
+    pub fn drain(&mut self) {
+        while let Some(action) = self.core.poll() {
+            match action {
+                Action::Complete { tag, result } => {
+                    result.unwrap_or_else(|error| panic!("request {tag:?}: {error}"));
+                    self.completed += 1;
+                }
+                Action::Event(Event::JobDone { job, result }) => {
+                    result.unwrap_or_else(|error| panic!("job {job:?}: {error}"));
+                    self.jobs_done += 1;
+                }
+                Action::Event(event) => panic!("with faultless devices: {event:?}"),
+                Action::ReadDevice { io, .. } => {
+                    self.device_ios += 1;
+                    self.read_done(io);
+                }
+                Action::ReadOrigin { io, .. } => self.read_done(io),
+                Action::WriteDevice { io, .. } => {
+                    self.device_ios += 1;
+                    self.core.complete(self.now, io, Ok(()));
+                }
+                Action::FlushDevice { io, .. }
+                | Action::WriteOrigin { io, .. }
+                | Action::ZeroOrigin { io, .. }
+                | Action::FlushOrigin { io, .. } => self.core.complete(self.now, io, Ok(())),
+            }
+        }
+    }
+
+    fn read_done(&mut self, io: IoId) {
+        if self.zero_reads {
+            self.scratch.clear();
+            self.scratch.extend(self.core.pieces(io));
+            for piece in &self.scratch {
+                let frame = self.core.memory_mut().frame_mut(piece.frame);
+                frame[piece.at..piece.at + piece.len].fill(0);
+            }
+        }
+        self.core.complete(self.now, io, Ok(()));
+    }
+
+    /// Requests completed so far.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// The disk's counters.
+    pub fn stats(&self) -> DiskStats {
+        *self
+            .core
+            .disk_stats(self.disk)
+            .expect("the disk is attached")
+    }
+
+    /// The disk's share.
+    pub fn usage(&self) -> DiskUsage {
+        self.core
+            .disk_usage(self.disk)
+            .expect("the disk is attached")
+    }
+}

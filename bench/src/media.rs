@@ -1,0 +1,69 @@
+//! A cache device that exists only while a pool is made and opened: it keeps what was written, packed.
+
+use std::collections::HashMap;
+
+use haversack_core::{IoFailure, Media, PageRead};
+use haversack_model::BLOCK_BYTES;
+
+/// Bytes of a word of a page.
+const WORD: usize = 8;
+
+/// The words of a page that are not zero, with their places.
+type Packed = Box<[(u16, [u8; WORD])]>;
+
+/// One device. Of each page only the words that are not zero are kept: a fresh pool's pages have few.
+pub struct SparseMedia {
+    capacity_bytes: u64,
+    pages: HashMap<u64, Packed>,
+}
+
+impl SparseMedia {
+    /// A device of zeroes.
+    pub fn new(capacity_bytes: u64) -> Self {
+        SparseMedia {
+            capacity_bytes,
+            pages: HashMap::new(),
+        }
+    }
+}
+
+impl Media for SparseMedia {
+    fn devices(&self) -> usize {
+        1
+    }
+
+    fn name(&self, _: usize) -> String {
+        "null".into()
+    }
+
+    fn capacity_bytes(&self, _: usize) -> u64 {
+        self.capacity_bytes
+    }
+
+    fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
+        for read in reads {
+            read.page.fill(0);
+            for (at, word) in self.pages.get(&read.offset_bytes).into_iter().flatten() {
+                let at = usize::from(*at) * WORD;
+                read.page[at..at + WORD].copy_from_slice(word);
+            }
+            read.result = Ok(());
+        }
+    }
+
+    fn write(&mut self, _: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure> {
+        let offsets = (offset_bytes..).step_by(BLOCK_BYTES);
+        for (offset, page) in offsets.zip(pages.chunks_exact(BLOCK_BYTES)) {
+            let words = page.as_chunks::<WORD>().0.iter().enumerate();
+            let packed = words
+                .filter(|(_, word)| **word != [0; WORD])
+                .map(|(at, word)| (at as u16, *word));
+            self.pages.insert(offset, packed.collect());
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, _: usize) -> Result<(), IoFailure> {
+        Ok(())
+    }
+}

@@ -1,0 +1,237 @@
+//! What goes into the core and what comes out: requests, actions, completions, events.
+
+use haversack_model::{DeviceNo, DiskNo, SectorNo};
+
+use crate::memory::{FrameNo, RequestTag};
+
+/// What a guest asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Read sectors.
+    Read,
+    /// Write sectors; with `fua` the data is durable before the acknowledgement.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Make all acknowledged writes durable.
+    Flush,
+    /// The guest has no more use for the range: it reads as zeroes from now on.
+    Discard,
+    /// The range becomes zeroes.
+    WriteZeroes,
+}
+
+/// A request of a guest. Its buffer is found by `tag` in the core's [`crate::Memory`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The caller's name for the request, given back on completion.
+    pub tag: RequestTag,
+    /// The disk.
+    pub disk: DiskNo,
+    /// What to do.
+    pub op: Op,
+    /// First sector.
+    pub sector: SectorNo,
+    /// Number of sectors, at most [`crate::config::MAX_REQUEST_SECTORS`]; 0 for a flush.
+    pub sectors: u32,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The origin failed the I/O after the engine's retries.
+    #[error("the origin failed the I/O")]
+    Origin,
+    /// The block's only dirty copy is damaged or its device is lost.
+    #[error("the newest data of a block in this range is lost (its cache device failed or is damaged)")]
+    DataLost,
+    /// This host no longer owns the disk.
+    #[error("this host does not own the disk")]
+    NotOwner,
+    /// The disk is being detached.
+    #[error("the disk is being detached")]
+    Detached,
+}
+
+/// Why a request was not taken. Nothing was started; the request gets no completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Rejected {
+    /// As many requests as the core holds are in flight: submit again after a completion.
+    #[error("too many requests in flight; submit again after a completion")]
+    Busy,
+    /// No such disk is attached.
+    #[error("disk {0:?} is not attached")]
+    NoSuchDisk(DiskNo),
+    /// The range is not inside the disk, is empty or is too long.
+    #[error(
+        "sectors {sector}+{sectors} are outside the disk's {disk_sectors} sectors, empty, or more than 32 MiB"
+    )]
+    OutOfRange {
+        /// First sector asked for.
+        sector: u64,
+        /// Number of sectors asked for.
+        sectors: u32,
+        /// Sectors of the disk.
+        disk_sectors: u64,
+    },
+    /// This host no longer owns the disk.
+    #[error("this host does not own the disk")]
+    NotOwner,
+}
+
+/// Names an I/O between its action and its completion.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct IoId(pub u32);
+
+/// Names a management job between its call and its [`Event`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct JobId(pub u32);
+
+/// What the driver must do. Each action with an `io` is answered by one [`crate::Core::complete`]; its
+/// memory is told by [`crate::Core::pieces`]. Actions may be carried out in any order and side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Read from a cache device, whole blocks.
+    ReadDevice {
+        /// Name of the I/O.
+        io: IoId,
+        /// The cache device.
+        device: DeviceNo,
+        /// Byte offset, a multiple of 4,096.
+        offset_bytes: u64,
+    },
+    /// Write to a cache device, whole blocks.
+    WriteDevice {
+        /// Name of the I/O.
+        io: IoId,
+        /// The cache device.
+        device: DeviceNo,
+        /// Byte offset, a multiple of 4,096.
+        offset_bytes: u64,
+    },
+    /// Make all completed writes of a cache device durable.
+    FlushDevice {
+        /// Name of the I/O.
+        io: IoId,
+        /// The cache device.
+        device: DeviceNo,
+    },
+    /// Read sectors of the origin.
+    ReadOrigin {
+        /// Name of the I/O.
+        io: IoId,
+        /// The disk.
+        disk: DiskNo,
+        /// First sector.
+        sector: SectorNo,
+        /// Number of sectors.
+        sectors: u32,
+    },
+    /// Write sectors of the origin.
+    WriteOrigin {
+        /// Name of the I/O.
+        io: IoId,
+        /// The disk.
+        disk: DiskNo,
+        /// First sector.
+        sector: SectorNo,
+        /// Number of sectors.
+        sectors: u32,
+    },
+    /// Make sectors of the origin read as zeroes; the origin may free them.
+    ZeroOrigin {
+        /// Name of the I/O.
+        io: IoId,
+        /// The disk.
+        disk: DiskNo,
+        /// First sector.
+        sector: SectorNo,
+        /// Number of sectors.
+        sectors: u32,
+        /// The guest discards: space should be freed.
+        discard: bool,
+    },
+    /// Make all completed writes of the origin durable.
+    FlushOrigin {
+        /// Name of the I/O.
+        io: IoId,
+        /// The disk.
+        disk: DiskNo,
+    },
+    /// A request is done.
+    Complete {
+        /// The request's tag.
+        tag: RequestTag,
+        /// The outcome.
+        result: Result<(), RequestError>,
+    },
+    /// Something that the operator or the control plane wants to know.
+    Event(Event),
+}
+
+/// Part of an I/O's memory, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// The frame.
+    pub frame: FrameNo,
+    /// First byte in the frame.
+    pub at: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A management job ended.
+    JobDone {
+        /// The job.
+        job: JobId,
+        /// The outcome.
+        result: Result<(), JobError>,
+    },
+    /// A cache device is used no more. Dirty data with a second copy is safe.
+    DeviceFailed {
+        /// The device.
+        device: DeviceNo,
+        /// Dirty blocks that had no other copy.
+        lost_blocks: u64,
+    },
+    /// A block read from flash failed its checksum.
+    Corruption {
+        /// The disk.
+        disk: DiskNo,
+        /// The device.
+        device: DeviceNo,
+        /// Byte offset of the block on the device.
+        offset_bytes: u64,
+        /// Whether the block was dirty and had no good second copy: its data is lost.
+        lost: bool,
+    },
+    /// Cleaning a disk is held up by its origin.
+    CleanFailed {
+        /// The disk.
+        disk: DiskNo,
+    },
+}
+
+/// Why a management job failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum JobError {
+    /// The origin failed; dirty data stays in the cache.
+    #[error("the origin failed; the dirty data stays in the cache, try again when the origin is back")]
+    Origin,
+    /// The job was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// The last cache device failed.
+    #[error("no cache device is left; add one")]
+    NoDevice,
+    /// Something in the range or on the device is lost.
+    #[error("dirty data is damaged and cannot be cleaned; see the corruption events")]
+    DataLost,
+    /// Ownership went away under the job.
+    #[error("this host does not own the disk any more")]
+    NotOwner,
+}

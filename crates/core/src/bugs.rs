@@ -1,0 +1,113 @@
+//! The bug zoo: planted mistakes that the crash simulator must catch. Without the feature `bug-zoo` every
+//! question is answered "no" at compile time.
+
+/// A mistake that can be planted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A write is acknowledged before the staging area names it.
+    AckBeforeStaging,
+    /// A guest's flush does not flush the cache devices.
+    SkipDeviceFlush,
+    /// A guest's flush does not flush the origin.
+    SkipOriginFlush,
+    /// A superseded slot is written over before the newer version is durable.
+    ReuseSlotTooEarly,
+    /// Dirty blocks are written to one device only.
+    ForgetMirror,
+    /// A rotten metadata page is silently replaced by its older sibling.
+    AcceptOldPage,
+    /// Data read from flash is not verified.
+    IgnoreChecksum,
+    /// A partial write marks the whole block valid.
+    DropSectorMask,
+    /// A write around the cache leaves the cached block.
+    StaleAfterAround,
+    /// A write around the cache marks no intent.
+    SkipIntent,
+    /// The cleaner goes on after the disk was released.
+    CleanAfterRelease,
+    /// The cleaner writes blocks to the origin that are not durable in the cache.
+    CleanUnflushed,
+    /// Blocks count as clean before the origin was flushed.
+    CleanWithoutOriginFlush,
+    /// A page leaves out an entry while an older one of the block is listed elsewhere.
+    OmitNewestFirst,
+    /// Recovery lets the oldest version of a block win.
+    OldestWins,
+    /// A discard leaves dirty entries on flash.
+    DiscardKeepsDirty,
+    /// A metadata page is overwritten while its sibling is not durable.
+    TwoUnflushedPages,
+    /// The merge of a partial block with its flash copy overwrites newer sectors.
+    MergeOldOverNew,
+    /// A fill from the origin does not hold off writes to the block.
+    FillWithoutLock,
+    /// The intent map is cleared without flushing the origin and rewriting stale pages.
+    ClearIntentEarly,
+    /// Recovery does not look at the staging area.
+    IgnoreStaging,
+    /// Recovery believes unflushed commits without verifying their data.
+    TrustTornCommit,
+    /// Coming back with a higher ownership epoch keeps the clean blocks.
+    KeepOldEpoch,
+}
+
+/// All of them.
+pub const ALL: &[Bug] = &[
+    Bug::AckBeforeStaging,
+    Bug::SkipDeviceFlush,
+    Bug::SkipOriginFlush,
+    Bug::ReuseSlotTooEarly,
+    Bug::ForgetMirror,
+    Bug::AcceptOldPage,
+    Bug::IgnoreChecksum,
+    Bug::DropSectorMask,
+    Bug::StaleAfterAround,
+    Bug::SkipIntent,
+    Bug::CleanAfterRelease,
+    Bug::CleanUnflushed,
+    Bug::CleanWithoutOriginFlush,
+    Bug::OmitNewestFirst,
+    Bug::OldestWins,
+    Bug::DiscardKeepsDirty,
+    Bug::TwoUnflushedPages,
+    Bug::MergeOldOverNew,
+    Bug::FillWithoutLock,
+    Bug::ClearIntentEarly,
+    Bug::IgnoreStaging,
+    Bug::TrustTornCommit,
+    Bug::KeepOldEpoch,
+];
+
+#[cfg(feature = "bug-zoo")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants a mistake in this thread, or removes it.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    pub(crate) fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(not(feature = "bug-zoo"))]
+mod switch {
+    use super::Bug;
+
+    #[inline(always)]
+    pub(crate) fn planted(_: Bug) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "bug-zoo")]
+pub use switch::plant;
+pub(crate) use switch::planted;

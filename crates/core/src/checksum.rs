@@ -1,0 +1,51 @@
+//! CRC-32C of block data, bound to the block's identity.
+//!
+//! A block's stored checksum is the CRC-32C of its 4,096 bytes (sectors that are not valid are zero) with a
+//! hash of the disk's identity and the block number mixed in. So a block that was written or read at the
+//! wrong place, or that belongs to another disk, fails as surely as a damaged one.
+
+use haversack_model::{BlockNo, DiskId};
+
+/// CRC-32C (Castagnoli) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// A 64-bit finaliser with full avalanche (MurmurHash3's).
+pub fn mix(mut x: u64) -> u64 {
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x ^= x >> 33;
+    x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ (x >> 33)
+}
+
+/// The seed that a disk's identity gives to the checksums of its blocks.
+pub fn disk_seed(id: DiskId) -> u64 {
+    let (low, high) = id.0.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    mix(word(low) ^ mix(word(high)))
+}
+
+/// Binds a content checksum to the block it belongs to.
+pub fn bind(content_crc: u32, disk_seed: u64, block: BlockNo) -> u32 {
+    content_crc ^ mix(disk_seed ^ block.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crc32c_known_answer() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn another_disk_or_block_has_another_checksum() {
+        let a = disk_seed(DiskId([1; 16]));
+        let b = disk_seed(DiskId([2; 16]));
+        assert_ne!(bind(7, a, BlockNo(1)), bind(7, b, BlockNo(1)));
+        assert_ne!(bind(7, a, BlockNo(1)), bind(7, a, BlockNo(2)));
+    }
+}

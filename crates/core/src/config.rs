@@ -1,0 +1,197 @@
+//! Settings of a pool, a disk and the core, with their defaults and checks.
+
+use haversack_model::{DiskId, Micros, Uuid, WriteMode};
+
+/// Most sectors of a request: 32 MiB.
+pub const MAX_REQUEST_SECTORS: u32 = 65_536;
+/// Most disks that a pool knows.
+pub const MAX_DISKS: usize = 1024;
+/// Most cache devices of a pool.
+pub const MAX_DEVICES: usize = 16;
+/// Sectors of the largest disk: 2^38 blocks, 1 PiB.
+pub const MAX_DISK_SECTORS: u64 = 1 << 41;
+
+/// What survives a restart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Persistence {
+    /// Every block.
+    All,
+    /// Dirty blocks only.
+    Dirty,
+    /// Nothing. Refused for modes that defer origin writes.
+    None,
+}
+
+/// What is decided when a pool is created.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// The pool's identity.
+    pub id: Uuid,
+    /// One identity per device, in the order of the devices.
+    pub device_ids: Vec<Uuid>,
+    /// Write dirty blocks to two devices when there are two or more.
+    pub redundancy: bool,
+}
+
+/// When dirty blocks are cleaned.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CleanerConfig {
+    /// Clean while more than this share of the disk's target is dirty.
+    pub low_watermark: f32,
+    /// Clean without regard to age and idleness above this share.
+    pub high_watermark: f32,
+    /// Hold back new writes above this share.
+    pub dirty_limit: f32,
+    /// Clean blocks that have been dirty for so long.
+    pub age_us: Micros,
+    /// Clean everything when the disk had no request for so long.
+    pub idle_us: Micros,
+    /// At most so many blocks a second; 0 for no limit.
+    pub rate_limit_blocks: u32,
+}
+
+impl Default for CleanerConfig {
+    fn default() -> Self {
+        CleanerConfig {
+            low_watermark: 0.10,
+            high_watermark: 0.40,
+            dirty_limit: 0.75,
+            age_us: 30_000_000,
+            idle_us: 5_000_000,
+            rate_limit_blocks: 0,
+        }
+    }
+}
+
+/// Which blocks may enter the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdmissionConfig {
+    /// Every block at its first access.
+    Always,
+    /// A block at access number `n + 1` while its address is still staged (CloudCache, address staging).
+    Reuse {
+        /// Reuses needed.
+        n: u8,
+        /// Addresses remembered.
+        addresses: u32,
+    },
+}
+
+/// How much of the pool a disk should have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The pool divided by the number of attached disks that say so.
+    Equal,
+    /// So many blocks.
+    Blocks(u64),
+}
+
+/// Settings of a disk.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DiskConfig {
+    /// The disk's identity.
+    pub id: DiskId,
+    /// Sectors of the disk, 1 to [`MAX_DISK_SECTORS`].
+    pub sectors: u64,
+    /// Where on the disk a block of the grid starts, in sectors (0 to 7): 7 for a partition that starts at
+    /// sector 63. Fixed while the pool holds blocks of the disk.
+    pub phase: u8,
+    /// The write mode.
+    pub mode: WriteMode,
+    /// What survives a restart.
+    pub persistence: Persistence,
+    /// The share of the pool.
+    pub target: Target,
+    /// Which blocks may enter.
+    pub admission: AdmissionConfig,
+    /// Requests that continue a run of more than so many bytes go past the cache; 0 for never.
+    pub sequential_cutoff_bytes: u64,
+    /// When dirty blocks are cleaned.
+    pub cleaner: CleanerConfig,
+}
+
+impl DiskConfig {
+    /// A write-back disk with the defaults.
+    pub fn new(id: DiskId, sectors: u64) -> Self {
+        DiskConfig {
+            id,
+            sectors,
+            phase: 0,
+            mode: WriteMode::WriteBack,
+            persistence: Persistence::All,
+            target: Target::Equal,
+            admission: AdmissionConfig::Always,
+            sequential_cutoff_bytes: 0,
+            cleaner: CleanerConfig::default(),
+        }
+    }
+
+    /// Checks the settings against each other.
+    ///
+    /// # Errors
+    /// What is wrong, what was expected.
+    pub fn check(&self) -> Result<(), String> {
+        if self.sectors == 0 || self.sectors > MAX_DISK_SECTORS {
+            return Err(format!("a disk has 1 to {MAX_DISK_SECTORS} sectors, not {}", self.sectors));
+        }
+        if self.phase > 7 {
+            return Err(format!("the grid phase is 0 to 7 sectors, not {}", self.phase));
+        }
+        if self.persistence == Persistence::None && self.mode.defers_origin() {
+            return Err(format!(
+                "persistence 'none' would lose acknowledged writes in mode {}: use 'dirty' or 'all', or mode wt, wa, wi or pt",
+                self.mode
+            ));
+        }
+        let c = &self.cleaner;
+        let ordered = 0.0 <= c.low_watermark
+            && c.low_watermark <= c.high_watermark
+            && c.high_watermark <= c.dirty_limit
+            && c.dirty_limit <= 1.0;
+        if !ordered {
+            return Err(format!(
+                "cleaner shares must be ordered 0 <= low ({}) <= high ({}) <= limit ({}) <= 1",
+                c.low_watermark, c.high_watermark, c.dirty_limit
+            ));
+        }
+        if let AdmissionConfig::Reuse { n, addresses } = self.admission
+            && (n == 0 || addresses == 0)
+        {
+            return Err("reuse admission needs n and addresses of at least 1; use 'always' otherwise".into());
+        }
+        Ok(())
+    }
+}
+
+/// Settings of a running core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CoreConfig {
+    /// Requests held at a time; one more is rejected as busy.
+    pub max_requests: u32,
+    /// Staged blocks of a disk that start a commit.
+    pub commit_blocks: u32,
+    /// Unflushed blocks after which the devices are flushed without being asked.
+    pub flush_after_blocks: u32,
+    /// May a disk exceed its target while nobody else needs the space?
+    pub share_spare: bool,
+    /// How often the write-intent map of a disk is cleared.
+    pub intent_clear_us: Micros,
+    /// How long the cleaner waits after its origin failed.
+    pub clean_retry_us: Micros,
+    /// Read errors after which a cache device counts as failed.
+    pub device_read_errors: u32,
+}
+
+impl Default for CoreConfig {
+    fn default() -> Self {
+        CoreConfig {
+            max_requests: 4096,
+            commit_blocks: 128,
+            flush_after_blocks: 16_384,
+            share_spare: true,
+            intent_clear_us: 60_000_000,
+            clean_retry_us: 1_000_000,
+            device_read_errors: 5,
+        }
+    }
+}

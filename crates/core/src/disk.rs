@@ -1,0 +1,244 @@
+//! A disk as the core knows it: settings, life cycle, and the state of its background work.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use haversack_model::{BlockNo, DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, WriteMode};
+
+use crate::admission::{self, Admission, sequential::Sequential};
+use crate::checksum;
+use crate::config::{CleanerConfig, DiskConfig, Persistence, Target};
+use crate::flow::clean::Cleaner;
+use crate::flow::flush::DiskFlush;
+use crate::flow::intent::IntentMap;
+use crate::flow::lifecycle::Job;
+use crate::format::record::DiskRecord;
+use crate::hasher::NumberHasher;
+use crate::stats::DiskStats;
+use crate::store::slot::SlotNo;
+
+/// Where a disk is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskState {
+    /// Known to the pool, takes no requests.
+    Detached,
+    /// Becoming active.
+    Attaching,
+    /// Takes requests.
+    Active,
+    /// Finishing what it has.
+    Detaching,
+}
+
+/// A disk. See the module.
+pub(crate) struct Disk {
+    pub id: DiskId,
+    pub seed: u64,
+    pub sectors: u64,
+    /// The size that the record is about to hold.
+    pub next_sectors: Option<u64>,
+    pub phase: u8,
+    pub mode: WriteMode,
+    pub persistence: Persistence,
+    pub target: Target,
+    pub admission: Box<dyn Admission>,
+    pub sequential: Sequential,
+    pub sequential_cutoff_bytes: u64,
+    pub cleaner_config: CleanerConfig,
+    pub state: DiskState,
+    pub owned: bool,
+    pub epoch: u64,
+    pub may_be_dirty: bool,
+    pub damaged: bool,
+    pub since_seq: u64,
+    /// Blocks whose only dirty copy was lost with a device.
+    pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
+    pub stats: DiskStats,
+    pub flush: DiskFlush,
+    pub cleaner: Cleaner,
+    pub intents: IntentMap,
+    pub job: Option<Job>,
+    pub restage: VecDeque<SlotNo>,
+    pub restaging: u32,
+    /// Origin writes that a flush of the origin must follow.
+    pub origin_unflushed: bool,
+    /// I/Os to the origin that change it and are in flight.
+    pub origin_writes: u32,
+    /// Requests in flight.
+    pub requests: u32,
+    pub last_request_us: Micros,
+    pub last_commit_seq: u64,
+    pub rewriting: VecDeque<u32>,
+    pub lock_waiters: Vec<u32>,
+    pub dirty_waiters: VecDeque<u32>,
+    pub around_waiters: Vec<u32>,
+    pub touched: bool,
+}
+
+impl Disk {
+    pub fn new(number: DiskNo, record: &DiskRecord) -> Disk {
+        let defaults = DiskConfig::new(record.id, record.sectors);
+        Disk {
+            id: record.id,
+            seed: checksum::disk_seed(record.id),
+            sectors: record.sectors,
+            next_sectors: None,
+            phase: record.phase,
+            mode: defaults.mode,
+            persistence: record.persistence,
+            target: Target::Blocks(0),
+            admission: admission::of(defaults.admission),
+            sequential: Sequential::default(),
+            sequential_cutoff_bytes: 0,
+            cleaner_config: defaults.cleaner,
+            state: DiskState::Detached,
+            owned: record.owned,
+            epoch: record.epoch,
+            may_be_dirty: record.may_be_dirty,
+            damaged: record.damaged,
+            since_seq: record.since_seq,
+            lost: HashSet::default(),
+            stats: DiskStats::default(),
+            flush: DiskFlush::default(),
+            cleaner: Cleaner::default(),
+            intents: IntentMap::new(number, record.sectors),
+            job: None,
+            restage: VecDeque::new(),
+            restaging: 0,
+            origin_unflushed: true,
+            origin_writes: 0,
+            requests: 0,
+            last_request_us: 0,
+            last_commit_seq: 0,
+            rewriting: VecDeque::new(),
+            lock_waiters: Vec::new(),
+            dirty_waiters: VecDeque::new(),
+            around_waiters: Vec::new(),
+            touched: false,
+        }
+    }
+
+    pub fn record(&self) -> DiskRecord {
+        DiskRecord {
+            id: self.id,
+            sectors: self.next_sectors.unwrap_or(self.sectors),
+            phase: self.phase,
+            owned: self.owned,
+            epoch: self.epoch,
+            may_be_dirty: self.may_be_dirty,
+            damaged: self.damaged,
+            persistence: self.persistence,
+            since_seq: self.since_seq,
+        }
+    }
+
+    /// Whether it is leaving the pool for good.
+    pub fn is_forgotten(&self) -> bool {
+        self.job.as_ref().is_some_and(Job::forgets)
+    }
+
+    /// Whether everything staged is to be committed now.
+    pub fn commit_all(&self) -> bool {
+        self.cleaner.eager(self.mode) || self.job.as_ref().is_some_and(Job::commits)
+    }
+
+    /// Sectors that the grid lies before the disk: block 0 starts so many sectors before sector 0.
+    fn shift(&self) -> u64 {
+        (SECTORS_PER_BLOCK - u64::from(self.phase)) % SECTORS_PER_BLOCK
+    }
+
+    /// First and last block that sectors touch.
+    pub fn blocks(&self, sector: u64, sectors: u32) -> (BlockNo, BlockNo) {
+        let first = sector + self.shift();
+        let last = first + u64::from(sectors) - 1;
+        (BlockNo(first / SECTORS_PER_BLOCK), BlockNo(last / SECTORS_PER_BLOCK))
+    }
+
+    /// The part of a block that sectors touch: mask, and the first sector of that part.
+    pub fn part(&self, block: BlockNo, sector: u64, sectors: u32) -> (u8, u64) {
+        let start = sector + self.shift();
+        let end = start + u64::from(sectors);
+        let (block_start, block_end) = (block.0 * SECTORS_PER_BLOCK, (block.0 + 1) * SECTORS_PER_BLOCK);
+        let (from, to) = (start.max(block_start), end.min(block_end));
+        assert!(from < to, "the sectors touch the block");
+        (mask_of((from - block_start) as u32, (to - from) as u32), from - self.shift())
+    }
+
+    /// The disk's sector at place `at` of a block. Only for places inside the disk.
+    pub fn sector(&self, block: BlockNo, at: u32) -> u64 {
+        block.0 * SECTORS_PER_BLOCK + u64::from(at) - self.shift()
+    }
+
+    /// The places of a block that are inside the disk.
+    pub fn inside(&self, block: BlockNo) -> u8 {
+        let start = block.0 * SECTORS_PER_BLOCK;
+        let mut mask = 0;
+        for at in 0..SECTORS_PER_BLOCK {
+            let place = start + at;
+            if place >= self.shift() && place - self.shift() < self.sectors {
+                mask |= 1 << at;
+            }
+        }
+        mask
+    }
+}
+
+/// The mask of `count` sectors from `first` on.
+pub(crate) fn mask_of(first: u32, count: u32) -> u8 {
+    (((1u32 << count) - 1) << first) as u8
+}
+
+/// The runs of ones in a mask: first sector and count.
+pub(crate) fn runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let first = rest.trailing_zeros();
+        let count = (rest >> first).trailing_ones();
+        rest &= !mask_of(first, count);
+        Some((first, count))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_the_mask() {
+        for mask in 0..=255u8 {
+            let joined = runs(mask).fold(0, |m, (first, count)| m | mask_of(first, count));
+            assert_eq!(joined, mask);
+        }
+        assert_eq!(runs(0b0110_0001).collect::<Vec<_>>(), [(0, 1), (5, 2)]);
+    }
+
+    fn disk(phase: u8) -> Disk {
+        let config = DiskConfig::new(DiskId([1; 16]), 1000);
+        let record = DiskRecord {
+            id: config.id,
+            sectors: config.sectors,
+            phase,
+            owned: true,
+            epoch: 1,
+            may_be_dirty: false,
+            damaged: false,
+            persistence: Persistence::All,
+            since_seq: 0,
+        };
+        Disk::new(DiskNo(0), &record)
+    }
+
+    #[test]
+    fn the_grid_follows_the_phase() {
+        let disk = disk(7);
+        assert_eq!(disk.blocks(63, 8), (BlockNo(8), BlockNo(8)));
+        assert_eq!(disk.part(BlockNo(8), 63, 8), (0xff, 63));
+        assert_eq!(disk.blocks(0, 8), (BlockNo(0), BlockNo(1)));
+        assert_eq!(disk.part(BlockNo(0), 0, 8), (0b1111_1110, 0));
+        assert_eq!(disk.inside(BlockNo(0)), 0b1111_1110);
+        assert_eq!(disk.sector(BlockNo(8), 0), 63);
+    }
+}

@@ -1,0 +1,186 @@
+//! Errors of opening and managing a pool. Each says what was found, what was expected and what to do.
+
+use haversack_model::{DeviceNo, DiskId, DiskNo, Uuid};
+
+use crate::media::IoFailure;
+
+/// Why a pool could not be created, opened, checked or flushed. Nothing was written unless said.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A device's I/O failed.
+    #[error("{device}: {failure} at byte {offset_bytes}; check the device and its cabling")]
+    Io {
+        /// The device's name.
+        device: String,
+        /// Byte offset.
+        offset_bytes: u64,
+        /// The failure.
+        failure: IoFailure,
+    },
+    /// The device is not a Haversack cache device.
+    #[error("{device}: no Haversack superblock; is this the right device? create a pool on it first")]
+    NotACacheDevice {
+        /// The device's name.
+        device: String,
+    },
+    /// The superblock is damaged beyond use.
+    #[error("{device}: both superblocks are damaged; leave the device out to open the pool degraded, then replace it")]
+    DamagedSuperblock {
+        /// The device's name.
+        device: String,
+    },
+    /// The format version is unknown.
+    #[error("{device}: pool format version {found}, this program reads version {expected}; use the program that wrote it")]
+    Version {
+        /// The device's name.
+        device: String,
+        /// The version on the device.
+        found: u32,
+        /// The version of this program.
+        expected: u32,
+    },
+    /// The device belongs to another pool.
+    #[error("{device}: belongs to pool {found}, not to {expected}; give only the devices of one pool")]
+    OtherPool {
+        /// The device's name.
+        device: String,
+        /// The pool on the device.
+        found: Uuid,
+        /// The pool of the first device.
+        expected: Uuid,
+    },
+    /// Two devices claim the same identity.
+    #[error("{device}: has the same identity {id} as {other}; one is a copy, leave it out")]
+    Duplicate {
+        /// The device's name.
+        device: String,
+        /// The other device's name.
+        other: String,
+        /// The identity.
+        id: Uuid,
+    },
+    /// The device is smaller than a pool needs.
+    #[error("{device}: {found_bytes} bytes; a cache device needs at least {needed_bytes}")]
+    TooSmall {
+        /// The device's name.
+        device: String,
+        /// Bytes it has.
+        found_bytes: u64,
+        /// Bytes it needs.
+        needed_bytes: u64,
+    },
+    /// The device is smaller than when the pool was made.
+    #[error("{device}: truncated to {found_bytes} bytes, {expected_bytes} were formatted; restore its size or leave it out")]
+    Truncated {
+        /// The device's name.
+        device: String,
+        /// Bytes it has.
+        found_bytes: u64,
+        /// Bytes it had.
+        expected_bytes: u64,
+    },
+    /// The device already carries a pool.
+    #[error("{device}: already carries pool {pool}; wipe it first if its contents are not needed")]
+    InUse {
+        /// The device's name.
+        device: String,
+        /// The pool on it.
+        pool: Uuid,
+    },
+    /// A device of the pool was not given, and dirty data may be on it alone.
+    #[error("device {device:?} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name")]
+    MissingDevice {
+        /// The pool.
+        pool: Uuid,
+        /// The device's place.
+        device: DeviceNo,
+        /// The device's identity.
+        id: Uuid,
+    },
+    /// No copy of the pool record is readable.
+    #[error("{device}: no valid pool record; the pool cannot be opened")]
+    NoRecord {
+        /// The first device's name.
+        device: String,
+    },
+    /// The list of devices is empty, too long, or does not match the identities.
+    #[error("a pool has 1 to 16 cache devices and one identity for each, got {devices} devices and {ids} identities")]
+    DeviceCount {
+        /// Devices given.
+        devices: usize,
+        /// Identities given.
+        ids: usize,
+    },
+    /// The memory handed over is too small to work in.
+    #[error("staging needs at least {needed} frames and transfers as many, got {staging} and {transfer}")]
+    Memory {
+        /// Frames needed for each.
+        needed: u32,
+        /// Staging frames given.
+        staging: u32,
+        /// Transfer frames given.
+        transfer: u32,
+    },
+}
+
+/// Why a management call was refused. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ManageError {
+    /// A setting is wrong.
+    #[error("{0}")]
+    BadConfig(String),
+    /// No such disk.
+    #[error("disk {0:?} is not known to the pool")]
+    NoSuchDisk(DiskNo),
+    /// The disk is attached already.
+    #[error("disk {0} is attached already")]
+    Attached(DiskId),
+    /// The disk is not attached.
+    #[error("disk {0} is not attached")]
+    NotAttached(DiskId),
+    /// The disk table is full.
+    #[error("the pool knows as many disks as it can; forget one first")]
+    DiskTableFull,
+    /// A job of the disk or device is running.
+    #[error("another management job is running on it; wait for it or cancel it")]
+    Busy,
+    /// The epoch is older than the one on record.
+    #[error("ownership epoch {given} is older than the recorded epoch {recorded}")]
+    OldEpoch {
+        /// Epoch given.
+        given: u64,
+        /// Epoch on record.
+        recorded: u64,
+    },
+    /// The operation would destroy dirty data.
+    #[error("disk {disk} has {dirty_blocks} dirty blocks; clean them first, or name the disk to destroy them")]
+    Dirty {
+        /// The disk.
+        disk: DiskId,
+        /// Its dirty blocks.
+        dirty_blocks: u64,
+    },
+    /// The disk was recorded with another size.
+    #[error("disk {disk} was {recorded_sectors} sectors when it was last attached; attach it so and then resize it")]
+    Size {
+        /// The disk.
+        disk: DiskId,
+        /// Sectors on record.
+        recorded_sectors: u64,
+    },
+    /// Metadata that may have named dirty blocks of the disk is damaged.
+    #[error("metadata of disk {0} is damaged and may have named dirty blocks; accept the loss by naming the disk")]
+    Damaged(DiskId),
+    /// No such device, or not in a state for this.
+    #[error("cache device {0:?} is not in use")]
+    NoSuchDevice(DeviceNo),
+    /// The last device cannot be removed.
+    #[error("cache device {0:?} is the only one; add another first")]
+    LastDevice(DeviceNo),
+    /// The pool is full of devices.
+    #[error("the pool has as many cache devices as it can")]
+    DeviceTableFull,
+    /// The new device is unfit.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}

@@ -1,0 +1,330 @@
+//! Writes past the cache: wa, wi, pt, wt acknowledged by the origin, the sequential cut-off, discard and
+//! write-zeroes.
+//!
+//! A request moves window by window. A window starts when, at one instant, all of this holds for its blocks;
+//! what does not hold is asked for, and the request waits:
+//! - nobody else has I/O in flight on them, no commit of them is in flight;
+//! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
+//! - no durable page calls one dirty (the page is rewritten first), with the same exception;
+//! - the region is marked in the write-intent map.
+//!
+//! Then the blocks are locked, leave the cache, and the origin is written. Zeroes over dirty blocks: the
+//! origin is zeroed and flushed first, then the dirty entries are dropped and their pages rewritten, so that
+//! at every instant one of the two has what counts.
+
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SectorNo, WriteMode};
+
+use crate::action::{Action, IoId, Op, RequestError};
+use crate::bugs::{Bug, planted};
+use crate::core::{Core, RESERVED_FRAMES};
+use crate::flow::request::Park;
+use crate::io::{Io, Purpose};
+use crate::locks::LockKind;
+use crate::media::IoFailure;
+use crate::memory::Memory;
+
+/// Most blocks of a window of a write, and of zeroes.
+const WRITE_WINDOW: u64 = 64;
+const ZERO_WINDOW: u64 = 2048;
+
+/// Where a request's window is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum AroundPhase {
+    /// Not started.
+    #[default]
+    Check,
+    /// The origin is being written.
+    Origin,
+    /// The origin is being flushed, for zeroes over dirty blocks.
+    Flush,
+    /// Dirty entries are leaving the durable pages.
+    Purge,
+}
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn pump_around(&mut self, number: u32) {
+        if self.requests[number].phase == AroundPhase::Purge {
+            self.purge(number);
+            if self.requests[number].queued {
+                return;
+            }
+        }
+        while self.requests[number].outstanding == 0
+            && self.requests[number].phase == AroundPhase::Check
+            && self.requests[number].error.is_none()
+            && self.requests[number].next < self.requests[number].end
+        {
+            if let Err(park) = self.start_window(number) {
+                if self.requests[number].error.is_none() {
+                    self.park(number, park);
+                }
+                break;
+            }
+        }
+        if self.requests[number].phase == AroundPhase::Check {
+            self.finish_if_done(number);
+        }
+    }
+
+    fn is_zero_op(&self, number: u32) -> bool {
+        matches!(self.requests[number].op, Op::Discard | Op::WriteZeroes)
+    }
+
+    fn start_window(&mut self, number: u32) -> Result<(), Park> {
+        let request = &self.requests[number];
+        let (disk, next, left) = (request.disk, request.next, request.end - request.next);
+        let zeroes = self.is_zero_op(number);
+        let window = if zeroes {
+            left.min(ZERO_WINDOW)
+        } else {
+            let frames = self.transfer.len().saturating_sub(RESERVED_FRAMES) as u64;
+            let quota = ((self.transfer_total - RESERVED_FRAMES) * 3 / 4).saturating_sub(self.origin_frames) as u64;
+            left.min(WRITE_WINDOW).min(frames).min(quota)
+        };
+        if window == 0 {
+            return Err(Park::Frames);
+        }
+        self.window_ready(number, disk, next..next + window, zeroes)?;
+        let mut cached = 0u64;
+        for index in 0..window {
+            let block = BlockNo(next + index);
+            self.locks.lock(disk, block, LockKind::Around);
+            let part = self.part(number, block);
+            if self.leave_cache(disk, block, part) && !zeroes {
+                cached |= 1 << index;
+            }
+        }
+        let request = &mut self.requests[number];
+        (request.window, request.cached, request.phase) = (window, cached, AroundPhase::Origin);
+        self.send_window(number, disk);
+        Ok(())
+    }
+
+    /// Checks what must hold before the window is started, and asks for what does not.
+    fn window_ready(
+        &mut self,
+        number: u32,
+        disk: DiskNo,
+        blocks: std::ops::Range<u64>,
+        zeroes: bool,
+    ) -> Result<(), Park> {
+        let mut wait = false;
+        for block in blocks.map(BlockNo) {
+            if self.locks.get(disk, block).is_some() {
+                return Err(Park::Lock(block));
+            }
+            let covered = self.part(number, block) == self.disk(disk).inside(block);
+            let staged = self.staging.find(disk, block).map(|(_, s)| *s);
+            let slot = self.store.lookup(disk, block).map(|s| s.1);
+            let committing = staged.is_some_and(|s| s.committing)
+                || slot.is_some_and(|s| s.seq() > self.sequence.completed());
+            if committing {
+                wait = true;
+                continue;
+            }
+            let poisoned = slot.is_some_and(|s| s.poisoned())
+                || staged.is_some_and(|s| s.poisoned)
+                || self.disk(disk).lost.contains(&block.0);
+            if poisoned && !covered {
+                self.fail(number, RequestError::DataLost);
+                return Err(Park::None);
+            }
+            let dirty = staged.is_some_and(|s| s.dirty) || slot.is_some_and(|s| s.dirty());
+            if dirty && !poisoned && !(zeroes && covered) {
+                self.disk_mut(disk).cleaner.ask(block);
+                wait = true;
+            } else if !(zeroes && covered) && !poisoned
+                && let Some(slot_no) = self.store.durably_dirty(disk, block)
+            {
+                let segment = self.store.segment_of(slot_no);
+                self.ask_rewrite(disk, segment);
+                wait = true;
+            }
+            wait |= !self.intent_marked(disk, block);
+        }
+        if wait { Err(Park::Around) } else { Ok(()) }
+    }
+
+    /// Takes a block out of the cache before the origin overtakes it. Dirty content stays for now: zeroes
+    /// or a write over lost data drop it when the origin has them. Tells whether the block was cached.
+    fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
+        let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
+        let slot = self.store.lookup(disk, block).map(|s| s.1);
+        let cached = staged.is_some() || slot.is_some();
+        if planted(Bug::StaleAfterAround) {
+            return false;
+        }
+        let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
+        if !dirty {
+            if let Some((frame, _)) = staged {
+                self.unstage(frame);
+            }
+            self.store.narrow(disk, block, part);
+        }
+        cached
+    }
+
+    fn send_window(&mut self, number: u32, disk: DiskNo) {
+        let request = &self.requests[number];
+        let (next, window, op) = (request.next, request.window, request.op);
+        let (sector, end) = (request.sector, request.sector + u64::from(request.sectors));
+        let first = self.disk(disk).part(BlockNo(next), request.sector, request.sectors).1;
+        let after = BlockNo(next + window);
+        let stop = if next + window == request.end { end } else { self.disk(disk).sector(after, 0) };
+        let sectors = (stop - first) as u32;
+        debug_assert!(first >= sector);
+        self.requests[number].outstanding += 1;
+        if !self.is_zero_op(number) {
+            let io = self.new_io(Purpose::Around { request: number });
+            let lead = self.part(number, BlockNo(next)).trailing_zeros() as usize;
+            self.ios[io].start = lead * SECTOR_BYTES;
+            for block in (next..next + window).map(BlockNo) {
+                let frame = self.request_frame(true).expect("the window fits the frames");
+                let part = self.part(number, block);
+                self.take(number, block, part, frame);
+                self.ios[io].frames.push(frame);
+            }
+            self.disk_mut(disk).stats.origin_written_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
+            self.write_origin(io, disk, first, sectors);
+            return;
+        }
+        let io = self.new_io(Purpose::Zero { request: number });
+        self.ios[io].disk = Some(disk);
+        self.disk_mut(disk).origin_writes += 1;
+        let (io, sector, discard) = (IoId(io), SectorNo(first), op == Op::Discard);
+        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard });
+    }
+
+    pub(crate) fn around_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
+        let disk = self.requests[number].disk;
+        self.origin_changed(disk);
+        let keeps = |mode, cached| match mode {
+            WriteMode::WriteThrough(_) | WriteMode::WriteBack => true,
+            WriteMode::WriteAround => cached,
+            WriteMode::WriteInvalidate | WriteMode::PassThrough => false,
+        };
+        for (index, frame) in io.frames.iter().enumerate() {
+            let block = BlockNo(self.requests[number].next + index as u64);
+            let cached = self.requests[number].cached & 1 << index != 0;
+            let part = self.part(number, block);
+            let bypass = self.requests[number].bypass;
+            let d = self.disk_mut(disk);
+            d.stats.write_hits += u64::from(cached);
+            d.stats.write_misses += u64::from(!cached);
+            let keep = result.is_ok() && keeps(d.mode, cached);
+            if keep && (cached || !bypass && d.admission.admit(block)) {
+                self.stage_clean(disk, block, *frame, part);
+            }
+            self.free_frame(*frame, true);
+        }
+        self.end_of_origin(number, disk, result);
+    }
+
+    fn origin_changed(&mut self, disk: DiskNo) {
+        let d = self.disk_mut(disk);
+        d.origin_writes -= 1;
+        d.origin_unflushed = true;
+        if d.origin_writes == 0 && d.job.is_some() {
+            self.touch(disk);
+        }
+    }
+
+    pub(crate) fn zero_done(&mut self, _: &Io, number: u32, result: Result<(), IoFailure>) {
+        let disk = self.requests[number].disk;
+        self.origin_changed(disk);
+        self.end_of_origin(number, disk, result);
+    }
+
+    /// The origin has the window, or failed it.
+    fn end_of_origin(&mut self, number: u32, disk: DiskNo, result: Result<(), IoFailure>) {
+        self.requests[number].outstanding -= 1;
+        if result.is_err() {
+            self.fail(number, RequestError::Origin);
+            self.end_window(number);
+            return;
+        }
+        let blocks = self.window(number);
+        if blocks.clone().any(|block| self.store.durably_dirty(disk, block).is_some()) {
+            self.requests[number].phase = AroundPhase::Flush;
+            self.requests[number].outstanding += 1;
+            self.flush_origin(Purpose::ZeroFlush { request: number }, disk);
+            return;
+        }
+        self.drop_dirty(number, disk);
+        self.end_window(number);
+    }
+
+    fn window(&self, number: u32) -> impl Iterator<Item = BlockNo> + Clone + use<M> {
+        let request = &self.requests[number];
+        (request.next..request.next + request.window).map(BlockNo)
+    }
+
+    pub(crate) fn zero_flush_done(&mut self, _: &Io, number: u32, result: Result<(), IoFailure>) {
+        let disk = self.requests[number].disk;
+        self.requests[number].outstanding -= 1;
+        if result.is_err() {
+            self.disk_mut(disk).origin_unflushed = true;
+            self.fail(number, RequestError::Origin);
+            self.end_window(number);
+            return;
+        }
+        self.drop_dirty(number, disk);
+        self.requests[number].phase = AroundPhase::Purge;
+        self.pump_around(number);
+    }
+
+    /// Drops what is still dirty in the window: the origin has what counts.
+    fn drop_dirty(&mut self, number: u32, disk: DiskNo) {
+        for block in self.window(number) {
+            let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
+            let slot = self.store.lookup(disk, block).map(|s| s.1);
+            let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
+            let covered = self.part(number, block) == self.disk(disk).inside(block);
+            if dirty && covered {
+                if let Some((frame, _)) = staged {
+                    self.unstage(frame);
+                }
+                self.store.invalidate(disk, block);
+            }
+            if covered {
+                self.disk_mut(disk).lost.remove(&block.0);
+            }
+        }
+    }
+
+    /// Waits until no durable page calls a block of the window dirty.
+    fn purge(&mut self, number: u32) {
+        let disk = self.requests[number].disk;
+        let mut left = false;
+        for block in self.window(number) {
+            if let Some(slot_no) = self.store.durably_dirty(disk, block) {
+                let segment = self.store.segment_of(slot_no);
+                self.ask_rewrite(disk, segment);
+                left = true;
+            }
+        }
+        if left && !planted(Bug::DiscardKeepsDirty) && self.alive_devices().next().is_some() {
+            self.park(number, Park::Around);
+        } else {
+            self.end_window(number);
+        }
+    }
+
+    fn end_window(&mut self, number: u32) {
+        let disk = self.requests[number].disk;
+        for block in self.window(number) {
+            self.unlock(disk, block);
+        }
+        let request = &mut self.requests[number];
+        request.next += request.window;
+        (request.window, request.phase) = (0, AroundPhase::Check);
+        if request.park == Park::None && !request.queued {
+            self.pump_window_end(number);
+        }
+    }
+
+    fn pump_window_end(&mut self, number: u32) {
+        self.requests[number].park = Park::Around;
+        self.wake(number);
+    }
+}

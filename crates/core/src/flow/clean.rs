@@ -1,0 +1,436 @@
+//! The cleaner: writes dirty blocks back to the origin.
+//!
+//! One round per disk at a time: pick blocks (what others wait for first, then the longest dirty, with
+//! their dirty neighbours), read and verify them, write them in block order with neighbours merged, flush
+//! the origin, and only then call them clean.
+//!
+//! Invariants
+//! - A block is written to the origin only when the version written is durable in the cache: else a power
+//!   loss could leave an older clean version in the cache of what the origin has newer.
+//! - A block counts as clean only after the origin was flushed, and only if it was not written meanwhile.
+
+use std::collections::VecDeque;
+
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteMode, WriteThroughAck};
+
+use crate::action::{Action, Event, IoId};
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::disk::{DiskState, runs};
+use crate::io::{Io, Purpose};
+use crate::locks::LockKind;
+use crate::media::IoFailure;
+use crate::memory::{FrameNo, Memory};
+use crate::store::slot::{SlotNo, Status};
+
+/// Most blocks of a round, and of one write.
+const ROUND: usize = 256;
+const RUN: usize = 256;
+
+/// A block in a round.
+#[derive(Clone, Copy)]
+struct Cleaning {
+    block: BlockNo,
+    slot: SlotNo,
+    seq: u64,
+    mask: u8,
+    frame: FrameNo,
+    good: bool,
+    /// Comes from this staging frame: no cache device is left.
+    staged: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    #[default]
+    Idle,
+    Reading,
+    Writing,
+    Flushing,
+}
+
+/// A disk's cleaner.
+#[derive(Default)]
+pub(crate) struct Cleaner {
+    phase: Phase,
+    blocks: Vec<Cleaning>,
+    in_flight: u32,
+    failed: bool,
+    asked: VecDeque<BlockNo>,
+    /// Somebody waits for clean blocks.
+    pub pressed: bool,
+    /// Everything is to be cleaned.
+    pub all: bool,
+    pub next_look_us: Micros,
+    pub retry_us: Micros,
+    budget_blocks: f64,
+    budget_us: Micros,
+    /// Blocks cleaned since the last `all` was set.
+    pub done_blocks: u64,
+    pub failures: u64,
+}
+
+impl Cleaner {
+    /// Asks for a block to be cleaned soon.
+    pub fn ask(&mut self, block: BlockNo) {
+        if !self.asked.contains(&block) {
+            self.asked.push_back(block);
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// Whether staged blocks are to be cleaned without waiting for anything.
+    pub fn eager(&self, mode: WriteMode) -> bool {
+        self.all || !self.asked.is_empty() || mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// When the oldest dirty block became dirty, as far as is known.
+    pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
+        let segments = self.store.disks[disk.0 as usize].segments.iter();
+        let on_flash = segments
+            .map(|s| &self.store.segments[*s as usize])
+            .filter(|s| s.dirty > 0)
+            .map(|s| s.dirty_since_us)
+            .min();
+        let staged = self.staging.waiting(disk).map(|f| self.staging.get(f)).filter(|s| s.dirty);
+        [on_flash, staged.map(|s| s.since_us).min()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
+        let d = self.disk(disk);
+        let active = matches!(d.state, DiskState::Active | DiskState::Detaching);
+        let allowed = d.owned || planted(Bug::CleanAfterRelease) && d.state == DiskState::Active;
+        if d.cleaner.phase != Phase::Idle || !active || !allowed || d.cleaner.retry_us > self.now {
+            return;
+        }
+        if self.alive_devices().next().is_none() {
+            self.pick_staged(disk);
+        } else {
+            self.forget_clean_asks(disk);
+            if !self.cleaning_due(disk) {
+                return;
+            }
+            self.pick(disk);
+        }
+        if self.disk(disk).cleaner.blocks.is_empty() {
+            return;
+        }
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        (cleaner.phase, cleaner.failed) = (Phase::Reading, false);
+        self.read_round(disk);
+    }
+
+    fn forget_clean_asks(&mut self, disk: DiskNo) {
+        let mut asked = std::mem::take(&mut self.disk_mut(disk).cleaner.asked);
+        asked.retain(|block| {
+            let staged = self.staging.find(disk, *block).is_some_and(|(_, s)| s.dirty);
+            staged || self.store.lookup(disk, *block).is_some_and(|s| s.1.dirty() && !s.1.poisoned())
+        });
+        self.disk_mut(disk).cleaner.asked = asked;
+    }
+
+    fn cleaning_due(&mut self, disk: DiskNo) -> bool {
+        let target = self.target_blocks(disk) as f64;
+        let dirty = self.store.disks[disk.0 as usize].dirty as f64;
+        let now = self.now;
+        let d = self.disk_mut(disk);
+        let config = d.cleaner_config;
+        let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
+        d.cleaner.next_look_us = now + look;
+        let refill = now.saturating_sub(d.cleaner.budget_us) as f64 * f64::from(config.rate_limit_blocks) / 1e6;
+        d.cleaner.budget_blocks = (d.cleaner.budget_blocks + refill).min(f64::from(config.rate_limit_blocks));
+        d.cleaner.budget_us = now;
+        let urgent = d.cleaner.all
+            || d.cleaner.pressed
+            || !d.cleaner.asked.is_empty()
+            || d.mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
+            || dirty > target * f64::from(config.high_watermark);
+        if urgent {
+            return true;
+        }
+        if config.rate_limit_blocks > 0 && d.cleaner.budget_blocks < 1.0 {
+            return false;
+        }
+        let idle = now >= d.last_request_us + config.idle_us;
+        dirty > target * f64::from(config.low_watermark)
+            || idle
+            || self.oldest_dirty_us(disk).is_some_and(|since| now >= since + config.age_us)
+    }
+
+    /// Fills the round. What is dirty but not durable yet is committed and flushed first.
+    fn pick(&mut self, disk: DiskNo) {
+        let room = (self.transfer.len() / 2).min(ROUND);
+        let mut unflushed = false;
+        while self.disk(disk).cleaner.blocks.len() < room {
+            let Some(block) = self.disk_mut(disk).cleaner.asked.pop_front() else { break };
+            if !self.pick_block(disk, block, &mut unflushed) {
+                // It is looked at again after the commit or flush that it needs.
+                self.disk_mut(disk).cleaner.asked.push_front(block);
+                break;
+            }
+        }
+        let mut tried = Vec::new();
+        while self.disk(disk).cleaner.blocks.len() < room {
+            let oldest = self.store.disks[disk.0 as usize]
+                .segments
+                .iter()
+                .filter(|s| self.store.segments[**s as usize].dirty > 0 && !tried.contains(*s))
+                .min_by_key(|s| (self.store.segments[**s as usize].dirty_since_us, **s));
+            let Some(segment) = oldest.copied() else { break };
+            tried.push(segment);
+            if tried.len() > 64 {
+                break;
+            }
+            self.pick_segment(disk, segment, room, &mut unflushed);
+        }
+        if unflushed {
+            self.want_flush(self.disk(disk).last_commit_seq);
+        }
+        if self.disk(disk).flush.staged_dirty() > 0 && self.disk(disk).cleaner.eager(self.disk(disk).mode) {
+            self.drive_commit(disk);
+        }
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        cleaner.pressed &= cleaner.blocks.is_empty();
+    }
+
+    fn pick_segment(&mut self, disk: DiskNo, segment: u32, room: usize, unflushed: &mut bool) {
+        for number in self.store.slots_of(segment) {
+            let slot = self.store.slot(number);
+            if slot.status() != Status::Live || !slot.dirty() || slot.mirror() {
+                continue;
+            }
+            let mut block = slot.block();
+            // The block and the dirty ones that follow it, wherever they are.
+            while self.disk(disk).cleaner.blocks.len() < room && self.pick_block(disk, block, unflushed) {
+                block = BlockNo(block.0 + 1);
+            }
+            if self.disk(disk).cleaner.blocks.len() >= room {
+                return;
+            }
+        }
+    }
+
+    fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
+        let Some((number, slot)) = self.store.lookup(disk, block) else { return false };
+        if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
+            return false;
+        }
+        // A newer version is about to take its place.
+        if self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
+            return false;
+        }
+        if slot.seq() > self.store.flushed_seq && !planted(Bug::CleanUnflushed) {
+            *unflushed = true;
+            return false;
+        }
+        let Some(frame) = self.own_frame() else { return false };
+        self.locks.lock(disk, block, LockKind::Clean);
+        let mask = slot.mask() & self.disk(disk).inside(block);
+        let cleaning =
+            Cleaning { block, slot: number, seq: slot.seq(), mask, frame, good: false, staged: false };
+        self.disk_mut(disk).cleaner.blocks.push(cleaning);
+        true
+    }
+
+    /// Without a cache device, staged blocks are all there is.
+    fn pick_staged(&mut self, disk: DiskNo) {
+        let room = (self.transfer.len() / 2).min(ROUND);
+        let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
+        for staging_frame in frames {
+            let staged = *self.staging.get(staging_frame);
+            if !staged.dirty {
+                self.unstage(staging_frame);
+                continue;
+            }
+            if self.locks.get(disk, staged.block).is_some() {
+                continue;
+            }
+            let Some(frame) = self.own_frame() else { break };
+            self.memory.copy(staging_frame, frame, 0, BLOCK_BYTES);
+            self.locks.lock(disk, staged.block, LockKind::Clean);
+            let mask = staged.mask & self.disk(disk).inside(staged.block);
+            self.disk_mut(disk).cleaner.blocks.push(Cleaning {
+                block: staged.block,
+                slot: SlotNo(0),
+                seq: staged.version,
+                mask,
+                frame,
+                good: true,
+                staged: true,
+            });
+        }
+    }
+
+    fn read_round(&mut self, disk: DiskNo) {
+        let count = self.disk(disk).cleaner.blocks.len();
+        for at in 0..count {
+            let cleaning = self.disk(disk).cleaner.blocks[at];
+            if !cleaning.staged {
+                self.read_cleaning(disk, at, cleaning.slot);
+            }
+        }
+        self.round_read(disk);
+    }
+
+    fn read_cleaning(&mut self, disk: DiskNo, at: usize, slot: SlotNo) {
+        let (device, offset_bytes) = self.store.location(slot);
+        let io = self.new_io(Purpose::CleanRead { at: at as u32 });
+        let frame = self.disk(disk).cleaner.blocks[at].frame;
+        let i = &mut self.ios[io];
+        (i.disk, i.device, i.seq, i.len) = (Some(disk), Some(device), u64::from(slot.0), BLOCK_BYTES);
+        i.frames.push(frame);
+        self.disk_mut(disk).cleaner.in_flight += 1;
+        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+    }
+
+    pub(crate) fn clean_read_done(&mut self, io: &Io, at: u32, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the cleaner is of a disk");
+        if let Err(failure) = result {
+            self.device_read_failed(io.device.expect("the read is of a device"), failure);
+        }
+        self.disk_mut(disk).cleaner.in_flight -= 1;
+        let cleaning = self.disk(disk).cleaner.blocks[at as usize];
+        let current = self.store.lookup(disk, cleaning.block).filter(|s| s.1.seq() == cleaning.seq);
+        if let Some((number, slot)) = current {
+            let good = result.is_ok() && self.verified(disk, cleaning.block, cleaning.frame, slot.crc());
+            self.disk_mut(disk).cleaner.blocks[at as usize].good = good;
+            if !good {
+                match self.store.mirror_of(number) {
+                    Some(mirror) if u64::from(mirror.0) != io.seq => {
+                        self.read_cleaning(disk, at as usize, mirror);
+                    }
+                    _ => self.damaged(disk, number),
+                }
+            }
+        }
+        self.round_read(disk);
+    }
+
+    /// All blocks of the round are read: writes them.
+    fn round_read(&mut self, disk: DiskNo) {
+        if self.disk(disk).cleaner.in_flight > 0 {
+            return;
+        }
+        if !self.disk(disk).owned && !planted(Bug::CleanAfterRelease) {
+            self.end_round(disk, false);
+            return;
+        }
+        let mut blocks = std::mem::take(&mut self.disk_mut(disk).cleaner.blocks);
+        blocks.sort_by_key(|c| c.block);
+        self.disk_mut(disk).cleaner.phase = Phase::Writing;
+        let mut open: Option<(u32, u64, u32)> = None;
+        for cleaning in blocks.iter().filter(|c| c.good) {
+            for (first, count) in runs(cleaning.mask) {
+                let sector = self.disk(disk).sector(cleaning.block, first);
+                match open {
+                    Some((io, start, sectors))
+                        if first == 0
+                            && start + u64::from(sectors) == sector
+                            && self.ios[io].frames.len() < RUN =>
+                    {
+                        self.ios[io].frames.push(cleaning.frame);
+                        open = Some((io, start, sectors + count));
+                    }
+                    other => {
+                        self.send_cleaning(disk, other);
+                        let io = self.new_io(Purpose::CleanWrite);
+                        self.ios[io].start = first as usize * SECTOR_BYTES;
+                        self.ios[io].frames.push(cleaning.frame);
+                        open = Some((io, sector, count));
+                    }
+                }
+            }
+        }
+        self.send_cleaning(disk, open);
+        self.disk_mut(disk).cleaner.blocks = blocks;
+        if self.disk(disk).cleaner.in_flight == 0 {
+            self.end_round(disk, false);
+        }
+    }
+
+    fn send_cleaning(&mut self, disk: DiskNo, run: Option<(u32, u64, u32)>) {
+        let Some((io, sector, sectors)) = run else { return };
+        let d = self.disk_mut(disk);
+        d.cleaner.in_flight += 1;
+        d.stats.cleaned_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
+        self.write_origin(io, disk, sector, sectors);
+    }
+
+    pub(crate) fn clean_write_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the cleaner is of a disk");
+        let d = self.disk_mut(disk);
+        d.origin_writes -= 1;
+        d.origin_unflushed = true;
+        d.cleaner.in_flight -= 1;
+        d.cleaner.failed |= result.is_err();
+        if d.cleaner.in_flight > 0 {
+            return;
+        }
+        if d.cleaner.failed {
+            self.end_round(disk, false);
+        } else if planted(Bug::CleanWithoutOriginFlush) {
+            self.end_round(disk, true);
+        } else {
+            d.cleaner.phase = Phase::Flushing;
+            self.flush_origin(Purpose::CleanFlush, disk);
+        }
+    }
+
+    pub(crate) fn clean_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the cleaner is of a disk");
+        let d = self.disk_mut(disk);
+        d.cleaner.failed |= result.is_err();
+        d.origin_unflushed |= result.is_err();
+        self.end_round(disk, result.is_ok());
+    }
+
+    fn end_round(&mut self, disk: DiskNo, clean: bool) {
+        let mut blocks = std::mem::take(&mut self.disk_mut(disk).cleaner.blocks);
+        let mut cleaned = 0;
+        for cleaning in blocks.drain(..) {
+            if clean && cleaning.good && self.call_clean(disk, &cleaning) {
+                cleaned += 1;
+            }
+            self.free_frame(cleaning.frame, false);
+            self.unlock(disk, cleaning.block);
+        }
+        let retry_us = self.now + self.config.clean_retry_us;
+        let d = self.disk_mut(disk);
+        d.cleaner.blocks = blocks;
+        d.cleaner.phase = Phase::Idle;
+        d.stats.cleaned_blocks += cleaned;
+        d.cleaner.done_blocks += cleaned;
+        d.cleaner.budget_blocks -= cleaned as f64;
+        if d.cleaner.failed {
+            d.cleaner.retry_us = retry_us;
+            d.cleaner.failures += 1;
+            self.event(Event::CleanFailed { disk });
+        }
+        self.wake_dirty(disk);
+        self.wake_around(disk);
+        self.touch(disk);
+    }
+
+    fn call_clean(&mut self, disk: DiskNo, cleaning: &Cleaning) -> bool {
+        if cleaning.staged {
+            let frame = self.staging.find(disk, cleaning.block).filter(|(_, s)| s.version == cleaning.seq);
+            let Some((frame, _)) = frame else { return false };
+            self.unstage(frame);
+            self.wake_staging();
+            return true;
+        }
+        let current = self.store.lookup(disk, cleaning.block);
+        match current {
+            Some((number, slot)) if slot.seq() == cleaning.seq && slot.dirty() && !slot.poisoned() => {
+                self.store.cleaned(number);
+                true
+            }
+            _ => false,
+        }
+    }
+}

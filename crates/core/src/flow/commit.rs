@@ -1,0 +1,338 @@
+//! Commits: staged blocks go to flash in batches, data and metadata page in one submission.
+//!
+//! A batch takes the disk's oldest staged blocks of one kind (dirty or clean), the segment with the most
+//! free slots, and that segment's next metadata page. Nothing orders the writes: until the page and the data
+//! are both durable, recovery finds either the older page or checksums that do not fit, and falls back to
+//! the older versions, which stay listed until then. Dirty blocks of a redundant pool go to segments on two
+//! devices under one sequence number.
+
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, SECTOR_BYTES};
+
+use crate::action::{Action, IoId};
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::disk::runs;
+use crate::format::page::{self, Header, Kind, Place};
+use crate::io::{BlockIo, Io, Purpose};
+use crate::locks::LockKind;
+use crate::media::IoFailure;
+use crate::memory::{FrameNo, Memory};
+use crate::store::PageContent;
+use crate::store::slot::{Slot, SlotNo};
+
+/// A batch on its way.
+#[derive(Default)]
+pub(crate) struct Batch {
+    seq: u64,
+    disk: Option<DiskNo>,
+    frames: Vec<FrameNo>,
+    pages: Vec<FrameNo>,
+    segments: Vec<u32>,
+    failed: [bool; 2],
+}
+
+impl<M: Memory> Core<M> {
+    /// Starts the batches that are due.
+    pub(crate) fn drive_commit(&mut self, disk: DiskNo) {
+        while self.store.usable_devices().next().is_some() {
+            let waiting = self.staging.lists[disk.0 as usize].len;
+            let must = self.disk(disk).flush.must_commit() || self.disk(disk).commit_all() || self.stopping;
+            let pressed = !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
+            let due = must || pressed || waiting >= self.commit_threshold();
+            if waiting == 0 || !due || !self.commit_batch(disk) {
+                break;
+            }
+        }
+    }
+
+    fn commit_batch(&mut self, disk: DiskNo) -> bool {
+        let Some(dirty) = self.pick_frames(disk) else {
+            return false;
+        };
+        let copies = if dirty && self.redundancy && self.store.usable_devices().count() >= 2 {
+            2
+        } else {
+            1
+        };
+        let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
+        let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
+            return false;
+        };
+        if self.transfer.len() < copies {
+            self.starved = true;
+            return false;
+        }
+        let mut count = self.picked_frames.len();
+        for (copy, segment) in segments.iter().enumerate().take(copies) {
+            let mut slots = std::mem::take(&mut self.picked_slots[copy]);
+            slots.clear();
+            self.store.pick_slots(*segment, count, &mut slots);
+            count = slots.len();
+            self.picked_slots[copy] = slots;
+        }
+        if count == 0 {
+            // What looked free was not: its page must be written first.
+            return self.rewrite_some(disk);
+        }
+        self.write_batch(disk, count, copies, segments);
+        true
+    }
+
+    /// Picks the disk's oldest frames of the kind of the oldest; those that miss sectors that flash has are
+    /// sent to be merged instead.
+    fn pick_frames(&mut self, disk: DiskNo) -> Option<bool> {
+        let mut picked = std::mem::take(&mut self.picked_frames);
+        picked.clear();
+        let flush_group = self.disk(disk).flush.closing_group();
+        let mut kind = None;
+        let mut merges = [None; 16];
+        let mut merge_count = 0;
+        for frame in self.staging.waiting(disk) {
+            let staged = self.staging.get(frame);
+            if staged.merging || self.locks.get(disk, staged.block) == Some(LockKind::Around) {
+                continue;
+            }
+            if flush_group.is_some_and(|group| !(staged.dirty && staged.group <= group)) {
+                continue;
+            }
+            let slot = self.store.lookup(disk, staged.block);
+            // Its older version is on its way: were this one faster, a kill would leave the older staged.
+            if slot.is_some_and(|(_, s)| s.seq() > self.sequence.completed()) {
+                continue;
+            }
+            if let Some((slot_no, slot)) = slot
+                && slot.mask() & !staged.mask != 0
+            {
+                if merge_count < merges.len() {
+                    merges[merge_count] = Some((frame, slot_no));
+                    merge_count += 1;
+                }
+                continue;
+            }
+            let dirty = staged.dirty || slot.is_some_and(|s| s.1.dirty());
+            if *kind.get_or_insert(dirty) == dirty {
+                picked.push(frame);
+                if picked.len() == crate::format::geometry::SLOTS_PER_SEGMENT as usize {
+                    break;
+                }
+            }
+        }
+        self.picked_frames = picked;
+        for (frame, slot_no) in merges.into_iter().flatten() {
+            self.start_merge(disk, frame, slot_no);
+        }
+        kind
+    }
+
+    fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
+        let seq = self.sequence.take(0);
+        let batch = self.batches.take();
+        let b = &mut self.batches[batch];
+        (b.seq, b.disk, b.failed) = (seq, Some(disk), [false; 2]);
+        b.segments.clear();
+        b.segments.extend_from_slice(&segments[..copies]);
+        let mut frames = std::mem::take(&mut b.frames);
+        frames.clear();
+        frames.extend_from_slice(&self.picked_frames[..count]);
+        let mut on_probation = false;
+        for (index, frame) in frames.iter().enumerate() {
+            on_probation |= self.install(disk, *frame, index, copies, seq);
+            self.staging.start_commit(*frame);
+        }
+        if on_probation {
+            self.store.note_filled(disk, segments[0], seq);
+        }
+        for (copy, segment) in segments.iter().enumerate().take(copies) {
+            self.write_copy(batch, copy, *segment, seq, &frames);
+        }
+        self.batches[batch].frames = frames;
+        self.disk_mut(disk).last_commit_seq = seq;
+        self.disk_mut(disk).stats.flash_batch_pages += copies as u64;
+    }
+
+    fn install(&mut self, disk: DiskNo, frame: FrameNo, index: usize, copies: usize, seq: u64) -> bool {
+        let staged = *self.staging.get(frame);
+        let older = self.store.lookup(disk, staged.block);
+        let inside = self.disk(disk).inside(staged.block);
+        let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && staged.mask != inside;
+        let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
+        let entry = Slot::live(staged.block, staged.mask, staged.crc, seq)
+            .with_dirty(dirty)
+            .with_poisoned(poisoned)
+            .with_established(staged.established)
+            .with_hits(staged.hits);
+        if let Some((number, _)) = older {
+            self.store.supersede(number, seq);
+        }
+        let stats = &mut self.disk_mut(disk).stats;
+        if dirty {
+            stats.flash_write_blocks += 1;
+        } else {
+            stats.flash_fill_blocks += 1;
+        }
+        stats.flash_mirror_blocks += copies as u64 - 1;
+        let primary = self.picked_slots[0][index];
+        self.store.install(primary, entry);
+        self.store.note_dirty_since(primary, staged.since_us);
+        if copies == 2 {
+            let mirror = self.picked_slots[1][index];
+            self.store.install(mirror, entry.with_mirror(true));
+            self.store.note_dirty_since(mirror, staged.since_us);
+            self.store.pair(primary, mirror);
+        }
+        !staged.established
+    }
+
+    /// Writes one copy of a batch: the runs of neighbouring slots, and the page.
+    fn write_copy(&mut self, batch: u32, copy: usize, segment: u32, seq: u64, frames: &[FrameNo]) {
+        let slots = std::mem::take(&mut self.picked_slots[copy]);
+        let mut start = 0;
+        while start < frames.len() {
+            let mut end = start + 1;
+            while end < frames.len() && slots[end].0 == slots[end - 1].0 + 1 {
+                end += 1;
+            }
+            let io = self.new_io(Purpose::Commit { batch, copy: copy as u8 });
+            self.ios[io].seq = seq;
+            self.ios[io].frames.extend_from_slice(&frames[start..end]);
+            self.sequence.expect(seq, 1);
+            let (device, offset) = self.store.location(slots[start]);
+            self.write_device(io, device, offset);
+            start = end;
+        }
+        self.picked_slots[copy] = slots;
+        let io = self.new_io(Purpose::Commit { batch, copy: copy as u8 });
+        let page = self.compose(segment, seq, io);
+        self.batches[batch].pages.push(page);
+    }
+
+    /// Composes a segment's next page into a frame and sends it off as `io`.
+    pub(crate) fn compose(&mut self, segment: u32, seq: u64, io: u32) -> FrameNo {
+        let frame = self.own_frame().expect("the caller made sure of a frame");
+        let mut content: PageContent = [0; _];
+        let write = self.store.compose_page(segment, seq, &mut content);
+        let header = Header {
+            generation: write.generation,
+            flushed_seq: self.store.flushed_seq,
+            owner: write.owner,
+            kind: Kind::Segment,
+        };
+        let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
+        page::seal(self.memory.frame_mut(frame), header, &content, place);
+        self.ios[io].seq = seq;
+        self.ios[io].frames.push(frame);
+        self.sequence.expect(seq, 1);
+        self.write_device(io, write.device, write.offset_bytes);
+        frame
+    }
+
+    pub(crate) fn device_seed(&self, device: DeviceNo) -> u64 {
+        self.devices[device.0 as usize].as_ref().expect("the device is known").seed
+    }
+
+    pub(crate) fn commit_done(&mut self, io: &Io, batch: u32, copy: u8, result: Result<(), IoFailure>) {
+        if result.is_err() {
+            self.batches[batch].failed[copy as usize] = true;
+            self.device_failed(io.device.expect("a commit is on a device"));
+        }
+        if self.sequence.done(io.seq) {
+            self.finish_batch(batch);
+        }
+    }
+
+    fn finish_batch(&mut self, number: u32) {
+        let mut batch = std::mem::take(&mut self.batches[number]);
+        let disk = batch.disk.expect("a batch is of a disk");
+        let copies = batch.segments.len();
+        let landed = (0..copies).any(|copy| !batch.failed[copy]);
+        for page in batch.pages.drain(..) {
+            self.free_frame(page, false);
+        }
+        for segment in batch.segments.drain(..) {
+            self.store.page_written(segment);
+        }
+        for frame in batch.frames.drain(..) {
+            if landed || self.staging.get(frame).superseded {
+                self.unstage(frame);
+            } else {
+                self.staging.restart(frame);
+            }
+        }
+        if !landed {
+            self.store.revive(batch.seq);
+        }
+        self.batches[number] = batch;
+        self.batches.put(number);
+        let unflushed = self.store.unflushed_pages();
+        if unflushed as u64 * u64::from(self.config.commit_blocks) >= u64::from(self.config.flush_after_blocks) {
+            self.want_flush(self.sequence.completed());
+        }
+        self.wake_staging();
+        self.wake_around(disk);
+        self.touch(disk);
+    }
+
+    /// Reads the flash copy of a block whose staged frame lacks sectors that it has.
+    fn start_merge(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo) {
+        let Some(into) = self.own_frame() else { return };
+        let slot = self.store.slot(slot_no);
+        let staged = self.staging.get_mut(frame);
+        staged.merging = true;
+        let version = staged.version;
+        let io = self.new_io(Purpose::Merge { frame });
+        let (device, offset_bytes) = self.store.location(slot_no);
+        let i = &mut self.ios[io];
+        (i.disk, i.device, i.seq, i.len) = (Some(disk), Some(device), version, BLOCK_BYTES);
+        i.frames.push(into);
+        i.blocks.push(BlockIo {
+            block: slot.block(),
+            mask: slot.mask(),
+            slot: slot_no,
+            crc: slot.crc(),
+            seq: slot.seq(),
+            admit: false,
+        });
+        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+    }
+
+    pub(crate) fn merge_done(&mut self, io: &Io, frame: FrameNo, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("a merge is of a disk");
+        let (part, from) = (io.blocks[0], io.frames[0]);
+        if let Err(failure) = result {
+            self.device_read_failed(io.device.expect("a merge is on a device"), failure);
+        }
+        let current = self.staging.is_used(frame) && self.staging.get(frame).version == io.seq;
+        if current {
+            self.staging.get_mut(frame).merging = false;
+            let slot = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);
+            if let Some((slot_no, slot)) = slot {
+                if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
+                    self.merge(disk, frame, from, slot);
+                } else if let Some(mirror) = self.store.mirror_of(slot_no) {
+                    self.store.fail_over(slot_no);
+                    self.start_merge(disk, frame, mirror);
+                } else {
+                    self.damaged(disk, slot_no);
+                }
+            }
+        }
+        self.free_frame(from, false);
+        self.touch(disk);
+    }
+
+    fn merge(&mut self, disk: DiskNo, frame: FrameNo, from: FrameNo, slot: Slot) {
+        let staged = *self.staging.get(frame);
+        let old_over_new = planted(Bug::MergeOldOverNew);
+        let add = if old_over_new { slot.mask() } else { slot.mask() & !staged.mask };
+        let Some(merged) = self.staging.allocate() else {
+            return;
+        };
+        for (first, count) in runs(add) {
+            self.memory.copy(from, merged, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+        }
+        self.stage(disk, slot.block(), merged, add, slot.dirty());
+        let merged = self.staging.get_mut(merged);
+        merged.hits = staged.hits;
+        merged.since_us = staged.since_us.min(merged.since_us);
+    }
+}

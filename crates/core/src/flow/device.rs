@@ -1,0 +1,231 @@
+//! Cache devices: failure, arrival, removal.
+
+use haversack_model::{DeviceNo, DiskNo, Micros};
+
+use crate::action::{Event, JobError, JobId};
+use crate::checksum;
+use crate::config::MAX_DEVICES;
+use crate::core::{Core, Device};
+use crate::error::ManageError;
+use crate::flow::lifecycle::{PoolJob, PoolJobKind};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+use crate::store::segment::SegmentState;
+use crate::store::slot::Status;
+use haversack_model::Uuid;
+
+/// A device that was formatted to join a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewDevice {
+    pub(crate) number: DeviceNo,
+    pub(crate) id: Uuid,
+    pub(crate) segments: u32,
+}
+
+impl NewDevice {
+    /// Its place in the pool.
+    pub fn number(&self) -> DeviceNo {
+        self.number
+    }
+}
+
+pub(crate) fn device_seed(id: Uuid) -> u64 {
+    checksum::disk_seed(haversack_model::DiskId(id.0))
+}
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn alive_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
+        let alive = |d: &Option<crate::store::DeviceSpace>| d.as_ref().is_some_and(|d| d.alive);
+        self.store.devices.iter().enumerate().filter(move |(_, d)| alive(d)).map(|(at, _)| DeviceNo(at as u8))
+    }
+
+    fn is_alive(&self, device: DeviceNo) -> bool {
+        self.store.devices.get(device.0 as usize).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
+    }
+
+    /// The engine saw a device disappear.
+    pub fn fail_device(&mut self, now: Micros, device: DeviceNo) {
+        self.now = now;
+        self.device_failed(device);
+        self.settle();
+    }
+
+    pub(crate) fn device_read_failed(&mut self, device: DeviceNo, failure: IoFailure) {
+        let limit = self.config.device_read_errors;
+        if let Some(state) = self.devices[device.0 as usize].as_mut() {
+            state.errors += 1;
+            if failure == IoFailure::Gone || state.errors >= limit {
+                self.device_failed(device);
+            }
+        }
+    }
+
+    /// A device is used no more: clean blocks on it are gone, dirty ones go on with their second copy.
+    pub(crate) fn device_failed(&mut self, device: DeviceNo) {
+        if !self.is_alive(device) {
+            return;
+        }
+        let mut lost = Vec::new();
+        let staging = &self.staging;
+        self.store.lose_device(device, |disk, slot| {
+            let staged = staging.find(disk, slot.block()).map_or(0, |(_, s)| s.mask);
+            if slot.mask() & !staged != 0 || slot.poisoned() {
+                lost.push((disk, slot.block()));
+            }
+        });
+        for (disk, block) in &lost {
+            let d = self.disk_mut(*disk);
+            d.lost.insert(block.0);
+            d.stats.lost_blocks += 1;
+            d.damaged = true;
+        }
+        if self.redundancy {
+            self.degraded = true;
+        } else {
+            self.distrust_clean = true;
+        }
+        self.retire(device);
+        self.change_record();
+        self.record.device_changed();
+        self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
+        if let Some(job) = self.pool_job.take_if(|j| j.is_removal_of(device)) {
+            self.event(Event::JobDone { job: job.id, result: Err(JobError::NoDevice) });
+        }
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                self.wake_around(DiskNo(number as u16));
+                self.wake_dirty(DiskNo(number as u16));
+                self.touch(DiskNo(number as u16));
+            }
+        }
+        self.wake_staging();
+    }
+
+    fn retire(&mut self, device: DeviceNo) {
+        let at = device.0 as usize;
+        let segments = self.store.devices[at].as_ref().map_or(0, |d| d.segments);
+        let id = self.devices[at].as_ref().expect("a device that is retired was in use").id;
+        if self.retired.len() <= at {
+            self.retired.resize(at + 1, None);
+        }
+        self.retired[at] = Some((id, segments));
+    }
+
+    /// The number that the next device of the pool gets.
+    pub fn next_device_no(&self) -> Option<DeviceNo> {
+        let used = self.devices.len().max(self.retired.len());
+        let next = (0..used).find(|at| {
+            let device = self.devices.get(*at).is_some_and(Option::is_some);
+            let retired = self.retired.get(*at).is_some_and(Option::is_some);
+            !device && !retired
+        });
+        let next = next.unwrap_or(used);
+        (next < MAX_DEVICES).then_some(DeviceNo(next as u8))
+    }
+
+    /// Takes a formatted device into the pool. Dirty blocks without a second copy get one.
+    ///
+    /// # Errors
+    /// The number is taken, or another job of the pool is running.
+    pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
+        self.now = now;
+        if self.pool_job.is_some() {
+            return Err(ManageError::Busy);
+        }
+        if self.next_device_no() != Some(device.number) {
+            return Err(ManageError::NoSuchDevice(device.number));
+        }
+        let at = device.number.0 as usize;
+        if self.devices.len() <= at {
+            self.devices.resize_with(at + 1, || None);
+        }
+        let seed = device_seed(device.id);
+        self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
+        self.store.add_device(device.number, device.id, device.segments);
+        for disk in self.disks.iter_mut().flatten() {
+            disk.intents.write_again();
+        }
+        let job = self.new_job();
+        let version = self.change_record();
+        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { version } });
+        self.restage_unmirrored();
+        self.touch_all();
+        self.settle();
+        Ok(job)
+    }
+
+    /// Empties a device and takes it out of the pool.
+    ///
+    /// # Errors
+    /// No such device, the only device, or another job of the pool is running.
+    pub fn remove_device(&mut self, now: Micros, device: DeviceNo) -> Result<JobId, ManageError> {
+        self.now = now;
+        if self.pool_job.is_some() {
+            return Err(ManageError::Busy);
+        }
+        if !self.is_alive(device) {
+            return Err(ManageError::NoSuchDevice(device));
+        }
+        if self.alive_devices().count() < 2 {
+            return Err(ManageError::LastDevice(device));
+        }
+        self.store.drain_device(device);
+        let job = self.new_job();
+        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
+        self.touch_all();
+        self.settle();
+        Ok(job)
+    }
+
+    pub(crate) fn touch_all(&mut self) {
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                self.touch(DiskNo(number as u16));
+            }
+        }
+    }
+
+    /// Moves what is left on a device that is being emptied. True when nothing is.
+    pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
+        let mut empty = true;
+        for segment in 0..self.store.segments.len() as u32 {
+            let s = &self.store.segments[segment as usize];
+            if s.device != device.0 || !matches!(s.state, SegmentState::Owned | SegmentState::Leaving) {
+                continue;
+            }
+            if s.live == 0 && s.retained == 0 && !s.page_writing {
+                continue;
+            }
+            empty = false;
+            let disk = DiskNo(s.owner);
+            for number in self.store.slots_of(segment) {
+                let slot = self.store.slot(number);
+                if slot.status() != Status::Live {
+                    continue;
+                }
+                if !slot.dirty() {
+                    self.store.evict(number);
+                } else if let Some((primary, p)) = self.store.lookup(disk, slot.block()) {
+                    if p.poisoned() {
+                        self.store.invalidate(disk, slot.block());
+                        self.disk_mut(disk).lost.insert(slot.block().0);
+                        self.disk_mut(disk).damaged = true;
+                        self.change_record();
+                    } else {
+                        self.ask_restage(disk, primary);
+                    }
+                }
+            }
+            let newest = self.store.segments[segment as usize].page_seq;
+            self.want_flush(newest.max(self.sequence.completed()));
+        }
+        empty
+    }
+
+    /// Forgets an emptied device.
+    pub(crate) fn remove_emptied(&mut self, device: DeviceNo) -> u64 {
+        self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
+        self.retire(device);
+        self.change_record()
+    }
+}

@@ -1,0 +1,208 @@
+//! Flushes: of the pool's devices, and of a guest.
+//!
+//! The pool has one flush in flight at a time. It makes every completed commit durable, whoever asked, so
+//! concurrent guests share it. A guest's flush closes the group of blocks staged so far; while one group
+//! is on its way, later flushes wait together for the next.
+
+use haversack_model::DiskNo;
+
+use crate::action::{Action, IoId, RequestError};
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::flow::request::Park;
+use crate::io::{Io, Purpose};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+
+/// The pool's flush.
+#[derive(Default)]
+pub(crate) struct PoolFlush {
+    /// Commits up to here should become durable.
+    wanted: u64,
+    /// Flushes in flight, and what they make durable.
+    in_flight: u32,
+    covers: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum OriginFlush {
+    #[default]
+    NotStarted,
+    InFlight,
+    Done,
+    Failed,
+}
+
+/// The flushes of a disk's guest.
+#[derive(Default)]
+pub(crate) struct DiskFlush {
+    open: u64,
+    open_count: u64,
+    closing: Option<u64>,
+    closing_count: u64,
+    origin: OriginFlush,
+    waiting: Vec<u32>,
+    later: Vec<u32>,
+}
+
+impl DiskFlush {
+    pub fn open_group(&self) -> u64 {
+        self.open
+    }
+
+    pub fn closing_group(&self) -> Option<u64> {
+        self.closing.filter(|_| self.closing_count > 0)
+    }
+
+    pub fn must_commit(&self) -> bool {
+        self.closing_count > 0
+    }
+
+    /// Dirty staged blocks.
+    pub fn staged_dirty(&self) -> u64 {
+        self.open_count + self.closing_count
+    }
+
+    pub fn staged(&mut self, group: u64) {
+        *self.count(group) += 1;
+    }
+
+    pub fn unstaged(&mut self, group: u64) {
+        *self.count(group) -= 1;
+    }
+
+    fn count(&mut self, group: u64) -> &mut u64 {
+        if group == self.open { &mut self.open_count } else { &mut self.closing_count }
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// Asks that commits up to `seq` become durable.
+    pub(crate) fn want_flush(&mut self, seq: u64) {
+        self.flush.wanted = self.flush.wanted.max(seq);
+    }
+
+    pub(crate) fn drive_pool_flush(&mut self) -> bool {
+        let completed = self.sequence.completed();
+        let useful = self.flush.wanted > self.store.flushed_seq && completed > self.store.flushed_seq;
+        if self.flush.in_flight > 0 || !useful {
+            return false;
+        }
+        self.flush.covers = completed;
+        let devices: Vec<_> = self.alive_devices().collect();
+        for device in devices {
+            let state = self.devices[device.0 as usize].as_mut().expect("alive devices are known");
+            if !std::mem::take(&mut state.unflushed) {
+                continue;
+            }
+            self.flush.in_flight += 1;
+            let io = self.new_io(Purpose::Flush);
+            self.ios[io].device = Some(device);
+            self.emit(Action::FlushDevice { io: IoId(io), device });
+        }
+        self.pool_flushes += 1;
+        if self.flush.in_flight == 0 {
+            self.flushed();
+        }
+        true
+    }
+
+    pub(crate) fn pool_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        if result.is_err() {
+            self.device_failed(io.device.expect("a flush is of a device"));
+        }
+        self.flush.in_flight -= 1;
+        if self.flush.in_flight == 0 {
+            self.flushed();
+        }
+    }
+
+    fn flushed(&mut self) {
+        self.store.flushed(self.flush.covers);
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                let disk = DiskNo(number as u16);
+                self.wake_around(disk);
+                self.touch(disk);
+            }
+        }
+    }
+
+    /// A guest's flush, or a write with FUA that is staged or at the origin.
+    pub(crate) fn join_flush(&mut self, number: u32) {
+        let disk = self.requests[number].disk;
+        self.requests[number].park = Park::Flush;
+        self.disk_mut(disk).flush.later.push(number);
+        self.touch(disk);
+    }
+
+    pub(crate) fn drive_flush(&mut self, disk: DiskNo) {
+        loop {
+            if self.disk(disk).flush.closing.is_none() {
+                let flush = &mut self.disk_mut(disk).flush;
+                if flush.later.is_empty() {
+                    return;
+                }
+                std::mem::swap(&mut flush.waiting, &mut flush.later);
+                flush.closing = Some(flush.open);
+                flush.closing_count = flush.open_count;
+                (flush.open, flush.open_count) = (flush.open + 1, 0);
+                flush.origin = OriginFlush::NotStarted;
+                self.drive_commit(disk);
+            }
+            if !self.group_durable(disk) || !self.origin_durable(disk) {
+                return;
+            }
+            self.answer_flush(disk);
+        }
+    }
+
+    fn group_durable(&mut self, disk: DiskNo) -> bool {
+        if self.disk(disk).flush.closing_count > 0 {
+            return false;
+        }
+        if self.alive_devices().next().is_none() || planted(Bug::SkipDeviceFlush) {
+            return true;
+        }
+        let seq = self.disk(disk).last_commit_seq;
+        if seq > self.store.flushed_seq {
+            self.want_flush(seq);
+            return false;
+        }
+        !self.record.device_change_pending()
+    }
+
+    fn origin_durable(&mut self, disk: DiskNo) -> bool {
+        match self.disk(disk).flush.origin {
+            OriginFlush::NotStarted if self.disk(disk).origin_unflushed && !planted(Bug::SkipOriginFlush) => {
+                self.disk_mut(disk).flush.origin = OriginFlush::InFlight;
+                self.flush_origin(Purpose::GuestFlush, disk);
+                false
+            }
+            OriginFlush::InFlight => false,
+            OriginFlush::NotStarted | OriginFlush::Done | OriginFlush::Failed => true,
+        }
+    }
+
+    pub(crate) fn guest_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the flush is of a disk");
+        let d = self.disk_mut(disk);
+        d.flush.origin = if result.is_ok() { OriginFlush::Done } else { OriginFlush::Failed };
+        d.origin_unflushed |= result.is_err();
+        self.touch(disk);
+    }
+
+    fn answer_flush(&mut self, disk: DiskNo) {
+        let flush = &mut self.disk_mut(disk).flush;
+        flush.closing = None;
+        let failed = flush.origin == OriginFlush::Failed;
+        let mut waiting = std::mem::take(&mut flush.waiting);
+        for request in waiting.drain(..) {
+            if failed {
+                self.fail(request, RequestError::Origin);
+            }
+            self.answer(request);
+        }
+        self.disk_mut(disk).flush.waiting = waiting;
+    }
+}

@@ -1,0 +1,395 @@
+//! The write-intent map: which regions of a disk the origin may have newer data for than clean blocks on
+//! flash say.
+//!
+//! Before the origin is written past the cache, the region is marked durably; recovery drops the clean
+//! blocks of marked regions. Marks are cleared now and then: new writes mark afresh, the origin is flushed,
+//! the pages that list overtaken content are written anew, and then a map with only the fresh marks replaces
+//! the old one.
+//!
+//! Invariants
+//! - A region is marked durably before a write past the cache to it is started.
+//! - A mark is cleared only when the origin is durable and no durable page lists overtaken content.
+
+use haversack_model::{BlockNo, DiskNo, Micros};
+
+use super::around::AroundPhase;
+use crate::bugs::{Bug, planted};
+use crate::config::Persistence;
+use crate::core::Core;
+use crate::disk::DiskState;
+use crate::format::geometry;
+use crate::format::page::{self, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES, Place};
+use crate::io::{Io, Purpose};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+
+/// Bytes of the bitmap.
+pub(crate) const MAP_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
+const SMALLEST_REGION_BLOCKS_LOG2: u32 = 8;
+/// Page writes that may leave overtaken content listed before clearing is given up for now.
+const MOST_PASSES: u32 = 64;
+
+/// A bitmap of regions.
+pub(crate) type Regions = Box<[u8; MAP_BYTES]>;
+
+pub(crate) fn no_regions() -> Regions {
+    vec![0; MAP_BYTES].into_boxed_slice().try_into().expect("the length fits")
+}
+
+/// How many blocks, as a power of two, a region of a disk has: as few as fit the map, 256 at least.
+pub(crate) fn region_blocks_log2(sectors: u64) -> u32 {
+    let blocks = sectors / 8 + 2;
+    let mut log2 = SMALLEST_REGION_BLOCKS_LOG2;
+    while blocks >> log2 >= (MAP_BYTES * 8) as u64 {
+        log2 += 1;
+    }
+    log2
+}
+
+pub(crate) fn has(regions: &Regions, region: u64) -> bool {
+    regions[(region / 8) as usize] & 1 << (region % 8) != 0
+}
+
+fn set(regions: &mut Regions, region: u64) {
+    regions[(region / 8) as usize] |= 1 << (region % 8);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Clearing {
+    No,
+    FlushOrigin,
+    Rewrite { passes: u32 },
+    Write,
+}
+
+/// A disk's map.
+pub(crate) struct IntentMap {
+    disk: DiskNo,
+    log2: u32,
+    /// Durably marked.
+    pub marked: Regions,
+    wanted: Regions,
+    fresh: Regions,
+    any_marked: bool,
+    any_wanted: bool,
+    /// All regions are being marked.
+    filling: bool,
+    pub generation: u64,
+    writing: u32,
+    written_seq: Option<u64>,
+    on_page: Regions,
+    clearing: Clearing,
+    pub clear_now: bool,
+    next_clear_us: Micros,
+    /// Segments whose pages list overtaken content, and the page that no longer does.
+    stale: Vec<(u32, Option<u64>)>,
+}
+
+impl IntentMap {
+    pub fn new(disk: DiskNo, sectors: u64) -> IntentMap {
+        IntentMap {
+            disk,
+            log2: region_blocks_log2(sectors),
+            marked: no_regions(),
+            wanted: no_regions(),
+            fresh: no_regions(),
+            any_marked: false,
+            any_wanted: false,
+            filling: false,
+            generation: 1,
+            writing: 0,
+            written_seq: None,
+            on_page: no_regions(),
+            clearing: Clearing::No,
+            clear_now: false,
+            next_clear_us: 0,
+            stale: Vec::new(),
+        }
+    }
+
+    fn region(&self, block: BlockNo) -> u64 {
+        block.0 >> self.log2
+    }
+
+    /// Takes over what recovery found.
+    pub fn adopt(&mut self, marked: Regions, generation: u64) {
+        self.any_marked = marked.iter().any(|b| *b != 0);
+        (self.marked, self.generation) = (marked, generation);
+    }
+
+    /// Marks all regions before anything else: the size of the regions changes.
+    pub fn mark_all_durably(&mut self) {
+        self.marked.fill(0);
+        self.wanted.fill(0xff);
+        (self.any_wanted, self.filling) = (true, true);
+    }
+
+    /// Writes the marks to all devices again: one joined.
+    pub fn write_again(&mut self) {
+        for (wanted, marked) in self.wanted.iter_mut().zip(self.marked.iter()) {
+            *wanted |= marked;
+        }
+        self.any_wanted |= self.any_marked;
+    }
+
+    /// Whether no mark is on its way.
+    pub fn is_durably_marked(&self) -> bool {
+        !self.any_wanted && self.writing == 0 && self.written_seq.is_none()
+    }
+
+    pub fn set_size(&mut self, sectors: u64) -> bool {
+        let log2 = region_blocks_log2(sectors);
+        std::mem::replace(&mut self.log2, log2) != log2
+    }
+
+    pub fn is_clear(&self) -> bool {
+        !self.any_marked && !self.any_wanted && self.idle()
+    }
+
+    fn idle(&self) -> bool {
+        self.writing == 0 && self.written_seq.is_none() && self.clearing == Clearing::No
+    }
+
+    pub fn clear_due_us(&self) -> Option<Micros> {
+        (self.any_marked && self.clearing == Clearing::No).then_some(self.next_clear_us)
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// Whether the origin may be written past the cache at this block; asks for the mark if not.
+    pub(crate) fn intent_marked(&mut self, disk: DiskNo, block: BlockNo) -> bool {
+        let no_devices = self.alive_devices().next().is_none();
+        let d = self.disk_mut(disk);
+        if d.persistence != Persistence::All || no_devices || planted(Bug::SkipIntent) {
+            return true;
+        }
+        let map = &mut d.intents;
+        if map.filling {
+            return false;
+        }
+        let region = map.region(block);
+        if map.clearing != Clearing::No {
+            set(&mut map.fresh, region);
+            // The page on its way may not have the mark yet.
+            if map.clearing == Clearing::Write && !has(&map.on_page, region) {
+                set(&mut map.wanted, region);
+                map.any_wanted = true;
+                return false;
+            }
+        }
+        if has(&map.marked, region) {
+            return true;
+        }
+        set(&mut map.wanted, region);
+        map.any_wanted = true;
+        false
+    }
+
+    pub(crate) fn drive_intents(&mut self, disk: DiskNo) {
+        self.finish_intent_write(disk);
+        self.clear_intents(disk);
+        let map = &self.disk(disk).intents;
+        if map.any_wanted && map.writing == 0 && map.written_seq.is_none() && map.clearing != Clearing::Write {
+            let map = &mut self.disk_mut(disk).intents;
+            let mut page = map.marked.clone();
+            for (byte, wanted) in page.iter_mut().zip(map.wanted.iter()) {
+                *byte |= wanted;
+            }
+            map.on_page = page;
+            self.write_intents(disk);
+        }
+    }
+
+    fn write_intents(&mut self, disk: DiskNo) {
+        let devices: Vec<_> = self.alive_devices().collect();
+        if self.transfer.len() < devices.len() {
+            self.starved = true;
+            if self.disk(disk).intents.clearing == Clearing::Write {
+                self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: 0 };
+            }
+            return;
+        }
+        let seq = self.sequence.take(devices.len() as u32);
+        let map = &mut self.disk_mut(disk).intents;
+        map.generation += 1;
+        (map.writing, map.written_seq) = (devices.len() as u32, Some(seq));
+        let (generation, content) = (map.generation, map.on_page.clone());
+        let header = Header { generation, flushed_seq: self.store.flushed_seq, owner: disk.0, kind: Kind::Intent };
+        let offset_bytes = geometry::intent_bytes(disk, generation);
+        for device in devices {
+            let frame = self.own_frame().expect("frames were counted");
+            let place = Place { device_seed: self.device_seed(device), offset_bytes };
+            page::seal(self.memory.frame_mut(frame), header, &content[..], place);
+            let io = self.new_io(Purpose::Intent);
+            (self.ios[io].disk, self.ios[io].seq) = (Some(disk), seq);
+            self.ios[io].frames.push(frame);
+            self.write_device(io, device, offset_bytes);
+            self.disk_mut(disk).stats.flash_intent_pages += 1;
+        }
+    }
+
+    pub(crate) fn intent_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("a map is of a disk");
+        self.free_frame(io.frames[0], false);
+        if result.is_err() {
+            self.device_failed(io.device.expect("a map is on a device"));
+        }
+        self.sequence.done(io.seq);
+        self.disk_mut(disk).intents.writing -= 1;
+        self.want_flush(io.seq);
+        self.touch(disk);
+    }
+
+    fn finish_intent_write(&mut self, disk: DiskNo) {
+        let flushed_seq = self.store.flushed_seq;
+        let (now, every) = (self.now, self.config.intent_clear_us);
+        let map = &mut self.disk_mut(disk).intents;
+        let durable = map.writing == 0 && map.written_seq.is_some_and(|seq| seq <= flushed_seq);
+        if !durable {
+            if map.writing == 0
+                && let Some(seq) = map.written_seq
+            {
+                self.want_flush(seq);
+            }
+            return;
+        }
+        map.written_seq = None;
+        if !map.any_marked {
+            map.next_clear_us = now + every;
+        }
+        map.marked = map.on_page.clone();
+        if map.clearing == Clearing::Write {
+            map.clearing = Clearing::No;
+            map.next_clear_us = now + every;
+        }
+        for (wanted, marked) in map.wanted.iter_mut().zip(map.marked.iter()) {
+            *wanted &= !marked;
+        }
+        map.any_wanted = map.wanted.iter().any(|b| *b != 0);
+        map.any_marked = map.marked.iter().any(|b| *b != 0);
+        map.filling &= map.any_wanted;
+        self.wake_around(disk);
+    }
+
+    fn clear_intents(&mut self, disk: DiskNo) {
+        let now = self.now;
+        let d = self.disk(disk);
+        let map = &d.intents;
+        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching);
+        match map.clearing {
+            Clearing::No => {
+                let due = map.any_marked && (map.clear_now || map.next_clear_us <= now);
+                if due && attached && d.owned && map.idle() && self.alive_devices().next().is_some() {
+                    self.start_clearing(disk);
+                }
+            }
+            Clearing::FlushOrigin => {}
+            Clearing::Rewrite { passes } => self.rewrite_stale(disk, passes),
+            Clearing::Write => {}
+        }
+    }
+
+    fn start_clearing(&mut self, disk: DiskNo) {
+        let mut fresh = no_regions();
+        for (_, request) in self.requests.iter().filter(|(_, r)| r.disk == disk) {
+            if request.phase != AroundPhase::Check {
+                let map = &self.disk(disk).intents;
+                for block in request.next..request.next + request.window {
+                    set(&mut fresh, map.region(BlockNo(block)));
+                }
+            }
+        }
+        let map = &mut self.disk_mut(disk).intents;
+        map.fresh = fresh;
+        if planted(Bug::ClearIntentEarly) {
+            map.clearing = Clearing::Write;
+            map.on_page = map.fresh.clone();
+            self.write_intents(disk);
+            return;
+        }
+        map.clearing = Clearing::FlushOrigin;
+        self.flush_origin(Purpose::IntentFlush, disk);
+    }
+
+    pub(crate) fn intent_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the flush is of a disk");
+        if result.is_err() {
+            self.give_up_clearing(disk);
+            self.disk_mut(disk).origin_unflushed = true;
+        } else {
+            self.collect_stale(disk);
+            self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: 0 };
+        }
+        self.touch(disk);
+    }
+
+    fn give_up_clearing(&mut self, disk: DiskNo) {
+        let retry = self.now + self.config.clean_retry_us;
+        let map = &mut self.disk_mut(disk).intents;
+        map.clearing = Clearing::No;
+        map.next_clear_us = retry;
+    }
+
+    fn collect_stale(&mut self, disk: DiskNo) {
+        let flushed_seq = self.store.flushed_seq;
+        let mut list = std::mem::take(&mut self.disk_mut(disk).intents.stale);
+        list.clear();
+        for segment in &self.store.disks[disk.0 as usize].segments {
+            let s = &self.store.segments[*segment as usize];
+            if s.stale {
+                list.push((*segment, None));
+            } else if !s.page_ready(flushed_seq) {
+                list.push((*segment, Some(s.page_seq)));
+            }
+        }
+        self.disk_mut(disk).intents.stale = list;
+    }
+
+    /// Writes each page that lists overtaken content once more; then, when all that is durable, the map.
+    fn rewrite_stale(&mut self, disk: DiskNo, passes: u32) {
+        let mut left = std::mem::take(&mut self.disk_mut(disk).intents.stale);
+        let flushed_seq = self.store.flushed_seq;
+        let mut kept = false;
+        left.retain_mut(|(segment, seq)| {
+            let s = &self.store.segments[*segment as usize];
+            if s.owner != disk.0 || seq.is_some_and(|seq| seq <= flushed_seq) {
+                return false;
+            }
+            if seq.is_some() || !s.page_ready(flushed_seq) {
+                self.want_flush(s.page_seq);
+            } else if self.rewrite_page(*segment) {
+                let s = &self.store.segments[*segment as usize];
+                kept |= s.stale;
+                *seq = (!s.stale).then_some(s.page_seq);
+            }
+            true
+        });
+        let map = &mut self.disk_mut(disk).intents;
+        let done = left.is_empty() && map.writing == 0 && map.written_seq.is_none();
+        map.stale = left;
+        if done {
+            map.clearing = Clearing::Write;
+            map.on_page = map.fresh.clone();
+            for (byte, wanted) in map.on_page.iter_mut().zip(map.wanted.iter()) {
+                *byte |= wanted;
+            }
+            self.write_intents(disk);
+        } else if kept && passes == MOST_PASSES {
+            self.give_up_clearing(disk);
+        } else if kept {
+            self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: passes + 1 };
+        }
+    }
+
+    /// When the disk's background work should next be looked at.
+    pub(crate) fn disk_wakeup(&self, d: &crate::disk::Disk) -> Option<Micros> {
+        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching) && d.owned;
+        if !attached {
+            return None;
+        }
+        let disk = d.intents.disk;
+        let clean = (self.store.disks[disk.0 as usize].dirty + d.flush.staged_dirty() > 0)
+            .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
+        [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
+    }
+}

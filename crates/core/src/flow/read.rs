@@ -1,0 +1,327 @@
+//! Reads: sectors come from staging, flash or the origin, each from the newest place that has them.
+//!
+//! A hit is read into a transfer frame and verified against the checksum that the slot had when the read
+//! was issued. No slot is pinned: if the check fails and the slot has changed meanwhile, the block is looked
+//! up again; if it has not, the flash is damaged, and one of four things happens: a clean block is dropped
+//! and fetched anew, a dirty one is read from its second copy, or, without one, its sectors answer with an
+//! error until they are written again.
+
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, SECTOR_BYTES, SectorNo};
+
+use crate::action::{Action, Event, IoId, RequestError};
+use crate::bugs::{Bug, planted};
+use crate::checksum;
+use crate::core::{Core, RESERVED_FRAMES};
+use crate::flow::request::Park;
+use crate::io::{BlockIo, Io, Purpose};
+use crate::locks::LockKind;
+use crate::media::IoFailure;
+use crate::memory::{FrameNo, Memory};
+use crate::store::slot::{Slot, SlotNo};
+use haversack_model::WriteMode;
+
+/// Most blocks of one I/O.
+const MAX_RUN: usize = 256;
+
+/// An I/O under construction: neighbours join it.
+#[derive(Clone, Copy)]
+enum Run {
+    None,
+    Flash { io: u32, device: DeviceNo, offset_bytes: u64 },
+    Origin { io: u32, sector: u64, sectors: u32 },
+}
+
+/// How far a part of a block got.
+enum Step {
+    Started,
+    Parked(Park),
+}
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn pump_read(&mut self, number: u32) {
+        let mut run = Run::None;
+        while self.requests[number].error.is_none() {
+            let retry = self.requests[number].retries.pop();
+            let (block, mask) = match retry {
+                Some(part) => part,
+                None if self.requests[number].next < self.requests[number].end => {
+                    let block = BlockNo(self.requests[number].next);
+                    (block, self.part(number, block))
+                }
+                None => break,
+            };
+            match self.read_block(number, block, mask, retry.is_none(), &mut run) {
+                Step::Started if retry.is_none() => self.requests[number].next += 1,
+                Step::Started => {}
+                Step::Parked(park) => {
+                    if let Some(part) = retry {
+                        self.requests[number].retries.push(part);
+                    }
+                    self.park(number, park);
+                    break;
+                }
+            }
+        }
+        self.close_run(number, run);
+        self.finish_if_done(number);
+    }
+
+    fn read_block(&mut self, number: u32, block: BlockNo, mask: u8, first_try: bool, run: &mut Run) -> Step {
+        let disk = self.requests[number].disk;
+        let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.mask, s.poisoned));
+        let from_staging = staged.map_or(0, |s| s.1 & mask);
+        let rest = mask & !from_staging;
+        let slot = if rest == 0 { None } else { self.store.lookup(disk, block) };
+        let from_flash = slot.map_or(0, |s| s.1.mask() & rest);
+        let missing = rest & !from_flash;
+        if missing != 0 {
+            let poisoned = staged.is_some_and(|s| s.2) || slot.is_some_and(|s| s.1.poisoned());
+            if poisoned || self.disk(disk).lost.contains(&block.0) {
+                self.fail(number, RequestError::DataLost);
+                return Step::Started;
+            }
+            if self.locks.get(disk, block).is_some() {
+                return Step::Parked(Park::Lock(block));
+            }
+        }
+        let frames = usize::from(from_flash != 0) + usize::from(missing != 0);
+        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || !self.origin_frame_left(missing)) {
+            return Step::Parked(Park::Frames);
+        }
+        if let Some((frame, ..)) = staged.filter(|_| from_staging != 0) {
+            self.give(number, block, from_staging, frame);
+        }
+        if first_try {
+            self.count_read(disk, missing == 0);
+        }
+        if missing == 0 && rest == 0 {
+            let staged = staged.map(|s| s.0).expect("all sectors came from staging");
+            let hits = self.staging.get(staged).hits;
+            self.staging.get_mut(staged).hits = (hits + 1).min(crate::store::slot::MAX_HITS);
+        }
+        if let Some((slot_no, slot)) = slot.filter(|_| from_flash != 0) {
+            self.store.hit(slot_no);
+            self.add_hit(number, slot_no, slot, from_flash, run);
+        }
+        if missing != 0 {
+            self.add_fill(number, block, missing, run);
+        }
+        Step::Started
+    }
+
+    fn count_read(&mut self, disk: DiskNo, hit: bool) {
+        let stats = &mut self.disk_mut(disk).stats;
+        if hit {
+            stats.read_hits += 1;
+        } else {
+            stats.read_misses += 1;
+        }
+    }
+
+    fn origin_frame_left(&self, missing: u8) -> bool {
+        missing == 0 || self.origin_frames < (self.transfer_total - RESERVED_FRAMES) * 3 / 4
+    }
+
+    fn add_hit(&mut self, number: u32, slot_no: SlotNo, slot: Slot, mask: u8, run: &mut Run) {
+        let (device, at) = self.store.location(slot_no);
+        let frame = self.request_frame(false).expect("frames were counted");
+        let io = match *run {
+            Run::Flash { io, device: d, offset_bytes }
+                if d == device
+                    && offset_bytes + (self.ios[io].frames.len() * BLOCK_BYTES) as u64 == at
+                    && self.ios[io].frames.len() < MAX_RUN =>
+            {
+                io
+            }
+            other => {
+                self.close_run(number, other);
+                let io = self.new_io(Purpose::Hit { request: number });
+                *run = Run::Flash { io, device, offset_bytes: at };
+                io
+            }
+        };
+        let block = BlockIo {
+            block: slot.block(),
+            mask,
+            slot: slot_no,
+            crc: slot.crc(),
+            seq: slot.seq(),
+            admit: false,
+        };
+        self.ios[io].frames.push(frame);
+        self.ios[io].blocks.push(block);
+    }
+
+    fn add_fill(&mut self, number: u32, block: BlockNo, missing: u8, run: &mut Run) {
+        let disk = self.requests[number].disk;
+        let frame = self.request_frame(true).expect("frames were counted");
+        if !planted(Bug::FillWithoutLock) {
+            self.locks.lock(disk, block, LockKind::Fill);
+        }
+        let admit = self.admits_read(number, block);
+        let first = missing.trailing_zeros();
+        let count = 8 - missing.leading_zeros() - first;
+        let start = self.disk(disk).sector(block, first);
+        let io = match *run {
+            Run::Origin { io, sector, sectors }
+                if sector + u64::from(sectors) == start && first == 0 && self.ios[io].frames.len() < MAX_RUN =>
+            {
+                *run = Run::Origin { io, sector, sectors: sectors + count };
+                io
+            }
+            other => {
+                self.close_run(number, other);
+                let io = self.new_io(Purpose::Fill { request: number });
+                self.ios[io].start = first as usize * SECTOR_BYTES;
+                *run = Run::Origin { io, sector: start, sectors: count };
+                io
+            }
+        };
+        let block = BlockIo { block, mask: missing, slot: SlotNo(0), crc: 0, seq: 0, admit };
+        self.ios[io].frames.push(frame);
+        self.ios[io].blocks.push(block);
+    }
+
+    fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
+        let request = &self.requests[number];
+        let bypass = request.bypass;
+        let disk = self.disk_mut(request.disk);
+        let admit = !bypass && disk.mode != WriteMode::PassThrough && disk.admission.admit(block);
+        disk.stats.not_admitted += u64::from(!admit);
+        admit && self.store.usable_devices().next().is_some()
+    }
+
+    fn close_run(&mut self, number: u32, run: Run) {
+        match run {
+            Run::None => return,
+            Run::Flash { io, device, offset_bytes } => {
+                self.ios[io].device = Some(device);
+                self.ios[io].len = self.ios[io].frames.len() * BLOCK_BYTES;
+                self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+            }
+            Run::Origin { io, sector, sectors } => {
+                let disk = self.requests[number].disk;
+                self.ios[io].disk = Some(disk);
+                self.ios[io].len = sectors as usize * SECTOR_BYTES;
+                self.disk_mut(disk).stats.origin_read_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
+                let sector = SectorNo(sector);
+                self.emit(Action::ReadOrigin { io: IoId(io), disk, sector, sectors });
+            }
+        }
+        self.requests[number].outstanding += 1;
+    }
+
+    pub(crate) fn hit_done(&mut self, io: &mut Io, number: u32, result: Result<(), IoFailure>) {
+        let disk = self.requests[number].disk;
+        let device = io.device.expect("a hit is on a device");
+        if let Err(failure) = result {
+            self.device_read_failed(device, failure);
+        }
+        self.requests[number].outstanding -= 1;
+        for index in 0..io.blocks.len() {
+            let (block, frame) = (io.blocks[index], io.frames[index]);
+            let good = result.is_ok() && self.verified(disk, block.block, frame, block.crc);
+            if good {
+                self.give(number, block.block, block.mask, frame);
+                let slot = self.store.slot(block.slot);
+                if slot.mirror() && slot.seq() == block.seq {
+                    self.repair(disk, block.block);
+                }
+            }
+            self.free_frame(frame, false);
+            if !good && self.requests[number].error.is_none() {
+                self.read_again(number, disk, block);
+            }
+        }
+        if self.requests[number].retries.is_empty() {
+            self.finish_if_done(number);
+        } else if self.requests[number].park == Park::None && !self.requests[number].queued {
+            self.pump_read(number);
+        }
+    }
+
+    pub(crate) fn verified(&self, disk: DiskNo, block: BlockNo, frame: FrameNo, crc: u32) -> bool {
+        planted(Bug::IgnoreChecksum)
+            || checksum::bind(self.memory.crc(frame), self.disk(disk).seed, block) == crc
+    }
+
+    /// A part of a block could not be read from where it was thought to be.
+    fn read_again(&mut self, number: u32, disk: DiskNo, part: BlockIo) {
+        match self.store.lookup(disk, part.block) {
+            Some((slot_no, slot)) if slot.seq() == part.seq && slot.crc() == part.crc => {
+                if let Some(mirror) = self.store.mirror_of(slot_no).filter(|m| *m != part.slot) {
+                    self.read_mirror(number, part, mirror);
+                    return;
+                }
+                self.damaged(disk, slot_no);
+            }
+            _ => {}
+        }
+        self.requests[number].retries.push((part.block, part.mask));
+    }
+
+    fn read_mirror(&mut self, number: u32, part: BlockIo, mirror: SlotNo) {
+        let (device, offset_bytes) = self.store.location(mirror);
+        let frame = self.own_frame().expect("the frame of the first copy was just freed");
+        let io = self.new_io(Purpose::Hit { request: number });
+        self.ios[io].frames.push(frame);
+        self.ios[io].blocks.push(BlockIo { slot: mirror, ..part });
+        self.ios[io].device = Some(device);
+        self.ios[io].len = BLOCK_BYTES;
+        self.requests[number].outstanding += 1;
+        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+    }
+
+    /// A live slot turned out to be damaged, and so its second copy, if it has one.
+    pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
+        let slot = self.store.slot(slot_no);
+        let (device, offset_bytes) = self.store.location(slot_no);
+        let lost = slot.dirty();
+        let stats = &mut self.disk_mut(disk).stats;
+        stats.corrupt_blocks += 1;
+        stats.lost_blocks += u64::from(lost);
+        self.event(Event::Corruption { disk, device, offset_bytes, lost });
+        if lost {
+            self.store.poison(slot_no);
+        } else {
+            self.store.evict(slot_no);
+        }
+    }
+
+    /// The second copy of a dirty block was good where the first was not: write both anew.
+    fn repair(&mut self, disk: DiskNo, block: BlockNo) {
+        if let Some((slot_no, slot)) = self.store.lookup(disk, block) {
+            let (device, offset_bytes) = self.store.location(slot_no);
+            self.disk_mut(disk).stats.corrupt_blocks += 1;
+            self.event(Event::Corruption { disk, device, offset_bytes, lost: false });
+            if slot.dirty()
+                && let Some(mirror) = self.store.fail_over(slot_no)
+            {
+                self.disk_mut(disk).restage.push_back(mirror);
+                self.touch(disk);
+            }
+        }
+    }
+
+    pub(crate) fn fill_done(&mut self, io: &mut Io, number: u32, result: Result<(), IoFailure>) {
+        let disk = self.requests[number].disk;
+        self.requests[number].outstanding -= 1;
+        if result.is_err() {
+            self.fail(number, RequestError::Origin);
+        }
+        for index in 0..io.blocks.len() {
+            let (block, frame) = (io.blocks[index], io.frames[index]);
+            if result.is_ok() {
+                self.give(number, block.block, block.mask, frame);
+                if block.admit {
+                    self.stage_clean(disk, block.block, frame, block.mask);
+                }
+            }
+            self.free_frame(frame, true);
+            if !planted(Bug::FillWithoutLock) {
+                self.unlock(disk, block.block);
+            }
+        }
+        self.finish_if_done(number);
+    }
+}

@@ -1,0 +1,159 @@
+//! Writing the pool record: copy A on every device, flush, copy B on every device, flush.
+
+use haversack_model::BLOCK_BYTES;
+
+use crate::core::{Core, RESERVED_FRAMES};
+use crate::format::geometry;
+use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
+use crate::io::{Io, Purpose};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+
+/// The state of the record's writing. Versions count changes asked for.
+#[derive(Default)]
+pub(crate) struct RecordWriter {
+    pub generation: u64,
+    pub staging_id: u64,
+    wanted: u64,
+    durable: u64,
+    writing: Option<Writing>,
+    device_change: u64,
+}
+
+struct Writing {
+    version: u64,
+    copy: u64,
+    bytes: Vec<u8>,
+    in_flight: u32,
+    seq: u64,
+}
+
+impl RecordWriter {
+    /// Goes on from the record that was found.
+    pub fn after(generation: u64, staging_id: u64) -> RecordWriter {
+        RecordWriter { generation, staging_id, ..RecordWriter::default() }
+    }
+
+    /// The last change concerns which devices count: no flush is complete before it is durable.
+    pub fn device_changed(&mut self) {
+        self.device_change = self.wanted;
+    }
+
+    pub fn device_change_pending(&self) -> bool {
+        self.device_change > self.durable
+    }
+
+    pub fn is_durable(&self, version: u64) -> bool {
+        self.durable >= version
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// Notes that the record must be written, and gives the version that will hold the change.
+    pub(crate) fn change_record(&mut self) -> u64 {
+        self.record.wanted += 1;
+        self.record.wanted
+    }
+
+    /// The record as of now.
+    pub(crate) fn pool_record(&self) -> PoolRecord {
+        let count = self.devices.len().max(self.retired.len());
+        let device = |at: usize| {
+            let retired = self.retired.get(at).copied().flatten();
+            let retired = retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
+            retired.or_else(|| {
+                let space = self.store.devices.get(at)?.as_ref()?;
+                Some(DeviceRecord { id: space.id, segments: space.segments, state: DeviceState::Active })
+            })
+        };
+        PoolRecord {
+            generation: self.record.generation,
+            staging_id: self.record.staging_id,
+            clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
+            redundancy: self.redundancy,
+            degraded: self.degraded,
+            distrust_clean: self.distrust_clean,
+            flushed_seq: self.store.flushed_seq,
+            devices: (0..count).map(device).collect(),
+            disks: self.disks.iter().map(|d| d.as_ref().filter(|d| !d.is_forgotten()).map(|d| d.record())).collect(),
+        }
+    }
+
+    pub(crate) fn drive_record(&mut self) -> bool {
+        if self.alive_devices().next().is_none() {
+            let behind = self.record.durable < self.record.wanted;
+            self.record.durable = self.record.wanted;
+            if behind {
+                self.touch_all();
+            }
+            return behind;
+        }
+        match &self.record.writing {
+            None if self.record.wanted > self.record.durable => {
+                self.record.generation += 1;
+                let bytes = self.pool_record().encode();
+                let version = self.record.wanted;
+                self.write_record(Writing { version, copy: 0, bytes, in_flight: 0, seq: 0 })
+            }
+            Some(w) if w.in_flight == 0 && w.seq <= self.store.flushed_seq => {
+                let mut w = self.record.writing.take().expect("just seen");
+                if w.copy == 0 {
+                    w.copy = 1;
+                    return self.write_record(w);
+                }
+                self.record.durable = w.version;
+                self.touch_all();
+                true
+            }
+            Some(w) if w.in_flight == 0 => {
+                let seq = w.seq;
+                self.want_flush(seq);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn write_record(&mut self, mut w: Writing) -> bool {
+        let devices: Vec<_> = self.alive_devices().collect();
+        let pages = w.bytes.len() / BLOCK_BYTES;
+        if self.transfer.len() < pages.min(RESERVED_FRAMES) {
+            self.starved = true;
+            if w.copy == 1 {
+                w.copy = 0;
+                self.record.writing = Some(Writing { in_flight: 0, ..w });
+            }
+            return false;
+        }
+        let frames: Vec<_> = (0..pages).map(|_| self.transfer.pop().expect("frames were counted")).collect();
+        for (frame, page) in frames.iter().zip(w.bytes.chunks_exact(BLOCK_BYTES)) {
+            self.memory.frame_mut(*frame).copy_from_slice(page);
+        }
+        w.in_flight = devices.len() as u32;
+        w.seq = self.sequence.take(w.in_flight);
+        for device in devices {
+            let io = self.new_io(Purpose::Record);
+            self.ios[io].seq = w.seq;
+            self.ios[io].frames.extend_from_slice(&frames);
+            self.write_device(io, device, geometry::record_bytes(w.copy));
+            self.record_pages += pages as u64;
+        }
+        self.record.writing = Some(w);
+        true
+    }
+
+    pub(crate) fn record_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        if result.is_err() {
+            self.device_failed(io.device.expect("a record is on a device"));
+        }
+        self.sequence.done(io.seq);
+        self.want_flush(io.seq);
+        let writing = self.record.writing.as_mut().expect("the record is being written");
+        writing.in_flight -= 1;
+        if writing.in_flight == 0 {
+            for frame in &io.frames {
+                self.free_frame(*frame, false);
+            }
+        }
+    }
+}

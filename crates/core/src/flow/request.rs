@@ -1,0 +1,243 @@
+//! A request from submission to completion: it moves over its blocks, parks where it must wait, and is
+//! completed when nothing of it is outstanding.
+
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
+
+use super::around::AroundPhase;
+use crate::action::{Action, Op, Request, RequestError};
+use crate::core::Core;
+use crate::memory::{FrameNo, Memory, RequestTag};
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Park {
+    /// Nothing, or its own I/Os.
+    #[default]
+    None,
+    /// Another's I/O on a block.
+    Lock(BlockNo),
+    /// Transfer frames.
+    Frames,
+    /// Staging frames.
+    Staging,
+    /// Dirty blocks to be cleaned.
+    Dirty,
+    /// What must be true before the origin may be written past the cache.
+    Around,
+    /// A flush.
+    Flush,
+}
+
+/// A request in flight.
+pub(crate) struct RequestState {
+    pub tag: RequestTag,
+    pub disk: DiskNo,
+    pub op: Op,
+    pub sector: u64,
+    pub sectors: u32,
+    /// The next block to start, and the one after the last.
+    pub next: u64,
+    pub end: u64,
+    /// I/Os in flight.
+    pub outstanding: u32,
+    pub error: Option<RequestError>,
+    pub park: Park,
+    /// Waits for its turn to go on.
+    pub queued: bool,
+    /// Parts of blocks to read again.
+    pub retries: Vec<(BlockNo, u8)>,
+    /// The sequential cut-off sends it past the cache.
+    pub bypass: bool,
+    pub phase: AroundPhase,
+    /// Blocks from `next` on that the I/O past the cache covers.
+    pub window: u64,
+    /// Of these, the ones that were cached, as bits.
+    pub cached: u64,
+}
+
+impl Default for RequestState {
+    fn default() -> Self {
+        RequestState {
+            tag: RequestTag(0),
+            disk: DiskNo(0),
+            op: Op::Flush,
+            sector: 0,
+            sectors: 0,
+            next: 0,
+            end: 0,
+            outstanding: 0,
+            error: None,
+            park: Park::None,
+            queued: false,
+            retries: Vec::new(),
+            bypass: false,
+            phase: AroundPhase::Check,
+            window: 0,
+            cached: 0,
+        }
+    }
+}
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn begin(&mut self, number: u32, request: Request) {
+        let (sector, sectors) = (request.sector.0, request.sectors);
+        let disk = self.disks[request.disk.0 as usize].as_mut().expect("submit checked the disk");
+        let mut bypass = false;
+        let (mut next, mut end) = (0, 0);
+        if request.op != Op::Flush {
+            let (first, last) = disk.blocks(sector, sectors);
+            (next, end) = (first.0, last.0 + 1);
+            disk.stats.start_phases[(sector % 8) as usize] += 1;
+        }
+        let bytes = u64::from(sectors) * SECTOR_BYTES as u64;
+        match request.op {
+            Op::Read | Op::Write { .. } => {
+                let cutoff = disk.sequential_cutoff_bytes;
+                let run = if cutoff > 0 { disk.sequential.note(sector, sectors) } else { 0 };
+                bypass = cutoff > 0 && run > cutoff;
+                if request.op == Op::Read {
+                    disk.stats.reads += 1;
+                    disk.stats.read_bytes += bytes;
+                } else {
+                    disk.stats.writes += 1;
+                    disk.stats.written_bytes += bytes;
+                }
+            }
+            Op::Flush => disk.stats.flushes += 1,
+            Op::Discard | Op::WriteZeroes => disk.stats.zeroes += 1,
+        }
+        let state = &mut self.requests[number];
+        state.retries.clear();
+        let retries = std::mem::take(&mut state.retries);
+        *state = RequestState {
+            tag: request.tag,
+            disk: request.disk,
+            op: request.op,
+            sector,
+            sectors,
+            next,
+            end,
+            retries,
+            bypass,
+            ..RequestState::default()
+        };
+    }
+
+    /// Lets a request go on as far as it can.
+    pub(crate) fn pump(&mut self, number: u32) {
+        self.requests[number].queued = false;
+        let request = &self.requests[number];
+        let disk = request.disk;
+        if !self.disk(disk).owned && request.outstanding == 0 {
+            self.fail(number, RequestError::NotOwner);
+            self.finish(number);
+            return;
+        }
+        match self.requests[number].op {
+            Op::Read => self.pump_read(number),
+            Op::Write { .. } if self.stages_writes(number) => self.pump_write(number),
+            Op::Write { .. } | Op::Discard | Op::WriteZeroes => self.pump_around(number),
+            Op::Flush => self.join_flush(number),
+        }
+    }
+
+    fn stages_writes(&self, number: u32) -> bool {
+        let request = &self.requests[number];
+        let mid_window = request.phase != AroundPhase::Check;
+        self.disk(request.disk).mode.defers_origin()
+            && !request.bypass
+            && !mid_window
+            && self.store.usable_devices().next().is_some()
+    }
+
+    /// Parks a request.
+    pub(crate) fn park(&mut self, number: u32, park: Park) {
+        let disk = self.requests[number].disk;
+        self.requests[number].park = park;
+        match park {
+            Park::None | Park::Flush => {}
+            Park::Lock(block) => {
+                self.locks.waited(disk, block);
+                self.disk_mut(disk).lock_waiters.push(number);
+            }
+            Park::Frames => self.frame_waiters.push_back(number),
+            Park::Staging => {
+                self.staging_waiters.push_back(number);
+                self.touch(disk);
+            }
+            Park::Dirty => {
+                self.disk_mut(disk).dirty_waiters.push_back(number);
+                self.touch(disk);
+            }
+            Park::Around => {
+                self.disk_mut(disk).around_waiters.push(number);
+                self.touch(disk);
+            }
+        }
+    }
+
+    /// Completes a request if all of it is done.
+    pub(crate) fn finish_if_done(&mut self, number: u32) {
+        let request = &self.requests[number];
+        let all_started = request.next == request.end && request.retries.is_empty();
+        let running = request.outstanding > 0 || request.park != Park::None || request.queued;
+        if !running && (all_started || request.error.is_some()) {
+            self.finish(number);
+        }
+    }
+
+    pub(crate) fn finish(&mut self, number: u32) {
+        let request = &self.requests[number];
+        if request.error.is_none() && request.op == (Op::Write { fua: true }) {
+            self.join_flush(number);
+            return;
+        }
+        self.answer(number);
+    }
+
+    /// Sends the completion.
+    pub(crate) fn answer(&mut self, number: u32) {
+        let request = &self.requests[number];
+        let (tag, disk, error) = (request.tag, request.disk, request.error);
+        self.requests.put(number);
+        let d = self.disk_mut(disk);
+        d.requests -= 1;
+        d.stats.failed_requests += u64::from(error.is_some());
+        let idle = d.requests == 0 && d.job.is_some();
+        if idle {
+            self.touch(disk);
+        }
+        self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });
+    }
+
+    /// The part of a block that a request touches: mask.
+    pub(crate) fn part(&self, number: u32, block: BlockNo) -> u8 {
+        let request = &self.requests[number];
+        self.disk(request.disk).part(block, request.sector, request.sectors).0
+    }
+
+    fn payload_at(&self, number: u32, block: BlockNo, at: u32) -> usize {
+        let request = &self.requests[number];
+        (self.disk(request.disk).sector(block, at) - request.sector) as usize * SECTOR_BYTES
+    }
+
+    /// Copies sectors of a block from a frame to the reader.
+    pub(crate) fn give(&mut self, number: u32, block: BlockNo, mask: u8, frame: FrameNo) {
+        let tag = self.requests[number].tag;
+        for (first, count) in crate::disk::runs(mask) {
+            let payload_at = self.payload_at(number, block, first);
+            let (at, len) = (first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+            self.memory.give(tag, payload_at, frame, at, len);
+        }
+    }
+
+    /// Copies sectors of a block from the writer to a frame.
+    pub(crate) fn take(&mut self, number: u32, block: BlockNo, mask: u8, frame: FrameNo) {
+        let tag = self.requests[number].tag;
+        for (first, count) in crate::disk::runs(mask) {
+            let payload_at = self.payload_at(number, block, first);
+            let (at, len) = (first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+            self.memory.take(tag, payload_at, frame, at, len);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Restaging: a dirty block is read from flash and staged again, to get the copies that it should have. For
+//! rebuilding second copies, for emptying a device, for repairing a damaged first copy.
+
+use haversack_model::{BLOCK_BYTES, DiskNo};
+
+use crate::action::{Action, IoId};
+use crate::core::Core;
+use crate::io::{BlockIo, Io, Purpose};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+use crate::store::segment::SegmentState;
+use crate::store::slot::{SlotNo, Status};
+
+/// Blocks of a disk read at a time.
+const AT_A_TIME: u32 = 16;
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn ask_restage(&mut self, disk: DiskNo, number: SlotNo) {
+        let d = self.disk_mut(disk);
+        if !d.restage.contains(&number) {
+            d.restage.push_back(number);
+        }
+        self.touch(disk);
+    }
+
+    /// Asks for all dirty blocks that should have a second copy and have none.
+    pub(crate) fn restage_unmirrored(&mut self) {
+        if !self.redundancy || self.store.usable_devices().count() < 2 {
+            return;
+        }
+        for segment in 0..self.store.segments.len() as u32 {
+            let s = &self.store.segments[segment as usize];
+            if s.state != SegmentState::Owned || s.dirty == 0 {
+                continue;
+            }
+            let disk = DiskNo(s.owner);
+            for number in self.store.slots_of(segment) {
+                let slot = self.store.slot(number);
+                let alone = slot.status() == Status::Live
+                    && slot.dirty()
+                    && !slot.mirror()
+                    && !slot.poisoned()
+                    && self.store.mirror_of(number).is_none();
+                if alone {
+                    self.disk_mut(disk).restage.push_back(number);
+                }
+            }
+        }
+    }
+
+    /// Whether every dirty block has the copies it should have.
+    pub(crate) fn rebuilt(&self) -> bool {
+        let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
+        let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
+        self.store.usable_devices().count() >= 2 && !waiting && !self.store.disks.iter().any(alone)
+    }
+
+    pub(crate) fn drive_restage(&mut self, disk: DiskNo) {
+        while self.disk(disk).restaging < AT_A_TIME {
+            let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };
+            let slot = self.store.slot(number);
+            let current = slot.status() == Status::Live && !slot.mirror() && slot.dirty() && !slot.poisoned();
+            if !current || self.store.owner_of(number) != disk || self.staging.find(disk, slot.block()).is_some() {
+                continue;
+            }
+            let room = self.staging.free() > self.staging.capacity() / 8;
+            let frame = if room { self.own_frame() } else { None };
+            let Some(frame) = frame else {
+                self.disk_mut(disk).restage.push_front(number);
+                break;
+            };
+            let (device, offset_bytes) = self.store.location(number);
+            let io = self.new_io(Purpose::Restage);
+            let i = &mut self.ios[io];
+            (i.disk, i.device, i.len) = (Some(disk), Some(device), BLOCK_BYTES);
+            i.frames.push(frame);
+            i.blocks.push(BlockIo {
+                block: slot.block(),
+                mask: slot.mask(),
+                slot: number,
+                crc: slot.crc(),
+                seq: slot.seq(),
+                admit: false,
+            });
+            self.disk_mut(disk).restaging += 1;
+            self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+        }
+    }
+
+    pub(crate) fn restage_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("a block is of a disk");
+        let (part, from) = (io.blocks[0], io.frames[0]);
+        self.disk_mut(disk).restaging -= 1;
+        if let Err(failure) = result {
+            self.device_read_failed(io.device.expect("the read is of a device"), failure);
+        }
+        let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq && s.1.dirty());
+        let newer = self.staging.find(disk, part.block).is_some();
+        if let Some((number, _)) = current.filter(|_| !newer) {
+            if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
+                self.restage(disk, number, part, from);
+            } else if let Some(mirror) = self.store.fail_over(number) {
+                self.disk_mut(disk).restage.push_back(mirror);
+            } else if result.is_ok() || self.store.location(number).0 == io.device.expect("a device") {
+                self.damaged(disk, number);
+            }
+        }
+        self.free_frame(from, false);
+        self.touch(disk);
+    }
+
+    fn restage(&mut self, disk: DiskNo, number: SlotNo, part: BlockIo, from: crate::memory::FrameNo) {
+        match self.staging.allocate() {
+            Some(frame) => {
+                self.memory.copy(from, frame, 0, BLOCK_BYTES);
+                self.stage(disk, part.block, frame, part.mask, true);
+            }
+            None => self.disk_mut(disk).restage.push_front(number),
+        }
+    }
+}

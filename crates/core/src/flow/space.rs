@@ -1,0 +1,221 @@
+//! Space: where a batch goes, who makes room for it, and pages that are written to free slots.
+//!
+//! Targets move no data. They are enforced when space is needed: a disk below its target gets a segment of
+//! the disk furthest above its own; any other evicts what is its own.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use crate::core::Core;
+use crate::io::{Io, Purpose};
+use crate::media::IoFailure;
+use crate::memory::Memory;
+use crate::store::segment::NONE;
+
+/// One slot in so many is kept free.
+const FREE_SHARE: u64 = 32;
+
+impl<M: Memory> Core<M> {
+    /// The segments for the copies of a batch, on different devices.
+    pub(crate) fn find_segments(&mut self, disk: DiskNo, wanted: usize, copies: usize) -> Option<[u32; 2]> {
+        let first = self.find_segment(disk, wanted as u64, None)?;
+        if copies == 1 {
+            return Some([first, NONE]);
+        }
+        let device = DeviceNo(self.store.segments[first as usize].device);
+        let second = self.find_segment(disk, wanted as u64, Some(device))?;
+        Some([first, second])
+    }
+
+    fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
+        self.shrink_to_target(disk, wanted);
+        let slots = self.store.disks[disk.0 as usize].segments.len() as u64
+            * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
+        let low = slots / FREE_SHARE + wanted;
+        let none_there = self.store.best_segment(disk, other_than).is_none();
+        if self.store.disks[disk.0 as usize].free < low || none_there {
+            let may_grow = none_there || self.may_grow(disk);
+            let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
+            if !grown {
+                if may_grow {
+                    self.ask_for_segment(disk, other_than);
+                }
+                self.store.make_room(disk, low);
+            }
+        }
+        let mut best = self.store.best_segment(disk, other_than);
+        for _ in 0..4 {
+            if best.is_some() {
+                break;
+            }
+            let free = self.store.disks[disk.0 as usize].free;
+            self.store.make_room(disk, free + 64);
+            best = self.store.best_segment(disk, other_than);
+        }
+        let space = &self.store.disks[disk.0 as usize];
+        if space.pending > 0 && space.free < low {
+            self.rewrite_some(disk);
+        }
+        if best.is_none() || self.store.unflushed_pages() * 2 > self.store.segments.len() {
+            self.want_flush(self.sequence.completed());
+        }
+        if best.is_none() {
+            self.disk_mut(disk).cleaner.pressed = true;
+        }
+        best
+    }
+
+    /// Without sharing of spare capacity a disk keeps within its target.
+    fn shrink_to_target(&mut self, disk: DiskNo, wanted: u64) {
+        if self.config.share_spare {
+            return;
+        }
+        let space = &self.store.disks[disk.0 as usize];
+        let over = (space.live + wanted).saturating_sub(self.target_blocks(disk));
+        if over > 0 {
+            self.store.make_room(disk, space.free + over);
+        }
+    }
+
+    fn may_grow(&self, disk: DiskNo) -> bool {
+        let space = &self.store.disks[disk.0 as usize];
+        let slots = space.segments.len() as u64 * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
+        self.config.share_spare || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
+    }
+
+    /// No segment is free: somebody who has more than his target gives one up.
+    fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) {
+        let space = &self.store.disks[disk.0 as usize];
+        let empty_handed = self.store.best_segment(disk, other_than).is_none();
+        let below = space.live < self.target_blocks(disk) || space.segments.is_empty();
+        if !self.reclaiming.is_empty() || !(below || empty_handed && other_than.is_some()) {
+            return;
+        }
+        let mut victims: Vec<(i64, DiskNo)> = (0..self.disks.len() as u16)
+            .map(DiskNo)
+            .filter(|d| self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty())
+            .filter(|d| *d != disk || other_than.is_some() && empty_handed)
+            .map(|d| (self.excess(d), d))
+            .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
+            .collect();
+        victims.sort_by_key(|(excess, d)| (std::cmp::Reverse(*excess), d.0));
+        for (_, victim) in victims {
+            if let Some(segment) = self.store.coldest_segment(victim, other_than) {
+                self.store.give_up(segment);
+                self.reclaiming.push(segment);
+                return;
+            }
+            if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
+                self.touch(victim);
+            }
+        }
+    }
+
+    fn excess(&self, disk: DiskNo) -> i64 {
+        let attached = self.disk(disk).state != crate::disk::DiskState::Detached;
+        let target = if attached { self.target_blocks(disk) } else { 0 };
+        self.store.disks[disk.0 as usize].live as i64 - target as i64
+    }
+
+    /// Writes the pages of segments that are being emptied.
+    pub(crate) fn drive_reclaim(&mut self) -> bool {
+        let mut acted = false;
+        for index in (0..self.reclaiming.len()).rev() {
+            let segment = self.reclaiming[index];
+            let s = &self.store.segments[segment as usize];
+            if s.state != crate::store::segment::SegmentState::Leaving {
+                self.reclaiming.swap_remove(index);
+                for number in 0..self.disks.len() {
+                    if self.disks[number].is_some() && self.staging.lists[number].len > 0 {
+                        self.touch(DiskNo(number as u16));
+                    }
+                }
+                acted = true;
+            } else {
+                acted |= self.shrink_page(segment);
+            }
+        }
+        acted
+    }
+
+    /// Writes a segment's page to list less, or that of the segment that keeps it from doing so.
+    fn shrink_page(&mut self, segment: u32) -> bool {
+        let target = self.store.first_to_shrink(segment).unwrap_or(segment);
+        let s = &self.store.segments[target as usize];
+        if !s.page_ready(self.store.flushed_seq) || !self.store.can_shrink(target) {
+            let seq = s.page_seq.max(self.sequence.completed());
+            self.want_flush(seq);
+            return false;
+        }
+        self.rewrite_page(target)
+    }
+
+    /// Writes a page or two that free slots of the disk.
+    pub(crate) fn rewrite_some(&mut self, disk: DiskNo) -> bool {
+        for _ in 0..2 {
+            match self.store.worth_rewriting(disk) {
+                Some(segment) if self.rewrite_page(segment) => {}
+                _ => break,
+            }
+        }
+        if self.store.unflushed_pages() > 0 {
+            self.want_flush(self.sequence.completed());
+        }
+        false
+    }
+
+    /// Writes a segment's metadata page alone. It must be ready. False if no frame is left.
+    pub(crate) fn rewrite_page(&mut self, segment: u32) -> bool {
+        if self.transfer.is_empty() {
+            self.starved = true;
+            return false;
+        }
+        let disk = DiskNo(self.store.segments[segment as usize].owner);
+        let seq = self.sequence.take(0);
+        let io = self.new_io(Purpose::Page { segment });
+        self.ios[io].disk = Some(disk);
+        self.compose(segment, seq, io);
+        let d = self.disk_mut(disk);
+        d.stats.flash_rewrite_pages += 1;
+        d.last_commit_seq = seq;
+        true
+    }
+
+    pub(crate) fn page_done(&mut self, io: &Io, segment: u32, result: Result<(), IoFailure>) {
+        self.free_frame(io.frames[0], false);
+        if result.is_err() {
+            self.device_failed(io.device.expect("a page is on a device"));
+        }
+        self.sequence.done(io.seq);
+        self.store.page_written(segment);
+        self.want_flush(io.seq);
+        self.touch(io.disk.expect("a page is of a disk"));
+    }
+
+    /// Asks for a page of the segment that no longer lists what must not be listed.
+    pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: u32) {
+        let d = self.disk_mut(disk);
+        if !d.rewriting.contains(&segment) {
+            d.rewriting.push_back(segment);
+            self.touch(disk);
+        }
+    }
+
+    /// Writes the pages that were asked for, as they become ready.
+    pub(crate) fn drive_rewrites(&mut self, disk: DiskNo) {
+        for _ in 0..self.disk(disk).rewriting.len() {
+            let segment = self.disk_mut(disk).rewriting.pop_front().expect("counted");
+            let s = &self.store.segments[segment as usize];
+            if s.owner != disk.0 {
+                continue;
+            }
+            if s.page_ready(self.store.flushed_seq) {
+                if self.rewrite_page(segment) {
+                    continue;
+                }
+            } else if !s.page_writing {
+                self.want_flush(s.page_seq);
+            }
+            self.disk_mut(disk).rewriting.push_back(segment);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Staged writes (wb, and wt acknowledged by the cache), and how any block enters the staging area.
+
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
+
+use crate::action::RequestError;
+use crate::bugs::{Bug, planted};
+use crate::checksum;
+use crate::core::Core;
+use crate::disk::runs;
+use crate::flow::request::Park;
+use crate::format::descriptor::Descriptor;
+use crate::locks::LockKind;
+use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
+use crate::staging::Staged;
+use crate::store::slot::MAX_HITS;
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn pump_write(&mut self, number: u32) {
+        let disk = self.requests[number].disk;
+        while self.requests[number].error.is_none() && self.requests[number].next < self.requests[number].end {
+            let block = BlockNo(self.requests[number].next);
+            if let Some(park) = self.write_block(number, disk, block) {
+                self.park(number, park);
+                return;
+            }
+            self.requests[number].next += 1;
+        }
+        self.finish_if_done(number);
+    }
+
+    fn write_block(&mut self, number: u32, disk: DiskNo, block: BlockNo) -> Option<Park> {
+        match self.locks.get(disk, block) {
+            Some(LockKind::Fill | LockKind::Around) => return Some(Park::Lock(block)),
+            Some(LockKind::Clean) | None => {}
+        }
+        let staged = self.staging.find(disk, block).map(|(_, s)| (s.mask, s.dirty));
+        let slot = self.store.lookup(disk, block);
+        let was_dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.1.dirty());
+        if !was_dirty && self.dirty_full(disk) {
+            self.disk_mut(disk).cleaner.pressed = true;
+            return Some(Park::Dirty);
+        }
+        let mask = self.part(number, block);
+        let inside = self.disk(disk).inside(block);
+        if self.disk(disk).lost.contains(&block.0) {
+            if mask != inside {
+                self.fail(number, RequestError::DataLost);
+                return None;
+            }
+            self.disk_mut(disk).lost.remove(&block.0);
+        }
+        let Some(frame) = self.staging.allocate() else {
+            return Some(Park::Staging);
+        };
+        self.take(number, block, mask, frame);
+        let cached = staged.is_some() || slot.is_some();
+        let stats = &mut self.disk_mut(disk).stats;
+        stats.write_hits += u64::from(cached);
+        stats.write_misses += u64::from(!cached);
+        self.stage(disk, block, frame, mask, true);
+        self.touch_if_due(disk);
+        None
+    }
+
+    /// Lets commits be looked at when enough is staged.
+    fn touch_if_due(&mut self, disk: DiskNo) {
+        let staged = self.staging.lists[disk.0 as usize].len;
+        if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
+            self.touch(disk);
+        }
+    }
+
+    pub(crate) fn commit_threshold(&self) -> u32 {
+        let frames = self.staging.capacity() as u32;
+        self.config.commit_blocks.min(frames / 4).max(1)
+    }
+
+    fn dirty_full(&self, disk: DiskNo) -> bool {
+        let limit = self.disk(disk).cleaner_config.dirty_limit;
+        let allowed = (self.target_blocks(disk) as f64 * f64::from(limit)) as u64;
+        let dirty = self.store.disks[disk.0 as usize].dirty + self.disk(disk).flush.staged_dirty();
+        dirty >= allowed.max(1)
+    }
+
+    /// Stages a block that came from the origin or went to it: `mask` of `from` is what the origin has.
+    /// Never waits: without a free frame the block is not kept.
+    pub(crate) fn stage_clean(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
+        let old = self.staging.find(disk, block).map_or(0, |(_, s)| s.mask);
+        let new = if planted(Bug::FillWithoutLock) { mask } else { mask & !old };
+        if new == 0 || self.store.usable_devices().next().is_none() {
+            return;
+        }
+        let spare = self.staging.capacity() / 8;
+        let frame = if self.staging.free() > spare { self.staging.allocate() } else { None };
+        let Some(frame) = frame else {
+            self.disk_mut(disk).stats.fills_skipped += 1;
+            self.touch(disk);
+            return;
+        };
+        for (first, count) in runs(new) {
+            self.memory.copy(from, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+        }
+        self.stage(disk, block, frame, new, false);
+        self.touch_if_due(disk);
+    }
+
+    /// Makes `frame`, whose sectors `mask` hold new content, the newest of its block. Valid sectors of an
+    /// older staged frame are copied in first; the older frame's descriptor goes last.
+    pub(crate) fn stage(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8, dirty: bool) {
+        let mut staged = Staged::new(disk, block);
+        (staged.mask, staged.dirty, staged.since_us) = (mask, dirty, self.now);
+        staged.group = self.disk(disk).flush.open_group();
+        let inside = self.disk(disk).inside(block);
+        let old = self.staging.find(disk, block).map(|(old, s)| (old, *s));
+        if let Some((old, s)) = old {
+            for (first, count) in runs(s.mask & !mask) {
+                self.memory.copy(old, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+            }
+            staged.mask |= s.mask;
+            staged.dirty |= s.dirty;
+            staged.poisoned = s.poisoned && staged.mask != inside;
+            (staged.established, staged.hits) = (s.established, (s.hits + 1).min(MAX_HITS));
+            if s.dirty {
+                staged.since_us = s.since_us;
+                if !s.committing {
+                    staged.group = s.group;
+                }
+            }
+        } else if let Some((_, slot)) = self.store.lookup(disk, block) {
+            (staged.established, staged.hits) = (slot.established(), (slot.hits() + 1).min(MAX_HITS));
+        } else {
+            staged.established = self.store.was_evicted(disk, block);
+        }
+        for (first, count) in runs(!staged.mask) {
+            self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+        }
+        if planted(Bug::DropSectorMask) {
+            staged.mask = inside;
+        }
+        staged.crc = checksum::bind(self.memory.crc(frame), self.disk(disk).seed, block);
+        staged.version = self.staging.next_version;
+        self.staging.next_version += 1;
+        self.describe(frame, &staged);
+        let flush = &mut self.disk_mut(disk).flush;
+        if staged.dirty {
+            flush.staged(staged.group);
+        }
+        self.staging.insert(frame, staged);
+        if let Some((old, s)) = old
+            && self.staging.supersede(old).is_some()
+        {
+            if s.dirty {
+                self.disk_mut(disk).flush.unstaged(s.group);
+            }
+            self.memory.store_descriptor(old.0, &[0; DESCRIPTOR_BYTES]);
+            self.staging.give_back(old);
+        }
+    }
+
+    fn describe(&mut self, frame: FrameNo, staged: &Staged) {
+        if planted(Bug::AckBeforeStaging) {
+            return;
+        }
+        let descriptor = Descriptor {
+            disk: staged.disk,
+            block: staged.block,
+            version: staged.version,
+            mask: staged.mask,
+            dirty: staged.dirty,
+            poisoned: staged.poisoned,
+            crc: staged.crc,
+        };
+        self.memory.store_descriptor(frame.0, &descriptor.encode());
+    }
+
+    /// Forgets a staged frame: first its descriptor, then the frame.
+    pub(crate) fn unstage(&mut self, frame: FrameNo) {
+        self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
+        let staged = self.staging.remove(frame);
+        if staged.dirty {
+            self.disk_mut(staged.disk).flush.unstaged(staged.group);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What is on the cache devices, byte by byte. `docs/format.md` is the same in prose.
+
+pub mod codec;
+pub mod descriptor;
+pub mod geometry;
+pub mod page;
+pub mod record;
+pub mod superblock;
+
+/// Version of everything on the devices and in the staging area.
+pub const FORMAT_VERSION: u32 = 1;

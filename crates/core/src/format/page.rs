@@ -1,0 +1,214 @@
+//! Sealed pages: 4 KiB that tell a torn write from rot.
+//!
+//! Segment metadata and intent maps are kept in pairs of pages, written in turn with rising generations.
+//! After a power loss the newer page may be torn, and the older one is then the truth. After rot of the
+//! newer page the older one is *not* the truth. The two cases must not be mixed up, so each 512-byte sector
+//! of a page ends in a tag that binds its content to the page's place and generation: a torn page consists
+//! of whole sectors of two known generations, a rotten one has a sector that fits none.
+//!
+//! Invariants
+//! - A page is overwritten only when its sibling, one generation younger, is durable. So the sectors of a
+//!   page are of its own generation or of the one two before.
+//! - Even generations live in page A, odd ones in page B.
+
+use haversack_model::BLOCK_BYTES;
+
+use crate::checksum::{crc32c, mix};
+
+const SECTORS: usize = 8;
+const SECTOR: usize = 512;
+const BODY: usize = SECTOR - 4;
+
+/// Bytes of a page that are not tags.
+pub const PAYLOAD_BYTES: usize = SECTORS * BODY;
+/// Bytes of the header at the start of the payload.
+pub const HEADER_BYTES: usize = 16;
+/// Generations and sequence numbers are kept in 48 bits.
+pub const NUMBER_LIMIT: u64 = 1 << 48;
+
+/// What a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Metadata of a segment.
+    Segment = 1,
+    /// Write-intent map of a disk.
+    Intent = 2,
+}
+
+/// The first bytes of a page's payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Rises by one with each write of the pair.
+    pub generation: u64,
+    /// Every commit up to this sequence number was durable when the page was written.
+    pub flushed_seq: u64,
+    /// The disk that owns the segment or the map; `NO_OWNER` for none.
+    pub owner: u16,
+    /// What the page is.
+    pub kind: Kind,
+}
+
+/// Owner of a segment that belongs to no disk.
+pub const NO_OWNER: u16 = u16::MAX;
+
+/// Where a page is, as far as its tags are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Hash of the device's identity.
+    pub device_seed: u64,
+    /// Byte offset on the device.
+    pub offset_bytes: u64,
+}
+
+fn tag(body: &[u8], place: Place, sector: usize, generation: u64) -> u32 {
+    let position = mix(place.device_seed ^ mix(place.offset_bytes + sector as u64));
+    crc32c(body) ^ mix(position ^ generation) as u32
+}
+
+/// Writes header and content into `page` and seals it. `content` may be shorter than the page.
+pub fn seal(page: &mut [u8; BLOCK_BYTES], header: Header, content: &[u8], place: Place) {
+    assert!(header.generation < NUMBER_LIMIT && header.flushed_seq < NUMBER_LIMIT);
+    let mut head = [0u8; HEADER_BYTES];
+    head[..6].copy_from_slice(&header.generation.to_le_bytes()[..6]);
+    head[6..12].copy_from_slice(&header.flushed_seq.to_le_bytes()[..6]);
+    head[12..14].copy_from_slice(&header.owner.to_le_bytes());
+    head[14] = header.kind as u8;
+    assert!(HEADER_BYTES + content.len() <= PAYLOAD_BYTES, "a page's content fits the page");
+    page[..HEADER_BYTES].copy_from_slice(&head);
+    let mut rest = content;
+    for (index, sector) in page.chunks_exact_mut(SECTOR).enumerate() {
+        let start = if index == 0 { HEADER_BYTES } else { 0 };
+        let taken = rest.len().min(BODY - start);
+        let (now, later) = rest.split_at(taken);
+        rest = later;
+        sector[start..start + taken].copy_from_slice(now);
+        sector[start + taken..BODY].fill(0);
+        let tag = tag(&sector[..BODY], place, index, header.generation);
+        sector[BODY..].copy_from_slice(&tag.to_le_bytes());
+    }
+}
+
+/// A page as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// Whole.
+    Intact(Header),
+    /// Whole sectors of two generations: a write that a power loss cut short. Its content never counted.
+    Torn,
+    /// Some sectors are damaged. `newest` is the generation of the sectors that are not.
+    Rotten {
+        /// Generation of the page as far as intact sectors tell.
+        generation: Option<u64>,
+    },
+}
+
+fn header(page: &[u8; BLOCK_BYTES]) -> Option<Header> {
+    let number = |bytes: &[u8]| {
+        let mut wide = [0u8; 8];
+        wide[..6].copy_from_slice(bytes);
+        u64::from_le_bytes(wide)
+    };
+    Some(Header {
+        generation: number(&page[..6]),
+        flushed_seq: number(&page[6..12]),
+        owner: u16::from_le_bytes([page[12], page[13]]),
+        kind: match page[14] {
+            1 => Kind::Segment,
+            2 => Kind::Intent,
+            _ => return None,
+        },
+    })
+}
+
+fn fits(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, generation: u64) -> bool {
+    let bytes = &page[sector * SECTOR..(sector + 1) * SECTOR];
+    let stored = u32::from_le_bytes(bytes[BODY..].try_into().expect("four bytes"));
+    stored == tag(&bytes[..BODY], place, sector, generation)
+}
+
+/// Tells in what state a page is. `sibling` is the generation of the other page of the pair, if known.
+pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Option<u64>) -> Found {
+    let head = header(page).filter(|h| h.kind == kind && fits(page, place, 0, h.generation));
+    let mut candidates = [None; 5];
+    if let Some(h) = head {
+        if (1..SECTORS).all(|sector| fits(page, place, sector, h.generation)) {
+            return Found::Intact(h);
+        }
+        candidates[0] = Some(h.generation);
+        candidates[1] = h.generation.checked_sub(2);
+        candidates[2] = Some(h.generation + 2);
+    }
+    if let Some(sibling) = sibling {
+        candidates[3] = sibling.checked_sub(1);
+        candidates[4] = Some(sibling + 1);
+    }
+    let mut newest = None;
+    let mut rotten = false;
+    for sector in 0..SECTORS {
+        match candidates.iter().flatten().find(|g| fits(page, place, sector, **g)) {
+            Some(generation) => newest = newest.max(Some(*generation)),
+            None => rotten = true,
+        }
+    }
+    if rotten { Found::Rotten { generation: newest } } else { Found::Torn }
+}
+
+/// The payload after the header, tags removed.
+pub fn content(page: &[u8; BLOCK_BYTES]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PAYLOAD_BYTES);
+    for sector in page.chunks_exact(SECTOR) {
+        out.extend_from_slice(&sector[..BODY]);
+    }
+    out.drain(..HEADER_BYTES);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { device_seed: 7, offset_bytes: 8192 };
+
+    fn page(generation: u64, fill: u8) -> [u8; BLOCK_BYTES] {
+        let mut page = [0; BLOCK_BYTES];
+        let header = Header { generation, flushed_seq: 3, owner: 1, kind: Kind::Segment };
+        seal(&mut page, header, &[fill; PAYLOAD_BYTES - HEADER_BYTES], PLACE);
+        page
+    }
+
+    #[test]
+    fn intact_round_trip() {
+        let page = page(6, 9);
+        let Found::Intact(header) = inspect(&page, PLACE, Kind::Segment, None) else { panic!() };
+        assert_eq!((header.generation, header.flushed_seq, header.owner), (6, 3, 1));
+        assert!(content(&page).iter().all(|byte| *byte == 9));
+    }
+
+    #[test]
+    fn torn_at_every_sector_set_is_told_from_rot() {
+        let (old, new) = (page(6, 1), page(8, 2));
+        for set in 1u8..255 {
+            let mut torn = old;
+            for sector in (0..8).filter(|s| set & (1 << s) != 0) {
+                torn[sector * 512..(sector + 1) * 512].copy_from_slice(&new[sector * 512..(sector + 1) * 512]);
+            }
+            assert_eq!(inspect(&torn, PLACE, Kind::Segment, Some(7)), Found::Torn, "sectors {set:08b}");
+            torn[700] ^= 4;
+            assert!(matches!(inspect(&torn, PLACE, Kind::Segment, Some(7)), Found::Rotten { .. }));
+        }
+    }
+
+    #[test]
+    fn a_page_from_another_place_is_rotten() {
+        let elsewhere = Place { offset_bytes: 4096, ..PLACE };
+        assert!(matches!(inspect(&page(6, 1), elsewhere, Kind::Segment, None), Found::Rotten { generation: None }));
+    }
+
+    #[test]
+    fn rot_in_the_header_sector_still_tells_the_generation() {
+        let mut page = page(8, 2);
+        page[3] ^= 1;
+        let found = inspect(&page, PLACE, Kind::Segment, Some(7));
+        assert_eq!(found, Found::Rotten { generation: Some(8) });
+    }
+}

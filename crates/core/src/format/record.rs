@@ -1,0 +1,216 @@
+//! The pool record: devices, disks, ownership. Rewritten as a whole, rarely, on every device, both copies.
+
+use haversack_model::{DiskId, Uuid};
+
+use super::codec::{Reader, Writer};
+use super::geometry::{PAGE_BYTES, RECORD_PAGES};
+use crate::checksum::crc32c;
+use crate::config::{MAX_DEVICES, MAX_DISKS, Persistence};
+
+const MAGIC: &[u8; 8] = b"HVRECORD";
+const HEADER_BYTES: usize = 8 + 4 + 4;
+
+/// What a device is to the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceState {
+    /// In use.
+    Active,
+    /// Failed or removed: what is on it counts for nothing.
+    Retired,
+}
+
+/// A device in the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceRecord {
+    /// Its identity.
+    pub id: Uuid,
+    /// Segments on it.
+    pub segments: u32,
+    /// What it is to the pool.
+    pub state: DeviceState,
+}
+
+/// A disk in the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskRecord {
+    /// Its identity.
+    pub id: DiskId,
+    /// Its sectors.
+    pub sectors: u64,
+    /// Its grid phase.
+    pub phase: u8,
+    /// Whether this host owns it.
+    pub owned: bool,
+    /// The ownership epoch.
+    pub epoch: u64,
+    /// Whether blocks of it may be dirty on flash.
+    pub may_be_dirty: bool,
+    /// Whether dirty blocks of it were lost in a way that names no blocks.
+    pub damaged: bool,
+    /// What survives a restart.
+    pub persistence: Persistence,
+    /// Entries of older commits are void.
+    pub since_seq: u64,
+}
+
+/// The pool record.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PoolRecord {
+    /// Rises with each write.
+    pub generation: u64,
+    /// Counts the lives of the staging area: the one that bears this number belongs to the pool as it is.
+    pub staging_id: u64,
+    /// The last stop was clean: nothing needs to be verified.
+    pub clean_stop: bool,
+    /// Dirty blocks go to two devices.
+    pub redundancy: bool,
+    /// Some dirty blocks may have no second copy although they should.
+    pub degraded: bool,
+    /// A device was lost whose entries may have been newer than clean ones elsewhere.
+    pub distrust_clean: bool,
+    /// Every commit up to this sequence number is durable.
+    pub flushed_seq: u64,
+    /// By device number; `None` where there never was one.
+    pub devices: Vec<Option<DeviceRecord>>,
+    /// By disk number; `None` where there is none.
+    pub disks: Vec<Option<DiskRecord>>,
+}
+
+fn persistence_code(p: Persistence) -> u8 {
+    match p {
+        Persistence::All => 0,
+        Persistence::Dirty => 1,
+        Persistence::None => 2,
+    }
+}
+
+fn persistence_of(code: u8) -> Option<Persistence> {
+    Some(match code {
+        0 => Persistence::All,
+        1 => Persistence::Dirty,
+        2 => Persistence::None,
+        _ => return None,
+    })
+}
+
+impl PoolRecord {
+    /// The record's pages, whole.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u64(self.generation).u64(self.staging_id).flag(self.clean_stop).flag(self.redundancy);
+        w.flag(self.degraded).flag(self.distrust_clean).u64(self.flushed_seq);
+        w.u32(self.devices.len() as u32);
+        for device in &self.devices {
+            w.flag(device.is_some());
+            if let Some(d) = device {
+                w.bytes(&d.id.0).u32(d.segments).flag(d.state == DeviceState::Retired);
+            }
+        }
+        w.u32(self.disks.len() as u32);
+        for disk in &self.disks {
+            w.flag(disk.is_some());
+            if let Some(d) = disk {
+                w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
+                w.flag(d.may_be_dirty).flag(d.damaged).u8(persistence_code(d.persistence));
+                w.u64(d.since_seq);
+            }
+        }
+        let body = w.0;
+        let mut out = Writer::default();
+        out.bytes(MAGIC).u32(body.len() as u32).u32(crc32c(&body)).bytes(&body);
+        let pages = out.0.len().div_ceil(PAGE_BYTES as usize);
+        assert!(pages as u64 <= RECORD_PAGES, "the largest record fits its area");
+        out.0.resize(pages * PAGE_BYTES as usize, 0);
+        out.0
+    }
+
+    /// Reads a copy of the record; `None` if it is not whole.
+    pub fn decode(area: &[u8]) -> Option<PoolRecord> {
+        let mut r = Reader(area);
+        let magic: [u8; 8] = r.array()?;
+        let (length, crc) = (r.u32()? as usize, r.u32()?);
+        let body = area.get(HEADER_BYTES..)?.get(..length)?;
+        if &magic != MAGIC || crc32c(body) != crc {
+            return None;
+        }
+        let mut r = Reader(body);
+        let mut record = PoolRecord {
+            generation: r.u64()?,
+            staging_id: r.u64()?,
+            clean_stop: r.flag()?,
+            redundancy: r.flag()?,
+            degraded: r.flag()?,
+            distrust_clean: r.flag()?,
+            flushed_seq: r.u64()?,
+            ..PoolRecord::default()
+        };
+        let devices = r.u32()? as usize;
+        if devices > MAX_DEVICES {
+            return None;
+        }
+        for _ in 0..devices {
+            record.devices.push(if r.flag()? { Some(Self::device(&mut r)?) } else { None });
+        }
+        let disks = r.u32()? as usize;
+        if disks > MAX_DISKS {
+            return None;
+        }
+        for _ in 0..disks {
+            record.disks.push(if r.flag()? { Some(Self::disk(&mut r)?) } else { None });
+        }
+        Some(record)
+    }
+
+    fn device(r: &mut Reader<'_>) -> Option<DeviceRecord> {
+        Some(DeviceRecord {
+            id: Uuid(r.array()?),
+            segments: r.u32()?,
+            state: if r.flag()? { DeviceState::Retired } else { DeviceState::Active },
+        })
+    }
+
+    fn disk(r: &mut Reader<'_>) -> Option<DiskRecord> {
+        Some(DiskRecord {
+            id: DiskId(r.array()?),
+            sectors: r.u64()?,
+            phase: r.u8()?,
+            owned: r.flag()?,
+            epoch: r.u64()?,
+            may_be_dirty: r.flag()?,
+            damaged: r.flag()?,
+            persistence: persistence_of(r.u8()?)?,
+            since_seq: r.u64()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_record_round_trips() {
+        let disk = DiskRecord {
+            id: DiskId([3; 16]),
+            sectors: 99,
+            phase: 7,
+            owned: true,
+            epoch: 4,
+            may_be_dirty: true,
+            damaged: false,
+            persistence: Persistence::Dirty,
+            since_seq: 9,
+        };
+        let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Retired };
+        let record = PoolRecord {
+            generation: 5,
+            devices: vec![Some(device); MAX_DEVICES],
+            disks: vec![Some(disk); MAX_DISKS],
+            ..PoolRecord::default()
+        };
+        let mut bytes = record.encode();
+        assert_eq!(PoolRecord::decode(&bytes), Some(record));
+        bytes[40] ^= 1;
+        assert_eq!(PoolRecord::decode(&bytes), None);
+    }
+}

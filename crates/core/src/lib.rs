@@ -1,0 +1,45 @@
+//! Haversack's cache core: a deterministic, single-threaded state machine.
+//!
+//! Requests and completed I/Os go in with the current time; actions come out. The core does no I/O, reads
+//! no clock, starts no thread, takes no lock and uses no randomness, so the daemon, the simulator and the
+//! crash tester run the same code, and any run can be repeated exactly.
+//!
+//! Start at [`Core`]; [`pool::create`] makes a pool, [`Core::open`] opens one.
+
+pub mod action;
+pub mod admission;
+pub mod bugs;
+pub mod checksum;
+pub mod config;
+mod core;
+mod disk;
+pub mod error;
+mod flow;
+pub mod format;
+mod hasher;
+mod io;
+mod locks;
+pub mod media;
+pub mod memory;
+pub mod offline;
+pub mod pool;
+mod recover;
+mod sequence;
+mod slab;
+mod staging;
+pub mod stats;
+mod store;
+
+pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
+pub use config::{
+    AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
+    MAX_REQUEST_SECTORS, Persistence, PoolConfig, Target,
+};
+pub use core::Core;
+pub use error::{ManageError, PoolError};
+pub use flow::device::NewDevice;
+pub use flow::lifecycle::Progress;
+pub use media::{IoFailure, Media, OriginMedia, PageRead};
+pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
+pub use recover::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
+pub use stats::{DiskStats, DiskUsage, PoolStats};

@@ -1,0 +1,86 @@
+//! Storage as the start-up and offline work sees it: plain reads and writes, one answer each.
+//!
+//! Creating, opening, checking and flushing a pool are sequences with no guest waiting, so they take
+//! storage as a trait instead of exchanging actions. The engine implements it over its cache devices, the
+//! crash simulator over its fake ones (and stops it at any I/O).
+
+use std::fmt;
+
+use haversack_model::BLOCK_BYTES;
+
+/// Why a read, write or flush of a device or origin failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoFailure {
+    /// This I/O failed; others may succeed.
+    Error,
+    /// The device is gone, or must not be used any more.
+    Gone,
+}
+
+impl fmt::Display for IoFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoFailure::Error => "I/O error",
+            IoFailure::Gone => "device gone",
+        })
+    }
+}
+
+/// One 4 KiB page to read.
+pub struct PageRead<'a> {
+    /// The device, by its place in the list that was opened.
+    pub device: usize,
+    /// Byte offset on the device, a multiple of 4,096.
+    pub offset_bytes: u64,
+    /// Where the page goes.
+    pub page: &'a mut [u8; BLOCK_BYTES],
+    /// The outcome, filled in by [`Media::read_batch`].
+    pub result: Result<(), IoFailure>,
+}
+
+/// The cache devices of a pool, by their place in a list.
+pub trait Media {
+    /// Number of devices in the list.
+    fn devices(&self) -> usize;
+    /// What to call a device in messages: its path.
+    fn name(&self, device: usize) -> String;
+    /// Bytes of a device.
+    fn capacity_bytes(&self, device: usize) -> u64;
+    /// Reads many pages, in any order, as many at a time as the devices like.
+    fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
+    /// Writes whole pages at a byte offset that is a multiple of 4,096.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure>;
+    /// Makes all completed writes of a device durable.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn flush(&mut self, device: usize) -> Result<(), IoFailure>;
+
+    /// Reads one page.
+    ///
+    /// # Errors
+    /// The device's failure.
+    fn read(&mut self, device: usize, offset_bytes: u64, page: &mut [u8; BLOCK_BYTES]) -> Result<(), IoFailure> {
+        let mut reads = [PageRead { device, offset_bytes, page, result: Ok(()) }];
+        self.read_batch(&mut reads);
+        let [read] = reads;
+        read.result
+    }
+}
+
+/// A disk's origin, for the offline flush.
+pub trait OriginMedia {
+    /// Writes whole sectors.
+    ///
+    /// # Errors
+    /// The origin's failure.
+    fn write(&mut self, sector: u64, bytes: &[u8]) -> Result<(), IoFailure>;
+    /// Makes all completed writes durable.
+    ///
+    /// # Errors
+    /// The origin's failure.
+    fn flush(&mut self) -> Result<(), IoFailure>;
+}

@@ -1,0 +1,286 @@
+//! Tools for a pool that no core has open: check it, list its disks and dirty blocks, write a disk's dirty
+//! blocks to its origin after the host died.
+//!
+//! They see what is durable on the devices. Blocks that were only staged when the host died are not there;
+//! if only the daemon died, open the pool with its staging area instead.
+
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
+
+use crate::checksum;
+use crate::disk::{Disk, runs};
+use crate::error::PoolError;
+use crate::format::record::DiskRecord;
+use crate::media::{IoFailure, Media, OriginMedia};
+use crate::pool;
+use crate::recover::OpenOptions;
+use crate::recover::entries::{self, Recovered};
+use crate::recover::scan::{self, Pool};
+use crate::store::slot::{Slot, SlotNo, Status};
+
+/// What a check found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CheckReport {
+    /// The pool.
+    pub pool: Uuid,
+    /// Devices in use, and their place in the list.
+    pub devices: Vec<(DeviceNo, usize)>,
+    /// Devices in the list that are no longer part of the pool.
+    pub ignored: Vec<usize>,
+    /// Devices of the pool that were not in the list.
+    pub missing: Vec<DeviceNo>,
+    /// The pool was stopped cleanly.
+    pub clean_stop: bool,
+    /// Segments whose metadata is damaged.
+    pub damaged_segments: u64,
+    /// Entries of commits that did not become durable: normal after a power loss.
+    pub torn_entries: u64,
+    /// The disks.
+    pub disks: Vec<DiskReport>,
+}
+
+/// A disk as a check found it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskReport {
+    /// Its identity.
+    pub id: DiskId,
+    /// Its sectors.
+    pub sectors: u64,
+    /// Whether this host owns it.
+    pub owned: bool,
+    /// The ownership epoch.
+    pub epoch: u64,
+    /// Dirty blocks of it may have been lost.
+    pub damaged: bool,
+    /// Its blocks on flash.
+    pub cached_blocks: u64,
+    /// Its dirty blocks, in order.
+    pub dirty_blocks: Vec<BlockNo>,
+    /// Blocks whose data was read and does not fit its checksum, in order; only of a thorough check.
+    pub bad_blocks: Vec<BlockNo>,
+}
+
+/// Why an offline operation on a disk was refused or failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// The pool cannot be read.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// No such disk.
+    #[error("the pool does not know disk {0}; list its disks to see which it knows")]
+    NoSuchDisk(DiskId),
+    /// Another host may own the disk.
+    #[error("this host released disk {disk} after epoch {epoch}: its blocks must not be written to the origin")]
+    NotOwner {
+        /// The disk.
+        disk: DiskId,
+        /// The epoch on record.
+        epoch: u64,
+    },
+    /// The disk has dirty blocks and was not named to be destroyed.
+    #[error("disk {disk} has {dirty_blocks} dirty blocks; flush it first, or name the disk to destroy them")]
+    Dirty {
+        /// The disk.
+        disk: DiskId,
+        /// Its dirty blocks.
+        dirty_blocks: u64,
+    },
+    /// The origin failed.
+    #[error("writing the origin of disk {disk} failed at sector {sector}; the dirty blocks stay in the pool")]
+    Origin {
+        /// The disk.
+        disk: DiskId,
+        /// First sector of the failed write.
+        sector: u64,
+    },
+    /// Some dirty blocks are damaged. The others were written; nothing was marked clean.
+    #[error("disk {disk}: {lost_blocks} dirty blocks are damaged, the first is block {first:?}; the others are at the origin, the pool is unchanged")]
+    DataLost {
+        /// The disk.
+        disk: DiskId,
+        /// Damaged dirty blocks.
+        lost_blocks: u64,
+        /// The first of them.
+        first: BlockNo,
+    },
+}
+
+/// How far a flush is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlushProgress {
+    /// Blocks written.
+    pub done_blocks: u64,
+    /// Blocks in all.
+    pub total_blocks: u64,
+}
+
+fn load(media: &mut dyn Media) -> Result<(Pool, Recovered), PoolError> {
+    let pool = scan::pool(media, &OpenOptions { accept_missing: true })?;
+    let recovered = entries::recover(media, &pool)?;
+    Ok((pool, recovered))
+}
+
+fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Slot)> {
+    let mut slots: Vec<(SlotNo, Slot)> = r.store.disks[disk.0 as usize]
+        .segments
+        .iter()
+        .flat_map(|segment| r.store.slots_of(*segment))
+        .map(|number| (number, r.store.slot(number)))
+        .filter(|(_, slot)| slot.status() == Status::Live && !slot.mirror())
+        .collect();
+    slots.sort_by_key(|(_, slot)| slot.block());
+    slots
+}
+
+/// Reads a block and verifies it, from its second copy if need be.
+fn read_block(
+    media: &mut dyn Media,
+    pool: &Pool,
+    r: &Recovered,
+    record: &DiskRecord,
+    number: SlotNo,
+) -> Option<[u8; BLOCK_BYTES]> {
+    let slot = r.store.slot(number);
+    for copy in [Some(number), r.store.mirror_of(number)].into_iter().flatten() {
+        let (device, offset) = r.store.location(copy);
+        let index = pool.present[device.0 as usize].as_ref()?.index;
+        let mut page = [0; BLOCK_BYTES];
+        let read = media.read(index, offset, &mut page).is_ok();
+        let crc = checksum::bind(checksum::crc32c(&page), checksum::disk_seed(record.id), slot.block());
+        if read && crc == slot.crc() && !slot.poisoned() {
+            return Some(page);
+        }
+    }
+    None
+}
+
+/// Reads all metadata of a pool and, if `thorough`, the data of every block. Writes nothing.
+///
+/// # Errors
+/// The pool cannot be read at all.
+pub fn check(media: &mut dyn Media, thorough: bool) -> Result<CheckReport, PoolError> {
+    let (pool, r) = load(media)?;
+    let mut report = CheckReport {
+        ignored: pool.ignored.clone(),
+        missing: pool.missing.clone(),
+        clean_stop: pool.record.clean_stop,
+        damaged_segments: r.damaged_segments,
+        torn_entries: r.torn_entries,
+        ..CheckReport::default()
+    };
+    for (at, present) in pool.present.iter().enumerate() {
+        if let Some(present) = present {
+            report.pool = present.superblock.pool;
+            report.devices.push((DeviceNo(at as u8), present.index));
+        }
+    }
+    for (at, record) in pool.record.disks.iter().enumerate() {
+        let Some(record) = record else { continue };
+        let disk = DiskNo(at as u16);
+        let slots = live_slots(&r, disk);
+        let mut bad_blocks = Vec::new();
+        if thorough {
+            for (number, slot) in &slots {
+                if read_block(media, &pool, &r, record, *number).is_none() {
+                    bad_blocks.push(slot.block());
+                }
+            }
+        }
+        report.disks.push(DiskReport {
+            id: record.id,
+            sectors: record.sectors,
+            owned: record.owned,
+            epoch: record.epoch,
+            damaged: record.damaged || r.damaged.contains(&disk),
+            cached_blocks: slots.len() as u64,
+            dirty_blocks: slots.iter().filter(|s| s.1.dirty()).map(|s| s.1.block()).collect(),
+            bad_blocks,
+        });
+    }
+    Ok(report)
+}
+
+fn find(pool: &Pool, id: DiskId) -> Result<(DiskNo, DiskRecord), OfflineError> {
+    let disks = pool.record.disks.iter().enumerate();
+    let found = disks.filter_map(|(at, d)| d.map(|d| (DiskNo(at as u16), d))).find(|(_, d)| d.id == id);
+    found.ok_or(OfflineError::NoSuchDisk(id))
+}
+
+/// Writes a disk's dirty blocks to its origin, flushes it, and then marks them clean by voiding what the
+/// pool has of the disk. After an error the pool is as it was, and the flush can be repeated.
+///
+/// # Errors
+/// See [`OfflineError`].
+pub fn flush_disk(
+    media: &mut dyn Media,
+    id: DiskId,
+    origin: &mut dyn OriginMedia,
+    mut progress: impl FnMut(FlushProgress),
+) -> Result<u64, OfflineError> {
+    let (pool, r) = load(media)?;
+    let (disk, record) = find(&pool, id)?;
+    if !record.owned {
+        return Err(OfflineError::NotOwner { disk: id, epoch: record.epoch });
+    }
+    let grid = Disk::new(disk, &record);
+    let dirty: Vec<(SlotNo, Slot)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();
+    let mut lost = Vec::new();
+    for (done, (number, slot)) in dirty.iter().enumerate() {
+        match read_block(media, &pool, &r, &record, *number) {
+            Some(page) => write_block(origin, &grid, id, *slot, &page)?,
+            None => lost.push(slot.block()),
+        }
+        progress(FlushProgress { done_blocks: done as u64 + 1, total_blocks: dirty.len() as u64 });
+    }
+    let failed = |_: IoFailure| OfflineError::Origin { disk: id, sector: 0 };
+    origin.flush().map_err(failed)?;
+    if let Some(first) = lost.first() {
+        return Err(OfflineError::DataLost { disk: id, lost_blocks: lost.len() as u64, first: *first });
+    }
+    void_disk(media, pool, &r, disk)?;
+    Ok(dirty.len() as u64)
+}
+
+fn write_block(
+    origin: &mut dyn OriginMedia,
+    grid: &Disk,
+    id: DiskId,
+    slot: Slot,
+    page: &[u8; BLOCK_BYTES],
+) -> Result<(), OfflineError> {
+    for (first, count) in runs(slot.mask() & grid.inside(slot.block())) {
+        let sector = grid.sector(slot.block(), first);
+        let bytes = &page[first as usize * 512..(first + count) as usize * 512];
+        origin.write(sector, bytes).map_err(|_| OfflineError::Origin { disk: id, sector })?;
+    }
+    Ok(())
+}
+
+/// Voids all that the pool has of a disk. Dirty blocks are destroyed only if `destroy_dirty` names the disk.
+///
+/// # Errors
+/// See [`OfflineError`].
+pub fn drop_disk(media: &mut dyn Media, id: DiskId, destroy_dirty: Option<DiskId>) -> Result<(), OfflineError> {
+    let (pool, r) = load(media)?;
+    let (disk, _) = find(&pool, id)?;
+    let dirty_blocks = live_slots(&r, disk).iter().filter(|s| s.1.dirty()).count() as u64;
+    if dirty_blocks > 0 && destroy_dirty != Some(id) {
+        return Err(OfflineError::Dirty { disk: id, dirty_blocks });
+    }
+    void_disk(media, pool, &r, disk)?;
+    Ok(())
+}
+
+fn void_disk(media: &mut dyn Media, mut pool: Pool, r: &Recovered, disk: DiskNo) -> Result<(), PoolError> {
+    let record = &mut pool.record;
+    record.generation += 1;
+    record.staging_id += 1;
+    if let Some(disk) = record.disks[disk.0 as usize].as_mut() {
+        (disk.since_seq, disk.may_be_dirty, disk.damaged) = (r.last_seq + 1, false, false);
+    }
+    for copy in 0..2 {
+        for device in pool.present.iter().flatten() {
+            pool::write_record_copy(media, device.index, copy, record)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Making a pool, and making a device ready to join one.
+
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
+
+use crate::config::{MAX_DEVICES, MAX_DISKS, PoolConfig};
+use crate::error::PoolError;
+use crate::flow::device::{NewDevice, device_seed};
+use crate::format::geometry::{self, MIN_SEGMENTS, PAGE_BYTES};
+use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
+use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
+use crate::format::superblock::{Found, Superblock};
+use crate::media::{IoFailure, Media};
+
+/// Bytes of a device with so many segments.
+pub fn device_bytes(segments: u32) -> u64 {
+    geometry::device_bytes(segments)
+}
+
+pub(crate) fn io_error(media: &dyn Media, device: usize, offset_bytes: u64, failure: IoFailure) -> PoolError {
+    PoolError::Io { device: media.name(device), offset_bytes, failure }
+}
+
+pub(crate) fn write(
+    media: &mut dyn Media,
+    device: usize,
+    offset_bytes: u64,
+    pages: &[u8],
+) -> Result<(), PoolError> {
+    media.write(device, offset_bytes, pages).map_err(|f| io_error(media, device, offset_bytes, f))
+}
+
+pub(crate) fn flush(media: &mut dyn Media, device: usize) -> Result<(), PoolError> {
+    media.flush(device).map_err(|f| io_error(media, device, 0, f))
+}
+
+/// Segments of a device that is about to be formatted. Nothing is written.
+fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
+    let (found_bytes, needed_bytes) = (media.capacity_bytes(device), device_bytes(MIN_SEGMENTS));
+    if found_bytes < needed_bytes {
+        return Err(PoolError::TooSmall { device: media.name(device), found_bytes, needed_bytes });
+    }
+    for copy in 0..2 {
+        let mut page = [0; BLOCK_BYTES];
+        let offset = geometry::superblock_bytes(copy);
+        media.read(device, offset, &mut page).map_err(|f| io_error(media, device, offset, f))?;
+        if let Found::Valid(superblock) = Superblock::decode(&page) {
+            return Err(PoolError::InUse { device: media.name(device), pool: superblock.pool });
+        }
+    }
+    Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
+}
+
+/// Writes blank pages everywhere and makes them durable.
+fn blank(media: &mut dyn Media, device: usize, id: Uuid, segments: u32) -> Result<(), PoolError> {
+    let seed = device_seed(id);
+    let pair = |offset: &dyn Fn(u64) -> u64, owner: u16, kind: Kind| {
+        let mut pages = [0u8; 2 * BLOCK_BYTES];
+        for generation in 0..2u64 {
+            let header = Header { generation, flushed_seq: 0, owner, kind };
+            let place = Place { device_seed: seed, offset_bytes: offset(generation) };
+            let page = &mut pages[generation as usize * BLOCK_BYTES..][..BLOCK_BYTES];
+            page::seal(page.try_into().expect("one page"), header, &[], place);
+        }
+        pages
+    };
+    for disk in 0..MAX_DISKS as u16 {
+        let offset = |generation| geometry::intent_bytes(DiskNo(disk), generation);
+        write(media, device, offset(0), &pair(&offset, disk, Kind::Intent))?;
+    }
+    for segment in 0..segments {
+        let offset = |generation| geometry::metadata_bytes(segment, generation);
+        write(media, device, offset(0), &pair(&offset, NO_OWNER, Kind::Segment))?;
+    }
+    flush(media, device)
+}
+
+/// Writes one copy of the record and makes it durable.
+pub(crate) fn write_record_copy(
+    media: &mut dyn Media,
+    device: usize,
+    copy: u64,
+    record: &PoolRecord,
+) -> Result<(), PoolError> {
+    let mut bytes = record.encode();
+    bytes.resize(bytes.len().next_multiple_of(PAGE_BYTES as usize), 0);
+    write(media, device, geometry::record_bytes(copy), &bytes)?;
+    flush(media, device)
+}
+
+fn write_superblocks(media: &mut dyn Media, device: usize, superblock: &Superblock) -> Result<(), PoolError> {
+    for copy in 0..2 {
+        write(media, device, geometry::superblock_bytes(copy), &superblock.encode())?;
+    }
+    flush(media, device)
+}
+
+/// Makes a pool of all devices of `media`. What was on them is lost; a device that carries a pool is refused.
+///
+/// # Errors
+/// See [`PoolError`]. Nothing is written unless all devices are fit.
+pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolError> {
+    let devices = media.devices();
+    if devices == 0 || devices > MAX_DEVICES || config.device_ids.len() != devices {
+        return Err(PoolError::DeviceCount { devices, ids: config.device_ids.len() });
+    }
+    let segments = (0..devices).map(|d| fit(media, d)).collect::<Result<Vec<_>, _>>()?;
+    let record = PoolRecord {
+        generation: 1,
+        redundancy: config.redundancy,
+        degraded: false,
+        devices: (0..devices)
+            .map(|d| {
+                let (id, segments) = (config.device_ids[d], segments[d]);
+                Some(DeviceRecord { id, segments, state: DeviceState::Active })
+            })
+            .collect(),
+        ..PoolRecord::default()
+    };
+    for device in 0..devices {
+        blank(media, device, config.device_ids[device], segments[device])?;
+        for copy in 0..2 {
+            write_record_copy(media, device, copy, &record)?;
+        }
+    }
+    for device in 0..devices {
+        let superblock = Superblock {
+            pool: config.id,
+            device: config.device_ids[device],
+            number: DeviceNo(device as u8),
+            segments: segments[device],
+        };
+        write_superblocks(media, device, &superblock)?;
+    }
+    Ok(())
+}
+
+/// Formats a device so that it can join an open pool with [`crate::Core::add_device`].
+///
+/// # Errors
+/// See [`PoolError`]. Nothing is written unless the device is fit.
+pub fn prepare_device(
+    media: &mut dyn Media,
+    index: usize,
+    pool: Uuid,
+    number: DeviceNo,
+    id: Uuid,
+) -> Result<NewDevice, PoolError> {
+    let segments = fit(media, index)?;
+    blank(media, index, id, segments)?;
+    write_superblocks(media, index, &Superblock { pool, device: id, number, segments })?;
+    Ok(NewDevice { number, id, segments })
+}

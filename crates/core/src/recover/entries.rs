@@ -1,0 +1,248 @@
+//! From listed entries to a store: which version of each block counts.
+//!
+//! Invariants
+//! - Every entry that a durable page lists is in the store, as live slot or as remnant, except those of
+//!   commits that did not become durable: their pages are rewritten before anything else is.
+//! - What is decided does not depend on the order in which segments are read.
+
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
+
+use super::scan::{self, IntentFound, Pool, SegmentFound};
+use crate::bugs::{Bug, planted};
+use crate::checksum;
+use crate::config::Persistence;
+use crate::error::PoolError;
+use crate::flow::intent::{has, region_blocks_log2};
+use crate::format::page::NO_OWNER;
+use crate::format::record::DiskRecord;
+use crate::media::{Media, PageRead};
+use crate::store::Store;
+use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
+
+/// The store as recovered, and what must be written before it is used.
+pub(crate) struct Recovered {
+    pub store: Store,
+    pub intents: Vec<IntentFound>,
+    /// Segments whose next page must be written: they list what never became durable.
+    pub scrub: Vec<u32>,
+    /// Damaged segments: both pages must be written anew.
+    pub rebuild: Vec<u32>,
+    /// Disks that may have lost dirty blocks.
+    pub damaged: Vec<DiskNo>,
+    /// The highest sequence number seen.
+    pub last_seq: u64,
+    pub torn_entries: u64,
+    pub damaged_segments: u64,
+    /// Clean blocks are not to be believed.
+    pub distrust_clean: bool,
+}
+
+struct Doubtful {
+    number: SlotNo,
+    slot: Slot,
+}
+
+/// Reads all segments and decides what counts. Writes nothing.
+pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, PoolError> {
+    let mut store = Store::new();
+    for (at, device) in pool.present.iter().enumerate() {
+        if let Some(device) = device {
+            let s = device.superblock;
+            store.add_device(DeviceNo(at as u8), s.device, s.segments);
+        }
+    }
+    let disks = pool.record.disks.len();
+    let mut intents = Vec::with_capacity(disks);
+    for disk in 0..disks {
+        intents.push(scan::intents(media, pool, DiskNo(disk as u16))?);
+        store.add_disk(DiskNo(disk as u16));
+    }
+    let mut r = Recovered {
+        store,
+        intents,
+        scrub: Vec::new(),
+        rebuild: Vec::new(),
+        damaged: Vec::new(),
+        last_seq: pool.record.flushed_seq,
+        torn_entries: 0,
+        damaged_segments: 0,
+        distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
+    };
+    let listed = list(media, pool, &mut r)?;
+    let verified = verify(media, pool, &mut r, listed)?;
+    for (number, slot) in verified {
+        r.adopt(&pool.record.disks, number, slot);
+    }
+    r.keep(pool);
+    r.store.collect_free_segments();
+    Ok(r)
+}
+
+struct Listed {
+    entries: Vec<(SlotNo, Slot)>,
+    flushed_seq: u64,
+}
+
+fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
+    let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq };
+    for (at, device) in pool.present.iter().enumerate() {
+        let Some(device) = device else { continue };
+        let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment);
+        scan::segments(media, device, |segment, found| r.list_segment(pool, first + segment, found, &mut listed))?;
+    }
+    Ok(listed)
+}
+
+impl Recovered {
+    fn list_segment(&mut self, pool: &Pool, segment: u32, found: SegmentFound, listed: &mut Listed) {
+        let (header, content) = match found {
+            SegmentFound::Good { header, content } => (header, content),
+            SegmentFound::Damaged { generation, owner } => {
+                self.segment_lost(pool, owner);
+                self.store.segments[segment as usize].generation = generation;
+                self.rebuild.push(segment);
+                return;
+            }
+        };
+        listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
+        self.store.segments[segment as usize].generation = header.generation;
+        let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
+        let mut owned = false;
+        for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
+            let Some(slot) = Slot::decode(entry.try_into().expect("an entry's bytes")) else { continue };
+            self.last_seq = self.last_seq.max(slot.seq());
+            if !known || header.owner == NO_OWNER {
+                self.note_scrub(segment);
+                continue;
+            }
+            if !owned {
+                self.store.adopt_segment(segment, DiskNo(header.owner));
+                owned = true;
+            }
+            listed.entries.push((number, slot));
+        }
+    }
+
+    fn note_scrub(&mut self, segment: u32) {
+        if self.scrub.last() != Some(&segment) {
+            self.scrub.push(segment);
+        }
+    }
+
+    /// A segment's newest page is damaged. With second copies nothing dirty is lost; without, nobody knows.
+    /// Either way an overtaken entry elsewhere could pass for the newest: clean blocks are not believed.
+    fn segment_lost(&mut self, pool: &Pool, owner: Option<u16>) {
+        self.distrust_clean = true;
+        self.damaged_segments += 1;
+        let copies = pool.record.redundancy
+            && !pool.record.degraded
+            && pool.missing.is_empty()
+            && pool.present.iter().flatten().count() >= 2;
+        if copies {
+            return;
+        }
+        for (at, disk) in pool.record.disks.iter().enumerate() {
+            let concerned = owner.is_none_or(|o| o == NO_OWNER || o as usize == at);
+            if concerned && disk.is_some_and(|d| d.may_be_dirty) {
+                self.damaged.push(DiskNo(at as u16));
+            }
+        }
+    }
+
+    /// Adopts an entry and decides between the versions of its block.
+    fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Slot) {
+        let disk = self.store.owner_of(number);
+        let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
+        let shift = (8 - u64::from(record.phase)) % 8;
+        let void = slot.seq() < record.since_seq || slot.block().0 * 8 >= record.sectors + shift;
+        let slot = slot.with_established(true).with_mirror(false);
+        let existing = self.store.lookup(disk, slot.block());
+        let remnant = slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
+        let Some((other, o)) = existing.filter(|_| !void) else {
+            self.store.adopt(number, if void { remnant } else { slot });
+            return;
+        };
+        let newer = if planted(Bug::OldestWins) { slot.seq() < o.seq() } else { slot.seq() > o.seq() };
+        let cleaner = slot.seq() == o.seq() && !slot.dirty() && o.dirty();
+        if newer || cleaner {
+            self.store.demote(other);
+            self.store.adopt(number, slot);
+        } else if slot.seq() == o.seq() && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
+            self.store.adopt(number, slot.with_mirror(true));
+            self.store.pair(other, number);
+        } else {
+            self.store.adopt(number, remnant);
+        }
+    }
+
+    /// Lets go of what persistence, intent maps or doubt forbid to keep.
+    fn keep(&mut self, pool: &Pool) {
+        for segment in 0..self.store.segments.len() as u32 {
+            let owner = self.store.segments[segment as usize].owner;
+            let Some(record) = pool.record.disks.get(owner as usize).copied().flatten() else { continue };
+            let disk = DiskNo(owner);
+            let log2 = region_blocks_log2(record.sectors);
+            for number in self.store.slots_of(segment) {
+                let slot = self.store.slot(number);
+                if slot.status() != Status::Live || slot.mirror() {
+                    continue;
+                }
+                let marked = has(&self.intents[owner as usize].marked, slot.block().0 >> log2);
+                let drop = match record.persistence {
+                    Persistence::All => !slot.dirty() && (marked || self.distrust_clean),
+                    Persistence::Dirty => !slot.dirty(),
+                    Persistence::None => true,
+                };
+                if drop {
+                    self.store.invalidate(disk, slot.block());
+                }
+            }
+        }
+    }
+}
+
+/// Reads the data of entries that may not have been durable, and leaves out those whose data is not there.
+fn verify(
+    media: &mut dyn Media,
+    pool: &Pool,
+    r: &mut Recovered,
+    listed: Listed,
+) -> Result<Vec<(SlotNo, Slot)>, PoolError> {
+    let (durable, doubtful): (Vec<_>, Vec<_>) =
+        listed.entries.into_iter().partition(|(_, slot)| slot.seq() <= listed.flushed_seq);
+    let mut kept = durable;
+    if planted(Bug::TrustTornCommit) || planted(Bug::IgnoreChecksum) {
+        kept.extend(doubtful);
+        return Ok(kept);
+    }
+    let doubtful: Vec<Doubtful> = doubtful.into_iter().map(|(number, slot)| Doubtful { number, slot }).collect();
+    for chunk in doubtful.chunks(256) {
+        let mut pages = vec![[0u8; BLOCK_BYTES]; chunk.len()];
+        let mut reads: Vec<PageRead<'_>> = pages
+            .iter_mut()
+            .zip(chunk)
+            .map(|(page, d)| {
+                let (device, offset_bytes) = r.store.location(d.number);
+                let device = pool.present[device.0 as usize].as_ref().expect("the device is here").index;
+                PageRead { device, offset_bytes, page, result: Ok(()) }
+            })
+            .collect();
+        media.read_batch(&mut reads);
+        let results: Vec<bool> = reads.iter().map(|read| read.result.is_ok()).collect();
+        for ((d, page), read) in chunk.iter().zip(&pages).zip(results) {
+            let disk = r.store.owner_of(d.number);
+            let record = pool.record.disks[disk.0 as usize].as_ref().expect("the disk is known");
+            let crc = checksum::bind(checksum::crc32c(page), checksum::disk_seed(record.id), d.slot.block());
+            if read && crc == d.slot.crc() {
+                kept.push((d.number, d.slot));
+            } else {
+                r.torn_entries += 1;
+                let segment = r.store.segment_of(d.number);
+                if !r.scrub.contains(&segment) {
+                    r.scrub.push(segment);
+                }
+            }
+        }
+    }
+    Ok(kept)
+}

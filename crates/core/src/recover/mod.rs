@@ -1,0 +1,75 @@
+//! Opening a pool: from what is on the devices, and in the staging area, to a running core.
+//!
+//! 1. [`scan`]: read superblocks, the record, intent maps and metadata pages. Writes nothing.
+//! 2. Entries of commits that may not have been durable are verified; those that fail never happened.
+//! 3. The newest version of each block wins; persistence and intent maps decide what is kept.
+//! 4. Pages that list what never happened are rewritten, the record says that the pool is open.
+//! 5. Staged blocks, if the staging area survived, go on top.
+
+pub(crate) mod entries;
+mod open;
+pub(crate) mod scan;
+
+use haversack_model::{DeviceNo, DiskId, DiskNo};
+
+use crate::error::PoolError;
+
+/// How to open a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions {
+    /// Open even if a missing device may hold the only copy of dirty blocks. Disks that may have had some
+    /// are then marked as damaged.
+    pub accept_missing: bool,
+}
+
+/// A pool could not be opened; the memory comes back.
+pub struct OpenFailure<M> {
+    /// Why.
+    pub error: PoolError,
+    /// The memory as it was handed over.
+    pub memory: M,
+}
+
+/// What was found when a pool was opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpenReport {
+    /// Device number, and place in the list of devices.
+    pub devices: Vec<(DeviceNo, usize)>,
+    /// Devices in the list that are no longer part of the pool.
+    pub ignored: Vec<usize>,
+    /// Devices of the pool that were not in the list.
+    pub missing: Vec<DeviceNo>,
+    /// The staging area belonged to the pool as it was left.
+    pub staging_survived: bool,
+    /// The pool was stopped cleanly.
+    pub clean_stop: bool,
+    /// Entries of commits that did not become durable.
+    pub torn_entries: u64,
+    /// Segments whose metadata was damaged.
+    pub damaged_segments: u64,
+    /// The disks.
+    pub disks: Vec<DiskSummary>,
+}
+
+/// A disk as it was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskSummary {
+    /// Its number.
+    pub disk: DiskNo,
+    /// Its identity.
+    pub id: DiskId,
+    /// Its sectors.
+    pub sectors: u64,
+    /// Its grid phase.
+    pub phase: u8,
+    /// Blocks of it on flash.
+    pub cached_blocks: u64,
+    /// Blocks that the origin does not have, staged ones too.
+    pub dirty_blocks: u64,
+    /// Whether this host owns it.
+    pub owned: bool,
+    /// The ownership epoch.
+    pub epoch: u64,
+    /// Dirty blocks may have been lost.
+    pub damaged: bool,
+}

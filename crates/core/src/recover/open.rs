@@ -1,0 +1,355 @@
+//! Opening: writes what recovery must leave behind, then builds the core.
+
+use std::collections::VecDeque;
+
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
+
+use super::entries::{self, Recovered};
+use super::scan::{self, Pool};
+use super::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
+use crate::bugs::{Bug, planted};
+use crate::checksum;
+use crate::config::{CoreConfig, Persistence};
+use crate::core::{Core, Device, MIN_FRAMES};
+use crate::disk::Disk;
+use crate::error::PoolError;
+use crate::flow::record::RecordWriter;
+use crate::format::descriptor::{Descriptor, StagingHeader};
+use crate::format::geometry;
+use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
+use crate::format::record::DeviceState;
+use crate::locks::Locks;
+use crate::media::Media;
+use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
+use crate::pool;
+use crate::sequence::Sequence;
+use crate::slab::Slab;
+use crate::staging::{Staged, Staging};
+use crate::store::slot::Status;
+use crate::store::PageContent;
+
+impl<M: Memory> Core<M> {
+    /// Opens a pool. Disks are known but not attached; with the staging area of a core that was killed, every
+    /// acknowledged write is there again.
+    ///
+    /// # Errors
+    /// See [`PoolError`]; the memory comes back. Nothing is written if the devices are not fit.
+    pub fn open(
+        media: &mut dyn Media,
+        memory: M,
+        config: CoreConfig,
+        options: &OpenOptions,
+        now: Micros,
+    ) -> Result<(Core<M>, OpenReport), Box<OpenFailure<M>>> {
+        let mut memory = memory;
+        match prepare(media, &mut memory, options) {
+            Ok(opening) => Ok(build(opening, memory, config, now)),
+            Err(error) => Err(Box::new(OpenFailure { error, memory })),
+        }
+    }
+}
+
+struct Opening {
+    pool: Pool,
+    recovered: Recovered,
+    survived: bool,
+    clean_stop: bool,
+    staging_id: u64,
+    generation: u64,
+}
+
+/// Everything that may fail: reading, deciding, and the writes before the pool is used.
+fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptions) -> Result<Opening, PoolError> {
+    let (staging, transfer) = (memory.staging_frames(), memory.frames() - memory.staging_frames());
+    if staging < MIN_FRAMES || transfer < MIN_FRAMES {
+        return Err(PoolError::Memory { needed: MIN_FRAMES, staging, transfer });
+    }
+    let mut pool = scan::pool(media, options)?;
+    let mut recovered = entries::recover(media, &pool)?;
+    let pool_id = pool.present.iter().flatten().next().expect("a device is present").superblock.pool;
+    let wanted = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
+    let survived = StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
+    let survived = survived && !planted(Bug::IgnoreStaging);
+    write_pages(media, &pool, &mut recovered)?;
+    if !survived {
+        pool.record.staging_id += 1;
+        for frame in 0..staging {
+            memory.store_descriptor(frame, &[0; DESCRIPTOR_BYTES]);
+        }
+        let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
+        memory.store_descriptor(staging, &header.encode());
+    }
+    let clean_stop = pool.record.clean_stop;
+    write_record(media, &mut pool, &recovered)?;
+    let (staging_id, generation) = (pool.record.staging_id, pool.record.generation);
+    Ok(Opening { pool, recovered, survived, clean_stop, staging_id, generation })
+}
+
+fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
+    for device in pool.present.iter().flatten() {
+        pool::flush(media, device.index)?;
+    }
+    Ok(())
+}
+
+/// Makes the pages say what was decided: what never became durable is listed no more, damaged pages are whole.
+fn write_pages(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
+    // What was read may be in volatile caches yet: after this it is as durable as it was believed to be.
+    flush_all(media, pool)?;
+    let flushed_seq = r.store.flushed_seq.max(pool.record.flushed_seq);
+    for segment in std::mem::take(&mut r.scrub) {
+        write_page(media, pool, r, segment, flushed_seq)?;
+    }
+    flush_all(media, pool)?;
+    for segment in std::mem::take(&mut r.rebuild) {
+        for _ in 0..2 {
+            write_page(media, pool, r, segment, flushed_seq)?;
+            flush_all(media, pool)?;
+        }
+    }
+    repair_intents(media, pool, r)?;
+    if r.distrust_clean {
+        forget_remnants(media, pool, r, flushed_seq)?;
+    }
+    r.store.flushed(r.last_seq + 1);
+    Ok(())
+}
+
+/// Writes a segment's next page. The caller flushes before the same segment is written again.
+fn write_page(
+    media: &mut dyn Media,
+    pool: &Pool,
+    r: &mut Recovered,
+    segment: u32,
+    flushed_seq: u64,
+) -> Result<(), PoolError> {
+    let mut content: PageContent = [0; _];
+    let write = r.store.compose_page(segment, r.last_seq + 1, &mut content);
+    let device = pool.present[write.device.0 as usize].as_ref().expect("the device is here");
+    let header = Header { generation: write.generation, flushed_seq, owner: write.owner, kind: Kind::Segment };
+    let place = Place { device_seed: device.seed, offset_bytes: write.offset_bytes };
+    let mut page = [0; BLOCK_BYTES];
+    page::seal(&mut page, header, &content, place);
+    pool::write(media, device.index, write.offset_bytes, &page)?;
+    r.store.page_written(segment);
+    Ok(())
+}
+
+/// Rewrites every page that lists a remnant until none does: clean blocks may be believed again.
+fn forget_remnants(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, flushed_seq: u64) -> Result<(), PoolError> {
+    loop {
+        let remnant = |s: &u32| r.store.slots_of(*s).any(|n| r.store.slot(n).status() == Status::Remnant);
+        let owned = (0..r.store.segments.len() as u32).filter(|s| r.store.segments[*s as usize].owner != NO_OWNER);
+        let left: Vec<u32> = owned.filter(remnant).collect();
+        if left.is_empty() {
+            break;
+        }
+        for segment in left {
+            write_page(media, pool, r, segment, flushed_seq)?;
+        }
+        flush_all(media, pool)?;
+        r.last_seq += 1;
+        r.store.flushed(r.last_seq);
+    }
+    r.distrust_clean = false;
+    Ok(())
+}
+
+fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
+    for disk in 0..r.intents.len() {
+        if !r.intents[disk].repair {
+            continue;
+        }
+        for _ in 0..2 {
+            let found = &mut r.intents[disk];
+            found.generation += 1;
+            let number = DiskNo(disk as u16);
+            let offset_bytes = geometry::intent_bytes(number, found.generation);
+            let header =
+                Header { generation: found.generation, flushed_seq: 0, owner: number.0, kind: Kind::Intent };
+            for device in pool.present.iter().flatten() {
+                let mut page = [0; BLOCK_BYTES];
+                let place = Place { device_seed: device.seed, offset_bytes };
+                page::seal(&mut page, header, &found.marked[..], place);
+                pool::write(media, device.index, offset_bytes, &page)?;
+            }
+            flush_all(media, pool)?;
+        }
+    }
+    Ok(())
+}
+
+/// The record says that the pool is open, with which devices, and which disks were damaged.
+fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result<(), PoolError> {
+    let record = &mut pool.record;
+    record.generation += 1;
+    record.clean_stop = false;
+    record.distrust_clean = r.distrust_clean;
+    for missing in &pool.missing {
+        if let Some(device) = record.devices[missing.0 as usize].as_mut() {
+            device.state = DeviceState::Retired;
+        }
+        record.degraded |= record.redundancy;
+    }
+    let lost_dirty = !pool.missing.is_empty() && !pool.covered;
+    for (at, disk) in pool.record.disks.iter_mut().enumerate() {
+        let Some(disk) = disk else { continue };
+        disk.damaged |= r.damaged.contains(&DiskNo(at as u16));
+        disk.damaged |= lost_dirty && disk.may_be_dirty;
+    }
+    for copy in 0..2 {
+        for device in pool.present.iter().flatten() {
+            pool::write_record_copy(media, device.index, copy, &pool.record)?;
+        }
+    }
+    Ok(())
+}
+
+fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros) -> (Core<M>, OpenReport) {
+    let Opening { pool, recovered: r, survived, clean_stop, staging_id, generation } = opening;
+    let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
+    let device = |at: usize| {
+        let present = pool.present[at].as_ref()?;
+        Some(Device { seed: present.seed, id: present.superblock.device, errors: 0, unflushed: true })
+    };
+    let retired = pool.record.devices.iter().map(|d| {
+        d.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments))
+    });
+    let mut report = OpenReport {
+        ignored: pool.ignored.clone(),
+        missing: pool.missing.clone(),
+        staging_survived: survived,
+        clean_stop,
+        torn_entries: r.torn_entries,
+        damaged_segments: r.damaged_segments,
+        ..OpenReport::default()
+    };
+    let mut core = Core {
+        config,
+        now,
+        pool: pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
+        redundancy: pool.record.redundancy,
+        degraded: pool.record.degraded,
+        distrust_clean: pool.record.distrust_clean,
+        staging: Staging::new(staging_frames),
+        disks: Vec::new(),
+        devices: (0..pool.present.len()).map(device).collect(),
+        retired: retired.collect(),
+        requests: Slab::new(),
+        ios: Slab::new(),
+        batches: Slab::new(),
+        locks: Locks::default(),
+        sequence: Sequence::starting_at(r.store.flushed_seq + 1),
+        flush: Default::default(),
+        record: RecordWriter::after(generation, staging_id),
+        pool_job: None,
+        next_job: 0,
+        transfer: (staging_frames..frames).rev().map(FrameNo).collect(),
+        origin_frames: 0,
+        transfer_total: (frames - staging_frames) as usize,
+        starved: false,
+        actions: VecDeque::new(),
+        ready: VecDeque::new(),
+        touched: VecDeque::new(),
+        frame_waiters: VecDeque::new(),
+        staging_waiters: VecDeque::new(),
+        reclaiming: Vec::new(),
+        intent_generations: r.intents.iter().map(|i| i.generation).collect(),
+        picked_frames: Vec::new(),
+        picked_slots: [Vec::new(), Vec::new()],
+        pool_flushes: 0,
+        record_pages: 0,
+        stopping: false,
+        memory,
+        store: r.store,
+    };
+    for (at, (record, intents)) in pool.record.disks.iter().zip(r.intents).enumerate() {
+        let number = DiskNo(at as u16);
+        core.staging.add_disk(number);
+        core.disks.push(record.as_ref().map(|record| {
+            let mut disk = Disk::new(number, record);
+            disk.intents.adopt(intents.marked, intents.generation);
+            disk
+        }));
+    }
+    if survived {
+        core.adopt_staging();
+    }
+    for (at, present) in pool.present.iter().enumerate() {
+        if let Some(present) = present {
+            report.devices.push((DeviceNo(at as u8), present.index));
+        }
+    }
+    report.disks = core.summaries();
+    core.restage_unmirrored();
+    (core, report)
+}
+
+impl<M: Memory> Core<M> {
+    /// Takes over the staged blocks of a core that was killed.
+    fn adopt_staging(&mut self) {
+        for index in 0..self.memory.staging_frames() {
+            let frame = FrameNo(index);
+            let Some(d) = Descriptor::decode(self.memory.descriptor(index)) else {
+                continue;
+            };
+            self.staging.next_version = self.staging.next_version.max(d.version + 1);
+            if !self.believes(frame, &d) || !self.adopt_staged(frame, &d) {
+                self.memory.store_descriptor(index, &[0; DESCRIPTOR_BYTES]);
+            }
+        }
+    }
+
+    fn believes(&self, frame: FrameNo, d: &Descriptor) -> bool {
+        let Some(disk) = self.disks.get(d.disk.0 as usize).and_then(Option::as_ref) else {
+            return false;
+        };
+        let keeps = match disk.persistence {
+            Persistence::All => true,
+            Persistence::Dirty => d.dirty,
+            Persistence::None => false,
+        };
+        keeps
+            && disk.inside(d.block) != 0
+            && checksum::bind(self.memory.crc(frame), disk.seed, d.block) == d.crc
+    }
+
+    /// Adopts a staged block unless a newer frame of it is there.
+    fn adopt_staged(&mut self, frame: FrameNo, d: &Descriptor) -> bool {
+        if let Some((other, s)) = self.staging.find(d.disk, d.block) {
+            if s.version > d.version {
+                return false;
+            }
+            self.unstage(other);
+        }
+        self.staging.claim(frame);
+        let mut staged = Staged::new(d.disk, d.block);
+        (staged.mask, staged.dirty, staged.poisoned) = (d.mask, d.dirty, d.poisoned);
+        (staged.crc, staged.version, staged.since_us) = (d.crc, d.version, self.now);
+        staged.group = self.disk(d.disk).flush.open_group();
+        if d.dirty {
+            self.disk_mut(d.disk).flush.staged(staged.group);
+        }
+        self.staging.insert(frame, staged);
+        true
+    }
+
+    fn summaries(&self) -> Vec<DiskSummary> {
+        let summary = |(at, disk): (usize, &Option<Disk>)| {
+            let d = disk.as_ref()?;
+            let space = &self.store.disks[at];
+            Some(DiskSummary {
+                disk: DiskNo(at as u16),
+                id: d.id,
+                sectors: d.sectors,
+                phase: d.phase,
+                cached_blocks: space.live,
+                dirty_blocks: space.dirty + d.flush.staged_dirty(),
+                owned: d.owned,
+                epoch: d.epoch,
+                damaged: d.damaged,
+            })
+        };
+        self.disks.iter().enumerate().filter_map(summary).collect()
+    }
+}

@@ -1,0 +1,295 @@
+//! Reading a pool's devices: who they are, what the record says, what the pages list. Writes nothing.
+
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
+
+use super::OpenOptions;
+use crate::bugs::{Bug, planted};
+use crate::error::PoolError;
+use crate::flow::device::device_seed;
+use crate::flow::intent::{MAP_BYTES, Regions, no_regions};
+use crate::format::FORMAT_VERSION;
+use crate::format::geometry::{self, RECORD_PAGES};
+use crate::format::page::{self, Found, Header, Kind, Place};
+use crate::format::record::{DeviceState, PoolRecord};
+use crate::format::superblock::{self, Superblock};
+use crate::media::{Media, PageRead};
+use crate::pool::io_error;
+
+/// Segments read at a time.
+const AT_A_TIME: u32 = 64;
+
+/// A device of the pool that is here.
+#[derive(Clone, Copy)]
+pub(crate) struct Present {
+    /// Its place in the media list.
+    pub index: usize,
+    pub superblock: Superblock,
+    pub seed: u64,
+}
+
+/// What is known of the pool before its segments are looked at.
+pub(crate) struct Pool {
+    pub record: PoolRecord,
+    /// By device number.
+    pub present: Vec<Option<Present>>,
+    pub ignored: Vec<usize>,
+    pub missing: Vec<DeviceNo>,
+    /// Every dirty block of a missing device has its second copy on another.
+    pub covered: bool,
+}
+
+/// A segment's metadata as found.
+pub(crate) enum SegmentFound {
+    /// The newest page.
+    Good { header: Header, content: Vec<u8> },
+    /// The newest page is damaged. The generation is at least so high.
+    Damaged { generation: u64, owner: Option<u16> },
+}
+
+/// A disk's intent map as found.
+pub(crate) struct IntentFound {
+    pub marked: Regions,
+    pub generation: u64,
+    /// Both pages must be written anew on all devices.
+    pub repair: bool,
+}
+
+fn read(media: &mut dyn Media, device: usize, offset: u64) -> Result<[u8; BLOCK_BYTES], PoolError> {
+    let mut page = [0; BLOCK_BYTES];
+    media.read(device, offset, &mut page).map_err(|f| io_error(media, device, offset, f))?;
+    Ok(page)
+}
+
+fn read_superblock(media: &mut dyn Media, device: usize) -> Result<Superblock, PoolError> {
+    let mut version = None;
+    let mut damaged = false;
+    for copy in 0..2 {
+        let page = read(media, device, geometry::superblock_bytes(copy))?;
+        match Superblock::decode(&page) {
+            superblock::Found::Valid(superblock) => return Ok(superblock),
+            superblock::Found::OtherVersion(found) => version = Some(found),
+            superblock::Found::Damaged => damaged = true,
+            superblock::Found::Foreign => {}
+        }
+    }
+    let name = media.name(device);
+    Err(match version {
+        Some(found) => PoolError::Version { device: name, found, expected: FORMAT_VERSION },
+        None if damaged => PoolError::DamagedSuperblock { device: name },
+        None => PoolError::NotACacheDevice { device: name },
+    })
+}
+
+fn read_record(media: &mut dyn Media, device: usize) -> Result<Option<PoolRecord>, PoolError> {
+    let mut newest: Option<PoolRecord> = None;
+    for copy in 0..2 {
+        let start = geometry::record_bytes(copy);
+        let mut area = read(media, device, start)?.to_vec();
+        let length = u32::from_le_bytes(area[8..12].try_into().expect("four bytes")) as u64;
+        let pages = (length + 16).div_ceil(BLOCK_BYTES as u64).min(RECORD_PAGES);
+        for at in 1..pages {
+            area.extend_from_slice(&read(media, device, start + at * BLOCK_BYTES as u64)?);
+        }
+        if let Some(record) = PoolRecord::decode(&area)
+            && newest.as_ref().is_none_or(|n| n.generation < record.generation)
+        {
+            newest = Some(record);
+        }
+    }
+    Ok(newest)
+}
+
+/// Reads superblocks and record, and finds out which devices belong.
+pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool, PoolError> {
+    if media.devices() == 0 {
+        return Err(PoolError::DeviceCount { devices: 0, ids: 0 });
+    }
+    let mut superblocks: Vec<Superblock> = Vec::new();
+    let mut record: Option<PoolRecord> = None;
+    for device in 0..media.devices() {
+        let superblock = read_superblock(media, device)?;
+        if let Some(first) = superblocks.first()
+            && first.pool != superblock.pool
+        {
+            let (found, expected) = (superblock.pool, first.pool);
+            return Err(PoolError::OtherPool { device: media.name(device), found, expected });
+        }
+        if let Some(other) = superblocks.iter().position(|s| s.device == superblock.device) {
+            let (device, other, id) = (media.name(device), media.name(other), superblock.device);
+            return Err(PoolError::Duplicate { device, other, id });
+        }
+        if let Some(found) = read_record(media, device)?
+            && record.as_ref().is_none_or(|r| r.generation < found.generation)
+        {
+            record = Some(found);
+        }
+        superblocks.push(superblock);
+    }
+    let record = record.ok_or_else(|| PoolError::NoRecord { device: media.name(0) })?;
+    let mut pool = Pool { present: vec![None; record.devices.len()], record, ignored: vec![], missing: vec![], covered: true };
+    for (index, superblock) in superblocks.iter().enumerate() {
+        let at = superblock.number.0 as usize;
+        let recorded = pool.record.devices.get(at).copied().flatten();
+        let belongs = recorded.is_some_and(|d| d.id == superblock.device && d.state == DeviceState::Active);
+        if !belongs {
+            pool.ignored.push(index);
+            continue;
+        }
+        let (found_bytes, expected_bytes) =
+            (media.capacity_bytes(index), geometry::device_bytes(superblock.segments));
+        if found_bytes < expected_bytes {
+            return Err(PoolError::Truncated { device: media.name(index), found_bytes, expected_bytes });
+        }
+        let seed = device_seed(superblock.device);
+        pool.present[at] = Some(Present { index, superblock: *superblock, seed });
+    }
+    find_missing(&mut pool, superblocks[0], options)?;
+    if pool.present.iter().all(Option::is_none) {
+        return Err(PoolError::NoRecord { device: media.name(0) });
+    }
+    Ok(pool)
+}
+
+fn find_missing(pool: &mut Pool, first: Superblock, options: &OpenOptions) -> Result<(), PoolError> {
+    for (at, device) in pool.record.devices.iter().enumerate() {
+        let Some(device) = device.filter(|d| d.state == DeviceState::Active) else { continue };
+        if pool.present[at].is_none() {
+            let number = DeviceNo(at as u8);
+            pool.missing.push(number);
+            pool.covered = pool.record.redundancy && !pool.record.degraded && pool.missing.len() == 1;
+            let risky = pool.record.disks.iter().flatten().any(|d| d.may_be_dirty);
+            if risky && !pool.covered && !options.accept_missing {
+                return Err(PoolError::MissingDevice { pool: first.pool, device: number, id: device.id });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn inspect_pair(
+    pages: &[[u8; BLOCK_BYTES]; 2],
+    places: [Place; 2],
+    kind: Kind,
+) -> ([Found; 2], Option<usize>) {
+    let mut found = [0, 1].map(|at| page::inspect(&pages[at], places[at], kind, None));
+    let generation = |f: &Found| match f {
+        Found::Intact(header) => Some(header.generation),
+        _ => None,
+    };
+    for at in 0..2 {
+        if let Some(sibling) = generation(&found[1 - at]) {
+            found[at] = page::inspect(&pages[at], places[at], kind, Some(sibling));
+        }
+    }
+    let newest = [0, 1].into_iter().filter(|at| generation(&found[*at]).is_some());
+    let newest = newest.max_by_key(|at| generation(&found[*at]));
+    (found, newest)
+}
+
+/// Whether a damaged page may be newer than the intact one beside it.
+fn may_be_newer(damaged: &Found, intact: u64) -> bool {
+    match damaged {
+        Found::Rotten { generation } => generation.is_none_or(|g| g > intact),
+        Found::Intact(_) | Found::Torn => false,
+    }
+}
+
+/// Reads all metadata pages of a device, in order of segments.
+pub(crate) fn segments(
+    media: &mut dyn Media,
+    device: &Present,
+    mut each: impl FnMut(u32, SegmentFound),
+) -> Result<(), PoolError> {
+    let count = device.superblock.segments;
+    let mut start = 0;
+    while start < count {
+        let end = (start + AT_A_TIME).min(count);
+        let mut pages = vec![[0u8; BLOCK_BYTES]; 2 * (end - start) as usize];
+        let mut reads: Vec<PageRead<'_>> = pages
+            .iter_mut()
+            .enumerate()
+            .map(|(at, page)| {
+                let offset_bytes = geometry::metadata_bytes(start + at as u32 / 2, at as u64 % 2);
+                PageRead { device: device.index, offset_bytes, page, result: Ok(()) }
+            })
+            .collect();
+        media.read_batch(&mut reads);
+        let failed: Vec<bool> = reads.iter().map(|r| r.result.is_err()).collect();
+        let gone = reads.iter().find(|r| r.result == Err(crate::media::IoFailure::Gone));
+        if let Some(offset) = gone.map(|r| r.offset_bytes) {
+            return Err(io_error(media, device.index, offset, crate::media::IoFailure::Gone));
+        }
+        for (at, pair) in pages.chunks_exact_mut(2).enumerate() {
+            for copy in 0..2 {
+                if failed[2 * at + copy] {
+                    pair[copy].fill(0xff);
+                }
+            }
+            let pair: [[u8; BLOCK_BYTES]; 2] = [pair[0], pair[1]];
+            each(start + at as u32, segment(&pair, device, start + at as u32));
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> SegmentFound {
+    let place = |generation| Place {
+        device_seed: device.seed,
+        offset_bytes: geometry::metadata_bytes(segment, generation),
+    };
+    let (found, newest) = inspect_pair(pages, [place(0), place(1)], Kind::Segment);
+    let Some(newest) = newest else {
+        return SegmentFound::Damaged { generation: known_generation(&found), owner: None };
+    };
+    let Found::Intact(header) = found[newest] else { unreachable!("the newest page is intact") };
+    if may_be_newer(&found[1 - newest], header.generation) && !planted(Bug::AcceptOldPage) {
+        let generation = known_generation(&found);
+        return SegmentFound::Damaged { generation, owner: Some(header.owner) };
+    }
+    SegmentFound::Good { header, content: page::content(&pages[newest]) }
+}
+
+fn known_generation(found: &[Found; 2]) -> u64 {
+    let known = found.iter().filter_map(|f| match f {
+        Found::Intact(header) => Some(header.generation),
+        Found::Rotten { generation } => *generation,
+        Found::Torn => None,
+    });
+    known.max().unwrap_or(0) + 1
+}
+
+/// Reads a disk's intent maps on all devices and joins them.
+pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Result<IntentFound, PoolError> {
+    let mut out = IntentFound { marked: no_regions(), generation: 0, repair: false };
+    let (mut sound, mut generations) = (0, Vec::new());
+    for device in pool.present.iter().flatten() {
+        let mut pages = [[0; BLOCK_BYTES]; 2];
+        for (copy, page) in pages.iter_mut().enumerate() {
+            let offset = geometry::intent_bytes(disk, copy as u64);
+            if media.read(device.index, offset, page).is_err() {
+                page.fill(0xff);
+            }
+        }
+        let place = |g| Place { device_seed: device.seed, offset_bytes: geometry::intent_bytes(disk, g) };
+        let (found, newest) = inspect_pair(&pages, [place(0), place(1)], Kind::Intent);
+        let known = known_generation(&found) - 1;
+        generations.push(known);
+        out.generation = out.generation.max(known);
+        out.repair |= found.iter().any(|f| !matches!(f, Found::Intact(_)));
+        let Some(newest) = newest else { continue };
+        let Found::Intact(header) = found[newest] else { unreachable!("the newest page is intact") };
+        if may_be_newer(&found[1 - newest], header.generation) {
+            continue;
+        }
+        sound += 1;
+        for (byte, marked) in out.marked.iter_mut().zip(&page::content(&pages[newest])[..MAP_BYTES]) {
+            *byte |= marked;
+        }
+    }
+    out.repair |= generations.iter().any(|g| *g != out.generation);
+    if sound == 0 {
+        out.marked.fill(0xff);
+    }
+    Ok(out)
+}

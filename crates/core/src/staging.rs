@@ -1,0 +1,272 @@
+//! Staged blocks: written or admitted, not yet on flash.
+//!
+//! A block that is written again gets a new frame (with the older sectors copied in) before the old one is
+//! given back, so that at any instant a valid descriptor names whole content, whatever kills the process.
+//!
+//! Invariants
+//! - The table names the newest frame of a block. An older frame of it exists only while it is being
+//!   committed, and its valid sectors are also in the newer one.
+//! - Sectors outside a frame's mask are zero.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use haversack_model::{BlockNo, DiskNo, Micros};
+
+use crate::hasher::NumberHasher;
+use crate::memory::FrameNo;
+
+/// No frame.
+pub const NO_FRAME: u32 = u32::MAX;
+
+/// State of a staging frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Staged {
+    /// The disk.
+    pub disk: DiskNo,
+    /// The block.
+    pub block: BlockNo,
+    /// Valid sectors.
+    pub mask: u8,
+    /// The origin does not have it.
+    pub dirty: bool,
+    /// Sectors outside the mask are lost.
+    pub poisoned: bool,
+    /// Enters as established.
+    pub established: bool,
+    /// Hits while staged.
+    pub hits: u8,
+    /// Part of a batch on its way to flash.
+    pub committing: bool,
+    /// A newer frame of the block exists.
+    pub superseded: bool,
+    /// The flash copy's other sectors are being read.
+    pub merging: bool,
+    /// The frame's checksum, bound to disk and block.
+    pub crc: u32,
+    /// Version in its descriptor.
+    pub version: u64,
+    /// Flush group it must be durable with.
+    pub group: u64,
+    /// When the oldest of its dirty content arrived.
+    pub since_us: Micros,
+    previous: u32,
+    next: u32,
+}
+
+impl Staged {
+    /// A frame for a block, clean and empty.
+    pub fn new(disk: DiskNo, block: BlockNo) -> Staged {
+        Staged {
+            disk,
+            block,
+            mask: 0,
+            dirty: false,
+            poisoned: false,
+            established: false,
+            hits: 0,
+            committing: false,
+            superseded: false,
+            merging: false,
+            crc: 0,
+            version: 0,
+            group: 0,
+            since_us: 0,
+            previous: NO_FRAME,
+            next: NO_FRAME,
+        }
+    }
+}
+
+/// A disk's frames that wait to be committed, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub struct StagedList {
+    head: u32,
+    tail: u32,
+    /// Frames in the list.
+    pub len: u32,
+}
+
+impl Default for StagedList {
+    fn default() -> Self {
+        StagedList { head: NO_FRAME, tail: NO_FRAME, len: 0 }
+    }
+}
+
+/// All staging frames.
+pub struct Staging {
+    frames: Vec<Option<Staged>>,
+    free: Vec<FrameNo>,
+    table: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
+    /// By disk number.
+    pub lists: Vec<StagedList>,
+    /// Version of the next descriptor.
+    pub next_version: u64,
+}
+
+fn key(disk: DiskNo, block: BlockNo) -> u64 {
+    u64::from(disk.0) << 44 | block.0
+}
+
+impl Staging {
+    /// So many free frames.
+    pub fn new(frames: u32) -> Staging {
+        Staging {
+            frames: vec![None; frames as usize],
+            free: (0..frames).rev().map(FrameNo).collect(),
+            table: HashMap::with_capacity_and_hasher(frames as usize * 2, BuildHasherDefault::default()),
+            lists: Vec::new(),
+            next_version: 1,
+        }
+    }
+
+    /// Makes room in the disk table up to `disk`.
+    pub fn add_disk(&mut self, disk: DiskNo) {
+        while self.lists.len() <= disk.0 as usize {
+            self.lists.push(StagedList::default());
+        }
+    }
+
+    /// Frames in all.
+    pub fn capacity(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Free frames.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a free frame.
+    pub fn allocate(&mut self) -> Option<FrameNo> {
+        self.free.pop()
+    }
+
+    /// Gives back a frame that names no block.
+    pub fn give_back(&mut self, frame: FrameNo) {
+        debug_assert!(self.frames[frame.0 as usize].is_none());
+        self.free.push(frame);
+    }
+
+    /// Takes a particular free frame: recovery found a block in it.
+    pub fn claim(&mut self, frame: FrameNo) {
+        self.free.retain(|f| *f != frame);
+    }
+
+    /// The newest frame of a block.
+    pub fn find(&self, disk: DiskNo, block: BlockNo) -> Option<(FrameNo, &Staged)> {
+        let frame = *self.table.get(&key(disk, block))?;
+        self.frames[frame as usize].as_ref().map(|s| (FrameNo(frame), s))
+    }
+
+    /// A frame's state.
+    pub fn get(&self, frame: FrameNo) -> &Staged {
+        self.frames[frame.0 as usize].as_ref().expect("the frame names a block")
+    }
+
+    /// A frame's state, to change. Disk and block stay.
+    pub fn get_mut(&mut self, frame: FrameNo) -> &mut Staged {
+        self.frames[frame.0 as usize].as_mut().expect("the frame names a block")
+    }
+
+    /// Whether the frame names a block.
+    pub fn is_used(&self, frame: FrameNo) -> bool {
+        self.frames[frame.0 as usize].is_some()
+    }
+
+    /// Makes a frame the newest of its block and lets it wait to be committed.
+    pub fn insert(&mut self, frame: FrameNo, staged: Staged) {
+        let (disk, block) = (staged.disk, staged.block);
+        self.frames[frame.0 as usize] = Some(staged);
+        self.table.insert(key(disk, block), frame.0);
+        self.link(frame);
+    }
+
+    fn link(&mut self, frame: FrameNo) {
+        let disk = self.get(frame).disk;
+        let tail = self.lists[disk.0 as usize].tail;
+        let staged = self.get_mut(frame);
+        (staged.previous, staged.next) = (tail, NO_FRAME);
+        if tail != NO_FRAME {
+            self.get_mut(FrameNo(tail)).next = frame.0;
+        }
+        let list = &mut self.lists[disk.0 as usize];
+        list.tail = frame.0;
+        if tail == NO_FRAME {
+            list.head = frame.0;
+        }
+        list.len += 1;
+    }
+
+    fn unlink(&mut self, frame: FrameNo) {
+        let Staged { disk, previous, next, .. } = *self.get(frame);
+        if previous == NO_FRAME {
+            self.lists[disk.0 as usize].head = next;
+        } else {
+            self.get_mut(FrameNo(previous)).next = next;
+        }
+        if next == NO_FRAME {
+            self.lists[disk.0 as usize].tail = previous;
+        } else {
+            self.get_mut(FrameNo(next)).previous = previous;
+        }
+        self.lists[disk.0 as usize].len -= 1;
+    }
+
+    /// The frame becomes part of a batch.
+    pub fn start_commit(&mut self, frame: FrameNo) {
+        self.unlink(frame);
+        self.get_mut(frame).committing = true;
+    }
+
+    /// The batch failed: the frame waits again.
+    pub fn restart(&mut self, frame: FrameNo) {
+        self.get_mut(frame).committing = false;
+        self.link(frame);
+    }
+
+    /// A newer frame takes over: an older one that is not being committed is freed at once.
+    pub fn supersede(&mut self, frame: FrameNo) -> Option<Staged> {
+        if self.get(frame).committing {
+            self.get_mut(frame).superseded = true;
+            return None;
+        }
+        self.unlink(frame);
+        self.frames[frame.0 as usize].take()
+    }
+
+    /// Forgets a frame and frees it.
+    pub fn remove(&mut self, frame: FrameNo) -> Staged {
+        if !self.get(frame).committing {
+            self.unlink(frame);
+        }
+        let staged = self.frames[frame.0 as usize].take().expect("the frame names a block");
+        let key = key(staged.disk, staged.block);
+        if self.table.get(&key) == Some(&frame.0) {
+            self.table.remove(&key);
+        }
+        self.free.push(frame);
+        staged
+    }
+
+    /// A disk's waiting frames, oldest first.
+    pub fn waiting(&self, disk: DiskNo) -> impl Iterator<Item = FrameNo> + '_ {
+        let mut at = self.lists[disk.0 as usize].head;
+        std::iter::from_fn(move || {
+            let frame = (at != NO_FRAME).then_some(FrameNo(at))?;
+            at = self.get(frame).next;
+            Some(frame)
+        })
+    }
+
+    /// All frames that name a block of the disk, committing ones too. Slow.
+    pub fn all_of(&self, disk: DiskNo) -> impl Iterator<Item = FrameNo> + '_ {
+        let of_disk = move |s: &Option<Staged>| s.as_ref().is_some_and(|s| s.disk == disk);
+        self.frames.iter().enumerate().filter(move |(_, s)| of_disk(s)).map(|(at, _)| FrameNo(at as u32))
+    }
+
+    /// Bytes of memory, frames not counted.
+    pub fn bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Option<Staged>>() + self.free.capacity() * 4 + self.table.capacity() * 13
+    }
+}

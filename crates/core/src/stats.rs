@@ -1,0 +1,100 @@
+//! Counters of disks and of the pool. They only rise, except those called a present state.
+
+use haversack_model::Micros;
+
+/// Counters of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskStats {
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Discard and write-zeroes requests.
+    pub zeroes: u64,
+    /// Bytes read by the guest.
+    pub read_bytes: u64,
+    /// Bytes written by the guest.
+    pub written_bytes: u64,
+    /// Blocks read that were wholly in the cache.
+    pub read_hits: u64,
+    /// Blocks read that were not, or not wholly.
+    pub read_misses: u64,
+    /// Blocks written that were in the cache.
+    pub write_hits: u64,
+    /// Blocks written that were not.
+    pub write_misses: u64,
+    /// Bytes read from the origin.
+    pub origin_read_bytes: u64,
+    /// Bytes written to the origin by writes around or through the cache.
+    pub origin_written_bytes: u64,
+    /// Bytes written to the origin by the cleaner.
+    pub cleaned_bytes: u64,
+    /// Blocks cleaned.
+    pub cleaned_blocks: u64,
+    /// Flash writes: blocks that the guest wrote.
+    pub flash_write_blocks: u64,
+    /// Flash writes: blocks filled from the origin.
+    pub flash_fill_blocks: u64,
+    /// Flash writes: second copies of dirty blocks.
+    pub flash_mirror_blocks: u64,
+    /// Flash writes: metadata pages with batches.
+    pub flash_batch_pages: u64,
+    /// Flash writes: metadata pages alone.
+    pub flash_rewrite_pages: u64,
+    /// Flash writes: intent map pages.
+    pub flash_intent_pages: u64,
+    /// Fills that found no staging frame and were not kept.
+    pub fills_skipped: u64,
+    /// Blocks that admission or the sequential cut-off kept out.
+    pub not_admitted: u64,
+    /// Blocks read from flash that failed their checksum.
+    pub corrupt_blocks: u64,
+    /// Of these, dirty ones without a good second copy.
+    pub lost_blocks: u64,
+    /// Requests that failed.
+    pub failed_requests: u64,
+    /// First sectors of requests modulo 8: tells the grid phase that would align most.
+    pub start_phases: [u64; 8],
+}
+
+/// The present state of a disk's share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskUsage {
+    /// Blocks it should have.
+    pub target_blocks: u64,
+    /// Blocks it has on flash and staged.
+    pub usage_blocks: u64,
+    /// Dirty blocks, staged ones too.
+    pub dirty_blocks: u64,
+    /// Dirty blocks with a second copy.
+    pub mirrored_blocks: u64,
+    /// How long the oldest dirty block has been dirty, as far as is known.
+    pub oldest_dirty_us: Micros,
+    /// Segments it owns.
+    pub segments: u64,
+}
+
+/// The present state of the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolStats {
+    /// Slots on all devices in use.
+    pub capacity_blocks: u64,
+    /// Live blocks.
+    pub usage_blocks: u64,
+    /// Dirty blocks.
+    pub dirty_blocks: u64,
+    /// Free segments.
+    pub free_segments: u64,
+    /// Devices in use.
+    pub devices: u64,
+    /// Redundancy is asked for but less than two devices are in use or copies are being made.
+    pub degraded: bool,
+    /// Device flushes.
+    pub flushes: u64,
+    /// Pool record writes, in pages.
+    pub record_pages: u64,
+    /// Bytes of memory for all bookkeeping, frames not counted.
+    pub memory_bytes: u64,
+}

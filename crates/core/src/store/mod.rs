@@ -1,0 +1,607 @@
+//! What the cache holds: slots, segments, index, ghost lists, and the transitions between a slot's states.
+//!
+//! No I/O happens here. Each transition keeps every count in step, so that the flows above speak only of
+//! blocks that are installed, superseded, cleaned, evicted or invalidated.
+//!
+//! Invariants
+//! - The index holds exactly the slots that are not blank. So for any block it knows every entry that a
+//!   durable metadata page may list.
+//! - A block has at most one live slot that is not a mirror.
+//! - A slot is written over only if it is blank, or a clean remnant that is the only entry of its block:
+//!   then neither the old data nor its loss can matter to recovery.
+//! - A durable entry disappears from a page only when no older entry of its block is left elsewhere.
+//! - A slot that was superseded stays listed until the newer version is durable.
+
+pub mod ghost;
+pub mod index;
+mod pages;
+mod replacement;
+pub mod segment;
+pub mod slot;
+mod space;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
+
+use crate::bugs::{Bug, planted};
+use crate::checksum::mix;
+use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
+use crate::hasher::NumberHasher;
+use ghost::GhostChunk;
+use index::Index;
+use segment::{FreeLists, Segment, SegmentState};
+use slot::{Slot, SlotNo, Status};
+
+pub use pages::PageContent;
+
+/// A cache device as the store sees it.
+#[derive(Clone)]
+pub struct DeviceSpace {
+    /// Its identity.
+    pub id: Uuid,
+    /// Number of its first segment in the pool.
+    pub first_segment: u32,
+    /// Its segments.
+    pub segments: u32,
+    /// Segments that belong to no disk.
+    pub free_segments: Vec<u32>,
+    /// It may be used.
+    pub alive: bool,
+    /// It is being emptied: nothing new goes to it.
+    pub draining: bool,
+}
+
+/// What a disk has in the cache. Counts are of blocks; mirrors are counted apart.
+#[derive(Default)]
+pub struct DiskSpace {
+    /// Its segments.
+    pub segments: Vec<u32>,
+    /// Live blocks.
+    pub live: u64,
+    /// Live blocks on probation.
+    pub probation: u64,
+    /// Dirty blocks.
+    pub dirty: u64,
+    /// Second copies of dirty blocks.
+    pub mirrors: u64,
+    /// Slots that a batch may use.
+    pub free: u64,
+    /// Remnants that a batch may not use yet.
+    pub pending: u64,
+    free_lists: FreeLists,
+    filled: VecDeque<(u32, u64)>,
+    hand: usize,
+    rewrite_hand: usize,
+}
+
+/// The store. See the module.
+pub struct Store {
+    slots: Vec<Slot>,
+    index: Index,
+    /// All segments, device after device.
+    pub segments: Vec<Segment>,
+    ghosts: Vec<GhostChunk>,
+    /// By disk number.
+    pub disks: Vec<DiskSpace>,
+    /// By device number.
+    pub devices: Vec<Option<DeviceSpace>>,
+    /// Every commit up to here is durable.
+    pub flushed_seq: u64,
+    mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
+    retained: VecDeque<(u64, SlotNo)>,
+    written_pages: VecDeque<(u64, u32)>,
+}
+
+fn hash(disk: DiskNo, block: BlockNo) -> u64 {
+    mix(block.0 ^ u64::from(disk.0) << 44)
+}
+
+impl Store {
+    /// A store without devices.
+    pub fn new() -> Store {
+        Store {
+            slots: Vec::new(),
+            index: Index::new(0),
+            segments: Vec::new(),
+            ghosts: Vec::new(),
+            disks: Vec::new(),
+            devices: Vec::new(),
+            flushed_seq: 0,
+            mirrors: HashMap::default(),
+            retained: VecDeque::new(),
+            written_pages: VecDeque::new(),
+        }
+    }
+
+    /// Adds a device with nothing but free segments. The index is built anew for the larger pool.
+    pub fn add_device(&mut self, number: DeviceNo, id: Uuid, segments: u32) {
+        let first_segment = self.segments.len() as u32;
+        for on_device in 0..segments {
+            self.segments.push(Segment::new(number.0, on_device));
+        }
+        let total = self.segments.len();
+        self.ghosts.reserve_exact(segments as usize);
+        self.ghosts.resize(total, GhostChunk::default());
+        self.slots.reserve_exact((segments * SLOTS_PER_SEGMENT) as usize);
+        self.slots.resize(total * SLOTS_PER_SEGMENT as usize, Slot::default());
+        let at = number.0 as usize;
+        if self.devices.len() <= at {
+            self.devices.resize(at + 1, None);
+        }
+        self.devices[at] = Some(DeviceSpace {
+            id,
+            first_segment,
+            segments,
+            free_segments: (first_segment..first_segment + segments).rev().collect(),
+            alive: true,
+            draining: false,
+        });
+        self.index = Index::new(0);
+        let mut index = Index::new(self.slots.len());
+        for number in 0..self.slots.len() as u32 {
+            let slot = self.slots[number as usize];
+            if slot.status() != Status::Blank {
+                let owner = DiskNo(self.segments[(number / SLOTS_PER_SEGMENT) as usize].owner);
+                index.insert(hash(owner, slot.block()), SlotNo(number));
+            }
+        }
+        self.index = index;
+    }
+
+    /// Makes room in the disk table up to `disk`.
+    pub fn add_disk(&mut self, disk: DiskNo) {
+        while self.disks.len() <= disk.0 as usize {
+            self.disks.push(DiskSpace::default());
+        }
+    }
+
+    /// A slot's entry.
+    pub fn slot(&self, number: SlotNo) -> Slot {
+        self.slots[number.0 as usize]
+    }
+
+    /// The segment that a slot is in.
+    pub fn segment_of(&self, number: SlotNo) -> u32 {
+        number.0 / SLOTS_PER_SEGMENT
+    }
+
+    /// The disk that a slot belongs to.
+    pub fn owner_of(&self, number: SlotNo) -> DiskNo {
+        DiskNo(self.segments[self.segment_of(number) as usize].owner)
+    }
+
+    /// Device and byte offset of a slot.
+    pub fn location(&self, number: SlotNo) -> (DeviceNo, u64) {
+        let segment = &self.segments[self.segment_of(number) as usize];
+        let offset = geometry::slot_bytes(segment.on_device, number.0 % SLOTS_PER_SEGMENT);
+        (DeviceNo(segment.device), offset)
+    }
+
+    /// Slots of a segment.
+    pub fn slots_of(&self, segment: u32) -> impl Iterator<Item = SlotNo> + use<> {
+        (segment * SLOTS_PER_SEGMENT..(segment + 1) * SLOTS_PER_SEGMENT).map(SlotNo)
+    }
+
+    /// The live slot of a block.
+    pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Slot)> {
+        let mut found = Slot::default();
+        let number = self.index.find(hash(disk, block), |number| {
+            let slot = self.slots[number.0 as usize];
+            let wanted = slot.status() == Status::Live
+                && !slot.mirror()
+                && slot.block() == block
+                && self.owner_of(number) == disk;
+            if wanted {
+                found = slot;
+            }
+            wanted
+        })?;
+        Some((number, found))
+    }
+
+    /// Visits every entry of a block, whatever its status.
+    pub fn entries(&self, disk: DiskNo, block: BlockNo, mut visit: impl FnMut(SlotNo, Slot)) {
+        self.index.find(hash(disk, block), |number| {
+            let slot = self.slots[number.0 as usize];
+            if slot.block() == block && self.owner_of(number) == disk {
+                visit(number, slot);
+            }
+            false
+        });
+    }
+
+    /// A slot of the block that a durable page may call dirty.
+    pub fn durably_dirty(&self, disk: DiskNo, block: BlockNo) -> Option<SlotNo> {
+        let mut found = None;
+        self.entries(disk, block, |number, slot| {
+            if slot.durable_dirty() {
+                found = Some(number);
+            }
+        });
+        found
+    }
+
+    /// The second copy of a dirty block.
+    pub fn mirror_of(&self, primary: SlotNo) -> Option<SlotNo> {
+        self.mirrors.get(&primary).copied()
+    }
+
+    fn edit(&mut self, number: SlotNo, change: impl FnOnce(Slot) -> Slot) {
+        let slot = &mut self.slots[number.0 as usize];
+        *slot = change(*slot);
+    }
+
+    /// Changes a segment's counts and keeps the disk's and the free lists in step.
+    fn adjust(&mut self, number: u32, change: impl FnOnce(&mut Segment)) {
+        let before = self.segments[number as usize].clone();
+        change(&mut self.segments[number as usize]);
+        let after = &self.segments[number as usize];
+        debug_assert!(
+            u32::from(after.live) + u32::from(after.retained) + u32::from(after.free) + u32::from(after.pending)
+                <= SLOTS_PER_SEGMENT + 1
+        );
+        let disk = &mut self.disks[before.owner as usize];
+        disk.free = disk.free + u64::from(after.free) - u64::from(before.free);
+        disk.pending = disk.pending + u64::from(after.pending) - u64::from(before.pending);
+        if after.free != before.free {
+            self.relist(number, before.free);
+        }
+    }
+
+    fn relist(&mut self, number: u32, was_free: u8) {
+        let segment = &self.segments[number as usize];
+        let draining = self.devices[segment.device as usize].as_ref().is_none_or(|d| d.draining || !d.alive);
+        let ready = segment.page_ready(self.flushed_seq) || planted(Bug::TwoUnflushedPages) && !segment.page_writing;
+        let eligible = segment.state == SegmentState::Owned && ready && !draining;
+        let disk = &mut self.disks[segment.owner as usize];
+        disk.free_lists.place(&mut self.segments, number, was_free, eligible);
+    }
+
+    /// Counts a hit of a live slot.
+    pub fn hit(&mut self, number: SlotNo) {
+        let slot = &mut self.slots[number.0 as usize];
+        *slot = slot.with_hits(slot.hits() + 1);
+    }
+
+    /// Puts a block into a slot that may be used. A slot's earlier entry leaves the index.
+    pub fn install(&mut self, number: SlotNo, entry: Slot) {
+        let (segment, old) = (self.segment_of(number), self.slot(number));
+        let disk = self.owner_of(number);
+        match old.status() {
+            Status::Blank => {}
+            Status::Remnant => {
+                assert!(old.established(), "a batch uses only remnants that may be used");
+                self.index.remove(hash(disk, old.block()), number);
+            }
+            Status::Live | Status::Retained => panic!("slot {number:?} is in use"),
+        }
+        assert_eq!(entry.status(), Status::Live);
+        self.slots[number.0 as usize] = entry.with_durable_dirty(entry.dirty());
+        self.index.insert(hash(disk, entry.block()), number);
+        self.adjust(segment, |s| {
+            s.free -= 1;
+            s.live += 1;
+            s.dirty += u8::from(entry.dirty());
+        });
+        self.count_live(disk, entry, 1);
+    }
+
+    /// Notes since when a dirty slot that was just installed has been dirty.
+    pub fn note_dirty_since(&mut self, number: SlotNo, since_us: Micros) {
+        let (dirty, segment) = (self.slot(number).dirty(), self.segment_of(number));
+        let segment = &mut self.segments[segment as usize];
+        if dirty && (segment.dirty == 1 || segment.dirty_since_us > since_us) {
+            segment.dirty_since_us = since_us;
+        }
+    }
+
+    fn count_live(&mut self, disk: DiskNo, entry: Slot, sign: i64) {
+        let disk = &mut self.disks[disk.0 as usize];
+        let add = |count: &mut u64| *count = count.checked_add_signed(sign).expect("counts do not go below zero");
+        if entry.mirror() {
+            add(&mut disk.mirrors);
+            return;
+        }
+        add(&mut disk.live);
+        if !entry.established() {
+            add(&mut disk.probation);
+        }
+        if entry.dirty() {
+            add(&mut disk.dirty);
+        }
+    }
+
+    /// Notes the second copy of a dirty block that was just installed.
+    pub fn pair(&mut self, primary: SlotNo, mirror: SlotNo) {
+        self.mirrors.insert(primary, mirror);
+    }
+
+    /// A newer version of the block goes out with commit `seq`: the slot stays listed until that is durable.
+    pub fn supersede(&mut self, number: SlotNo, seq: u64) {
+        if let Some(mirror) = self.mirrors.remove(&number) {
+            self.retain(mirror, seq);
+        }
+        self.retain(number, seq);
+    }
+
+    fn retain(&mut self, number: SlotNo, seq: u64) {
+        let slot = self.slot(number);
+        assert_eq!(slot.status(), Status::Live);
+        self.count_live(self.owner_of(number), slot, -1);
+        self.edit(number, |s| s.with_status(Status::Retained));
+        self.adjust(self.segment_of(number), |s| {
+            s.live -= 1;
+            s.retained += 1;
+            s.dirty -= u8::from(slot.dirty());
+        });
+        self.retained.push_back((seq, number));
+        if planted(Bug::ReuseSlotTooEarly) {
+            self.release(number);
+            self.edit(number, |s| s.with_established(true).with_durable_dirty(false));
+            self.adjust(self.segment_of(number), |s| {
+                s.pending -= 1;
+                s.free += 1;
+            });
+        }
+    }
+
+    fn release(&mut self, number: SlotNo) {
+        if self.slot(number).status() != Status::Retained {
+            return;
+        }
+        self.edit(number, |s| {
+            s.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0)
+        });
+        self.adjust(self.segment_of(number), |s| {
+            s.retained -= 1;
+            s.pending += 1;
+            s.cleaned_since = true;
+        });
+    }
+
+    /// The origin durably has the block: the slot is clean, its second copy of no use any more.
+    pub fn cleaned(&mut self, number: SlotNo) {
+        let slot = self.slot(number);
+        assert!(slot.status() == Status::Live && slot.dirty() && !slot.mirror());
+        if let Some(mirror) = self.mirrors.remove(&number) {
+            self.drop_live(mirror, false);
+        }
+        self.count_live(self.owner_of(number), slot, -1);
+        self.edit(number, |s| s.with_dirty(false));
+        self.count_live(self.owner_of(number), self.slot(number), 1);
+        self.adjust(self.segment_of(number), |s| {
+            s.dirty -= 1;
+            s.cleaned_since = true;
+        });
+    }
+
+    /// Evicts a clean live slot where it lies. Needs no record: the origin has the block.
+    pub fn evict(&mut self, number: SlotNo) {
+        let slot = self.slot(number);
+        assert!(slot.status() == Status::Live && !slot.dirty() && !slot.mirror());
+        if !slot.established() {
+            self.remember(self.owner_of(number), slot.block());
+        }
+        self.drop_live(number, !slot.durable_dirty());
+    }
+
+    /// The origin is about to overtake the block, or did: no entry of it may be believed any more.
+    /// Dirty slots too; the caller has made sure that the origin durably has what counts.
+    pub fn invalidate(&mut self, disk: DiskNo, block: BlockNo) {
+        self.mark_stale(disk, block);
+        if let Some((number, _)) = self.lookup(disk, block) {
+            if let Some(mirror) = self.mirrors.remove(&number) {
+                self.drop_live(mirror, false);
+            }
+            self.drop_live(number, false);
+        }
+    }
+
+    fn mark_stale(&mut self, disk: DiskNo, block: BlockNo) {
+        let mut stale = [0u32; 8];
+        let mut count = 0;
+        let mut more = false;
+        self.entries(disk, block, |number, _| {
+            if count < stale.len() {
+                stale[count] = number.0 / SLOTS_PER_SEGMENT;
+                count += 1;
+            } else {
+                more = true;
+            }
+        });
+        for segment in &stale[..count] {
+            self.segments[*segment as usize].stale = true;
+        }
+        if more {
+            let disk = &self.disks[disk.0 as usize];
+            for segment in &disk.segments {
+                self.segments[*segment as usize].stale = true;
+            }
+        }
+    }
+
+    /// The origin is about to overtake some sectors of the block: they leave the cached copy.
+    pub fn narrow(&mut self, disk: DiskNo, block: BlockNo, overtaken: u8) {
+        match self.lookup(disk, block) {
+            Some((number, slot)) if !slot.dirty() && slot.mask() & !overtaken != 0 => {
+                self.mark_stale(disk, block);
+                self.edit(number, |s| s.with_mask(slot.mask() & !overtaken));
+            }
+            _ => self.invalidate(disk, block),
+        }
+    }
+
+    fn drop_live(&mut self, number: SlotNo, usable: bool) {
+        let slot = self.slot(number);
+        assert_eq!(slot.status(), Status::Live);
+        self.count_live(self.owner_of(number), slot, -1);
+        self.edit(number, |s| {
+            s.with_status(Status::Remnant).with_dirty(false).with_established(usable).with_hits(0)
+        });
+        self.adjust(self.segment_of(number), |s| {
+            s.live -= 1;
+            if slot.dirty() {
+                s.dirty -= 1;
+                s.cleaned_since = true;
+            }
+            if usable {
+                s.free += 1;
+            } else {
+                s.pending += 1;
+            }
+        });
+    }
+
+    /// Marks a live slot whose data is damaged: nothing of it may be read, nor read from elsewhere.
+    pub fn poison(&mut self, number: SlotNo) {
+        self.edit(number, |s| s.with_poisoned(true).with_mask(0));
+    }
+
+    /// A slot that batch `seq` superseded is the newest again: the batch failed.
+    pub fn revive(&mut self, seq: u64) {
+        let failed: Vec<SlotNo> = self.retained.iter().filter(|r| r.0 == seq).map(|r| r.1).collect();
+        self.retained.retain(|r| r.0 != seq);
+        for number in failed {
+            let slot = self.slot(number);
+            if slot.status() != Status::Retained {
+                continue;
+            }
+            self.edit(number, |s| s.with_status(Status::Live));
+            self.count_live(self.owner_of(number), slot, 1);
+            self.adjust(self.segment_of(number), |s| {
+                s.retained -= 1;
+                s.live += 1;
+                s.dirty += u8::from(slot.dirty());
+            });
+            if slot.mirror() {
+                let primary = self.lookup(self.owner_of(number), slot.block());
+                match primary.filter(|(_, p)| p.seq() == slot.seq()) {
+                    Some((primary, _)) => {
+                        self.mirrors.insert(primary, number);
+                    }
+                    None => self.promote(number),
+                }
+            }
+        }
+    }
+
+    /// Makes a second copy the first one.
+    fn promote(&mut self, mirror: SlotNo) {
+        let slot = self.slot(mirror);
+        self.count_live(self.owner_of(mirror), slot, -1);
+        self.edit(mirror, |s| s.with_mirror(false));
+        self.count_live(self.owner_of(mirror), self.slot(mirror), 1);
+    }
+
+    /// The second copy of a slot, promoted to be the first; the slot itself is dropped.
+    pub fn fail_over(&mut self, primary: SlotNo) -> Option<SlotNo> {
+        let mirror = self.mirrors.remove(&primary)?;
+        self.drop_live(primary, false);
+        self.promote(mirror);
+        Some(mirror)
+    }
+
+    /// All commits up to `seq` are durable.
+    pub fn flushed(&mut self, seq: u64) {
+        assert!(seq >= self.flushed_seq);
+        self.flushed_seq = seq;
+        while let Some((page_seq, segment)) = self.written_pages.front().copied() {
+            if page_seq > seq {
+                break;
+            }
+            self.written_pages.pop_front();
+            self.page_flushed(segment);
+        }
+        while let Some((newer, number)) = self.retained.front().copied() {
+            if newer > seq {
+                break;
+            }
+            self.retained.pop_front();
+            self.release(number);
+        }
+    }
+
+    /// Whether any page written is not durable yet.
+    pub fn unflushed_pages(&self) -> usize {
+        self.written_pages.len()
+    }
+
+    fn remember(&mut self, disk: DiskNo, block: BlockNo) {
+        let hash = hash(disk, block);
+        let segments = &self.disks[disk.0 as usize].segments;
+        if !segments.is_empty() {
+            let chunk = segments[ghost::chunk_of(hash, segments.len())];
+            self.ghosts[chunk as usize].insert(hash);
+        }
+    }
+
+    /// Whether the block was evicted on probation lately. It is forgotten by being asked for.
+    pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
+        let hash = hash(disk, block);
+        let segments = &self.disks[disk.0 as usize].segments;
+        if segments.is_empty() {
+            return false;
+        }
+        let chunk = segments[ghost::chunk_of(hash, segments.len())];
+        self.ghosts[chunk as usize].take(hash)
+    }
+
+    /// Bytes of memory that the store takes.
+    pub fn bytes(&self) -> usize {
+        let per_disk: usize = self
+            .disks
+            .iter()
+            .map(|d| size_of::<DiskSpace>() + d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4)
+            .sum();
+        self.slots.capacity() * size_of::<Slot>()
+            + self.index.bytes()
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.ghosts.capacity() * size_of::<GhostChunk>()
+            + per_disk
+            + self.mirrors.capacity() * 9
+            + self.retained.capacity() * 16
+            + self.written_pages.capacity() * 16
+    }
+
+    /// Recounts everything and compares. For tests; slow.
+    ///
+    /// # Panics
+    /// When a count is wrong.
+    pub fn check(&self) {
+        let mut entries = 0;
+        let mut live = vec![(0u64, 0u64, 0u64, 0u64); self.disks.len()];
+        for (at, segment) in self.segments.iter().enumerate() {
+            let mut seen = (0u8, 0u8, 0u8, 0u8, 0u8);
+            for number in self.slots_of(at as u32) {
+                let slot = self.slot(number);
+                match slot.status() {
+                    Status::Blank => seen.3 += 1,
+                    Status::Live => {
+                        seen.0 += 1;
+                        seen.1 += u8::from(slot.dirty());
+                        let disk = &mut live[segment.owner as usize];
+                        if slot.mirror() {
+                            disk.3 += 1;
+                        } else {
+                            disk.0 += 1;
+                            disk.1 += u64::from(!slot.established());
+                            disk.2 += u64::from(slot.dirty());
+                        }
+                    }
+                    Status::Retained => seen.2 += 1,
+                    Status::Remnant if slot.established() => seen.3 += 1,
+                    Status::Remnant => seen.4 += 1,
+                }
+                entries += usize::from(slot.status() != Status::Blank);
+            }
+            let counted = (segment.live, segment.dirty, segment.retained, segment.free, segment.pending);
+            assert!(segment.state == SegmentState::Dead || seen == counted, "segment {at}: {seen:?} {counted:?}");
+        }
+        assert_eq!(entries, self.index.len());
+        for (disk, seen) in self.disks.iter().zip(live) {
+            assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Metadata pages: what is listed, and what a page's durability changes.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use super::segment::{Segment, SegmentState};
+use super::slot::{ENTRY_BYTES, Slot, Status};
+use super::{SlotNo, Store, hash};
+use crate::bugs::{Bug, planted};
+use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
+use crate::format::page::NO_OWNER;
+
+/// Segments looked into for the one page that is best to write.
+const MOST_LOOKED_INTO: u32 = 16;
+
+/// The entries of a page.
+pub type PageContent = [u8; ENTRY_BYTES * SLOTS_PER_SEGMENT as usize];
+
+/// Where a composed page goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageWrite {
+    /// The device.
+    pub device: DeviceNo,
+    /// Byte offset on the device.
+    pub offset_bytes: u64,
+    /// Generation of the page.
+    pub generation: u64,
+    /// The disk that owns the segment.
+    pub owner: u16,
+}
+
+impl Store {
+    /// May a remnant be left out of its segment's next page? Not while an older entry of its block is
+    /// listed elsewhere: that one would be believed.
+    fn may_omit(&self, number: SlotNo) -> bool {
+        let slot = self.slot(number);
+        let mut older = false;
+        self.entries(self.owner_of(number), slot.block(), |other, entry| {
+            older |= entry.seq() < slot.seq() && self.segment_of(other) != self.segment_of(number);
+        });
+        !older || planted(Bug::OmitNewestFirst)
+    }
+
+    /// Composes a segment's next page as of now. Until `page_written` no other page of it may be composed.
+    pub fn compose_page(&mut self, segment: u32, seq: u64, content: &mut PageContent) -> PageWrite {
+        let mut kept = false;
+        for (number, entry) in self.slots_of(segment).zip(content.chunks_exact_mut(ENTRY_BYTES)) {
+            let slot = self.slot(number);
+            let listed = match slot.status() {
+                Status::Blank => None,
+                Status::Live => Some(slot),
+                Status::Retained => {
+                    kept = true;
+                    Some(slot)
+                }
+                Status::Remnant => {
+                    let omit = self.may_omit(number);
+                    kept |= !omit;
+                    self.edit(number, |s| s.with_hits(u8::from(omit)));
+                    (!omit).then_some(slot.with_dirty(false))
+                }
+            };
+            entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], Slot::encode));
+        }
+        let (free, ready) = {
+            let s = &mut self.segments[segment as usize];
+            assert!(!s.page_writing);
+            s.generation += 1;
+            (s.page_seq, s.page_writing, s.cleaned_since, s.stale) = (seq, true, false, kept && s.stale);
+            (s.free, s.clone())
+        };
+        if ready.state != SegmentState::Free {
+            self.relist(segment, free);
+        }
+        PageWrite {
+            device: DeviceNo(ready.device),
+            offset_bytes: geometry::metadata_bytes(ready.on_device, ready.generation),
+            generation: ready.generation,
+            owner: ready.owner,
+        }
+    }
+
+    /// The page that was composed has reached the device, durably or not.
+    pub fn page_written(&mut self, segment: u32) {
+        let s = &mut self.segments[segment as usize];
+        if s.state == SegmentState::Dead {
+            return;
+        }
+        assert!(s.page_writing);
+        s.page_writing = false;
+        let seq = s.page_seq;
+        let behind = self.written_pages.iter().rev().take_while(|page| page.0 > seq).count();
+        self.written_pages.insert(self.written_pages.len() - behind, (seq, segment));
+        if planted(Bug::TwoUnflushedPages) {
+            let free = self.segments[segment as usize].free;
+            self.relist(segment, free);
+        }
+    }
+
+    /// The page last written is durable.
+    pub(super) fn page_flushed(&mut self, segment: u32) {
+        let Segment { state, cleaned_since, page_writing, .. } = self.segments[segment as usize];
+        if matches!(state, SegmentState::Dead | SegmentState::Free) || page_writing {
+            return;
+        }
+        let disk = DiskNo(self.segments[segment as usize].owner);
+        let (mut blanked, mut unusable) = (0u8, 0u8);
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() == Status::Remnant && slot.hits() != 0 {
+                self.index.remove(hash(disk, slot.block()), number);
+                self.edit(number, |_| Slot::default());
+                blanked += 1;
+                unusable += u8::from(!slot.established());
+            } else if !cleaned_since {
+                self.edit(number, |s| s.with_durable_dirty(s.dirty()));
+            }
+        }
+        let before = self.segments[segment as usize].free;
+        if blanked > 0 {
+            self.adjust(segment, |s| {
+                s.pending -= unusable;
+                s.free += unusable;
+            });
+        }
+        if self.segments[segment as usize].free == before {
+            self.relist(segment, before);
+        }
+        if state == SegmentState::Leaving {
+            self.try_free(segment);
+        }
+    }
+
+    /// How many slots a segment's next page would free.
+    fn would_free(&self, segment: u32) -> u32 {
+        let frees = |number: SlotNo| {
+            let slot = self.slot(number);
+            slot.status() == Status::Remnant && !slot.established() && slot.hits() == 0 && self.may_omit(number)
+        };
+        self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
+    }
+
+    /// Whether a segment's next page would list less than the last.
+    pub fn can_shrink(&self, segment: u32) -> bool {
+        let shrinks = |number: SlotNo| {
+            let slot = self.slot(number);
+            slot.status() == Status::Remnant && slot.hits() == 0 && self.may_omit(number)
+        };
+        self.slots_of(segment).any(shrinks)
+    }
+
+    /// The segment whose page must be written next so that this one can list less: itself, or the holder of
+    /// an older entry that keeps its remnants listed.
+    pub fn first_to_shrink(&self, segment: u32) -> Option<u32> {
+        let mut target = segment;
+        while !self.can_shrink(target) {
+            target = self.oldest_blocker(target)?;
+        }
+        Some(target)
+    }
+
+    /// Where the oldest of all entries is that keep remnants of a segment listed, if that is a remnant and no
+    /// flush is all it needs. Following it comes to an end: each step leads to an older entry.
+    fn oldest_blocker(&self, segment: u32) -> Option<u32> {
+        let disk = DiskNo(self.segments[segment as usize].owner);
+        let mut oldest: Option<(u64, u32, bool)> = None;
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() != Status::Remnant || slot.hits() != 0 {
+                continue;
+            }
+            self.entries(disk, slot.block(), |other, entry| {
+                let elsewhere = self.segment_of(other) != segment;
+                let blocks = entry.seq() < slot.seq() && elsewhere;
+                if blocks && oldest.is_none_or(|o| entry.seq() < o.0) {
+                    let listed_on = entry.status() == Status::Remnant && entry.hits() == 0;
+                    oldest = Some((entry.seq(), self.segment_of(other), listed_on));
+                }
+            });
+        }
+        oldest.filter(|o| o.2).map(|o| o.1)
+    }
+
+    /// Segments elsewhere that list older entries of blocks whose newest entry is on a device.
+    pub fn overtaken_elsewhere(&self, device: DeviceNo) -> Vec<u32> {
+        let mut found = Vec::new();
+        for (at, segment) in self.segments.iter().enumerate() {
+            if segment.device != device.0 || segment.owner == NO_OWNER {
+                continue;
+            }
+            for number in self.slots_of(at as u32) {
+                let slot = self.slot(number);
+                if slot.status() != Status::Remnant {
+                    continue;
+                }
+                self.entries(DiskNo(segment.owner), slot.block(), |other, entry| {
+                    let other = self.segment_of(other);
+                    let elsewhere = self.segments[other as usize].device != device.0;
+                    if entry.seq() <= slot.seq() && elsewhere && !found.contains(&other) {
+                        found.push(other);
+                    }
+                });
+            }
+        }
+        found
+    }
+
+    /// The disk's segment whose next page frees most slots, among some tried in turn; it is ready.
+    pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<u32> {
+        let count = self.disks[disk.0 as usize].segments.len();
+        let mut best: Option<(u32, u32)> = None;
+        let mut blocked = None;
+        let mut looked_into = 0;
+        for _ in 0..count {
+            let space = &mut self.disks[disk.0 as usize];
+            space.rewrite_hand = (space.rewrite_hand + 1) % count;
+            let number = space.segments[space.rewrite_hand];
+            let segment = &self.segments[number as usize];
+            if segment.pending == 0 || !segment.page_ready(self.flushed_seq) {
+                continue;
+            }
+            let frees = self.would_free(number);
+            if frees > best.map_or(0, |b| b.0) {
+                best = Some((frees, number));
+            }
+            blocked = Some(number);
+            looked_into += 1;
+            if looked_into == MOST_LOOKED_INTO {
+                break;
+            }
+        }
+        let target = best.map(|b| b.1).or_else(|| self.first_to_shrink(blocked?));
+        target.filter(|t| self.segments[*t as usize].page_ready(self.flushed_seq))
+    }
+}

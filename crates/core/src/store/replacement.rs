@@ -1,0 +1,101 @@
+//! The two hands: which blocks of a disk make room. S3-FIFO's idea without its copying.
+//!
+//! New blocks are on probation. The *probation hand* follows the order in which segments were filled and
+//! comes to a batch when more than a tenth of the disk's blocks are on probation: blocks that were not hit
+//! by then are evicted where they lie and remembered in the ghost list; those that were hit are
+//! established. A block that is remembered when it comes back is established at once. While probation is
+//! within its tenth, the *main hand* sweeps the established blocks like a clock with counters of 0 to 3.
+//!
+//! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4, with the
+//! queues replaced by the segments they would have been copied between.
+
+use haversack_model::DiskNo;
+
+use super::slot::{SlotNo, Status};
+use super::{Store, segment::SegmentState};
+
+/// Share of a disk's blocks that may be on probation: one in so many.
+const PROBATION_SHARE: u64 = 10;
+
+impl Store {
+    /// Notes that commit `seq` put blocks on probation into `segment`.
+    pub fn note_filled(&mut self, disk: DiskNo, segment: u32, seq: u64) {
+        self.disks[disk.0 as usize].filled.push_back((segment, seq));
+    }
+
+    /// Evicts blocks of the disk until `wanted` slots are free. Gives up when a whole round of the main
+    /// hand found nothing to evict: what is left is dirty or too new.
+    pub fn make_room(&mut self, disk: DiskNo, wanted: u64) {
+        let mut fruitless = 0;
+        while self.disks[disk.0 as usize].free < wanted {
+            let space = &self.disks[disk.0 as usize];
+            // A hit block needs as many rounds as it has hits, and then one.
+            if fruitless > 5 * space.segments.len() {
+                break;
+            }
+            let probation_first = space.probation * PROBATION_SHARE > space.live;
+            let evicted = match probation_first.then(|| self.probation_hand(disk)).flatten() {
+                Some(evicted) => evicted,
+                None => self.main_hand(disk),
+            };
+            fruitless = if evicted > 0 { 0 } else { fruitless + 1 };
+        }
+    }
+
+    /// Moves the probation hand over the oldest batch. `None` when there is none.
+    fn probation_hand(&mut self, disk: DiskNo) -> Option<u32> {
+        let (segment, seq) = self.disks[disk.0 as usize].filled.pop_front()?;
+        let (owner, state) = {
+            let s = &self.segments[segment as usize];
+            (s.owner, s.state)
+        };
+        let mut evicted = 0;
+        if owner != disk.0 || state != SegmentState::Owned {
+            return Some(0);
+        }
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() != Status::Live || slot.established() || slot.seq() != seq || slot.mirror() {
+                continue;
+            }
+            if slot.hits() == 0 && !slot.dirty() {
+                self.evict(number);
+                evicted += 1;
+            } else {
+                self.establish(disk, number);
+            }
+        }
+        Some(evicted)
+    }
+
+    fn establish(&mut self, disk: DiskNo, number: SlotNo) {
+        self.edit(number, |s| s.with_established(true).with_hits(0));
+        self.disks[disk.0 as usize].probation -= 1;
+    }
+
+    /// Moves the main hand over one segment.
+    fn main_hand(&mut self, disk: DiskNo) -> u32 {
+        let space = &mut self.disks[disk.0 as usize];
+        if space.segments.is_empty() {
+            return 0;
+        }
+        space.hand = (space.hand + 1) % space.segments.len();
+        let segment = space.segments[space.hand];
+        // With hardly anything established, probation must give after all.
+        let all = space.probation * 2 > space.live && space.filled.is_empty();
+        let mut evicted = 0;
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() != Status::Live || slot.dirty() || slot.mirror() || !(slot.established() || all) {
+                continue;
+            }
+            if slot.hits() > 0 {
+                self.edit(number, |s| s.with_hits(slot.hits() - 1));
+            } else {
+                self.evict(number);
+                evicted += 1;
+            }
+        }
+        evicted
+    }
+}

@@ -1,0 +1,168 @@
+//! A segment's bookkeeping, and the lists that find the segment with the most free slots.
+
+use haversack_model::Micros;
+
+use crate::format::geometry::SLOTS_PER_SEGMENT;
+use crate::format::page::NO_OWNER;
+
+/// No segment.
+pub const NONE: u32 = u32::MAX;
+
+/// What a segment is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentState {
+    /// Belongs to no disk and holds nothing.
+    Free,
+    /// Belongs to a disk.
+    Owned,
+    /// Is being emptied, to be free.
+    Leaving,
+    /// Its device is gone.
+    Dead,
+}
+
+/// A segment of a cache device. The counts are of its slots.
+#[derive(Clone)]
+pub struct Segment {
+    /// What it is doing.
+    pub state: SegmentState,
+    /// The disk that owns it, or `NO_OWNER`.
+    pub owner: u16,
+    /// The device it is on.
+    pub device: u8,
+    /// Its place on the device.
+    pub on_device: u32,
+    /// Generation of the last metadata page written.
+    pub generation: u64,
+    /// Sequence number of the last metadata page written.
+    pub page_seq: u64,
+    /// A metadata page is on its way to the device.
+    pub page_writing: bool,
+    /// Since the last page was composed, some slot stopped being dirty.
+    pub cleaned_since: bool,
+    /// A durable page may list content that the origin has overtaken.
+    pub stale: bool,
+    /// When its oldest dirty slot became dirty, as far as is known.
+    pub dirty_since_us: Micros,
+    /// Live slots.
+    pub live: u8,
+    /// Live slots that are dirty.
+    pub dirty: u8,
+    /// Retained slots.
+    pub retained: u8,
+    /// Slots that a batch may use.
+    pub free: u8,
+    /// Remnants that a batch may not use yet.
+    pub pending: u8,
+    /// Place in the owner's list of segments.
+    pub place: u32,
+    listed: bool,
+    previous: u32,
+    next: u32,
+}
+
+impl Segment {
+    /// A free segment.
+    pub fn new(device: u8, on_device: u32) -> Segment {
+        Segment {
+            state: SegmentState::Free,
+            owner: NO_OWNER,
+            device,
+            on_device,
+            generation: 1,
+            page_seq: 0,
+            page_writing: false,
+            cleaned_since: false,
+            stale: false,
+            dirty_since_us: 0,
+            live: 0,
+            dirty: 0,
+            retained: 0,
+            free: SLOTS_PER_SEGMENT as u8,
+            pending: 0,
+            place: 0,
+            listed: false,
+            previous: NONE,
+            next: NONE,
+        }
+    }
+
+    /// May its metadata page be written now? Only one page of the pair may be unflushed.
+    pub fn page_ready(&self, flushed_seq: u64) -> bool {
+        !self.page_writing && self.page_seq <= flushed_seq
+    }
+}
+
+/// A disk's segments that may take a batch, by their number of free slots.
+pub struct FreeLists {
+    heads: Vec<u32>,
+    occupied: [u64; 4],
+}
+
+impl Default for FreeLists {
+    fn default() -> Self {
+        FreeLists { heads: vec![NONE; SLOTS_PER_SEGMENT as usize + 1], occupied: [0; 4] }
+    }
+}
+
+impl FreeLists {
+    /// Puts a segment where its free count says, or takes it out when it may not take a batch.
+    pub fn place(&mut self, segments: &mut [Segment], number: u32, was_free: u8, eligible: bool) {
+        if segments[number as usize].listed {
+            self.unlink(segments, number, was_free);
+        }
+        let segment = &segments[number as usize];
+        if eligible && segment.free > 0 {
+            self.link(segments, number);
+        }
+    }
+
+    fn link(&mut self, segments: &mut [Segment], number: u32) {
+        let free = segments[number as usize].free as usize;
+        let head = self.heads[free];
+        if head != NONE {
+            segments[head as usize].previous = number;
+        }
+        let segment = &mut segments[number as usize];
+        (segment.listed, segment.previous, segment.next) = (true, NONE, head);
+        self.heads[free] = number;
+        self.occupied[free / 64] |= 1 << (free % 64);
+    }
+
+    fn unlink(&mut self, segments: &mut [Segment], number: u32, free: u8) {
+        let free = free as usize;
+        let (previous, next) = (segments[number as usize].previous, segments[number as usize].next);
+        if previous == NONE {
+            self.heads[free] = next;
+            if next == NONE {
+                self.occupied[free / 64] &= !(1 << (free % 64));
+            }
+        } else {
+            segments[previous as usize].next = next;
+        }
+        if next != NONE {
+            segments[next as usize].previous = previous;
+        }
+        segments[number as usize].listed = false;
+    }
+
+    /// Segments from the most free slots down.
+    pub fn most_free<'a>(&'a self, segments: &'a [Segment]) -> impl Iterator<Item = u32> + 'a {
+        (0..4).rev().flat_map(move |word| {
+            let mut bits = self.occupied[word];
+            std::iter::from_fn(move || {
+                let bit = bits.checked_ilog2()?;
+                bits &= !(1 << bit);
+                Some(word * 64 + bit as usize)
+            })
+        })
+        .flat_map(move |free| {
+            let mut at = self.heads[free];
+            std::iter::from_fn(move || {
+                let number = at;
+                at = segments.get(number as usize)?.next;
+                Some(number)
+            })
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! Segments change hands: disks get them from the free ones, give them up, lose them with a device.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use super::segment::SegmentState;
+use super::slot::{Slot, SlotNo, Status};
+use super::{Store, hash};
+use crate::format::geometry::SLOTS_PER_SEGMENT;
+use crate::format::page::NO_OWNER;
+
+impl Store {
+    /// Devices that new blocks may go to.
+    pub fn usable_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
+        let usable = |d: &super::DeviceSpace| d.alive && !d.draining;
+        self.devices
+            .iter()
+            .enumerate()
+            .filter(move |(_, d)| d.as_ref().is_some_and(usable))
+            .map(|(at, _)| DeviceNo(at as u8))
+    }
+
+    /// Whether a segment is free on any usable device but `other_than`.
+    pub fn free_segments(&self, other_than: Option<DeviceNo>) -> usize {
+        self.usable_devices()
+            .filter(|d| Some(*d) != other_than)
+            .map(|d| self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len()))
+            .sum()
+    }
+
+    /// Gives a disk a free segment, from the device with most of them.
+    pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+        let device = self
+            .usable_devices()
+            .filter(|d| Some(*d) != other_than)
+            .max_by_key(|d| {
+                let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
+                (free, std::cmp::Reverse(d.0))
+            })?;
+        let number = self.devices[device.0 as usize].as_mut()?.free_segments.pop()?;
+        self.own(number, disk);
+        let free = self.segments[number as usize].free;
+        self.disks[disk.0 as usize].free += u64::from(free);
+        self.relist(number, 0);
+        Some(number)
+    }
+
+    pub(crate) fn own(&mut self, number: u32, disk: DiskNo) {
+        let space = &mut self.disks[disk.0 as usize];
+        let segment = &mut self.segments[number as usize];
+        (segment.state, segment.owner, segment.place) = (SegmentState::Owned, disk.0, space.segments.len() as u32);
+        space.segments.push(number);
+        self.ghosts[number as usize] = super::GhostChunk::default();
+    }
+
+    /// The disk's coldest segment that it could give up, among some from the main hand on.
+    pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+        let space = &self.disks[disk.0 as usize];
+        let count = space.segments.len();
+        (1..=count)
+            .map(|step| space.segments[(space.hand + step) % count])
+            .filter(|number| {
+                let s = &self.segments[*number as usize];
+                s.state == SegmentState::Owned && Some(DeviceNo(s.device)) != other_than && s.dirty == 0 && s.retained == 0 && !s.page_writing
+                    && !self.slots_of(*number).any(|n| self.slot(n).mirror() && self.slot(n).status() == Status::Live)
+            })
+            .take(8)
+            .min_by_key(|number| {
+                let worth = |n: SlotNo| {
+                    let slot = self.slot(n);
+                    if slot.status() == Status::Live { 1 + u32::from(slot.hits()) } else { 0 }
+                };
+                self.slots_of(*number).map(worth).sum::<u32>()
+            })
+    }
+
+    /// Starts to empty a segment that holds nothing dirty. It is free once its pages list nothing.
+    pub fn give_up(&mut self, number: u32) {
+        let free = self.segments[number as usize].free;
+        self.segments[number as usize].state = SegmentState::Leaving;
+        self.relist(number, free);
+        for slot in self.slots_of(number) {
+            if self.slot(slot).status() == Status::Live {
+                self.evict(slot);
+            }
+        }
+        self.try_free(number);
+    }
+
+    /// Frees a leaving segment whose durable page lists nothing.
+    pub(super) fn try_free(&mut self, number: u32) {
+        let s = &self.segments[number as usize];
+        let blank = self.slots_of(number).all(|n| self.slot(n).status() == Status::Blank);
+        if s.state != SegmentState::Leaving || !blank || !s.page_ready(self.flushed_seq) {
+            return;
+        }
+        let (owner, device, place, free) = (s.owner, s.device, s.place, s.free);
+        let disk = &mut self.disks[owner as usize];
+        disk.free -= u64::from(free);
+        Self::unplace(&mut disk.segments, &mut self.segments, place);
+        let s = &mut self.segments[number as usize];
+        (s.state, s.owner, s.stale) = (SegmentState::Free, NO_OWNER, false);
+        if let Some(device) = self.devices[device as usize].as_mut() {
+            device.free_segments.push(number);
+        }
+    }
+
+    fn unplace(list: &mut Vec<u32>, segments: &mut [super::Segment], place: u32) {
+        list.swap_remove(place as usize);
+        if let Some(moved) = list.get(place as usize) {
+            segments[*moved as usize].place = place;
+        }
+    }
+
+    /// Forgets all that is on a device. Dirty blocks with a second copy elsewhere go on with that.
+    /// `lost` gets each dirty block that had none.
+    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Slot)) {
+        let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
+        space.alive = false;
+        space.free_segments.clear();
+        let range = space.first_segment..space.first_segment + space.segments;
+        for number in range.clone() {
+            let owner = self.segments[number as usize].owner;
+            if owner == NO_OWNER {
+                self.segments[number as usize].state = SegmentState::Dead;
+                continue;
+            }
+            for slot_no in self.slots_of(number) {
+                let slot = self.slot(slot_no);
+                if slot.status() == Status::Live && !slot.mirror() {
+                    if self.fail_over(slot_no).is_none() {
+                        if slot.dirty() {
+                            lost(DiskNo(owner), slot);
+                        }
+                        self.drop_live(slot_no, false);
+                    }
+                } else if slot.status() == Status::Live {
+                    if let Some((primary, _)) = self.lookup(DiskNo(owner), slot.block()) {
+                        self.mirrors.remove(&primary);
+                    }
+                    self.drop_live(slot_no, false);
+                }
+            }
+        }
+        self.retained.retain(|r| !range.contains(&(r.1.0 / SLOTS_PER_SEGMENT)));
+        self.written_pages.retain(|p| !range.contains(&p.1));
+        for number in range {
+            self.bury(number);
+        }
+    }
+
+    fn bury(&mut self, number: u32) {
+        let owner = self.segments[number as usize].owner;
+        if owner == NO_OWNER {
+            return;
+        }
+        for slot_no in self.slots_of(number) {
+            let slot = self.slot(slot_no);
+            if slot.status() != Status::Blank {
+                self.index.remove(hash(DiskNo(owner), slot.block()), slot_no);
+                self.edit(slot_no, |_| Slot::default());
+            }
+        }
+        self.adjust(number, |s| {
+            (s.live, s.dirty, s.retained, s.free, s.pending) = (0, 0, 0, 0, 0);
+        });
+        let place = self.segments[number as usize].place;
+        Self::unplace(&mut self.disks[owner as usize].segments, &mut self.segments, place);
+        let s = &mut self.segments[number as usize];
+        (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
+    }
+
+    /// Picks up to `wanted` slots of a segment that a batch may write. Remnants that turn out to be of use
+    /// to recovery are put aside.
+    pub fn pick_slots(&mut self, segment: u32, wanted: usize, picked: &mut Vec<SlotNo>) {
+        let disk = DiskNo(self.segments[segment as usize].owner);
+        for number in self.slots_of(segment) {
+            if picked.len() == wanted {
+                break;
+            }
+            let slot = self.slot(number);
+            match slot.status() {
+                Status::Blank => picked.push(number),
+                Status::Remnant if slot.established() => {
+                    let mut entries = 0;
+                    self.entries(disk, slot.block(), |_, _| entries += 1);
+                    if entries == 1 || crate::bugs::planted(crate::bugs::Bug::ReuseSlotTooEarly) {
+                        picked.push(number);
+                    } else {
+                        self.edit(number, |s| s.with_established(false));
+                        self.adjust(segment, |s| {
+                            s.free -= 1;
+                            s.pending += 1;
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.
+    pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+        self.disks[disk.0 as usize]
+            .free_lists
+            .most_free(&self.segments)
+            .find(|number| Some(DeviceNo(self.segments[*number as usize].device)) != other_than)
+    }
+
+    /// Nothing new goes to the device from now on.
+    pub fn drain_device(&mut self, device: DeviceNo) {
+        let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
+        space.draining = true;
+        for number in space.first_segment..space.first_segment + space.segments {
+            let s = &self.segments[number as usize];
+            if s.owner != NO_OWNER {
+                let free = s.free;
+                self.relist(number, free);
+            }
+        }
+    }
+
+    /// The end of the disk is now inside the block: sectors beyond leave the slot.
+    pub fn trim(&mut self, number: SlotNo, inside: u8) {
+        let segment = self.segment_of(number);
+        self.segments[segment as usize].stale = true;
+        self.edit(number, |s| s.with_mask(s.mask() & inside));
+    }
+
+    /// Adopts an entry that recovery found. The segment's owner is known.
+    pub(crate) fn adopt(&mut self, number: SlotNo, slot: Slot) {
+        let (segment, disk) = (self.segment_of(number), self.owner_of(number));
+        assert_eq!(self.slot(number).status(), Status::Blank);
+        self.slots[number.0 as usize] = slot;
+        self.index.insert(hash(disk, slot.block()), number);
+        let live = slot.status() == Status::Live;
+        self.adjust(segment, |s| {
+            s.free -= 1;
+            if live {
+                s.live += 1;
+                s.dirty += u8::from(slot.dirty());
+            } else {
+                s.pending += 1;
+            }
+        });
+        if live {
+            self.count_live(disk, slot, 1);
+        }
+    }
+
+    /// A segment that recovery found to belong to a disk, all blank as yet.
+    pub(crate) fn adopt_segment(&mut self, number: u32, disk: DiskNo) {
+        self.own(number, disk);
+        let free = self.segments[number as usize].free;
+        self.disks[disk.0 as usize].free += u64::from(free);
+        self.relist(number, 0);
+    }
+
+    /// A live entry that recovery found turned out to be overtaken.
+    pub(crate) fn demote(&mut self, number: SlotNo) {
+        if let Some(mirror) = self.mirrors.remove(&number) {
+            self.drop_live(mirror, false);
+        }
+        self.drop_live(number, false);
+    }
+
+    /// After recovery has given segments to disks: the others are free.
+    pub(crate) fn collect_free_segments(&mut self) {
+        for device in self.devices.iter_mut().flatten() {
+            let range = device.first_segment..device.first_segment + device.segments;
+            let free = |s: &u32| self.segments[*s as usize].state == SegmentState::Free;
+            device.free_segments = if device.alive { range.rev().filter(free).collect() } else { Vec::new() };
+        }
+    }
+}

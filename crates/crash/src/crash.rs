@@ -1,0 +1,291 @@
+//! Crashes and what follows: what lands, opening the pool again (with more crashes in it), attaching.
+
+use haversack_core::{Core, OpenOptions, PoolError};
+
+use crate::device::Payload;
+use crate::media::FakeMedia;
+use crate::memory::SimMemory;
+use crate::run::tell;
+use crate::world::{CrashKind, Flow, Life, Stop, What, World, violation};
+
+impl World {
+    /// Creates the conditions of the first start: opens the pool and attaches all disks.
+    pub fn first_open(&mut self) -> Flow {
+        let memory = self.fresh_memory();
+        self.open(memory, 0)?;
+        for disk in 0..self.disks.len() {
+            self.attach(disk)?;
+        }
+        Ok(())
+    }
+
+    /// The crash happens, the pool is opened again, the disks are attached. Crashes on the way are part of it.
+    pub fn crash_and_recover(&mut self, mut kind: CrashKind) -> Flow {
+        loop {
+            let memory = self.crash(kind);
+            self.damage();
+            let nested = if self.rng.one_in(4) {
+                self.rng.range(1, 3)
+            } else {
+                0
+            };
+            self.open(memory, nested)?;
+            if self.rng.one_in(8) {
+                let (ios, next) = (
+                    self.rng.below(30),
+                    self.rng.pick(&[CrashKind::Kill, CrashKind::Power]),
+                );
+                self.crash_after(ios, next);
+            }
+            match self.attach_all() {
+                Err(Stop::Crash(next)) => kind = next,
+                other => {
+                    self.trigger = None;
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// Stops cleanly, forgets the memory and starts again.
+    pub fn restart(&mut self) -> Flow {
+        self.shutdown()?;
+        self.core = None;
+        self.clear_flights();
+        self.oracle.crash(false);
+        for disk in &mut self.disks {
+            disk.busy = false;
+            if disk.life != Life::Released {
+                disk.life = Life::Detached;
+            }
+        }
+        self.jobs.clear();
+        let memory = self.fresh_memory();
+        self.open(memory, 0)?;
+        self.attach_all()
+    }
+
+    fn attach_all(&mut self) -> Flow {
+        for disk in 0..self.disks.len() {
+            match self.disks[disk].life {
+                Life::Detached => self.attach(disk)?,
+                Life::Released if self.rng.one_in(2) => self.regain(disk)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_flights(&mut self) {
+        self.flights.clear();
+        self.free_flights.clear();
+        self.due.clear();
+        self.requests.clear();
+        self.pending = 0;
+        self.idle_wakeups = 0;
+        self.stopping = false;
+    }
+
+    /// The process or the power is gone; the answer is what the memory holds.
+    fn crash(&mut self, kind: CrashKind) -> SimMemory {
+        tell(|| format!("{:>10} {kind:?}", self.now));
+        let tear = self.tear();
+        let mut flights: Vec<_> = std::mem::take(&mut self.flights)
+            .into_iter()
+            .flatten()
+            .collect();
+        self.rng.shuffle(&mut flights);
+        for flight in flights {
+            match flight.what {
+                What::DeviceWrite { device, sector } if !self.devices[device].store.gone => {
+                    let payload = Payload::Bytes(self.gather(&flight.pieces));
+                    self.devices[device]
+                        .store
+                        .write_torn(sector, payload, tear, &mut self.rng);
+                }
+                What::OriginWrite { disk, sector, .. } => {
+                    let payload = Payload::Bytes(self.gather(&flight.pieces));
+                    self.disks[disk]
+                        .origin
+                        .write_torn(sector, payload, tear, &mut self.rng);
+                }
+                What::OriginZero {
+                    disk,
+                    sector,
+                    sectors,
+                } => {
+                    let payload = Payload::Zeroes(sectors);
+                    self.disks[disk]
+                        .origin
+                        .write_torn(sector, payload, tear, &mut self.rng);
+                }
+                _ => {}
+            }
+        }
+        self.clear_flights();
+        self.trigger = None;
+        self.jobs.clear();
+        for disk in &mut self.disks {
+            disk.busy = false;
+            disk.life = match disk.life {
+                Life::Releasing => Life::Releasing,
+                Life::Released => Life::Released,
+                _ if disk.origin_forbidden && disk.life == Life::Leaving => Life::Released,
+                _ => Life::Detached,
+            };
+        }
+        let memory = self.core.take().map(Core::into_memory);
+        self.oracle.crash(kind == CrashKind::Power);
+        self.end_of_memory(kind, memory)
+    }
+
+    fn end_of_memory(&mut self, kind: CrashKind, memory: Option<SimMemory>) -> SimMemory {
+        let tear = self.tear();
+        match (kind, memory) {
+            (CrashKind::Kill, Some(mut memory)) => {
+                self.counts.kills += 1;
+                memory.kill(self.torn_store, &mut self.rng);
+                memory
+            }
+            _ => {
+                self.counts.cuts += 1;
+                for device in &mut self.devices {
+                    device.store.power_cut(tear, &mut self.rng);
+                }
+                for disk in &mut self.disks {
+                    if self.rng.one_in(4) {
+                        disk.origin.settle();
+                    } else {
+                        disk.origin.power_cut(tear, &mut self.rng);
+                    }
+                }
+                self.fresh_memory()
+            }
+        }
+    }
+
+    /// While the host is down, the device at risk may rot or disappear.
+    fn damage(&mut self) {
+        let faults = self.plan.faults;
+        if faults.rot && self.rng.one_in(3) {
+            self.rot();
+        }
+        if faults.loss && self.rng.one_in(12) && !self.devices[0].store.gone {
+            self.note_device_fault();
+            self.devices[0].store.gone = true;
+        }
+    }
+
+    /// Some sectors of the device at risk go bad.
+    pub(crate) fn rot(&mut self) {
+        self.note_device_fault();
+        for _ in 0..self.rng.skewed(64) {
+            self.devices[0].store.rot(&mut self.rng);
+        }
+    }
+
+    fn open(&mut self, mut memory: SimMemory, mut nested: u64) -> Flow {
+        let mut options = OpenOptions::default();
+        loop {
+            let mut order: Vec<usize> = (0..self.devices.len())
+                .filter(|i| self.devices[*i].plugged && !self.devices[*i].store.gone)
+                .collect();
+            if order.is_empty() {
+                return Err(Stop::End);
+            }
+            if self.rng.one_in(2) {
+                self.rng.shuffle(&mut order);
+            }
+            let in_store = nested > 0 && self.rng.one_in(3);
+            let budget = (nested > 0 && !in_store).then(|| self.rng.skewed(64) - 1);
+            if in_store {
+                memory.arm(self.rng.skewed(200) - 1);
+            }
+            let fork = self.rng.fork();
+            let (config, now, unit) = (self.plan.core, self.now, self.plan.tear_unit);
+            let mut media = FakeMedia::new(&mut self.devices, order.clone(), budget, fork, unit);
+            let opened = Core::open(&mut media, memory, config, &options, now);
+            if media.dead || (in_store && opened.is_ok()) {
+                let dead = media.dead;
+                let left = match opened {
+                    Ok((core, _)) => core.into_memory(),
+                    Err(failure) => failure.memory,
+                };
+                let kind = if dead && self.rng.one_in(2) {
+                    CrashKind::Power
+                } else {
+                    CrashKind::Kill
+                };
+                self.torn_store = self.rng.one_in(2);
+                self.counts.crashes_in_open += 1;
+                tell(|| format!("{:>10} {kind:?} while opening", self.now));
+                self.oracle.crash(kind == CrashKind::Power);
+                memory = self.end_of_memory(kind, Some(left));
+                nested -= 1;
+                continue;
+            }
+            let (core, report) = match opened {
+                Ok(opened) => opened,
+                Err(failure) => {
+                    let failure = *failure;
+                    memory = failure.memory;
+                    match failure.error {
+                        PoolError::MissingDevice { .. }
+                            if !options.accept_missing
+                                && self.devices.iter().any(|d| d.store.gone) =>
+                        {
+                            options.accept_missing = true;
+                            continue;
+                        }
+                        _ if self.unprotected_fault => return Err(Stop::End),
+                        error => return violation!("the pool does not open: {error}"),
+                    }
+                }
+            };
+            tell(|| format!("{:>10} opened {report:?}", self.now));
+            for device in &mut self.devices {
+                device.no = None;
+            }
+            for (no, place) in &report.devices {
+                self.devices[order[*place]].no = Some(*no);
+            }
+            for place in &order {
+                self.devices[*place].plugged = self.devices[*place].no.is_some();
+            }
+            self.core = Some(core);
+            self.disk_of.clear();
+            for disk in &mut self.disks {
+                disk.no = None;
+            }
+            for summary in &report.disks {
+                let Some(place) = self.disks.iter().position(|d| d.config.id == summary.id) else {
+                    return violation!(
+                        "the pool knows disk {}, which never was attached",
+                        summary.id
+                    );
+                };
+                self.disk_of.insert(summary.disk, place);
+                let disk = &mut self.disks[place];
+                disk.no = Some(summary.disk);
+                if disk.life == Life::Releasing {
+                    disk.life = if summary.owned {
+                        Life::Detached
+                    } else {
+                        Life::Released
+                    };
+                    disk.origin_forbidden = !summary.owned;
+                } else if disk.life == Life::Released && summary.owned && !self.unprotected_fault {
+                    return violation!(
+                        "disk {place} was released but the pool thinks that it is owned"
+                    );
+                }
+            }
+            for disk in &mut self.disks {
+                if disk.life == Life::Releasing {
+                    disk.life = Life::Released;
+                }
+            }
+            return self.pump();
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the fuzz targets call.
+
+use haversack_core::{Core, Op, OpenOptions, offline};
+use haversack_model::SECTOR_BYTES;
+
+use crate::device::Payload;
+use crate::media::FakeMedia;
+use crate::plan::{MODES, Plan};
+use crate::rng::Rng;
+use crate::verify::Extent;
+use crate::world::{CrashKind, Flow, Life, Stop, World};
+
+/// Carries out a short workload read from bytes, five an operation, crashes included.
+///
+/// # Panics
+/// An invariant is broken.
+pub fn typed_ops(data: &[u8]) {
+    let (head, ops) = data.split_at(data.len().min(8));
+    let mut seed = [0; 8];
+    seed[..head.len()].copy_from_slice(head);
+    let mut rng = Rng::new(u64::from_le_bytes(seed));
+    let plan = Plan::script(&mut rng);
+    let outcome = World::new(plan, rng).and_then(|mut world| {
+        world.first_open()?;
+        for op in ops.as_chunks::<5>().0.iter().take(400) {
+            world.typed_op(op)?;
+        }
+        world.drain()?;
+        world.verify(Extent::Touched)
+    });
+    if let Err(Stop::Violation(what)) = outcome {
+        panic!("{what}");
+    }
+}
+
+impl World {
+    fn typed_op(&mut self, code: &[u8; 5]) -> Flow {
+        let disk = usize::from(code[0] >> 7);
+        let size = self.disks[disk].sectors;
+        let sector = u64::from(u16::from_le_bytes([code[1], code[2]])) % size;
+        let sectors = (u64::from(code[3]) + 1).min(size - sector) as u32;
+        let op = match code[0] & 15 {
+            0..4 => Op::Write { fua: false },
+            4 => Op::Write { fua: true },
+            5..8 => Op::Read,
+            8 => Op::Flush,
+            9 => Op::Discard,
+            10 => Op::WriteZeroes,
+            11 => {
+                for _ in 0..code[4] {
+                    self.advance()?;
+                }
+                return Ok(());
+            }
+            12 => {
+                let kind = if code[4] & 1 == 0 {
+                    CrashKind::Kill
+                } else {
+                    CrashKind::Power
+                };
+                self.crash_and_recover(kind)?;
+                return self.verify(Extent::Sample);
+            }
+            13 => {
+                let mode = MODES[usize::from(code[4]) % MODES.len()];
+                let none = self.disks[disk].config.persistence == haversack_core::Persistence::None;
+                if self.disks[disk].life == Life::Attached && !(none && mode.defers_origin()) {
+                    self.set_mode(disk, mode)?;
+                }
+                return Ok(());
+            }
+            14 => {
+                self.clean(disk)?;
+                return Ok(());
+            }
+            _ => return self.drain(),
+        };
+        if self.disks[disk].life == Life::Attached {
+            let (sector, sectors) = if op == Op::Flush {
+                (0, 0)
+            } else {
+                (sector, sectors)
+            };
+            self.push(disk, op, sector, sectors)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lays bytes over the devices of a small pool that holds data, then opens and checks it. The first byte
+/// chooses between patches (a 24-bit place and a length before each) and replacing a device's beginning.
+///
+/// # Panics
+/// Opening, checking or reading panics, or a read shows what the disk never held.
+pub fn recovery_bytes(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else {
+        return;
+    };
+    let mut rng = Rng::new(u64::from(choice >> 1));
+    let plan = Plan::script(&mut rng);
+    let Ok(mut world) = World::new(plan, rng) else {
+        return;
+    };
+    let prepared = world.fill_some();
+    if let Err(Stop::Violation(what)) = prepared {
+        panic!("{what}");
+    }
+    world.core = None;
+    world.oracle.crash(false);
+    if choice & 1 == 0 {
+        world.patch(rest);
+    } else {
+        world.lay_over(0, 0, rest);
+    }
+    for disk in 0..world.disks.len() {
+        for at in 0..world.disks[disk].sectors {
+            world.oracle.forgive(disk, at);
+        }
+    }
+    world.unprotected_fault = true;
+    world.open_damaged();
+}
+
+impl World {
+    fn fill_some(&mut self) -> Flow {
+        self.first_open()?;
+        for disk in 0..self.disks.len() {
+            for _ in 0..12 {
+                let at = self.rng.below(900);
+                self.push(disk, Op::Write { fua: false }, at, 24)?;
+            }
+        }
+        self.flush_all()?;
+        for device in &mut self.devices {
+            device.store.settle();
+        }
+        Ok(())
+    }
+
+    fn patch(&mut self, mut rest: &[u8]) {
+        while rest.len() > 5 {
+            let device = usize::from(rest[0]) % self.devices.len();
+            let place = u64::from(rest[1]) | u64::from(rest[2]) << 8 | u64::from(rest[3]) << 16;
+            let (now, later) = rest[5..].split_at(usize::from(rest[4]).min(rest.len() - 5));
+            self.lay_over(device, place, now);
+            rest = later;
+        }
+    }
+
+    fn lay_over(&mut self, device: usize, place: u64, bytes: &[u8]) {
+        let store = &mut self.devices[device].store;
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = (place + i as u64) % store.bytes();
+            let sector = at / SECTOR_BYTES as u64;
+            let mut one = vec![0; SECTOR_BYTES];
+            store.read(sector, &mut one);
+            one[(at % SECTOR_BYTES as u64) as usize] = *byte;
+            store.write_durable(sector, &Payload::Bytes(one));
+        }
+    }
+
+    fn open_damaged(&mut self) {
+        let order: Vec<usize> = (0..self.devices.len()).collect();
+        let unit = self.plan.tear_unit;
+        let memory = self.fresh_memory();
+        let (config, now) = (self.plan.core, self.now);
+        let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Rng::new(1), unit);
+        drop(offline::check(&mut media, true));
+        let options = OpenOptions {
+            accept_missing: true,
+        };
+        let Ok((core, report)) = Core::open(&mut media, memory, config, &options, now) else {
+            return;
+        };
+        for device in &mut self.devices {
+            device.no = None;
+        }
+        for (no, place) in &report.devices {
+            self.devices[order[*place]].no = Some(*no);
+        }
+        self.core = Some(core);
+        self.disk_of.clear();
+        for disk in &mut self.disks {
+            (disk.no, disk.life) = (None, Life::Detached);
+            disk.deferred.fill(true);
+        }
+        for summary in &report.disks {
+            if let Some(place) = self.disks.iter().position(|d| d.config.id == summary.id) {
+                self.disk_of.insert(summary.disk, place);
+                self.disks[place].no = Some(summary.disk);
+            }
+        }
+        for disk in 0..self.disks.len() {
+            let attached = self.attach_leniently(disk);
+            let read = attached.and_then(|ready| {
+                if ready {
+                    self.verify(Extent::Everything)
+                } else {
+                    Ok(())
+                }
+            });
+            if let Err(Stop::Violation(what)) = read {
+                panic!("{what}");
+            }
+        }
+    }
+
+    fn attach_leniently(&mut self, disk: usize) -> Flow<bool> {
+        let (now, config) = (self.now, self.disks[disk].config.clone());
+        let epoch = self.disks[disk].epoch;
+        match self.core().attach(now, config, epoch, true) {
+            Ok((no, job)) => {
+                self.disk_of.insert(no, disk);
+                self.disks[disk].no = Some(no);
+                let job = self.start(job, crate::job::Job::Attach(disk))?;
+                self.finish(job)?;
+                Ok(true)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_bytes_break_neither_target() {
+        let mut rng = Rng::new(7);
+        for _ in 0..60 {
+            let data: Vec<u8> = (0..rng.below(600)).map(|_| rng.bits() as u8).collect();
+            typed_ops(&data);
+            recovery_bytes(&data);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Management jobs and what they promise once they are done.
+
+use haversack_core::{Event, JobError, JobId};
+use haversack_model::{DeviceNo, SECTOR_BYTES, WriteMode};
+
+use crate::pattern;
+use crate::world::{Flow, Life, Stop, What, World, violation};
+
+/// A management job in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Job {
+    /// Attaching a disk.
+    Attach(usize),
+    /// Detaching a disk.
+    Detach(usize),
+    /// Giving a disk up; `clean` when nothing can be dirty.
+    Release(usize, bool),
+    /// Forgetting a detached disk.
+    Forget(usize),
+    /// Changing a disk's mode.
+    Mode(usize, WriteMode),
+    /// Changing a disk's size from the first to the second number of sectors.
+    Resize(usize, u64, u64),
+    /// Cleaning a disk on which nothing was in flight, at that oracle time.
+    Clean(usize, u64),
+    /// Adding a device.
+    AddDevice(usize, DeviceNo),
+    /// Removing a device.
+    RemoveDevice(usize),
+    /// The clean stop.
+    Shutdown,
+}
+
+impl Job {
+    /// The disk that the job keeps busy.
+    pub fn disk(&self) -> Option<usize> {
+        match *self {
+            Job::Attach(disk)
+            | Job::Detach(disk)
+            | Job::Release(disk, _)
+            | Job::Forget(disk)
+            | Job::Mode(disk, _)
+            | Job::Resize(disk, ..)
+            | Job::Clean(disk, _) => Some(disk),
+            Job::AddDevice(..) | Job::RemoveDevice(_) | Job::Shutdown => None,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn start(&mut self, id: JobId, job: Job) -> Flow<JobId> {
+        if let Some(disk) = job.disk() {
+            self.disks[disk].busy = true;
+        }
+        self.jobs.push((id, job));
+        self.pump()?;
+        Ok(id)
+    }
+
+    pub(crate) fn finish(&mut self, id: JobId) -> Flow {
+        self.wait("a management job", |world| {
+            world.jobs.iter().all(|(other, _)| *other != id)
+        })
+    }
+
+    pub(crate) fn requests_of(&self, disk: usize) -> usize {
+        self.requests
+            .iter()
+            .flatten()
+            .filter(|r| r.disk == disk)
+            .count()
+    }
+
+    pub(crate) fn event(&mut self, event: Event) -> Flow {
+        match event {
+            Event::JobDone { job, result } => {
+                let Some(at) = self.jobs.iter().position(|(id, _)| *id == job) else {
+                    return violation!("{job:?} is done but was never started, or was done before");
+                };
+                let (_, job) = self.jobs.swap_remove(at);
+                if let Some(disk) = job.disk() {
+                    self.disks[disk].busy = false;
+                }
+                self.counts.jobs += 1;
+                self.job_done(job, result)
+            }
+            Event::DeviceFailed {
+                device,
+                lost_blocks,
+            } => {
+                for member in &mut self.devices {
+                    if member.no == Some(device) {
+                        if !self.plan.faults.of_devices() {
+                            return violation!(
+                                "{device:?} was declared failed although nothing was wrong with it"
+                            );
+                        }
+                        member.no = None;
+                    }
+                }
+                if lost_blocks > 0 && !self.unprotected_fault {
+                    return violation!(
+                        "{device:?} took {lost_blocks} dirty blocks with it although there was a second copy"
+                    );
+                }
+                Ok(())
+            }
+            Event::Corruption {
+                disk,
+                device,
+                offset_bytes,
+                lost,
+            } => {
+                if lost && !self.unprotected_fault {
+                    return violation!(
+                        "the block at byte {offset_bytes} of {device:?}, {disk:?}, is lost although nothing unprotected was damaged"
+                    );
+                }
+                Ok(())
+            }
+            Event::CleanFailed { .. } => Ok(()),
+        }
+    }
+
+    fn job_done(&mut self, job: Job, result: Result<(), JobError>) -> Flow {
+        if let Err(error) = result {
+            let fair = match error {
+                JobError::Origin => {
+                    job.disk().is_some_and(|d| self.disks[d].last_error > 0) || job == Job::Shutdown
+                }
+                JobError::Cancelled => matches!(
+                    job,
+                    Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_)
+                ),
+                JobError::NoDevice | JobError::DataLost => self.unprotected_fault,
+                JobError::NotOwner => job.disk().is_some_and(|d| self.disks[d].origin_forbidden),
+            };
+            if !fair {
+                return violation!("{job:?} failed without cause: {error}");
+            }
+        }
+        let done = result.is_ok();
+        match job {
+            Job::Attach(disk) => {
+                if let Err(error) = result {
+                    if self.unprotected_fault {
+                        return Err(Stop::End);
+                    }
+                    return violation!("attaching disk {disk} failed: {error}");
+                }
+                let d = &mut self.disks[disk];
+                d.life = Life::Attached;
+                d.origin_forbidden = false;
+                d.handed_over = false;
+                d.sectors = d.config.sectors;
+                d.deferring = d.config.mode.defers_origin();
+                self.fit_origin(disk);
+                Ok(())
+            }
+            Job::Detach(disk) if done => {
+                let released = self.disks[disk].origin_forbidden;
+                self.disks[disk].life = if released {
+                    Life::Released
+                } else {
+                    Life::Detached
+                };
+                self.let_go(disk)?;
+                if !released && !self.unprotected_fault {
+                    self.check_origin(disk, "after a detach")?;
+                    self.disks[disk].deferred.fill(false);
+                }
+                Ok(())
+            }
+            Job::Detach(disk) => {
+                let released = self.disks[disk].origin_forbidden;
+                self.disks[disk].life = if released {
+                    Life::Released
+                } else {
+                    Life::Attached
+                };
+                Ok(())
+            }
+            Job::Release(disk, clean) => {
+                if !done {
+                    return Ok(());
+                }
+                self.disks[disk].life = Life::Released;
+                self.let_go(disk)?;
+                if clean && !self.unprotected_fault {
+                    self.check_origin(disk, "after a clean release")?;
+                }
+                Ok(())
+            }
+            Job::Forget(disk) => {
+                if done {
+                    self.disk_of.retain(|_, d| *d != disk);
+                    self.disks[disk].no = None;
+                    self.disks[disk].deferred.fill(false);
+                }
+                Ok(())
+            }
+            Job::Mode(disk, mode) => {
+                if done {
+                    self.disks[disk].deferring = mode.defers_origin();
+                }
+                Ok(())
+            }
+            Job::Resize(disk, from, to) => {
+                self.disks[disk].config.sectors = if done { to } else { from };
+                self.disks[disk].sectors = self.disks[disk].config.sectors;
+                self.fit_origin(disk);
+                Ok(())
+            }
+            Job::Clean(disk, since) => {
+                let quiet = self.oracle.quiet_since(disk, since);
+                if done && quiet && !self.unprotected_fault && !self.disks[disk].origin_forbidden {
+                    self.check_origin(disk, "after a clean")?;
+                }
+                Ok(())
+            }
+            Job::AddDevice(device, no) => {
+                if done && !self.devices[device].store.gone {
+                    self.devices[device].no = Some(no);
+                }
+                Ok(())
+            }
+            Job::RemoveDevice(device) => {
+                if done {
+                    self.devices[device].no = None;
+                    self.devices[device].plugged = false;
+                }
+                Ok(())
+            }
+            Job::Shutdown => Ok(()),
+        }
+    }
+
+    /// The origin follows the disk's size once the core knows it.
+    pub(crate) fn fit_origin(&mut self, disk: usize) {
+        let d = &mut self.disks[disk];
+        let size = d.origin.bytes() / SECTOR_BYTES as u64;
+        if size != d.config.sectors {
+            d.origin.resize(d.config.sectors);
+            self.oracle.resize(disk, d.config.sectors);
+        }
+        self.recent
+            .retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
+        d.deferred
+            .resize(d.config.sectors.div_ceil(8) as usize, false);
+    }
+
+    /// From now on the core has no business with the origin.
+    fn let_go(&mut self, disk: usize) -> Flow {
+        self.disks[disk].origin_forbidden = true;
+        let writes = self
+            .flights
+            .iter()
+            .flatten()
+            .filter(|flight| match flight.what {
+                What::OriginWrite { disk: d, .. } | What::OriginZero { disk: d, .. } => d == disk,
+                _ => false,
+            });
+        match writes.count() {
+            0 => Ok(()),
+            n => violation!("{n} origin writes of disk {disk} are in flight after it was let go"),
+        }
+    }
+
+    fn check_origin(&mut self, disk: usize, when: &str) -> Flow {
+        let size = self.disks[disk].config.sectors;
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (d, sector, n) in &self.recent {
+            if *d == disk {
+                ranges.push((*sector, u64::from(*n)));
+            }
+        }
+        ranges.extend(
+            self.oracle
+                .open_sectors(disk)
+                .iter()
+                .take(2000)
+                .map(|at| (u64::from(*at), 1)),
+        );
+        for _ in 0..16 {
+            let at = self.rng.below(size);
+            ranges.push((at, 8.min(size - at)));
+        }
+        let mut bytes = [0; SECTOR_BYTES];
+        for (first, n) in ranges {
+            for at in first..(first + n).min(size) {
+                self.disks[disk].origin.read(at, &mut bytes);
+                let content = pattern::recognise(&bytes);
+                if !self.oracle.is_current(disk, at, content) {
+                    return violation!(
+                        "{when} the origin of disk {disk} holds {content} at sector {at}, which is not current"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,25 @@
+//! The crash simulator: it runs the core on fake devices, kills it and cuts its power at any moment, and
+//! compares every read with an oracle that knows every acknowledged write.
+//!
+//! Everything in a run follows from one seed. See [`run_seed`] for a run, [`fuzz`] for the fuzz targets.
+
+pub mod crash;
+pub mod device;
+pub mod fuzz;
+pub mod io;
+pub mod job;
+pub mod manage;
+pub mod media;
+pub mod memory;
+pub mod oracle;
+pub mod pattern;
+pub mod plan;
+pub mod request;
+pub mod rng;
+pub mod run;
+pub mod script;
+pub mod verify;
+pub mod workload;
+pub mod world;
+
+pub use run::{Options, RunReport, run_seed, trace};

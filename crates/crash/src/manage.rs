@@ -1,0 +1,319 @@
+//! Management calls.
+
+use haversack_core::{JobId, ManageError, pool};
+use haversack_model::{SECTOR_BYTES, WriteMode};
+
+use crate::device::Payload;
+use crate::job::Job;
+use crate::media::FakeMedia;
+use crate::pattern;
+use crate::rng::Rng;
+use crate::world::{Device, Flow, Life, Stop, World, device_id, device_store, violation};
+
+impl World {
+    /// Attaches a disk with its epoch and waits for it.
+    pub fn attach(&mut self, disk: usize) -> Flow {
+        let now = self.now;
+        for _ in 0..8 {
+            let d = &self.disks[disk];
+            let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
+            let tried = match self.core().attach(now, config.clone(), epoch, false) {
+                Err(ManageError::Damaged(_)) if self.unprotected_fault => {
+                    for at in 0..self.disks[disk].sectors.min(config.sectors) {
+                        if self.disks[disk].may_be_dirty(at, 1) {
+                            self.oracle.forgive(disk, at);
+                        }
+                    }
+                    self.core().attach(now, config, epoch, true)
+                }
+                other => other,
+            };
+            match tried {
+                Ok((no, job)) => {
+                    self.disk_of.retain(|_, d| *d != disk);
+                    self.disk_of.insert(no, disk);
+                    self.disks[disk].no = Some(no);
+                    self.disks[disk].life = Life::Attaching;
+                    let job = self.start(job, Job::Attach(disk))?;
+                    return self.finish(job);
+                }
+                Err(ManageError::Size {
+                    recorded_sectors, ..
+                }) => self.disks[disk].config.sectors = recorded_sectors,
+                Err(ManageError::Attached(_)) if self.disks[disk].handed_over => {
+                    self.detach(disk)?;
+                }
+                Err(ManageError::Dirty { .. }) if self.disks[disk].handed_over => {
+                    let Some(no) = self.disks[disk].no else {
+                        return violation!(
+                            "disk {disk} has dirty blocks but the pool does not know it"
+                        );
+                    };
+                    match self.core().forget(now, no, Some(id)) {
+                        Ok(job) => {
+                            let job = self.start(job, Job::Forget(disk))?;
+                            self.finish(job)?;
+                        }
+                        Err(ManageError::Attached(_)) => self.detach(disk)?,
+                        Err(error) => {
+                            return violation!("forgetting disk {disk} was refused: {error}");
+                        }
+                    }
+                }
+                Err(error) => {
+                    return violation!(
+                        "attaching disk {disk} with epoch {epoch} was refused: {error}"
+                    );
+                }
+            }
+        }
+        violation!("disk {disk} cannot be attached again")
+    }
+
+    /// Detaches a disk and waits for it.
+    pub fn detach(&mut self, disk: usize) -> Flow {
+        if let Some(job) = self.begin_detach(disk)? {
+            self.finish(job)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin_detach(&mut self, disk: usize) -> Flow<Option<JobId>> {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(None);
+        };
+        match self.core().detach(now, no) {
+            Ok(job) => {
+                self.disks[disk].life = Life::Leaving;
+                self.start(job, Job::Detach(disk)).map(Some)
+            }
+            Err(ManageError::Busy) => {
+                self.advance()?;
+                Ok(None)
+            }
+            Err(error) => violation!("detaching disk {disk} was refused: {error}"),
+        }
+    }
+
+    /// Changes the mode of a disk.
+    pub fn set_mode(&mut self, disk: usize, mode: WriteMode) -> Flow<Option<JobId>> {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(None);
+        };
+        match self.core().set_mode(now, no, mode) {
+            Ok(job) => {
+                let d = &mut self.disks[disk];
+                d.config.mode = mode;
+                d.deferring |= mode.defers_origin();
+                self.start(job, Job::Mode(disk, mode)).map(Some)
+            }
+            Err(ManageError::Busy) => Ok(None),
+            Err(error) => violation!("setting mode {mode} of disk {disk} was refused: {error}"),
+        }
+    }
+
+    /// Starts to write all dirty blocks of a disk back.
+    pub fn clean(&mut self, disk: usize) -> Flow<Option<JobId>> {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(None);
+        };
+        let since = self.oracle.now();
+        match self.core().clean(now, no) {
+            Ok(job) => self.start(job, Job::Clean(disk, since)).map(Some),
+            Err(ManageError::Busy) => Ok(None),
+            Err(error) => violation!("cleaning disk {disk} was refused: {error}"),
+        }
+    }
+
+    /// Starts to give a disk up.
+    pub fn release(&mut self, disk: usize, clean: bool) -> Flow<Option<JobId>> {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(None);
+        };
+        match self.core().release(now, no) {
+            Ok(job) => {
+                let d = &mut self.disks[disk];
+                d.life = Life::Releasing;
+                d.origin_forbidden = true;
+                self.start(job, Job::Release(disk, clean)).map(Some)
+            }
+            Err(ManageError::Busy) => Ok(None),
+            Err(error) => violation!("releasing disk {disk} was refused: {error}"),
+        }
+    }
+
+    /// Another host had the disk, wrote some of it, and gives it back under a higher epoch.
+    pub fn regain(&mut self, disk: usize) -> Flow {
+        self.wait("requests of a released disk", |world| {
+            world.requests_of(disk) == 0
+        })?;
+        self.disks[disk].origin.settle();
+        let size = self.disks[disk].config.sectors;
+        if self.disks[disk].life == Life::Released {
+            let mut bytes = [0; SECTOR_BYTES];
+            for at in 0..size {
+                self.disks[disk].origin.read(at, &mut bytes);
+                let content = pattern::recognise(&bytes);
+                self.oracle
+                    .adopt(disk, at, content)
+                    .map_err(Stop::Violation)?;
+            }
+        }
+        for _ in 0..self.rng.below(6) {
+            let sectors = self.rng.skewed(64).min(size) as u32;
+            let first = self.rng.below(size - u64::from(sectors) + 1);
+            let version = self.oracle.foreign_write(disk, first, sectors);
+            let mut bytes = vec![0; sectors as usize * SECTOR_BYTES];
+            for (i, one) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+                pattern::fill(disk as u16, first + i as u64, version, one);
+            }
+            self.disks[disk]
+                .origin
+                .write_durable(first, &Payload::Bytes(bytes));
+            self.recent.push((disk, first, sectors));
+        }
+        self.disks[disk].deferred.fill(false);
+        self.disks[disk].epoch += 1;
+        self.disks[disk].handed_over = true;
+        self.attach(disk)
+    }
+
+    /// Plugs a new cache device in.
+    pub fn add_device(&mut self) -> Flow {
+        let Some(no) = self.core().next_device_no() else {
+            return Ok(());
+        };
+        let place = self.devices.len();
+        let segments = self.rng.range(2, 6) as u32;
+        self.devices.push(Device {
+            store: device_store(segments),
+            id: device_id(place),
+            no: None,
+            plugged: true,
+        });
+        let (pool, unit, now) = (self.pool_id(), self.plan.tear_unit, self.now);
+        let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Rng::new(0), unit);
+        let prepared = match pool::prepare_device(&mut media, 0, pool, no, device_id(place)) {
+            Ok(prepared) => prepared,
+            Err(error) => return violation!("preparing a device failed: {error}"),
+        };
+        self.devices[place].no = Some(no);
+        match self.core().add_device(now, prepared) {
+            Ok(job) => self.start(job, Job::AddDevice(place, no)).map(|_| ()),
+            Err(ManageError::Busy) => {
+                self.devices[place].no = None;
+                self.devices[place].plugged = false;
+                Ok(())
+            }
+            Err(error) => violation!("adding a device was refused: {error}"),
+        }
+    }
+
+    /// Starts to take a cache device out.
+    pub fn remove_device(&mut self) -> Flow {
+        let keep_healthy = self.plan.faults.of_devices();
+        let members: Vec<usize> = (0..self.devices.len())
+            .filter(|i| self.devices[*i].no.is_some() && (*i == 0 || !keep_healthy))
+            .collect();
+        if members.is_empty() {
+            return Ok(());
+        }
+        let device = self.rng.pick(&members);
+        let (Some(no), now) = (self.devices[device].no, self.now) else {
+            return Ok(());
+        };
+        match self.core().remove_device(now, no) {
+            Ok(job) => self.start(job, Job::RemoveDevice(device)).map(|_| ()),
+            Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => {
+                Ok(())
+            }
+            Err(error) => violation!("removing device {device} was refused: {error}"),
+        }
+    }
+
+    /// The device at risk disappears.
+    pub fn lose_device(&mut self) -> Flow {
+        if self.devices[0].store.gone {
+            return Ok(());
+        }
+        self.note_device_fault();
+        self.devices[0].store.gone = true;
+        if let Some(no) = self.devices[0].no
+            && self.rng.one_in(2)
+        {
+            let now = self.now;
+            self.core().fail_device(now, no);
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// A fault of the device at risk is about to happen: decides whether it may cost data.
+    pub(crate) fn note_device_fault(&mut self) {
+        self.counts.faults += 1;
+        let others = self
+            .devices
+            .iter()
+            .skip(1)
+            .any(|d| d.no.is_some() && !d.store.gone);
+        self.unprotected_fault |= !(self.plan.mirrored() && others);
+    }
+
+    /// A disk may be forgotten once it is detached and clean.
+    pub fn forget(&mut self, disk: usize) -> Flow {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(());
+        };
+        match self.core().forget(now, no, None) {
+            Ok(job) => {
+                let job = self.start(job, Job::Forget(disk))?;
+                self.finish(job)
+            }
+            Err(ManageError::Busy) => Ok(()),
+            Err(ManageError::Dirty { .. } | ManageError::Damaged(_)) if self.unprotected_fault => {
+                Ok(())
+            }
+            Err(error) => violation!("forgetting disk {disk} was refused: {error}"),
+        }
+    }
+
+    /// Starts to change the size of a quiet disk.
+    pub fn resize(&mut self, disk: usize, sectors: u64) -> Flow {
+        let (now, Some(no)) = (self.now, self.disks[disk].no) else {
+            return Ok(());
+        };
+        if self.requests_of(disk) > 0 || sectors == self.disks[disk].sectors {
+            return Ok(());
+        }
+        let from = self.disks[disk].config.sectors;
+        if sectors > from {
+            self.disks[disk].origin.resize(sectors);
+            self.oracle.resize(disk, sectors);
+        }
+        match self.core().resize(now, no, sectors) {
+            Ok(job) => {
+                let d = &mut self.disks[disk];
+                d.config.sectors = sectors;
+                d.sectors = d.sectors.min(sectors);
+                self.start(job, Job::Resize(disk, from, sectors))
+                    .map(|_| ())
+            }
+            Err(ManageError::Busy) => {
+                self.fit_origin(disk);
+                Ok(())
+            }
+            Err(error) => violation!(
+                "resizing disk {disk} from {from} to {sectors} sectors was refused: {error}"
+            ),
+        }
+    }
+
+    /// Commits everything and marks the stop clean.
+    pub fn shutdown(&mut self) -> Flow {
+        self.stopping = true;
+        let now = self.now;
+        let job = self.core().shutdown(now);
+        let job = self.start(job, Job::Shutdown)?;
+        self.finish(job)
+    }
+}

@@ -1,0 +1,110 @@
+//! The cache devices as the core's start-up sees them, with an end after so many I/Os.
+
+use haversack_core::{IoFailure, Media, PageRead};
+use haversack_model::SECTOR_BYTES;
+
+use crate::device::{Payload, Tear};
+use crate::rng::Rng;
+use crate::world::Device;
+
+/// Some of a host's devices in some order.
+pub struct FakeMedia<'a> {
+    devices: &'a mut Vec<Device>,
+    order: Vec<usize>,
+    budget: Option<u64>,
+    rng: Rng,
+    unit: u64,
+    /// The budget is used up: the host is dead.
+    pub dead: bool,
+}
+
+impl<'a> FakeMedia<'a> {
+    /// The devices of `order`; after `budget` I/Os everything fails.
+    pub fn new(
+        devices: &'a mut Vec<Device>,
+        order: Vec<usize>,
+        budget: Option<u64>,
+        rng: Rng,
+        unit: u64,
+    ) -> Self {
+        FakeMedia {
+            devices,
+            order,
+            budget,
+            rng,
+            unit,
+            dead: false,
+        }
+    }
+
+    /// Which device is at a place of the list.
+    pub fn device_at(&self, place: usize) -> usize {
+        self.order[place]
+    }
+
+    fn spend(&mut self, device: usize) -> Result<(), IoFailure> {
+        match &mut self.budget {
+            Some(0) => {
+                self.dead = true;
+                return Err(IoFailure::Error);
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if self.devices[self.order[device]].store.gone {
+            Err(IoFailure::Gone)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Media for FakeMedia<'_> {
+    fn devices(&self) -> usize {
+        self.order.len()
+    }
+
+    fn name(&self, device: usize) -> String {
+        format!("device-{}", self.order[device])
+    }
+
+    fn capacity_bytes(&self, device: usize) -> u64 {
+        self.devices[self.order[device]].store.bytes()
+    }
+
+    fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
+        for read in reads {
+            read.result = self.spend(read.device);
+            if read.result.is_ok() {
+                let store = &self.devices[self.order[read.device]].store;
+                store.read(read.offset_bytes / SECTOR_BYTES as u64, &mut read.page[..]);
+            }
+        }
+    }
+
+    fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> Result<(), IoFailure> {
+        let was_dead = self.dead;
+        let spent = self.spend(device);
+        let store = &mut self.devices[self.order[device]].store;
+        let (sector, payload) = (
+            offset_bytes / SECTOR_BYTES as u64,
+            Payload::Bytes(pages.to_vec()),
+        );
+        match spent {
+            Ok(()) => store.write(sector, payload),
+            Err(_) if self.dead && !was_dead && !store.gone => {
+                store.write_torn(sector, payload, Tear { unit: self.unit }, &mut self.rng);
+            }
+            Err(_) => {}
+        }
+        spent
+    }
+
+    fn flush(&mut self, device: usize) -> Result<(), IoFailure> {
+        self.spend(device)?;
+        let store = &mut self.devices[self.order[device]].store;
+        let mark = store.flush_mark();
+        store.flush(mark);
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! The core's memory with a stop between any two stores.
+//!
+//! A kill inside a call into the core is simulated by letting the call finish and taking back, from an
+//! undo list, every store to surviving memory from the chosen one on.
+
+use haversack_core::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, Payloads, RequestTag};
+use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
+
+use crate::pattern::{self, Version};
+use crate::rng::Rng;
+
+/// The guest's buffer of a request.
+#[derive(Default)]
+pub struct Buffer {
+    /// The tag of the request that uses it, 0 when free.
+    pub tag: u64,
+    /// The disk that a write is for.
+    pub disk: u16,
+    /// First sector.
+    pub sector: u64,
+    /// What a write carries.
+    pub version: Version,
+    /// What a read got.
+    pub bytes: Vec<u8>,
+}
+
+/// The guests' buffers, found by the low 16 bits of the tag.
+#[derive(Default)]
+pub struct Buffers(pub Vec<Buffer>);
+
+impl Buffers {
+    fn of(&mut self, tag: RequestTag) -> &mut Buffer {
+        let buffer = &mut self.0[(tag.0 & 0xFFFF) as usize];
+        assert_eq!(
+            buffer.tag, tag.0,
+            "the core touches the buffer of a request that is not in flight"
+        );
+        buffer
+    }
+}
+
+impl Payloads for Buffers {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+        let buffer = self.of(tag);
+        assert!(
+            at.is_multiple_of(SECTOR_BYTES) && into.len().is_multiple_of(SECTOR_BYTES),
+            "payloads move by sectors"
+        );
+        let first = buffer.sector + (at / SECTOR_BYTES) as u64;
+        for (i, sector) in into.chunks_exact_mut(SECTOR_BYTES).enumerate() {
+            pattern::fill(buffer.disk, first + i as u64, buffer.version, sector);
+        }
+    }
+
+    fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
+        self.of(tag).bytes[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+enum Undo {
+    Bytes(FrameNo, usize, Vec<u8>),
+    Descriptor(u32, [u8; DESCRIPTOR_BYTES]),
+}
+
+/// Memory that can be taken back to any store.
+pub struct SimMemory {
+    inner: HeapMemory<Buffers>,
+    armed: Option<u64>,
+    undo: Vec<Undo>,
+}
+
+impl SimMemory {
+    /// So many staging and transfer frames, all zero.
+    pub fn new(staging_frames: u32, transfer_frames: u32) -> Self {
+        let inner = HeapMemory::new(staging_frames, transfer_frames, Buffers::default());
+        SimMemory {
+            inner,
+            armed: None,
+            undo: Vec::new(),
+        }
+    }
+
+    /// The guests' buffers.
+    pub fn buffers(&mut self) -> &mut Buffers {
+        &mut self.inner.payloads
+    }
+
+    /// Moves data of a device into or out of a frame; no store of the core.
+    pub fn dma(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
+        self.inner.frame_mut(frame)
+    }
+
+    /// From now on remembers how to take back all stores after the next `stores`.
+    pub fn arm(&mut self, stores: u64) {
+        self.armed = Some(stores);
+        self.undo.clear();
+    }
+
+    /// The process dies at the armed store; `torn` lets a part of that store happen. Transfer frames are lost.
+    pub fn kill(&mut self, torn: bool, rng: &mut Rng) {
+        let mut undo = std::mem::take(&mut self.undo);
+        while let Some(store) = undo.pop() {
+            let last = undo.is_empty();
+            let (old, now) = match &store {
+                Undo::Bytes(frame, at, old) => (
+                    &old[..],
+                    &mut self.inner.frame_mut(*frame)[*at..*at + old.len()],
+                ),
+                Undo::Descriptor(index, old) => {
+                    let mut mixed = *self.inner.descriptor(*index);
+                    take_back(old, &mut mixed, last && torn, rng);
+                    self.inner.store_descriptor(*index, &mixed);
+                    continue;
+                }
+            };
+            take_back(old, now, last && torn, rng);
+        }
+        self.armed = None;
+        for frame in self.inner.staging_frames()..self.inner.frames() {
+            self.inner.frame_mut(FrameNo(frame)).fill(0xDB);
+        }
+        self.inner
+            .payloads
+            .0
+            .iter_mut()
+            .for_each(|buffer| buffer.tag = 0);
+    }
+
+    fn note(&mut self, frame: FrameNo, at: usize, len: usize) {
+        if self.armed.is_some() && frame.0 < self.inner.staging_frames() && self.due() {
+            let old = self.inner.frame(frame)[at..at + len].to_vec();
+            self.undo.push(Undo::Bytes(frame, at, old));
+        }
+    }
+
+    fn due(&mut self) -> bool {
+        match &mut self.armed {
+            None => false,
+            Some(0) => true,
+            Some(stores) => {
+                *stores -= 1;
+                false
+            }
+        }
+    }
+}
+
+/// Restores `old`; of a torn store, words or a head of the new bytes stay.
+fn take_back(old: &[u8], now: &mut [u8], torn: bool, rng: &mut Rng) {
+    if !torn {
+        now.copy_from_slice(old);
+        return;
+    }
+    let head = if rng.one_in(2) {
+        Some(rng.below(old.len() as u64 / 8 + 1) as usize)
+    } else {
+        None
+    };
+    for (i, (old, now)) in old.chunks(8).zip(now.chunks_mut(8)).enumerate() {
+        let stays = match head {
+            Some(words) => i < words,
+            None => rng.one_in(2),
+        };
+        if !stays {
+            now.copy_from_slice(old);
+        }
+    }
+}
+
+impl Memory for SimMemory {
+    fn staging_frames(&self) -> u32 {
+        self.inner.staging_frames()
+    }
+
+    fn frames(&self) -> u32 {
+        self.inner.frames()
+    }
+
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES] {
+        self.inner.frame(frame)
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
+        self.note(frame, 0, BLOCK_BYTES);
+        self.inner.frame_mut(frame)
+    }
+
+    fn take(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) {
+        self.note(frame, frame_at, len);
+        self.inner.take(tag, payload_at, frame, frame_at, len);
+    }
+
+    fn give(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) {
+        self.inner.give(tag, payload_at, frame, frame_at, len);
+    }
+
+    fn copy(&mut self, from: FrameNo, to: FrameNo, at: usize, len: usize) {
+        self.note(to, at, len);
+        self.inner.copy(from, to, at, len);
+    }
+
+    fn zero(&mut self, frame: FrameNo, at: usize, len: usize) {
+        self.note(frame, at, len);
+        self.inner.zero(frame, at, len);
+    }
+
+    fn crc(&self, frame: FrameNo) -> u32 {
+        self.inner.crc(frame)
+    }
+
+    fn descriptor(&self, index: u32) -> &[u8; DESCRIPTOR_BYTES] {
+        self.inner.descriptor(index)
+    }
+
+    fn store_descriptor(&mut self, index: u32, bytes: &[u8; DESCRIPTOR_BYTES]) {
+        if self.due() {
+            let old = *self.inner.descriptor(index);
+            self.undo.push(Undo::Descriptor(index, old));
+        }
+        self.inner.store_descriptor(index, bytes);
+    }
+}

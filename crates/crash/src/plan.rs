@@ -1,0 +1,213 @@
+//! The circumstances of a run, drawn from its seed: pool, disks, sizes, faults.
+
+use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Persistence, Target};
+use haversack_model::{DiskId, WriteMode, WriteThroughAck};
+
+use crate::rng::Rng;
+
+/// All write modes.
+pub const MODES: [WriteMode; 6] = [
+    WriteMode::WriteBack,
+    WriteMode::WriteThrough(WriteThroughAck::Origin),
+    WriteMode::WriteThrough(WriteThroughAck::Cache),
+    WriteMode::WriteAround,
+    WriteMode::WriteInvalidate,
+    WriteMode::PassThrough,
+];
+
+/// What may go wrong in a run besides crashes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Faults {
+    /// Damage at rest on cache devices.
+    pub rot: bool,
+    /// A cache device disappears.
+    pub loss: bool,
+    /// Single reads of cache devices fail.
+    pub read_errors: bool,
+    /// Origins fail for a while.
+    pub outages: bool,
+}
+
+impl Faults {
+    /// Whether cache devices are at risk.
+    pub fn of_devices(&self) -> bool {
+        self.rot || self.loss || self.read_errors
+    }
+}
+
+/// Everything that is decided before a run starts.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Segments of each device.
+    pub devices: Vec<u32>,
+    /// Dirty blocks on two devices.
+    pub redundancy: bool,
+    /// The disks.
+    pub disks: Vec<DiskConfig>,
+    /// Which disks start with zeroes instead of data.
+    pub blank: Vec<bool>,
+    /// Staging frames.
+    pub staging_frames: u32,
+    /// Transfer frames.
+    pub transfer_frames: u32,
+    /// The core's settings.
+    pub core: CoreConfig,
+    /// Most requests in flight.
+    pub depth: usize,
+    /// Sectors that a power cut keeps or loses together.
+    pub tear_unit: u64,
+    /// Longest device I/O in virtual microseconds.
+    pub device_latency: u64,
+    /// Longest origin I/O in virtual microseconds.
+    pub origin_latency: u64,
+    /// Faults of this run.
+    pub faults: Faults,
+    /// Management calls per thousand steps.
+    pub manage_permille: u64,
+}
+
+/// The identity of the simulator's disk of that place.
+pub fn disk_id(disk: usize) -> DiskId {
+    let mut id = [0xD1; 16];
+    id[15] = disk as u8;
+    DiskId(id)
+}
+
+/// A cleaner with settings that a short run meets.
+pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
+    let mut shares = [rng.below(100) as f32 / 100.0, rng.below(100) as f32 / 100.0];
+    shares.sort_by(f32::total_cmp);
+    CleanerConfig {
+        low_watermark: shares[0],
+        high_watermark: shares[1],
+        dirty_limit: (shares[1] + rng.below(50) as f32 / 100.0)
+            .clamp(0.05, 1.0)
+            .max(shares[1]),
+        age_us: rng.pick(&[2_000, 50_000, 1_000_000, 30_000_000]),
+        idle_us: rng.pick(&[5_000, 200_000, 5_000_000]),
+        rate_limit_blocks: rng.pick(&[0, 0, 0, 2_000, 50_000]),
+    }
+}
+
+/// An admission that a short run meets.
+pub fn admission(rng: &mut Rng) -> AdmissionConfig {
+    if rng.percent(75) {
+        AdmissionConfig::Always
+    } else {
+        AdmissionConfig::Reuse {
+            n: rng.range(1, 2) as u8,
+            addresses: rng.range(1, 500) as u32,
+        }
+    }
+}
+
+/// Settings of one disk.
+pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
+    let largest = rng.pick(&[128, 256, 512, max_blocks]).clamp(64, max_blocks);
+    let blocks = rng.range(64, largest);
+    let mut config = DiskConfig::new(disk_id(place), blocks * 8 + rng.pick(&[0, 0, 1, 7]));
+    config.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
+    config.mode = if rng.percent(45) {
+        WriteMode::WriteBack
+    } else {
+        rng.pick(&MODES)
+    };
+    config.persistence = match rng.below(10) {
+        0 => Persistence::None,
+        1 | 2 => Persistence::Dirty,
+        _ => Persistence::All,
+    };
+    if config.persistence == Persistence::None && config.mode.defers_origin() {
+        config.mode = rng.pick(&[MODES[1], MODES[3], MODES[4], MODES[5]]);
+    }
+    config.target = if rng.one_in(2) {
+        Target::Equal
+    } else {
+        Target::Blocks(rng.range(16, 1500))
+    };
+    config.admission = admission(rng);
+    config.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768, 131_072]);
+    config.cleaner = cleaner(rng);
+    config
+}
+
+fn core_config(rng: &mut Rng) -> CoreConfig {
+    CoreConfig {
+        max_requests: rng.pick(&[4, 8, 16, 64]),
+        commit_blocks: rng.pick(&[4, 8, 16, 32, 64]),
+        flush_after_blocks: rng.pick(&[16, 64, 256, 4096]),
+        share_spare: rng.one_in(2),
+        intent_clear_us: rng.pick(&[3_000, 50_000, 1_000_000, 60_000_000]),
+        clean_retry_us: rng.pick(&[2_000, 20_000, 200_000]),
+        device_read_errors: rng.pick(&[1, 3, 5]),
+    }
+}
+
+impl Plan {
+    /// A random plan for a long run.
+    pub fn random(rng: &mut Rng) -> Plan {
+        let devices = rng.pick(&[1, 1, 2, 2, 2, 3]);
+        let disks = rng.pick(&[1, 1, 2, 2, 3, 4]);
+        let max_segments = rng.pick(&[3, 6, 12]);
+        let max_blocks = rng.pick(&[256, 512, 1024, 4096]);
+        let mut faults = Faults::default();
+        if rng.percent(40) {
+            match rng.below(5) {
+                0 => faults.rot = true,
+                1 => faults.loss = devices > 1,
+                2 => faults.read_errors = true,
+                _ => {}
+            }
+            faults.outages = rng.one_in(2);
+        }
+        Plan {
+            devices: (0..devices)
+                .map(|_| rng.range(2, max_segments) as u32)
+                .collect(),
+            redundancy: rng.percent(75),
+            disks: (0..disks).map(|i| disk(rng, i, max_blocks)).collect(),
+            blank: (0..disks).map(|_| rng.one_in(4)).collect(),
+            staging_frames: rng.range(64, 256) as u32,
+            transfer_frames: rng.range(64, 256) as u32,
+            core: core_config(rng),
+            depth: rng.pick(&[1, 2, 4, 8, 16, 32]),
+            tear_unit: rng.pick(&[1, 1, 8]),
+            device_latency: rng.pick(&[30, 100, 400]),
+            origin_latency: rng.pick(&[100, 1_000, 5_000]),
+            faults,
+            manage_permille: rng.pick(&[0, 5, 20, 60]),
+        }
+    }
+
+    /// A plan for a script: a tiny pool, quiet background, no faults.
+    pub fn script(rng: &mut Rng) -> Plan {
+        let devices = rng.pick(&[1, 2]);
+        let disks = 2;
+        let mut plan = Plan {
+            devices: (0..devices).map(|_| 2).collect(),
+            redundancy: true,
+            disks: (0..disks).map(|i| disk(rng, i, 128)).collect(),
+            blank: vec![false; disks],
+            staging_frames: 64,
+            transfer_frames: 64,
+            core: core_config(rng),
+            depth: 8,
+            tear_unit: rng.pick(&[1, 8]),
+            device_latency: 100,
+            origin_latency: 500,
+            faults: Faults::default(),
+            manage_permille: 0,
+        };
+        for disk in &mut plan.disks {
+            disk.sectors = 1024;
+            disk.target = Target::Equal;
+            disk.sequential_cutoff_bytes = 0;
+        }
+        plan
+    }
+
+    /// Whether every dirty block is meant to have a second copy.
+    pub fn mirrored(&self) -> bool {
+        self.redundancy && self.devices.len() > 1
+    }
+}

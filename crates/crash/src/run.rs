@@ -1,0 +1,139 @@
+//! One seed, one run.
+
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::script;
+use crate::world::{Counts, Stop, World};
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most points of a run.
+    pub most_points: u64,
+    /// Runs of a hundred that are scripts.
+    pub script_percent: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            most_points: 400,
+            script_percent: 20,
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Default, Debug)]
+pub struct RunReport {
+    /// Crash points tried.
+    pub points: u64,
+    /// Broken invariants and panics: what, where, how to see it again.
+    pub violations: Vec<String>,
+    /// Numbers.
+    pub counts: Counts,
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// Prints everything that happens in the runs from now on.
+pub fn trace() {
+    TRACE.store(true, Ordering::Relaxed);
+}
+
+/// Prints a line if runs are traced.
+pub(crate) fn tell(line: impl FnOnce() -> String) {
+    if TRACE.load(Ordering::Relaxed) {
+        eprintln!("{}", line());
+    }
+}
+
+/// Notes panics instead of printing them, so that they can be reported with their seed.
+pub fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        panic::set_hook(Box::new(|info| {
+            let text = info.to_string().replace('\n', " ");
+            LAST_PANIC.with(|last| *last.borrow_mut() = Some(text));
+        }));
+    });
+}
+
+impl Counts {
+    /// Adds a world's numbers.
+    pub fn add(&mut self, world: &World) {
+        self.merge(&Counts {
+            sectors: world.oracle.sectors_checked,
+            ..world.counts
+        });
+    }
+
+    /// Adds numbers.
+    pub fn merge(&mut self, other: &Counts) {
+        self.points += other.points;
+        self.kills += other.kills;
+        self.cuts += other.cuts;
+        self.crashes_in_open += other.crashes_in_open;
+        self.ios += other.ios;
+        self.requests += other.requests;
+        self.jobs += other.jobs;
+        self.errors += other.errors;
+        self.faults += other.faults;
+        self.sectors += other.sectors;
+    }
+}
+
+/// Runs everything that follows from one seed. A violation or a panic ends the run.
+pub fn run_seed(seed: u64, options: &Options) -> RunReport {
+    let mut report = RunReport::default();
+    let mut counts = Counts::default();
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, options, &mut counts)));
+    let failure = match outcome {
+        Ok(Ok(())) => None,
+        Ok(Err(what)) => Some(what),
+        Err(payload) => {
+            let told = LAST_PANIC.with(|last| last.borrow_mut().take());
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_string()));
+            Some(told.or(text).unwrap_or_else(|| "panicked".into()))
+        }
+    };
+    if let Some(what) = failure {
+        counts.points += 1;
+        report.violations.push(format!(
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --seed {seed} --runs 1",
+            counts.points
+        ));
+    }
+    report.points = counts.points;
+    report.counts = counts;
+    report
+}
+
+fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    if rng.percent(options.script_percent) {
+        return script::sweep(&mut rng, counts, options.most_points);
+    }
+    let plan = Plan::random(&mut rng);
+    let points = rng.range(3, 40).min(options.most_points);
+    let told = format!("{plan:?}");
+    let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;
+    let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
+    counts.add(&world);
+    match result {
+        Ok(Ok(()) | Err(Stop::End)) => Ok(()),
+        Ok(Err(Stop::Violation(what))) => Err(format!("{what}\n  plan: {told}")),
+        Ok(Err(Stop::Crash(_))) => Err("a crash that nobody planned".into()),
+        Err(payload) => panic::resume_unwind(payload),
+    }
+}

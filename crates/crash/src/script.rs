@@ -1,0 +1,255 @@
+//! Short scripts, crashed at every I/O in turn.
+
+use haversack_core::Op;
+use haversack_model::WriteMode;
+
+use crate::plan::{MODES, Plan};
+use crate::rng::Rng;
+use crate::verify::Extent;
+use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
+
+/// One step of a script. Ranges are first sector and number of sectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Writes and goes on.
+    Write(u64, u32),
+    /// Writes through all caches and goes on.
+    Fua(u64, u32),
+    /// Reads and goes on.
+    Read(u64, u32),
+    /// Discards and goes on.
+    Discard(u64, u32),
+    /// Zeroes and goes on.
+    Zero(u64, u32),
+    /// Flushes and goes on.
+    Flush,
+    /// Waits for all requests.
+    Wait,
+    /// Changes the mode.
+    Mode(WriteMode),
+    /// Waits for all jobs.
+    Jobs,
+    /// Writes all dirty blocks back.
+    Clean,
+    /// Detaches and attaches again.
+    Reattach,
+    /// Releases; another host writes; attaches again.
+    HandOver,
+    /// Stops cleanly and starts again.
+    Restart,
+    /// Works on the other disk from now on.
+    Other,
+    /// Passes virtual time.
+    Idle(u64),
+}
+
+use Step::{
+    Clean, Discard, Flush, Fua, HandOver, Idle, Jobs, Mode, Other, Read, Reattach, Restart, Wait,
+    Write, Zero,
+};
+
+/// The scripts; each runs with disks of any configuration. `w0+8` writes 8 sectors from sector 0; `f` writes
+/// with FUA, `r` reads, `d` discards, `z` zeroes; a dot waits for requests, a semicolon for jobs; a mode's name
+/// sets it; `other` goes on with the other disk; `idle` and a number let microseconds pass.
+pub const SCRIPTS: &[&str] = &[
+    "w0+8 . flush . w0+8 . flush . r0+8 .",
+    "w3+1 w4+9 . flush w4+3 . r0+16 w2+20 flush .",
+    "f16+8 . w16+8 w17+3 f18+1 . r16+8 .",
+    "r0+64 . flush . wa ; w0+32 . flush . r0+64 .",
+    "r0+32 . flush . pt ; w8+8 . flush . wb ; r0+32 .",
+    "w0+128 . flush . clean ; wi ; w0+64 . flush . r0+128 .",
+    "w0+40 . flush . d8+16 . flush . r0+40 .",
+    "w0+40 flush . z4+30 . w8+8 . flush . r0+40 .",
+    "wb ; w0+512 . flush . w256+512 . flush . w0+1024 . flush . r0+1024 .",
+    "r0+1024 . other r0+1024 . w0+256 . flush . other w0+64 . flush . r0+256 .",
+    "wb ; w0+64 . flush . wt ; w0+32 . flush . wb ; w16+8 . flush .",
+    "wt-cache ; w0+64 . w8+8 flush . w8+8 . clean ; r0+64 .",
+    "wb ; w0+64 . flush . clean ; w0+8 . clean ; flush . r0+64 .",
+    "wb ; w0+24 . flush . reattach w8+8 . flush . reattach r0+24 .",
+    "w0+24 r64+64 . flush . hand-over r0+128 . w0+8 flush . r0+24 .",
+    "wb ; w0+200 . restart w0+100 . flush . restart r0+200 .",
+    "w0+16 w0+16 w8+16 r0+24 w4+8 flush r0+24 w0+24 . r0+24 .",
+    "wb ; w0+256 . flush . idle6000000 wa ; w64+64 . idle2000000 flush . r0+256 .",
+    "wt ; w0+64 . wa ; w0+32 . wt ; flush . r0+64 .",
+    "wb ; w5+3 . flush . r0+16 . w9+2 . flush . clean ; r0+16 . flush .",
+];
+
+fn parse(word: &str) -> Option<Step> {
+    let range = |text: &str| {
+        let (at, n) = text.split_once('+')?;
+        Some((at.parse().ok()?, n.parse().ok()?))
+    };
+    Some(match word {
+        "." => Wait,
+        ";" => Jobs,
+        "flush" => Flush,
+        "clean" => Clean,
+        "reattach" => Reattach,
+        "hand-over" => HandOver,
+        "restart" => Restart,
+        "other" => Other,
+        _ if word.starts_with("idle") => Idle(word[4..].parse().ok()?),
+        _ => match (word.parse().ok(), word.split_at(1)) {
+            (Some(mode), _) => Mode(mode),
+            (None, ("w", rest)) => range(rest).map(|(at, n)| Write(at, n))?,
+            (None, ("f", rest)) => range(rest).map(|(at, n)| Fua(at, n))?,
+            (None, ("r", rest)) => range(rest).map(|(at, n)| Read(at, n))?,
+            (None, ("d", rest)) => range(rest).map(|(at, n)| Discard(at, n))?,
+            (None, ("z", rest)) => range(rest).map(|(at, n)| Zero(at, n))?,
+            _ => return None,
+        },
+    })
+}
+
+impl World {
+    fn run_steps(&mut self, steps: &[Step]) -> Flow {
+        self.first_open()?;
+        let mut disk = 0;
+        for step in steps {
+            match *step {
+                Write(at, n) => self.push(disk, Op::Write { fua: false }, at, n)?,
+                Fua(at, n) => self.push(disk, Op::Write { fua: true }, at, n)?,
+                Read(at, n) => self.push(disk, Op::Read, at, n)?,
+                Discard(at, n) => self.push(disk, Op::Discard, at, n)?,
+                Zero(at, n) => self.push(disk, Op::WriteZeroes, at, n)?,
+                Flush => self.push(disk, Op::Flush, 0, 0)?,
+                Wait => self.drain()?,
+                Mode(mode) => {
+                    let none =
+                        self.disks[disk].config.persistence == haversack_core::Persistence::None;
+                    if !(none && mode.defers_origin()) {
+                        self.set_mode(disk, mode)?;
+                    }
+                }
+                Jobs => self.wait("jobs of a script", |world| world.jobs.is_empty())?,
+                Clean => {
+                    self.clean(disk)?;
+                }
+                Reattach => {
+                    self.detach(disk)?;
+                    self.attach(disk)?;
+                }
+                HandOver => {
+                    self.clean_release(disk)?;
+                    self.wait("a release", |world| world.jobs.is_empty())?;
+                    self.regain(disk)?;
+                }
+                Restart => {
+                    self.drain()?;
+                    self.restart()?;
+                }
+                Other => disk = 1 - disk,
+                Idle(us) => {
+                    let until = self.now + us;
+                    for _ in 0..400 {
+                        if self.now >= until || !self.advance()? {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        self.drain()
+    }
+
+    /// After a crash: everything is right, stays right over a power cut, and the disks still work.
+    fn aftermath(&mut self, kind: CrashKind) -> Flow {
+        self.crash_and_recover(kind)?;
+        self.bring_back()?;
+        self.verify(Extent::Touched)?;
+        for disk in 0..self.disks.len() {
+            let at = self.rng.below(200);
+            self.push(disk, Op::Write { fua: false }, at, 9)?;
+        }
+        if self.rng.one_in(2) {
+            self.flush_all()?;
+        }
+        let next = self
+            .rng
+            .pick(&[CrashKind::Kill, CrashKind::Power, CrashKind::Power]);
+        self.crash_and_recover(next)?;
+        self.bring_back()?;
+        let extent = if self.rng.one_in(8) {
+            Extent::Everything
+        } else {
+            Extent::Touched
+        };
+        self.verify(extent)
+    }
+
+    fn bring_back(&mut self) -> Flow {
+        for disk in 0..self.disks.len() {
+            match self.disks[disk].life {
+                Life::Released => self.regain(disk)?,
+                Life::Detached => self.attach(disk)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs one script with one configuration, crashing at every I/O with both kinds of crash.
+///
+/// # Errors
+/// The first violation, and at which I/O of which script.
+pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), String> {
+    let number = rng.below(SCRIPTS.len() as u64) as usize;
+    let steps: Option<Vec<Step>> = SCRIPTS[number].split_whitespace().map(parse).collect();
+    let steps = steps.expect("the scripts are well formed");
+    let mut plan = Plan::script(rng);
+    plan.disks[0].mode = if plan.disks[0].persistence == haversack_core::Persistence::None {
+        rng.pick(&MODES.map(|m| if m.defers_origin() { MODES[3] } else { m }))
+    } else {
+        rng.pick(&MODES)
+    };
+    let seed = rng.bits();
+    let limit = total.points + most_points;
+    for kind in [CrashKind::Kill, CrashKind::Power] {
+        for n in 0.. {
+            if total.points >= limit {
+                return Ok(());
+            }
+            let mut world = match World::new(plan.clone(), Rng::new(seed)) {
+                Ok(world) => world,
+                Err(stop) => return Err(format!("{stop:?}")),
+            };
+            world.crash_after(n, kind);
+            let ended = match world.run_steps(&steps) {
+                Err(Stop::Crash(kind)) => {
+                    let fork = world.rng.bits() ^ n;
+                    world.rng = Rng::new(fork);
+                    world.counts.points += 1;
+                    world.aftermath(kind).map(|()| false)
+                }
+                other => other.map(|()| true),
+            };
+            total.add(&world);
+            match ended {
+                Ok(true) => break,
+                Ok(false) | Err(Stop::End) => {}
+                Err(Stop::Violation(what)) => {
+                    return Err(format!("script {number}, {kind:?} at I/O {n}: {what}"));
+                }
+                Err(Stop::Crash(_)) => {
+                    return Err(format!("script {number}: a crash that nobody planned"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scripts_are_well_formed() {
+        for script in SCRIPTS {
+            for word in script.split_whitespace() {
+                assert!(parse(word).is_some(), "'{word}' in '{script}'");
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The simulated host: a core, its memory, its cache devices, the origins, and everything in flight.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use haversack_core::{Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
+use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
+
+use crate::device::{Blank, Store, Tear};
+use crate::job::Job;
+use crate::media::FakeMedia;
+use crate::memory::SimMemory;
+use crate::oracle::{Oracle, Tick};
+use crate::plan::Plan;
+use crate::request::Pending;
+use crate::rng::Rng;
+
+/// How a run is interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CrashKind {
+    /// The process dies; staging memory survives.
+    Kill,
+    /// The host loses power.
+    Power,
+}
+
+/// Why the simulation leaves what it was doing.
+#[derive(Debug)]
+pub enum Stop {
+    /// The planned crash is due.
+    Crash(CrashKind),
+    /// An invariant is broken.
+    Violation(String),
+    /// Nothing more can be learnt: the last cache device is gone.
+    End,
+}
+
+/// Ordinary progress, or a reason to leave.
+pub type Flow<T = ()> = Result<T, Stop>;
+
+/// A violation with a formatted text.
+macro_rules! violation {
+    ($($text:tt)*) => { Err($crate::world::Stop::Violation(format!($($text)*))) };
+}
+pub(crate) use violation;
+
+/// A cache device of the host.
+pub struct Device {
+    /// Its contents.
+    pub store: Store,
+    /// Its identity.
+    pub id: Uuid,
+    /// Its place in the pool; `None` while it is no member.
+    pub no: Option<DeviceNo>,
+    /// Given to the core at the next start.
+    pub plugged: bool,
+}
+
+/// Where a disk is in its life on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Not attached.
+    Detached,
+    /// An attach is running.
+    Attaching,
+    /// Serving requests.
+    Attached,
+    /// A detach is running.
+    Leaving,
+    /// A release is running.
+    Releasing,
+    /// Another host owns it.
+    Released,
+}
+
+/// A disk and its origin.
+pub struct Disk {
+    /// Its settings as of the last call.
+    pub config: DiskConfig,
+    /// The origin.
+    pub origin: Store,
+    /// The ownership epoch of this host.
+    pub epoch: u64,
+    /// Where it is in its life.
+    pub life: Life,
+    /// Its place in the pool while the core runs.
+    pub no: Option<DiskNo>,
+    /// Writes to the origin are a breach of ownership.
+    pub origin_forbidden: bool,
+    /// Another host has had the disk since this one held it.
+    pub handed_over: bool,
+    /// The size that requests keep to.
+    pub sectors: u64,
+    /// A mode that defers origin writes is on, or a change from or to one is running.
+    pub deferring: bool,
+    /// Blocks of eight sectors that may have been dirty since the last detach.
+    pub deferred: Vec<bool>,
+    /// The origin fails until then.
+    pub outage_until: Micros,
+    /// The origin is slow until then.
+    pub slow_until: Micros,
+    /// When an origin I/O last failed.
+    pub last_error: Tick,
+    /// Where sequential requests go on.
+    pub cursor: u64,
+    /// A job of the disk is running.
+    pub busy: bool,
+}
+
+impl Disk {
+    /// Whether any of the sectors may have been dirty.
+    pub fn may_be_dirty(&self, sector: u64, sectors: u64) -> bool {
+        let end = ((sector + sectors).div_ceil(8) as usize + 1).min(self.deferred.len());
+        self.deferred[((sector / 8) as usize).saturating_sub(1)..end].contains(&true)
+    }
+
+    /// Notes a write.
+    pub fn note_write(&mut self, sector: u64, sectors: u64) {
+        if self.deferring {
+            let end = (sector + sectors).div_ceil(8) as usize;
+            self.deferred[(sector / 8) as usize..end].fill(true);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    DeviceRead {
+        device: usize,
+        sector: u64,
+    },
+    DeviceWrite {
+        device: usize,
+        sector: u64,
+    },
+    DeviceFlush {
+        device: usize,
+        mark: u64,
+    },
+    OriginRead {
+        disk: usize,
+        sector: u64,
+        sectors: u32,
+    },
+    OriginWrite {
+        disk: usize,
+        sector: u64,
+        sectors: u32,
+    },
+    OriginZero {
+        disk: usize,
+        sector: u64,
+        sectors: u32,
+    },
+    OriginFlush {
+        disk: usize,
+        mark: u64,
+    },
+}
+
+pub(crate) struct Flight {
+    pub io: IoId,
+    pub what: What,
+    pub pieces: Vec<Piece>,
+}
+
+/// Numbers of a run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// Crashes survived and verified.
+    pub points: u64,
+    /// Kills among them.
+    pub kills: u64,
+    /// Power cuts among them.
+    pub cuts: u64,
+    /// Crashes while opening the pool.
+    pub crashes_in_open: u64,
+    /// I/Os of devices and origins.
+    pub ios: u64,
+    /// Guest requests completed.
+    pub requests: u64,
+    /// Management jobs done.
+    pub jobs: u64,
+    /// Requests that ended with an error.
+    pub errors: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Sectors compared with the oracle.
+    pub sectors: u64,
+}
+
+/// A host under test.
+pub struct World {
+    pub(crate) rng: Rng,
+    /// The circumstances.
+    pub plan: Plan,
+    pub(crate) now: Micros,
+    pub(crate) core: Option<Core<SimMemory>>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) disk_of: HashMap<DiskNo, usize>,
+    /// The judge.
+    pub oracle: Oracle,
+    pub(crate) flights: Vec<Option<Flight>>,
+    pub(crate) free_flights: Vec<usize>,
+    pub(crate) due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
+    pub(crate) sequence: u64,
+    pub(crate) requests: Vec<Option<Pending>>,
+    pub(crate) pending: usize,
+    pub(crate) jobs: Vec<(JobId, Job)>,
+    pub(crate) trigger: Option<(u64, CrashKind)>,
+    pub(crate) torn_store: bool,
+    /// Dirty data may have been destroyed by an injected fault.
+    pub(crate) unprotected_fault: bool,
+    pub(crate) recent: Vec<(usize, u64, u32)>,
+    pub(crate) idle_wakeups: u32,
+    pub(crate) stopping: bool,
+    pub(crate) scratch: Vec<u8>,
+    /// What happened so far.
+    pub counts: Counts,
+    pool: Uuid,
+}
+
+impl World {
+    /// A host with a freshly created pool, not yet open.
+    pub fn new(plan: Plan, mut rng: Rng) -> Flow<World> {
+        let pool = Uuid([0x70; 16]);
+        let devices: Vec<Device> = plan
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(i, segments)| Device {
+                store: device_store(*segments),
+                id: device_id(i),
+                no: None,
+                plugged: true,
+            })
+            .collect();
+        let mut oracle = Oracle::default();
+        let disks = plan
+            .disks
+            .iter()
+            .enumerate()
+            .map(|(i, config)| new_disk(&mut oracle, i, config, plan.blank[i]));
+        let disks = disks.collect();
+        let mut world = World {
+            now: rng.below(1_000_000),
+            rng,
+            plan,
+            core: None,
+            devices,
+            disks,
+            disk_of: HashMap::new(),
+            oracle,
+            flights: Vec::new(),
+            free_flights: Vec::new(),
+            due: BinaryHeap::new(),
+            sequence: 0,
+            requests: Vec::new(),
+            pending: 0,
+            jobs: Vec::new(),
+            trigger: None,
+            torn_store: false,
+            unprotected_fault: false,
+            recent: Vec::new(),
+            idle_wakeups: 0,
+            stopping: false,
+            scratch: Vec::new(),
+            counts: Counts::default(),
+            pool,
+        };
+        let config = PoolConfig {
+            id: pool,
+            device_ids: world.devices.iter().map(|d| d.id).collect(),
+            redundancy: world.plan.redundancy,
+        };
+        let order = (0..world.devices.len()).collect();
+        let mut media = FakeMedia::new(
+            &mut world.devices,
+            order,
+            None,
+            Rng::new(0),
+            world.plan.tear_unit,
+        );
+        if let Err(error) = pool::create(&mut media, &config) {
+            return violation!("creating the pool failed: {error}");
+        }
+        let tear = world.tear();
+        for device in &mut world.devices {
+            device.store.power_cut(tear, &mut world.rng);
+        }
+        Ok(world)
+    }
+
+    pub(crate) fn pool_id(&self) -> Uuid {
+        self.pool
+    }
+
+    pub(crate) fn tear(&self) -> Tear {
+        Tear {
+            unit: self.plan.tear_unit,
+        }
+    }
+
+    pub(crate) fn core(&mut self) -> &mut Core<SimMemory> {
+        self.core.as_mut().expect("the core is running")
+    }
+
+    pub(crate) fn fresh_memory(&self) -> SimMemory {
+        SimMemory::new(self.plan.staging_frames, self.plan.transfer_frames)
+    }
+}
+
+/// The identity of the simulator's device of that place.
+pub fn device_id(place: usize) -> Uuid {
+    let mut id = [0xDE; 16];
+    id[15] = place as u8;
+    Uuid(id)
+}
+
+/// A blank cache device with room for so many segments.
+pub fn device_store(segments: u32) -> Store {
+    Store::new(
+        pool::device_bytes(segments) / SECTOR_BYTES as u64,
+        Blank::Zero,
+    )
+}
+
+fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool) -> Disk {
+    let content = match oracle.add_disk(config.sectors, blank) {
+        Some(version) => Blank::Written {
+            disk: place as u16,
+            version,
+        },
+        None => Blank::Zero,
+    };
+    Disk {
+        config: config.clone(),
+        origin: Store::new(config.sectors, content),
+        epoch: 1,
+        life: Life::Detached,
+        no: None,
+        origin_forbidden: false,
+        handed_over: false,
+        sectors: config.sectors,
+        deferring: config.mode.defers_origin(),
+        deferred: vec![false; config.sectors.div_ceil(8) as usize],
+        outage_until: 0,
+        slow_until: 0,
+        last_error: 0,
+        cursor: 0,
+        busy: false,
+    }
+}

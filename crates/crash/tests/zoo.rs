@@ -1,0 +1,73 @@
+//! Every planted mistake in the core is caught.
+
+use haversack_core::bugs;
+use haversack_crash::run::{self, Options, run_seed};
+
+const MOST_POINTS: u64 = 60_000;
+
+#[test]
+fn every_planted_mistake_is_caught() {
+    run::quiet_panics();
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let halves: Vec<_> = (0..2)
+            .map(|half| {
+                scope.spawn(move || {
+                    let mine = bugs::ALL.iter().skip(half).step_by(2);
+                    mine.map(|bug| (*bug, hunt(*bug))).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        halves
+            .into_iter()
+            .flat_map(|half| half.join().expect("a hunt catches panics"))
+            .collect()
+    });
+    println!("{:<32} {:>14}  how", "bug", "caught after");
+    let mut survivors = Vec::new();
+    for (bug, (points, how)) in found {
+        match how {
+            Some(how) => {
+                println!(
+                    "{:<32} {points:>7} points  {}",
+                    format!("{bug:?}"),
+                    shorten(&how)
+                );
+            }
+            None => {
+                println!("{:<32} {points:>7} points  SURVIVED", format!("{bug:?}"));
+                survivors.push(bug);
+            }
+        }
+    }
+    assert!(
+        survivors.is_empty(),
+        "the simulator is too weak for {survivors:?}"
+    );
+}
+
+fn hunt(bug: bugs::Bug) -> (u64, Option<String>) {
+    bugs::plant(Some(bug));
+    let (mut points, mut how) = (0, None);
+    for seed in 1.. {
+        let report = run_seed(seed, &Options::default());
+        points += report.points;
+        how = report.violations.into_iter().next();
+        if how.is_some() || points >= MOST_POINTS {
+            break;
+        }
+    }
+    bugs::plant(None);
+    (points, how)
+}
+
+fn shorten(violation: &str) -> String {
+    let text = violation
+        .split_once(": ")
+        .map_or(violation, |(_, what)| what);
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(110)
+        .collect()
+}

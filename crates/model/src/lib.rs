@@ -1,0 +1,165 @@
+//! The words that every Haversack crate shares: identities, addresses, write modes.
+//!
+//! No logic lives here, only names and the arithmetic that gives them meaning.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of a sector, the smallest unit that a guest can address.
+pub const SECTOR_BYTES: usize = 512;
+/// Bytes of a cache block.
+pub const BLOCK_BYTES: usize = 4096;
+/// Sectors of a cache block.
+pub const SECTORS_PER_BLOCK: u64 = (BLOCK_BYTES / SECTOR_BYTES) as u64;
+
+/// Microseconds on the caller's monotonic clock.
+pub type Micros = u64;
+
+/// The lasting identity of a virtual disk: a UUID, the same on every host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DiskId(pub [u8; 16]);
+
+/// The lasting identity of a pool or of a cache device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Uuid(pub [u8; 16]);
+
+/// A disk's place in the pool's disk table, stable while the pool knows the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DiskNo(pub u16);
+
+/// A cache device's place in the pool's device table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DeviceNo(pub u8);
+
+/// A 512-byte sector of a virtual disk, as the guest counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SectorNo(pub u64);
+
+/// A cache block of a virtual disk, on the disk's own grid (see the grid phase).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct BlockNo(pub u64);
+
+/// When the origin sees a write, and whether the cache keeps it. Names as in Open CAS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WriteMode {
+    /// `wb`: acknowledged once staged; the cleaner writes the origin later.
+    WriteBack,
+    /// `wt`: cache and origin both get the write.
+    WriteThrough(WriteThroughAck),
+    /// `wa`: the origin gets the write; a cached block is updated, an uncached one stays so.
+    WriteAround,
+    /// `wi`: the origin gets the write; a cached block is dropped.
+    WriteInvalidate,
+    /// `pt`: neither reads nor writes use the cache.
+    PassThrough,
+}
+
+/// When a write-through write is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WriteThroughAck {
+    /// Once the origin has it.
+    Origin,
+    /// Once the cache has it, while the write to the origin goes on.
+    Cache,
+}
+
+impl WriteMode {
+    /// The two-letter name.
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteMode::WriteBack => "wb",
+            WriteMode::WriteThrough(WriteThroughAck::Origin) => "wt",
+            WriteMode::WriteThrough(WriteThroughAck::Cache) => "wt-cache",
+            WriteMode::WriteAround => "wa",
+            WriteMode::WriteInvalidate => "wi",
+            WriteMode::PassThrough => "pt",
+        }
+    }
+
+    /// Whether a write may be acknowledged before the origin has it.
+    pub fn defers_origin(self) -> bool {
+        matches!(
+            self,
+            WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache)
+        )
+    }
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for WriteMode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "wb" => WriteMode::WriteBack,
+            "wt" => WriteMode::WriteThrough(WriteThroughAck::Origin),
+            "wt-cache" => WriteMode::WriteThrough(WriteThroughAck::Cache),
+            "wa" => WriteMode::WriteAround,
+            "wi" => WriteMode::WriteInvalidate,
+            "pt" => WriteMode::PassThrough,
+            other => {
+                return Err(format!(
+                    "unknown write mode '{other}': expected wb, wt, wt-cache, wa, wi or pt"
+                ));
+            }
+        })
+    }
+}
+
+fn hyphenated(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            f.write_str("-")?;
+        }
+        write!(f, "{byte:02x}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hyphenated(&self.0, f)
+    }
+}
+
+impl fmt::Debug for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hyphenated(&self.0, f)
+    }
+}
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hyphenated(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hyphenated(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_mode_names_round_trip() {
+        for name in ["wb", "wt", "wt-cache", "wa", "wi", "pt"] {
+            assert_eq!(name.parse::<WriteMode>().unwrap().name(), name);
+        }
+        assert!("writeback".parse::<WriteMode>().unwrap_err().contains("expected wb"));
+    }
+
+    #[test]
+    fn identities_print_as_uuids() {
+        let id = DiskId([0xab; 16]);
+        assert_eq!(id.to_string(), "abababab-abab-abab-abab-abababababab");
+    }
+}

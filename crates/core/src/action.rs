@@ -198,6 +198,10 @@ pub enum Event {
         /// Dirty blocks that had no other copy.
         lost_blocks: u64,
     },
+    /// No cache device is left. What is on them is void as soon as the origins go on without them, and no
+    /// device is there to say so: writes wait until the caller has noted that durably outside the pool and
+    /// called [`crate::Core::loss_recorded`]. From then on the pool is opened with `contents_void`.
+    PoolLost,
     /// A block read from flash failed its checksum.
     Corruption {
         /// The disk.

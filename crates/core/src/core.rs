@@ -91,6 +91,7 @@ pub struct Core<M> {
     pub(crate) pool_flushes: u64,
     pub(crate) record_pages: u64,
     pub(crate) stopping: bool,
+    pub(crate) loss_recorded: bool,
 }
 
 impl<M: Memory> Core<M> {
@@ -146,6 +147,10 @@ impl<M: Memory> Core<M> {
             && let Some(device) = self.devices[device.0 as usize].as_mut()
         {
             device.unflushed = true;
+        }
+        if io.purpose.flushes_origin() && result.is_ok() {
+            let disk = self.disk_mut(io.disk.expect("an origin is of a disk"));
+            disk.origin_durable = disk.origin_durable.max(io.seq);
         }
         match io.purpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),
@@ -379,7 +384,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn flush_origin(&mut self, purpose: Purpose, disk: DiskNo) {
         let number = self.new_io(purpose);
         self.ios[number].disk = Some(disk);
-        self.disk_mut(disk).origin_unflushed = false;
+        self.ios[number].seq = self.disk(disk).origin_changes;
         self.emit(Action::FlushOrigin { io: IoId(number), disk });
     }
 

@@ -60,8 +60,9 @@ pub(crate) struct Disk {
     pub job: Option<Job>,
     pub restage: VecDeque<SlotNo>,
     pub restaging: u32,
-    /// Origin writes that a flush of the origin must follow.
-    pub origin_unflushed: bool,
+    /// Completed changes of the origin, and how many of them are durable.
+    pub origin_changes: u64,
+    pub origin_durable: u64,
     /// I/Os to the origin that change it and are in flight.
     pub origin_writes: u32,
     /// Requests in flight.
@@ -105,7 +106,8 @@ impl Disk {
             job: None,
             restage: VecDeque::new(),
             restaging: 0,
-            origin_unflushed: true,
+            origin_changes: 1,
+            origin_durable: 0,
             origin_writes: 0,
             requests: 0,
             last_request_us: 0,

@@ -47,6 +47,13 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    pub fn flushes_origin(self) -> bool {
+        matches!(
+            self,
+            Purpose::CleanFlush | Purpose::ZeroFlush { .. } | Purpose::GuestFlush | Purpose::IntentFlush
+        )
+    }
+
     pub fn writes_device(self) -> bool {
         matches!(self, Purpose::Commit { .. } | Purpose::Page { .. } | Purpose::Intent | Purpose::Record)
     }

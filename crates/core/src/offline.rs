@@ -114,7 +114,7 @@ pub struct FlushProgress {
 }
 
 fn load(media: &mut dyn Media) -> Result<(Pool, Recovered), PoolError> {
-    let pool = scan::pool(media, &OpenOptions { accept_missing: true })?;
+    let pool = scan::pool(media, &OpenOptions { accept_missing: true, contents_void: false })?;
     let recovered = entries::recover(media, &pool)?;
     Ok((pool, recovered))
 }

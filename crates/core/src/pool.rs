@@ -56,7 +56,7 @@ fn blank(media: &mut dyn Media, device: usize, id: Uuid, segments: u32) -> Resul
     let pair = |offset: &dyn Fn(u64) -> u64, owner: u16, kind: Kind| {
         let mut pages = [0u8; 2 * BLOCK_BYTES];
         for generation in 0..2u64 {
-            let header = Header { generation, flushed_seq: 0, owner, kind };
+            let header = Header { generation, flushed_seq: 0, owner, kind, opening: 0 };
             let place = Place { device_seed: seed, offset_bytes: offset(generation) };
             let page = &mut pages[generation as usize * BLOCK_BYTES..][..BLOCK_BYTES];
             page::seal(page.try_into().expect("one page"), header, &[], place);

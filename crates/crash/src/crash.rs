@@ -185,7 +185,10 @@ impl World {
     }
 
     fn open(&mut self, mut memory: SimMemory, mut nested: u64) -> Flow {
-        let mut options = OpenOptions::default();
+        let mut options = OpenOptions {
+            contents_void: self.contents_void,
+            ..OpenOptions::default()
+        };
         loop {
             let mut order: Vec<usize> = (0..self.devices.len())
                 .filter(|i| self.devices[*i].plugged && !self.devices[*i].store.gone)
@@ -253,6 +256,7 @@ impl World {
                 self.devices[*place].plugged = self.devices[*place].no.is_some();
             }
             self.core = Some(core);
+            self.contents_void = false;
             self.disk_of.clear();
             for disk in &mut self.disks {
                 disk.no = None;

@@ -168,6 +168,7 @@ impl World {
         drop(offline::check(&mut media, true));
         let options = OpenOptions {
             accept_missing: true,
+            ..OpenOptions::default()
         };
         let Ok((core, report)) = Core::open(&mut media, memory, config, &options, now) else {
             return;

@@ -105,6 +105,12 @@ impl World {
                 }
                 Ok(())
             }
+            Event::PoolLost => {
+                self.contents_void = true;
+                let now = self.now;
+                self.core().loss_recorded(now);
+                Ok(())
+            }
             Event::Corruption {
                 disk,
                 device,

@@ -212,6 +212,8 @@ pub struct World {
     pub(crate) torn_store: bool,
     /// Dirty data may have been destroyed by an injected fault.
     pub(crate) unprotected_fault: bool,
+    /// The host has on record that all devices were lost.
+    pub(crate) contents_void: bool,
     pub(crate) recent: Vec<(usize, u64, u32)>,
     pub(crate) idle_wakeups: u32,
     pub(crate) stopping: bool,
@@ -262,6 +264,7 @@ impl World {
             trigger: None,
             torn_store: false,
             unprotected_fault: false,
+            contents_void: false,
             recent: Vec::new(),
             idle_wakeups: 0,
             stopping: false,

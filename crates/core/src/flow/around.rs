@@ -108,6 +108,9 @@ impl<M: Memory> Core<M> {
         blocks: std::ops::Range<u64>,
         zeroes: bool,
     ) -> Result<(), Park> {
+        if self.loss_unrecorded() {
+            return Err(Park::Around);
+        }
         let mut wait = false;
         for block in blocks.map(BlockNo) {
             if self.locks.get(disk, block).is_some() {
@@ -223,7 +226,7 @@ impl<M: Memory> Core<M> {
     fn origin_changed(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         d.origin_writes -= 1;
-        d.origin_unflushed = true;
+        d.origin_changes += 1;
         if d.origin_writes == 0 && d.job.is_some() {
             self.touch(disk);
         }
@@ -263,7 +266,6 @@ impl<M: Memory> Core<M> {
         let disk = self.requests[number].disk;
         self.requests[number].outstanding -= 1;
         if result.is_err() {
-            self.disk_mut(disk).origin_unflushed = true;
             self.fail(number, RequestError::Origin);
             self.end_window(number);
             return;

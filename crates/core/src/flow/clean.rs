@@ -105,7 +105,8 @@ impl<M: Memory> Core<M> {
         let d = self.disk(disk);
         let active = matches!(d.state, DiskState::Active | DiskState::Detaching);
         let allowed = d.owned || planted(Bug::CleanAfterRelease) && d.state == DiskState::Active;
-        if d.cleaner.phase != Phase::Idle || !active || !allowed || d.cleaner.retry_us > self.now {
+        let blocked = self.loss_unrecorded();
+        if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
         if self.alive_devices().next().is_none() {
@@ -300,10 +301,13 @@ impl<M: Memory> Core<M> {
             let good = result.is_ok() && self.verified(disk, cleaning.block, cleaning.frame, slot.crc());
             self.disk_mut(disk).cleaner.blocks[at as usize].good = good;
             if !good {
-                match self.store.mirror_of(number) {
-                    Some(mirror) if u64::from(mirror.0) != io.seq => {
-                        self.read_cleaning(disk, at as usize, mirror);
-                    }
+                let mirror = self.store.mirror_of(number);
+                let tried = |slot: SlotNo| u64::from(slot.0) == io.seq;
+                match mirror {
+                    Some(mirror) if tried(number) => self.read_cleaning(disk, at as usize, mirror),
+                    Some(mirror) if !tried(mirror) => self.read_cleaning(disk, at as usize, number),
+                    None if !tried(number) => self.read_cleaning(disk, at as usize, number),
+                    _ if result.is_err() => self.disk_mut(disk).cleaner.failed = true,
                     _ => self.damaged(disk, number),
                 }
             }
@@ -365,7 +369,7 @@ impl<M: Memory> Core<M> {
         let disk = io.disk.expect("the cleaner is of a disk");
         let d = self.disk_mut(disk);
         d.origin_writes -= 1;
-        d.origin_unflushed = true;
+        d.origin_changes += 1;
         d.cleaner.in_flight -= 1;
         d.cleaner.failed |= result.is_err();
         if d.cleaner.in_flight > 0 {
@@ -385,7 +389,6 @@ impl<M: Memory> Core<M> {
         let disk = io.disk.expect("the cleaner is of a disk");
         let d = self.disk_mut(disk);
         d.cleaner.failed |= result.is_err();
-        d.origin_unflushed |= result.is_err();
         self.end_round(disk, result.is_ok());
     }
 

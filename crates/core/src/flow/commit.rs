@@ -216,6 +216,7 @@ impl<M: Memory> Core<M> {
             flushed_seq: self.store.flushed_seq,
             owner: write.owner,
             kind: Kind::Segment,
+            opening: self.record.opening(),
         };
         let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
         page::seal(self.memory.frame_mut(frame), header, &content, place);
@@ -308,16 +309,22 @@ impl<M: Memory> Core<M> {
             if let Some((slot_no, slot)) = slot {
                 if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
                     self.merge(disk, frame, from, slot);
-                } else if let Some(mirror) = self.store.mirror_of(slot_no) {
-                    self.store.fail_over(slot_no);
-                    self.start_merge(disk, frame, mirror);
-                } else {
-                    self.damaged(disk, slot_no);
+                } else if slot_no == part.slot {
+                    self.merge_other(disk, frame, slot_no, result.is_err());
                 }
             }
         }
         self.free_frame(from, false);
         self.touch(disk);
+    }
+
+    /// The flash copy could not be read: takes the second copy, or does without.
+    fn merge_other(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo, failed: bool) {
+        if let Some(mirror) = self.store.fail_over(slot_no) {
+            self.start_merge(disk, frame, mirror);
+        } else if !(failed && self.store.slot(slot_no).dirty()) {
+            self.damaged(disk, slot_no);
+        }
     }
 
     fn merge(&mut self, disk: DiskNo, frame: FrameNo, from: FrameNo, slot: Slot) {

@@ -50,6 +50,24 @@ impl<M: Memory> Core<M> {
         self.settle();
     }
 
+    /// The caller has durably noted that what is on the lost devices is void: origins may be written again.
+    pub fn loss_recorded(&mut self, now: Micros) {
+        self.now = now;
+        self.loss_recorded = true;
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                self.wake_around(DiskNo(number as u16));
+                self.touch(DiskNo(number as u16));
+            }
+        }
+        self.settle();
+    }
+
+    /// Whether origins must not be written because the loss of the last device is not on record.
+    pub(crate) fn loss_unrecorded(&self) -> bool {
+        !self.loss_recorded && self.alive_devices().next().is_none()
+    }
+
     pub(crate) fn device_read_failed(&mut self, device: DeviceNo, failure: IoFailure) {
         let limit = self.config.device_read_errors;
         if let Some(state) = self.devices[device.0 as usize].as_mut() {
@@ -88,6 +106,9 @@ impl<M: Memory> Core<M> {
         self.change_record();
         self.record.device_changed();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
+        if self.alive_devices().next().is_none() {
+            self.event(Event::PoolLost);
+        }
         if let Some(job) = self.pool_job.take_if(|j| j.is_removal_of(device)) {
             self.event(Event::JobDone { job: job.id, result: Err(JobError::NoDevice) });
         }

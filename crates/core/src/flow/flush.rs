@@ -174,7 +174,8 @@ impl<M: Memory> Core<M> {
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {
         match self.disk(disk).flush.origin {
-            OriginFlush::NotStarted if self.disk(disk).origin_unflushed && !planted(Bug::SkipOriginFlush) => {
+            OriginFlush::NotStarted if self.disk(disk).origin_durable < self.disk(disk).origin_changes
+                && !planted(Bug::SkipOriginFlush) => {
                 self.disk_mut(disk).flush.origin = OriginFlush::InFlight;
                 self.flush_origin(Purpose::GuestFlush, disk);
                 false
@@ -188,7 +189,6 @@ impl<M: Memory> Core<M> {
         let disk = io.disk.expect("the flush is of a disk");
         let d = self.disk_mut(disk);
         d.flush.origin = if result.is_ok() { OriginFlush::Done } else { OriginFlush::Failed };
-        d.origin_unflushed |= result.is_err();
         self.touch(disk);
     }
 

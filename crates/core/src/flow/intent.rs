@@ -214,7 +214,13 @@ impl<M: Memory> Core<M> {
         map.generation += 1;
         (map.writing, map.written_seq) = (devices.len() as u32, Some(seq));
         let (generation, content) = (map.generation, map.on_page.clone());
-        let header = Header { generation, flushed_seq: self.store.flushed_seq, owner: disk.0, kind: Kind::Intent };
+        let header = Header {
+            generation,
+            flushed_seq: self.store.flushed_seq,
+            owner: disk.0,
+            kind: Kind::Intent,
+            opening: self.record.opening(),
+        };
         let offset_bytes = geometry::intent_bytes(disk, generation);
         for device in devices {
             let frame = self.own_frame().expect("frames were counted");
@@ -315,7 +321,6 @@ impl<M: Memory> Core<M> {
         let disk = io.disk.expect("the flush is of a disk");
         if result.is_err() {
             self.give_up_clearing(disk);
-            self.disk_mut(disk).origin_unflushed = true;
         } else {
             self.collect_stale(disk);
             self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: 0 };

@@ -230,7 +230,7 @@ impl<M: Memory> Core<M> {
             }
             self.free_frame(frame, false);
             if !good && self.requests[number].error.is_none() {
-                self.read_again(number, disk, block);
+                self.read_again(number, disk, block, result.is_err());
             }
         }
         if self.requests[number].retries.is_empty() {
@@ -245,17 +245,26 @@ impl<M: Memory> Core<M> {
             || checksum::bind(self.memory.crc(frame), self.disk(disk).seed, block) == crc
     }
 
-    /// A part of a block could not be read from where it was thought to be.
-    fn read_again(&mut self, number: u32, disk: DiskNo, part: BlockIo) {
-        match self.store.lookup(disk, part.block) {
-            Some((slot_no, slot)) if slot.seq() == part.seq && slot.crc() == part.crc => {
-                if let Some(mirror) = self.store.mirror_of(slot_no).filter(|m| *m != part.slot) {
+    /// A part of a block could not be read from where it was thought to be: the device failed the read, or
+    /// the data does not fit.
+    fn read_again(&mut self, number: u32, disk: DiskNo, part: BlockIo, failed: bool) {
+        let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);
+        if let Some((slot_no, slot)) = current {
+            let mirror = self.store.mirror_of(slot_no);
+            match mirror {
+                Some(mirror) if slot_no == part.slot => {
                     self.read_mirror(number, part, mirror);
                     return;
                 }
-                self.damaged(disk, slot_no);
+                _ if slot_no == part.slot || mirror == Some(part.slot) => {
+                    if failed && slot.dirty() {
+                        self.fail(number, RequestError::DataLost);
+                        return;
+                    }
+                    self.damaged(disk, slot_no);
+                }
+                _ => {}
             }
-            _ => {}
         }
         self.requests[number].retries.push((part.block, part.mask));
     }

@@ -14,6 +14,7 @@ use crate::memory::Memory;
 pub(crate) struct RecordWriter {
     pub generation: u64,
     pub staging_id: u64,
+    openings: u64,
     wanted: u64,
     durable: u64,
     writing: Option<Writing>,
@@ -30,8 +31,18 @@ struct Writing {
 
 impl RecordWriter {
     /// Goes on from the record that was found.
-    pub fn after(generation: u64, staging_id: u64) -> RecordWriter {
-        RecordWriter { generation, staging_id, ..RecordWriter::default() }
+    pub fn after(found: &PoolRecord) -> RecordWriter {
+        RecordWriter {
+            generation: found.generation,
+            staging_id: found.staging_id,
+            openings: found.openings,
+            ..RecordWriter::default()
+        }
+    }
+
+    /// What this opening puts into the pages that it writes.
+    pub fn opening(&self) -> u8 {
+        self.openings as u8
     }
 
     /// The last change concerns which devices count: no flush is complete before it is durable.
@@ -69,6 +80,7 @@ impl<M: Memory> Core<M> {
         PoolRecord {
             generation: self.record.generation,
             staging_id: self.record.staging_id,
+            openings: self.record.openings,
             clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
             redundancy: self.redundancy,
             degraded: self.degraded,

@@ -99,9 +99,11 @@ impl<M: Memory> Core<M> {
         if let Some((number, _)) = current.filter(|_| !newer) {
             if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
                 self.restage(disk, number, part, from);
+            } else if number != part.slot || result.is_err() {
+                self.disk_mut(disk).restage.push_back(number);
             } else if let Some(mirror) = self.store.fail_over(number) {
                 self.disk_mut(disk).restage.push_back(mirror);
-            } else if result.is_ok() || self.store.location(number).0 == io.device.expect("a device") {
+            } else {
                 self.damaged(disk, number);
             }
         }

@@ -9,6 +9,8 @@
 //! Invariants
 //! - A page is overwritten only when its sibling, one generation younger, is durable. So the sectors of a
 //!   page are of its own generation or of the one two before.
+//! - What different openings of the pool wrote is told apart too, even under one generation: a page that was
+//!   torn in one life and written again in the next never passes for whole.
 //! - Even generations live in page A, odd ones in page B.
 
 use haversack_model::BLOCK_BYTES;
@@ -46,6 +48,8 @@ pub struct Header {
     pub owner: u16,
     /// What the page is.
     pub kind: Kind,
+    /// The opening of the pool that wrote it, modulo 256.
+    pub opening: u8,
 }
 
 /// Owner of a segment that belongs to no disk.
@@ -60,9 +64,16 @@ pub struct Place {
     pub offset_bytes: u64,
 }
 
-fn tag(body: &[u8], place: Place, sector: usize, generation: u64) -> u32 {
+/// The writing that a sector belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Writing {
+    generation: u64,
+    opening: u8,
+}
+
+fn tag(body_crc: u32, place: Place, sector: usize, writing: Writing) -> u32 {
     let position = mix(place.device_seed ^ mix(place.offset_bytes + sector as u64));
-    crc32c(body) ^ mix(position ^ generation) as u32
+    body_crc ^ mix(position ^ writing.generation ^ u64::from(writing.opening) << 56) as u32
 }
 
 /// Writes header and content into `page` and seals it. `content` may be shorter than the page.
@@ -72,7 +83,8 @@ pub fn seal(page: &mut [u8; BLOCK_BYTES], header: Header, content: &[u8], place:
     head[..6].copy_from_slice(&header.generation.to_le_bytes()[..6]);
     head[6..12].copy_from_slice(&header.flushed_seq.to_le_bytes()[..6]);
     head[12..14].copy_from_slice(&header.owner.to_le_bytes());
-    head[14] = header.kind as u8;
+    (head[14], head[15]) = (header.kind as u8, header.opening);
+    let writing = Writing { generation: header.generation, opening: header.opening };
     assert!(HEADER_BYTES + content.len() <= PAYLOAD_BYTES, "a page's content fits the page");
     page[..HEADER_BYTES].copy_from_slice(&head);
     let mut rest = content;
@@ -83,7 +95,7 @@ pub fn seal(page: &mut [u8; BLOCK_BYTES], header: Header, content: &[u8], place:
         rest = later;
         sector[start..start + taken].copy_from_slice(now);
         sector[start + taken..BODY].fill(0);
-        let tag = tag(&sector[..BODY], place, index, header.generation);
+        let tag = tag(crc32c(&sector[..BODY]), place, index, writing);
         sector[BODY..].copy_from_slice(&tag.to_le_bytes());
     }
 }
@@ -117,36 +129,52 @@ fn header(page: &[u8; BLOCK_BYTES]) -> Option<Header> {
             2 => Kind::Intent,
             _ => return None,
         },
+        opening: page[15],
     })
 }
 
-fn fits(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, generation: u64) -> bool {
+/// A sector's content checksum and the tag stored with it.
+fn read_tag(page: &[u8; BLOCK_BYTES], sector: usize) -> (u32, u32) {
     let bytes = &page[sector * SECTOR..(sector + 1) * SECTOR];
-    let stored = u32::from_le_bytes(bytes[BODY..].try_into().expect("four bytes"));
-    stored == tag(&bytes[..BODY], place, sector, generation)
+    (crc32c(&bytes[..BODY]), u32::from_le_bytes(bytes[BODY..].try_into().expect("four bytes")))
+}
+
+fn fits(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, writing: Writing) -> bool {
+    let (crc, stored) = read_tag(page, sector);
+    stored == tag(crc, place, sector, writing)
+}
+
+/// The writing that a sector belongs to, if its generation is one of those that can be there.
+fn writing_of(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, generations: &[Option<u64>]) -> Option<Writing> {
+    let (crc, stored) = read_tag(page, sector);
+    let candidates = generations.iter().flatten().flat_map(|generation| {
+        (0..=u8::MAX).map(|opening| Writing { generation: *generation, opening })
+    });
+    candidates.into_iter().find(|writing| stored == tag(crc, place, sector, *writing))
 }
 
 /// Tells in what state a page is. `sibling` is the generation of the other page of the pair, if known.
 pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Option<u64>) -> Found {
-    let head = header(page).filter(|h| h.kind == kind && fits(page, place, 0, h.generation));
-    let mut candidates = [None; 5];
+    let writing = |h: &Header| Writing { generation: h.generation, opening: h.opening };
+    let head = header(page).filter(|h| h.kind == kind && fits(page, place, 0, writing(h)));
+    let mut generations = [None; 5];
     if let Some(h) = head {
-        if (1..SECTORS).all(|sector| fits(page, place, sector, h.generation)) {
+        if (1..SECTORS).all(|sector| fits(page, place, sector, writing(&h))) {
             return Found::Intact(h);
         }
-        candidates[0] = Some(h.generation);
-        candidates[1] = h.generation.checked_sub(2);
-        candidates[2] = Some(h.generation + 2);
+        generations[0] = Some(h.generation);
+        generations[1] = h.generation.checked_sub(2);
+        generations[2] = Some(h.generation + 2);
     }
     if let Some(sibling) = sibling {
-        candidates[3] = sibling.checked_sub(1);
-        candidates[4] = Some(sibling + 1);
+        generations[3] = sibling.checked_sub(1);
+        generations[4] = Some(sibling + 1);
     }
     let mut newest = None;
     let mut rotten = false;
     for sector in 0..SECTORS {
-        match candidates.iter().flatten().find(|g| fits(page, place, sector, **g)) {
-            Some(generation) => newest = newest.max(Some(*generation)),
+        match writing_of(page, place, sector, &generations) {
+            Some(writing) => newest = newest.max(Some(writing.generation)),
             None => rotten = true,
         }
     }
@@ -171,7 +199,7 @@ mod tests {
 
     fn page(generation: u64, fill: u8) -> [u8; BLOCK_BYTES] {
         let mut page = [0; BLOCK_BYTES];
-        let header = Header { generation, flushed_seq: 3, owner: 1, kind: Kind::Segment };
+        let header = Header { generation, flushed_seq: 3, owner: 1, kind: Kind::Segment, opening: fill };
         seal(&mut page, header, &[fill; PAYLOAD_BYTES - HEADER_BYTES], PLACE);
         page
     }
@@ -196,6 +224,14 @@ mod tests {
             torn[700] ^= 4;
             assert!(matches!(inspect(&torn, PLACE, Kind::Segment, Some(7)), Found::Rotten { .. }));
         }
+    }
+
+    #[test]
+    fn two_lives_under_one_generation_do_not_mix() {
+        let (one, other) = (page(8, 1), page(8, 2));
+        let mut mixed = one;
+        mixed[1024..2048].copy_from_slice(&other[1024..2048]);
+        assert_eq!(inspect(&mixed, PLACE, Kind::Segment, Some(7)), Found::Torn);
     }
 
     #[test]

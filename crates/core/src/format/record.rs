@@ -60,6 +60,8 @@ pub struct PoolRecord {
     pub generation: u64,
     /// Counts the lives of the staging area: the one that bears this number belongs to the pool as it is.
     pub staging_id: u64,
+    /// Counts openings of the pool.
+    pub openings: u64,
     /// The last stop was clean: nothing needs to be verified.
     pub clean_stop: bool,
     /// Dirty blocks go to two devices.
@@ -97,7 +99,7 @@ impl PoolRecord {
     /// The record's pages, whole.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.u64(self.generation).u64(self.staging_id).flag(self.clean_stop).flag(self.redundancy);
+        w.u64(self.generation).u64(self.staging_id).u64(self.openings).flag(self.clean_stop).flag(self.redundancy);
         w.flag(self.degraded).flag(self.distrust_clean).u64(self.flushed_seq);
         w.u32(self.devices.len() as u32);
         for device in &self.devices {
@@ -137,6 +139,7 @@ impl PoolRecord {
         let mut record = PoolRecord {
             generation: r.u64()?,
             staging_id: r.u64()?,
+            openings: r.u64()?,
             clean_stop: r.flag()?,
             redundancy: r.flag()?,
             degraded: r.flag()?,

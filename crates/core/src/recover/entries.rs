@@ -96,7 +96,12 @@ fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed,
 impl Recovered {
     fn list_segment(&mut self, pool: &Pool, segment: u32, found: SegmentFound, listed: &mut Listed) {
         let (header, content) = match found {
-            SegmentFound::Good { header, content } => (header, content),
+            SegmentFound::Good { header, content, paired } => {
+                if !paired {
+                    self.scrub.push(segment);
+                }
+                (header, content)
+            }
             SegmentFound::Damaged { generation, owner } => {
                 self.segment_lost(pool, owner);
                 self.store.segments[segment as usize].generation = generation;

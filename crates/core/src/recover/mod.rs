@@ -20,6 +20,9 @@ pub struct OpenOptions {
     /// Open even if a missing device may hold the only copy of dirty blocks. Disks that may have had some
     /// are then marked as damaged.
     pub accept_missing: bool,
+    /// All cache devices were lost while the origins went on (see [`crate::Event::PoolLost`]): nothing that is
+    /// cached counts. Pass it until the pool was opened once with it.
+    pub contents_void: bool,
 }
 
 /// A pool could not be opened; the memory comes back.

@@ -54,8 +54,6 @@ struct Opening {
     recovered: Recovered,
     survived: bool,
     clean_stop: bool,
-    staging_id: u64,
-    generation: u64,
 }
 
 /// Everything that may fail: reading, deciding, and the writes before the pool is used.
@@ -65,12 +63,20 @@ fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptio
         return Err(PoolError::Memory { needed: MIN_FRAMES, staging, transfer });
     }
     let mut pool = scan::pool(media, options)?;
-    let mut recovered = entries::recover(media, &pool)?;
+    let recovered = entries::recover(media, &pool)?;
     let pool_id = pool.present.iter().flatten().next().expect("a device is present").superblock.pool;
     let wanted = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
     let survived = StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
     let survived = survived && !planted(Bug::IgnoreStaging);
-    write_pages(media, &pool, &mut recovered)?;
+    let clean_stop = pool.record.clean_stop;
+    let mut recovered = recovered;
+    if options.contents_void {
+        for disk in pool.record.disks.iter_mut().flatten() {
+            disk.since_seq = recovered.last_seq + 1;
+            disk.damaged |= disk.may_be_dirty;
+        }
+        recovered = entries::recover(media, &pool)?;
+    }
     if !survived {
         pool.record.staging_id += 1;
         for frame in 0..staging {
@@ -79,10 +85,9 @@ fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptio
         let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
         memory.store_descriptor(staging, &header.encode());
     }
-    let clean_stop = pool.record.clean_stop;
     write_record(media, &mut pool, &recovered)?;
-    let (staging_id, generation) = (pool.record.staging_id, pool.record.generation);
-    Ok(Opening { pool, recovered, survived, clean_stop, staging_id, generation })
+    write_pages(media, &mut pool, &mut recovered)?;
+    Ok(Opening { pool, recovered, survived, clean_stop })
 }
 
 fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
@@ -93,7 +98,7 @@ fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
 }
 
 /// Makes the pages say what was decided: what never became durable is listed no more, damaged pages are whole.
-fn write_pages(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
+fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Result<(), PoolError> {
     // What was read may be in volatile caches yet: after this it is as durable as it was believed to be.
     flush_all(media, pool)?;
     let flushed_seq = r.store.flushed_seq.max(pool.record.flushed_seq);
@@ -110,6 +115,7 @@ fn write_pages(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<
     repair_intents(media, pool, r)?;
     if r.distrust_clean {
         forget_remnants(media, pool, r, flushed_seq)?;
+        pool.record.distrust_clean = false;
     }
     r.store.flushed(r.last_seq + 1);
     Ok(())
@@ -126,7 +132,9 @@ fn write_page(
     let mut content: PageContent = [0; _];
     let write = r.store.compose_page(segment, r.last_seq + 1, &mut content);
     let device = pool.present[write.device.0 as usize].as_ref().expect("the device is here");
-    let header = Header { generation: write.generation, flushed_seq, owner: write.owner, kind: Kind::Segment };
+    let opening = pool.record.openings as u8;
+    let header =
+        Header { generation: write.generation, flushed_seq, owner: write.owner, kind: Kind::Segment, opening };
     let place = Place { device_seed: device.seed, offset_bytes: write.offset_bytes };
     let mut page = [0; BLOCK_BYTES];
     page::seal(&mut page, header, &content, place);
@@ -165,8 +173,13 @@ fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Resu
             found.generation += 1;
             let number = DiskNo(disk as u16);
             let offset_bytes = geometry::intent_bytes(number, found.generation);
-            let header =
-                Header { generation: found.generation, flushed_seq: 0, owner: number.0, kind: Kind::Intent };
+            let header = Header {
+                generation: found.generation,
+                flushed_seq: 0,
+                owner: number.0,
+                kind: Kind::Intent,
+                opening: pool.record.openings as u8,
+            };
             for device in pool.present.iter().flatten() {
                 let mut page = [0; BLOCK_BYTES];
                 let place = Place { device_seed: device.seed, offset_bytes };
@@ -183,6 +196,7 @@ fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Resu
 fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result<(), PoolError> {
     let record = &mut pool.record;
     record.generation += 1;
+    record.openings += 1;
     record.clean_stop = false;
     record.distrust_clean = r.distrust_clean;
     for missing in &pool.missing {
@@ -206,7 +220,7 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
 }
 
 fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros) -> (Core<M>, OpenReport) {
-    let Opening { pool, recovered: r, survived, clean_stop, staging_id, generation } = opening;
+    let Opening { pool, recovered: r, survived, clean_stop } = opening;
     let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
     let device = |at: usize| {
         let present = pool.present[at].as_ref()?;
@@ -241,7 +255,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         locks: Locks::default(),
         sequence: Sequence::starting_at(r.store.flushed_seq + 1),
         flush: Default::default(),
-        record: RecordWriter::after(generation, staging_id),
+        record: RecordWriter::after(&pool.record),
         pool_job: None,
         next_job: 0,
         transfer: (staging_frames..frames).rev().map(FrameNo).collect(),
@@ -260,6 +274,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         pool_flushes: 0,
         record_pages: 0,
         stopping: false,
+        loss_recorded: false,
         memory,
         store: r.store,
     };

@@ -41,7 +41,12 @@ pub(crate) struct Pool {
 /// A segment's metadata as found.
 pub(crate) enum SegmentFound {
     /// The newest page.
-    Good { header: Header, content: Vec<u8> },
+    Good {
+        header: Header,
+        content: Vec<u8>,
+        /// The older page is whole too.
+        paired: bool,
+    },
     /// The newest page is damaged. The generation is at least so high.
     Damaged { generation: u64, owner: Option<u16> },
 }
@@ -247,7 +252,8 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
         let generation = known_generation(&found);
         return SegmentFound::Damaged { generation, owner: Some(header.owner) };
     }
-    SegmentFound::Good { header, content: page::content(&pages[newest]) }
+    let paired = matches!(found[1 - newest], Found::Intact(_));
+    SegmentFound::Good { header, content: page::content(&pages[newest]), paired }
 }
 
 fn known_generation(found: &[Found; 2]) -> u64 {

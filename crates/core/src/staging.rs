@@ -235,6 +235,16 @@ impl Staging {
         self.frames[frame.0 as usize].take()
     }
 
+    /// Forgets a frame that is being committed: it is freed when its batch ends.
+    pub fn abandon(&mut self, frame: FrameNo) {
+        let staged = self.get_mut(frame);
+        staged.superseded = true;
+        let key = key(staged.disk, staged.block);
+        if self.table.get(&key) == Some(&frame.0) {
+            self.table.remove(&key);
+        }
+    }
+
     /// Forgets a frame and frees it.
     pub fn remove(&mut self, frame: FrameNo) -> Staged {
         if !self.get(frame).committing {

@@ -245,7 +245,9 @@ impl<M: Memory> Core<M> {
         let mut batch = std::mem::take(&mut self.batches[number]);
         let disk = batch.disk.expect("a batch is of a disk");
         let copies = batch.segments.len();
-        let landed = (0..copies).any(|copy| !batch.failed[copy]);
+        // A device that failed meanwhile has nothing, whatever it answered.
+        let device = |copy: usize| DeviceNo(self.store.segments[batch.segments[copy] as usize].device);
+        let landed = (0..copies).any(|copy| !batch.failed[copy] && self.is_alive(device(copy)));
         for page in batch.pages.drain(..) {
             self.free_frame(page, false);
         }
@@ -259,7 +261,7 @@ impl<M: Memory> Core<M> {
                 self.staging.restart(frame);
             }
         }
-        if !landed {
+        if !landed && batch.seq >= self.disk(disk).since_seq {
             self.store.revive(batch.seq);
         }
         self.batches[number] = batch;

@@ -39,7 +39,7 @@ impl<M: Memory> Core<M> {
         self.store.devices.iter().enumerate().filter(move |(_, d)| alive(d)).map(|(at, _)| DeviceNo(at as u8))
     }
 
-    fn is_alive(&self, device: DeviceNo) -> bool {
+    pub(crate) fn is_alive(&self, device: DeviceNo) -> bool {
         self.store.devices.get(device.0 as usize).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
     }
 

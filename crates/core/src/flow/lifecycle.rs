@@ -11,7 +11,7 @@ use crate::disk::{Disk, DiskState};
 use crate::error::ManageError;
 use crate::flow::request::Park;
 use crate::format::record::DiskRecord;
-use crate::memory::{FrameNo, Memory};
+use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::slot::Status;
 
 /// A disk's job.
@@ -243,7 +243,12 @@ impl<M: Memory> Core<M> {
     fn void_cache(&mut self, disk: DiskNo) {
         let frames: Vec<FrameNo> = self.staging.all_of(disk).collect();
         for frame in frames {
-            self.unstage(frame);
+            if self.staging.get(frame).committing {
+                self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
+                self.staging.abandon(frame);
+            } else {
+                self.unstage(frame);
+            }
         }
         let segments = self.store.disks[disk.0 as usize].segments.clone();
         for segment in segments {
@@ -529,6 +534,8 @@ impl<M: Memory> Core<M> {
         let idle = self.disk(disk).cleaner.is_idle();
         let result = if !self.disk(disk).owned {
             Err(JobError::NotOwner)
+        } else if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
+            Err(JobError::DataLost)
         } else if dirty == 0 || newer_only && idle && self.staging.lists[disk.0 as usize].len == 0 {
             Ok(())
         } else if idle && self.only_lost_left(disk) {
@@ -554,7 +561,8 @@ impl<M: Memory> Core<M> {
             return;
         }
         let dirty = self.dirty_blocks(disk);
-        if dirty > 0 {
+        let lost = !self.disk(disk).lost.is_empty();
+        if dirty > 0 || lost {
             if self.only_lost_left(disk) {
                 self.disk_mut(disk).cleaner.all = false;
                 self.disk_mut(disk).state = DiskState::Active;

@@ -60,7 +60,8 @@ impl Store {
             .map(|step| space.segments[(space.hand + step) % count])
             .filter(|number| {
                 let s = &self.segments[*number as usize];
-                s.state == SegmentState::Owned && Some(DeviceNo(s.device)) != other_than && s.dirty == 0 && s.retained == 0 && !s.page_writing
+                let usable = self.usable_devices().any(|d| d.0 == s.device && Some(d) != other_than);
+                usable && s.state == SegmentState::Owned && s.dirty == 0 && s.retained == 0 && !s.page_writing
                     && !self.slots_of(*number).any(|n| self.slot(n).mirror() && self.slot(n).status() == Status::Live)
             })
             .take(8)

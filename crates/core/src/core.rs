@@ -92,6 +92,7 @@ pub struct Core<M> {
     pub(crate) record_pages: u64,
     pub(crate) stopping: bool,
     pub(crate) loss_recorded: bool,
+    pub(crate) woke_stranded: bool,
 }
 
 impl<M: Memory> Core<M> {
@@ -320,6 +321,7 @@ impl<M: Memory> Core<M> {
     /// Does all that can be done now.
     pub(crate) fn settle(&mut self) {
         let mut steps = 0u32;
+        self.woke_stranded = false;
         loop {
             steps += 1;
             assert!(steps < MOST_STEPS, "a call into the core comes to an end");
@@ -330,10 +332,27 @@ impl<M: Memory> Core<M> {
                     self.disk_mut(disk).touched = false;
                     self.drive(disk);
                 }
-            } else if !self.drive_pool() {
+            } else if !self.drive_pool() && !self.wake_stranded() {
                 break;
             }
         }
+    }
+
+    /// A waiter that was woken for a frame may end up waiting for something else. When nothing is in flight
+    /// whose end would wake the next, all that wait for what there is are woken, once a call.
+    fn wake_stranded(&mut self) -> bool {
+        if self.ios.len() > 0 || std::mem::replace(&mut self.woke_stranded, true) {
+            return false;
+        }
+        let mut waiting = std::mem::take(&mut self.frame_waiters);
+        if self.staging.free() > 0 {
+            waiting.append(&mut self.staging_waiters);
+        }
+        let any = !waiting.is_empty();
+        for request in waiting {
+            self.wake(request);
+        }
+        any
     }
 
     fn drive(&mut self, disk: DiskNo) {

@@ -39,10 +39,26 @@ impl<M: Memory> Core<M> {
             let must = self.disk(disk).flush.must_commit() || self.disk(disk).commit_all() || self.stopping;
             let pressed = !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();
-            if waiting == 0 || !due || !self.commit_batch(disk) {
+            if waiting == 0 || !due {
+                break;
+            }
+            if !self.commit_batch(disk) {
+                if !self.has_space(disk) {
+                    self.drop_clean_staged(disk);
+                }
                 break;
             }
         }
+    }
+
+    /// Without any space for the disk, clean blocks need not wait for some.
+    fn drop_clean_staged(&mut self, disk: DiskNo) {
+        let clean = |f: &FrameNo| !self.staging.get(*f).dirty && !self.staging.get(*f).merging;
+        let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(clean).collect();
+        for frame in frames {
+            self.unstage(frame);
+        }
+        self.wake_staging();
     }
 
     fn commit_batch(&mut self, disk: DiskNo) -> bool {

@@ -26,8 +26,6 @@ use crate::memory::Memory;
 /// Bytes of the bitmap.
 pub(crate) const MAP_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
 const SMALLEST_REGION_BLOCKS_LOG2: u32 = 8;
-/// Page writes that may leave overtaken content listed before clearing is given up for now.
-const MOST_PASSES: u32 = 64;
 
 /// A bitmap of regions.
 pub(crate) type Regions = Box<[u8; MAP_BYTES]>;
@@ -58,7 +56,7 @@ fn set(regions: &mut Regions, region: u64) {
 enum Clearing {
     No,
     FlushOrigin,
-    Rewrite { passes: u32 },
+    Rewrite,
     Write,
 }
 
@@ -205,7 +203,7 @@ impl<M: Memory> Core<M> {
         if self.transfer.len() < devices.len() {
             self.starved = true;
             if self.disk(disk).intents.clearing == Clearing::Write {
-                self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: 0 };
+                self.disk_mut(disk).intents.clearing = Clearing::Rewrite;
             }
             return;
         }
@@ -290,7 +288,7 @@ impl<M: Memory> Core<M> {
                 }
             }
             Clearing::FlushOrigin => {}
-            Clearing::Rewrite { passes } => self.rewrite_stale(disk, passes),
+            Clearing::Rewrite => self.rewrite_stale(disk),
             Clearing::Write => {}
         }
     }
@@ -323,7 +321,7 @@ impl<M: Memory> Core<M> {
             self.give_up_clearing(disk);
         } else {
             self.collect_stale(disk);
-            self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: 0 };
+            self.disk_mut(disk).intents.clearing = Clearing::Rewrite;
         }
         self.touch(disk);
     }
@@ -351,10 +349,9 @@ impl<M: Memory> Core<M> {
     }
 
     /// Writes each page that lists overtaken content once more; then, when all that is durable, the map.
-    fn rewrite_stale(&mut self, disk: DiskNo, passes: u32) {
+    fn rewrite_stale(&mut self, disk: DiskNo) {
         let mut left = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         let flushed_seq = self.store.flushed_seq;
-        let mut kept = false;
         left.retain_mut(|(segment, seq)| {
             let s = &self.store.segments[*segment as usize];
             if s.owner != disk.0 || seq.is_some_and(|seq| seq <= flushed_seq) {
@@ -362,9 +359,8 @@ impl<M: Memory> Core<M> {
             }
             if seq.is_some() || !s.page_ready(flushed_seq) {
                 self.want_flush(s.page_seq);
-            } else if self.rewrite_page(*segment) {
+            } else if self.shrink_page(*segment) {
                 let s = &self.store.segments[*segment as usize];
-                kept |= s.stale;
                 *seq = (!s.stale).then_some(s.page_seq);
             }
             true
@@ -379,10 +375,6 @@ impl<M: Memory> Core<M> {
                 *byte |= wanted;
             }
             self.write_intents(disk);
-        } else if kept && passes == MOST_PASSES {
-            self.give_up_clearing(disk);
-        } else if kept {
-            self.disk_mut(disk).intents.clearing = Clearing::Rewrite { passes: passes + 1 };
         }
     }
 

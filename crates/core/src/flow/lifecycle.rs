@@ -650,7 +650,7 @@ impl<M: Memory> Core<M> {
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
             let s = &self.store.segments[segment as usize];
             if s.stale {
-                self.ask_rewrite(disk, segment);
+                self.shrink_page(segment);
                 current = false;
             } else if !s.page_ready(self.store.flushed_seq) {
                 self.want_flush(s.page_seq);

@@ -147,7 +147,7 @@ impl<M: Memory> Core<M> {
         self.disk(request.disk).mode.defers_origin()
             && !request.bypass
             && !mid_window
-            && self.store.usable_devices().next().is_some()
+            && self.has_space(request.disk)
     }
 
     /// Parks a request.

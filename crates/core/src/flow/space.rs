@@ -90,10 +90,13 @@ impl<M: Memory> Core<M> {
         if !self.reclaiming.is_empty() || !(below || empty_handed && other_than.is_some()) {
             return;
         }
+        // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
+        let must = self.disk(disk).flush.staged_dirty() > 0;
         let mut victims: Vec<(i64, DiskNo)> = (0..self.disks.len() as u16)
             .map(DiskNo)
             .filter(|d| self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty())
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
+            .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_guest(*d))
             .map(|d| (self.excess(d), d))
             .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
             .collect();
@@ -110,9 +113,19 @@ impl<M: Memory> Core<M> {
         }
     }
 
+    /// Whether the disk only has leftovers here.
+    fn is_guest(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        d.state == crate::disk::DiskState::Detached || !d.owned
+    }
+
+    /// Whether the disk has or can get space for what it stages.
+    pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
+        !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0
+    }
+
     fn excess(&self, disk: DiskNo) -> i64 {
-        let attached = self.disk(disk).state != crate::disk::DiskState::Detached;
-        let target = if attached { self.target_blocks(disk) } else { 0 };
+        let target = if self.is_guest(disk) { 0 } else { self.target_blocks(disk) };
         self.store.disks[disk.0 as usize].live as i64 - target as i64
     }
 
@@ -138,7 +151,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Writes a segment's page to list less, or that of the segment that keeps it from doing so.
-    fn shrink_page(&mut self, segment: u32) -> bool {
+    pub(crate) fn shrink_page(&mut self, segment: u32) -> bool {
         let target = self.store.first_to_shrink(segment).unwrap_or(segment);
         let s = &self.store.segments[target as usize];
         if !s.page_ready(self.store.flushed_seq) || !self.store.can_shrink(target) {

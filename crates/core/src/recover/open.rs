@@ -275,6 +275,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         record_pages: 0,
         stopping: false,
         loss_recorded: false,
+        woke_stranded: false,
         memory,
         store: r.store,
     };

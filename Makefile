@@ -1,0 +1,45 @@
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+# Crash points of `make crash-long`, and its first seed.
+POINTS ?= 10000000
+SEED ?= 1000000
+# Seconds that `make fuzz` gives each target.
+FUZZ_SECONDS ?= 60
+
+.PHONY: help setup run test bench fuzz crash-long
+
+help:
+	@echo "make run         build and run the crash simulator's demo"
+	@echo "make test        everything that must pass before a change goes in"
+	@echo "make bench       the core's figures beside their goals"
+	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
+	@echo "make fuzz        both fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
+	@echo "make setup       install what all these need (run and test do it themselves)"
+
+setup:
+	@./scripts/setup
+
+run: setup
+	cargo run --release -p haversack-crash -- --demo
+
+test: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cargo test --workspace --release
+	cargo test --release -p haversack-crash --features bug-zoo --test zoo
+	cargo run --release -p haversack-crash -- --points 100000
+	cargo run --release -p haversack-bench -- traces --traces /nonexistent
+	cargo deny check licenses bans sources
+
+bench: setup
+	cargo run --release -p haversack-bench
+
+crash-long: setup
+	cargo run --release -p haversack-crash -- --points $(POINTS) --seed $(SEED)
+
+# Sanitizers are unstable options; RUSTC_BOOTSTRAP lets a stable toolchain take them.
+fuzz: setup
+	cargo fuzz --version || cargo install cargo-fuzz --locked
+	RUSTC_BOOTSTRAP=1 cargo fuzz run typed_ops -- -max_total_time=$(FUZZ_SECONDS)
+	RUSTC_BOOTSTRAP=1 cargo fuzz run recovery_bytes -- -max_total_time=$(FUZZ_SECONDS)

@@ -84,7 +84,8 @@ pub struct Core<M> {
     pub(crate) touched: VecDeque<DiskNo>,
     pub(crate) frame_waiters: VecDeque<u32>,
     pub(crate) staging_waiters: VecDeque<u32>,
-    pub(crate) reclaiming: Vec<u32>,
+    /// Segments that are being emptied, and the disk that asked for them.
+    pub(crate) reclaiming: Vec<(u32, Option<DiskNo>)>,
     pub(crate) intent_generations: Vec<u64>,
     pub(crate) picked_frames: Vec<FrameNo>,
     pub(crate) picked_slots: [Vec<SlotNo>; 2],

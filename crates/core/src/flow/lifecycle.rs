@@ -669,7 +669,7 @@ impl<M: Memory> Core<M> {
             let owned = s.state == crate::store::segment::SegmentState::Owned;
             if owned && s.retained == 0 && !s.page_writing {
                 self.store.give_up(segment);
-                self.reclaiming.push(segment);
+                self.reclaiming.push((segment, None));
             } else if owned {
                 self.want_flush(self.sequence.completed());
             }

@@ -104,7 +104,7 @@ impl<M: Memory> Core<M> {
         for (_, victim) in victims {
             if let Some(segment) = self.store.coldest_segment(victim, other_than) {
                 self.store.give_up(segment);
-                self.reclaiming.push(segment);
+                self.reclaiming.push((segment, Some(disk)));
                 return;
             }
             if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
@@ -133,21 +133,31 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_reclaim(&mut self) -> bool {
         let mut acted = false;
         for index in (0..self.reclaiming.len()).rev() {
-            let segment = self.reclaiming[index];
+            let (segment, asker) = self.reclaiming[index];
             let s = &self.store.segments[segment as usize];
             if s.state != crate::store::segment::SegmentState::Leaving {
                 self.reclaiming.swap_remove(index);
-                for number in 0..self.disks.len() {
-                    if self.disks[number].is_some() && self.staging.lists[number].len > 0 {
-                        self.touch(DiskNo(number as u16));
-                    }
-                }
+                self.hand_over(segment, asker);
                 acted = true;
             } else {
                 acted |= self.shrink_page(segment);
             }
         }
         acted
+    }
+
+    /// A segment is free: it goes to the disk that asked for it, before others take it.
+    fn hand_over(&mut self, segment: u32, asker: Option<DiskNo>) {
+        let asker = asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.is_forgotten()));
+        if let Some(asker) = asker {
+            self.store.take_this(segment, asker);
+        }
+        for number in 0..self.disks.len() {
+            let waits = self.disks[number].is_some() && self.staging.lists[number].len > 0;
+            if waits && asker.is_none_or(|a| a.0 as usize == number) {
+                self.touch(DiskNo(number as u16));
+            }
+        }
     }
 
     /// Writes a segment's page to list less, or that of the segment that keeps it from doing so.

@@ -44,6 +44,22 @@ impl Store {
         Some(number)
     }
 
+    /// Gives a disk a particular segment, if it is free.
+    pub fn take_this(&mut self, number: u32, disk: DiskNo) {
+        let device = self.segments[number as usize].device;
+        let Some(device) = self.devices[device as usize].as_mut().filter(|d| d.alive && !d.draining) else {
+            return;
+        };
+        let Some(at) = device.free_segments.iter().rposition(|free| *free == number) else {
+            return;
+        };
+        device.free_segments.swap_remove(at);
+        self.own(number, disk);
+        let free = self.segments[number as usize].free;
+        self.disks[disk.0 as usize].free += u64::from(free);
+        self.relist(number, 0);
+    }
+
     pub(crate) fn own(&mut self, number: u32, disk: DiskNo) {
         let space = &mut self.disks[disk.0 as usize];
         let segment = &mut self.segments[number as usize];

@@ -84,6 +84,10 @@ pub enum OfflineError {
         /// Its dirty blocks.
         dirty_blocks: u64,
     },
+    /// A device is missing or metadata is damaged: dirty blocks may be unknown, and older versions of others
+    /// may pass for the newest.
+    #[error("devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back")]
+    Damaged(DiskId),
     /// The origin failed.
     #[error("writing the origin of disk {disk} failed at sector {sector}; the dirty blocks stay in the pool")]
     Origin {
@@ -221,6 +225,9 @@ pub fn flush_disk(
     if !record.owned {
         return Err(OfflineError::NotOwner { disk: id, epoch: record.epoch });
     }
+    if record.damaged || r.damaged.contains(&disk) || !pool.missing.is_empty() && !pool.covered {
+        return Err(OfflineError::Damaged(id));
+    }
     let grid = Disk::new(disk, &record);
     let dirty: Vec<(SlotNo, Slot)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();
     let mut lost = Vec::new();
@@ -273,7 +280,6 @@ pub fn drop_disk(media: &mut dyn Media, id: DiskId, destroy_dirty: Option<DiskId
 fn void_disk(media: &mut dyn Media, mut pool: Pool, r: &Recovered, disk: DiskNo) -> Result<(), PoolError> {
     let record = &mut pool.record;
     record.generation += 1;
-    record.staging_id += 1;
     if let Some(disk) = record.disks[disk.0 as usize].as_mut() {
         (disk.since_seq, disk.may_be_dirty, disk.damaged) = (r.last_seq + 1, false, false);
     }

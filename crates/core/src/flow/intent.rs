@@ -354,6 +354,10 @@ impl<M: Memory> Core<M> {
         let flushed_seq = self.store.flushed_seq;
         left.retain_mut(|(segment, seq)| {
             let s = &self.store.segments[*segment as usize];
+            if seq.is_none() && !s.stale {
+                // Another page write came first.
+                *seq = Some(s.page_seq);
+            }
             if s.owner != disk.0 || seq.is_some_and(|seq| seq <= flushed_seq) {
                 return false;
             }

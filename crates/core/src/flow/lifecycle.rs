@@ -14,6 +14,9 @@ use crate::format::record::DiskRecord;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::slot::Status;
 
+/// Failed rounds of cleaning after which a job that cleans gives up.
+const MOST_FAILURES: u64 = 3;
+
 /// A disk's job.
 pub(crate) struct Job {
     id: JobId,
@@ -540,6 +543,8 @@ impl<M: Memory> Core<M> {
             Ok(())
         } else if idle && self.only_lost_left(disk) {
             Err(JobError::DataLost)
+        } else if self.disk(disk).cleaner.failures >= MOST_FAILURES {
+            Err(JobError::Origin)
         } else {
             return;
         };
@@ -556,6 +561,12 @@ impl<M: Memory> Core<M> {
             return;
         }
         let d = self.disk(disk);
+        if d.cleaner.failures >= MOST_FAILURES && d.cleaner.is_idle() {
+            self.disk_mut(disk).cleaner.all = false;
+            self.disk_mut(disk).state = DiskState::Active;
+            self.end_job(disk, Err(JobError::Origin));
+            return;
+        }
         let staged = self.staging.all_of(disk).next().is_some();
         if d.requests > 0 || !d.cleaner.is_idle() || d.origin_writes > 0 || staged || d.restaging > 0 {
             return;

@@ -128,7 +128,7 @@ impl<M: Memory> Core<M> {
         self.requests[number].queued = false;
         let request = &self.requests[number];
         let disk = request.disk;
-        if !self.disk(disk).owned && request.outstanding == 0 {
+        if !self.disk(disk).owned && request.outstanding == 0 && request.phase == AroundPhase::Check {
             self.fail(number, RequestError::NotOwner);
             self.finish(number);
             return;

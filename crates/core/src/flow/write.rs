@@ -42,16 +42,14 @@ impl<M: Memory> Core<M> {
         }
         let mask = self.part(number, block);
         let inside = self.disk(disk).inside(block);
-        if self.disk(disk).lost.contains(&block.0) {
-            if mask != inside {
-                self.fail(number, RequestError::DataLost);
-                return None;
-            }
-            self.disk_mut(disk).lost.remove(&block.0);
+        if mask != inside && self.disk(disk).lost.contains(&block.0) {
+            self.fail(number, RequestError::DataLost);
+            return None;
         }
         let Some(frame) = self.staging.allocate() else {
             return Some(Park::Staging);
         };
+        self.disk_mut(disk).lost.remove(&block.0);
         self.take(number, block, mask, frame);
         let cached = staged.is_some() || slot.is_some();
         let stats = &mut self.disk_mut(disk).stats;

@@ -69,6 +69,8 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
     };
     let listed = list(media, pool, &mut r)?;
+    // A number that was durable once is never given out again: it would pass for durable.
+    r.last_seq = r.last_seq.max(listed.flushed_seq);
     let verified = verify(media, pool, &mut r, listed)?;
     for (number, slot) in verified {
         r.adopt(&pool.record.disks, number, slot);

@@ -34,7 +34,7 @@ pub enum Status {
 }
 
 /// The packed entry.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slot {
     w0: u64,
     w1: u64,

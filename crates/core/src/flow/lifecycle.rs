@@ -592,26 +592,29 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn drive_resize(
-        &mut self,
-        disk: DiskNo,
-        before: u64,
-        sectors: u64,
-        dropped: bool,
-        version: Option<u64>,
-    ) {
-        if let Some(version) = version {
-            if self.record.is_durable(version) {
-                let d = self.disk_mut(disk);
-                d.sectors = d.next_sectors.take().unwrap_or(d.sectors);
-                self.end_job(disk, Ok(()));
+    /// Growing: no page may list what once lay beyond the end, then the record says the new size. Shrinking:
+    /// first the record, so that a crash finds either size whole, then what lies beyond is dropped.
+    fn drive_resize(&mut self, disk: DiskNo, before: u64, sectors: u64, dropped: bool, version: Option<u64>) {
+        let has_devices = self.alive_devices().next().is_some();
+        let shrinks = sectors < before;
+        let Some(version) = version else {
+            let marked = self.disk(disk).intents.is_durably_marked();
+            if has_devices && (!marked || !shrinks && !self.pages_current(disk)) {
+                return;
+            }
+            self.disk_mut(disk).next_sectors = Some(sectors);
+            let version = self.change_record();
+            if let Some(job) = self.disk_mut(disk).job.as_mut() {
+                job.version = Some(version);
             }
             return;
-        }
-        if !self.disk(disk).intents.is_durably_marked() && self.alive_devices().next().is_some() {
+        };
+        if !self.record.is_durable(version) {
             return;
         }
-        if sectors < before && !dropped {
+        let d = self.disk_mut(disk);
+        d.sectors = d.next_sectors.take().unwrap_or(d.sectors);
+        if shrinks && !dropped {
             let last = self.disk(disk).blocks(sectors - 1, 1).0;
             if !self.drop_beyond(disk, last, sectors) {
                 return;
@@ -620,13 +623,8 @@ impl<M: Memory> Core<M> {
                 job.kind = JobKind::Resize { before, sectors, dropped: true };
             }
         }
-        if sectors < before && !self.pages_current(disk) {
-            return;
-        }
-        self.disk_mut(disk).next_sectors = Some(sectors);
-        let version = self.change_record();
-        if let Some(job) = self.disk_mut(disk).job.as_mut() {
-            job.version = Some(version);
+        if !shrinks || !has_devices || self.pages_current(disk) {
+            self.end_job(disk, Ok(()));
         }
     }
 

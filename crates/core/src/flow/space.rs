@@ -23,7 +23,9 @@ impl<M: Memory> Core<M> {
         }
         let device = DeviceNo(self.store.segments[first as usize].device);
         let second = self.find_segment(disk, wanted as u64, Some(device))?;
-        Some([first, second])
+        // Looking for the second may have sent off the page of the first.
+        let ready = self.store.segments[first as usize].page_ready(self.store.flushed_seq);
+        ready.then_some([first, second])
     }
 
     fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
@@ -42,6 +44,10 @@ impl<M: Memory> Core<M> {
                 self.store.make_room(disk, low);
             }
         }
+        let space = &self.store.disks[disk.0 as usize];
+        if space.pending > 0 && space.free < low {
+            self.rewrite_some(disk);
+        }
         let mut best = self.store.best_segment(disk, other_than);
         for _ in 0..4 {
             if best.is_some() {
@@ -50,10 +56,6 @@ impl<M: Memory> Core<M> {
             let free = self.store.disks[disk.0 as usize].free;
             self.store.make_room(disk, free + 64);
             best = self.store.best_segment(disk, other_than);
-        }
-        let space = &self.store.disks[disk.0 as usize];
-        if space.pending > 0 && space.free < low {
-            self.rewrite_some(disk);
         }
         if best.is_none() || self.store.unflushed_pages() * 2 > self.store.segments.len() {
             self.want_flush(self.sequence.completed());

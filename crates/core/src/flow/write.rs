@@ -120,14 +120,18 @@ impl<M: Memory> Core<M> {
             (staged.established, staged.hits) = (s.established, (s.hits + 1).min(MAX_HITS));
             if s.dirty {
                 staged.since_us = s.since_us;
-                if !s.committing {
-                    staged.group = s.group;
-                }
+            }
+            if s.dirty && !s.committing {
+                staged.group = s.group;
             }
         } else if let Some((_, slot)) = self.store.lookup(disk, block) {
             (staged.established, staged.hits) = (slot.established(), (slot.hits() + 1).min(MAX_HITS));
         } else {
             staged.established = self.store.was_evicted(disk, block);
+        }
+        if let Some((number, _)) = self.store.lookup(disk, block).filter(|s| s.1.dirty()) {
+            let segment = self.store.segment_of(number);
+            staged.since_us = staged.since_us.min(self.store.segments[segment as usize].dirty_since_us);
         }
         for (first, count) in runs(!staged.mask) {
             self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);

@@ -165,6 +165,10 @@ impl Recovered {
         let slot = slot.with_established(true).with_mirror(false);
         let existing = self.store.lookup(disk, slot.block());
         let remnant = slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
+        if void {
+            let segment = self.store.segment_of(number);
+            self.store.segments[segment as usize].stale = true;
+        }
         let Some((other, o)) = existing.filter(|_| !void) else {
             self.store.adopt(number, if void { remnant } else { slot });
             return;

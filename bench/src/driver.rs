@@ -1,8 +1,8 @@
 //! Drives a core with one device and one disk. Every I/O completes at once, in the order of emission.
 
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op,
-    OpenOptions, Piece, PoolConfig, Request, RequestTag, pool,
+    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op, OpenOptions, Piece,
+    PoolConfig, Request, RequestTag, pool,
 };
 use haversack_model::{DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, SectorNo, Uuid};
 
@@ -48,17 +48,12 @@ impl<M: Memory> Driver<M> {
     /// When the core refuses any of it.
     pub fn open(setup: Setup, memory: M) -> Self {
         let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
-        let config = PoolConfig {
-            id: Uuid([0x70; 16]),
-            device_ids: vec![Uuid([0xDE; 16])],
-            redundancy: false,
-        };
+        let config =
+            PoolConfig { id: Uuid([0x70; 16]), device_ids: vec![Uuid([0xDE; 16])], redundancy: false };
         pool::create(&mut media, &config).expect("a blank device becomes a pool");
         let opened = Core::open(&mut media, memory, setup.config, &OpenOptions::default(), 0);
         let (mut core, _) = opened.unwrap_or_else(|failure| panic!("opening: {}", failure.error));
-        let (disk, _) = core
-            .attach(0, setup.disk, 1, false)
-            .expect("a new disk can be attached");
+        let (disk, _) = core.attach(0, setup.disk, 1, false).expect("a new disk can be attached");
         let mut driver = Driver {
             core,
             now: 0,
@@ -95,11 +90,7 @@ impl<M: Memory> Driver<M> {
         let before = self.completed;
         self.submit_read(tag, block, blocks);
         self.drain();
-        assert_eq!(
-            self.completed,
-            before + 1,
-            "the read of {blocks} blocks at {block} hangs"
-        );
+        assert_eq!(self.completed, before + 1, "the read of {blocks} blocks at {block} hangs");
     }
 
     /// Lets time pass and does what is due then.
@@ -160,16 +151,11 @@ impl<M: Memory> Driver<M> {
 
     /// The disk's counters.
     pub fn stats(&self) -> DiskStats {
-        *self
-            .core
-            .disk_stats(self.disk)
-            .expect("the disk is attached")
+        *self.core.disk_stats(self.disk).expect("the disk is attached")
     }
 
     /// The disk's share.
     pub fn usage(&self) -> DiskUsage {
-        self.core
-            .disk_usage(self.disk)
-            .expect("the disk is attached")
+        self.core.disk_usage(self.disk).expect("the disk is attached")
     }
 }

@@ -58,14 +58,8 @@ impl Payloads for InPlace {
 
 /// Measures and prints all variants.
 pub fn run() {
-    let mut rows = vec![row([
-        "variant",
-        "in flight",
-        "million hits/s",
-        "goal",
-        "allocations/request",
-        "goal",
-    ])];
+    let mut rows =
+        vec![row(["variant", "in flight", "million hits/s", "goal", "allocations/request", "goal"])];
     let heap = "every block's CRC-32C is computed";
     let copied = Copied(vec![[0; BLOCK_BYTES]; BUFFERS as usize]);
     let memory = HeapMemory::new(STAGING_FRAMES, TRANSFER_FRAMES, copied);
@@ -74,7 +68,8 @@ pub fn run() {
     measure(&format!("{heap}, not copied"), memory, true, &mut rows);
     let memory = NullMemory::new(STAGING_FRAMES, TRANSFER_FRAMES);
     measure("no data: no CRC, no copy", memory, false, &mut rows);
-    let title = "hits: random 4 KiB reads over 1 million cached blocks, 1 thread, null device, best of 3 rounds";
+    let title =
+        "hits: random 4 KiB reads over 1 million cached blocks, 1 thread, null device, best of 3 rounds";
     table::print(title, &rows);
 }
 
@@ -101,9 +96,7 @@ fn measure<M: Memory>(name: &str, memory: M, real: bool, rows: &mut Vec<Vec<Stri
     for depth in DEPTHS {
         round(&mut driver, &mut rng, depth, WARM_UP);
         let (stats, ios, allocations) = (driver.stats(), driver.device_ios, alloc::allocations());
-        let best = (0..ROUNDS)
-            .map(|_| round(&mut driver, &mut rng, depth, ROUND))
-            .fold(0.0, f64::max);
+        let best = (0..ROUNDS).map(|_| round(&mut driver, &mut rng, depth, ROUND)).fold(0.0, f64::max);
         let allocations = alloc::allocations() - allocations;
         let requests = ROUND * ROUNDS as u64;
         let now = driver.stats();

@@ -20,10 +20,7 @@ pub struct SparseMedia {
 impl SparseMedia {
     /// A device of zeroes.
     pub fn new(capacity_bytes: u64) -> Self {
-        SparseMedia {
-            capacity_bytes,
-            pages: HashMap::new(),
-        }
+        SparseMedia { capacity_bytes, pages: HashMap::new() }
     }
 }
 
@@ -55,9 +52,7 @@ impl Media for SparseMedia {
         let offsets = (offset_bytes..).step_by(BLOCK_BYTES);
         for (offset, page) in offsets.zip(pages.chunks_exact(BLOCK_BYTES)) {
             let words = page.as_chunks::<WORD>().0.iter().enumerate();
-            let packed = words
-                .filter(|(_, word)| **word != [0; WORD])
-                .map(|(at, word)| (at as u16, *word));
+            let packed = words.filter(|(_, word)| **word != [0; WORD]).map(|(at, word)| (at as u16, *word));
             self.pages.insert(offset, packed.collect());
         }
         Ok(())

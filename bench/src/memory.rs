@@ -47,42 +47,12 @@ fn print(driver: &Driver<NullMemory>, opened: usize, opening: usize, after: usiz
     let counted = pool.memory_bytes as usize;
     let rows = [
         row(["", "bytes", "per cached block", "goal"]),
-        row([
-            "allocated by the core, ghost list included",
-            &whole(after),
-            &each(after),
-            "28",
-        ]),
-        row([
-            "frames and descriptors (not allocated here)",
-            &whole(frames),
-            &each(frames),
-            "",
-        ]),
-        row([
-            "both together",
-            &whole(after + frames),
-            &each(after + frames),
-            "28",
-        ]),
-        row([
-            "pool_stats().memory_bytes",
-            &whole(counted),
-            &each(counted),
-            "",
-        ]),
-        row([
-            "allocated before the first read",
-            &whole(opened),
-            &each(opened),
-            "",
-        ]),
-        row([
-            "peak while making and opening",
-            &whole(opening),
-            &each(opening),
-            "",
-        ]),
+        row(["allocated by the core, ghost list included", &whole(after), &each(after), "28"]),
+        row(["frames and descriptors (not allocated here)", &whole(frames), &each(frames), ""]),
+        row(["both together", &whole(after + frames), &each(after + frames), "28"]),
+        row(["pool_stats().memory_bytes", &whole(counted), &each(counted), ""]),
+        row(["allocated before the first read", &whole(opened), &each(opened), ""]),
+        row(["peak while making and opening", &whole(opening), &each(opening), ""]),
     ];
     let title = format!(
         "memory: {} blocks cached in {} slots after {} reads of distinct blocks, {} staging and {} transfer frames",

@@ -4,22 +4,13 @@
 pub fn print(title: &str, rows: &[Vec<String>]) {
     println!("{title}");
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|r| r.get(column))
-            .map(String::len)
-            .max()
-    };
+    let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(String::len).max();
     let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
     for row in rows {
         let mut line = String::from(" ");
         for (at, cell) in row.iter().enumerate() {
             let width = widths[at];
-            line += &if at == 0 {
-                format!(" {cell:<width$}")
-            } else {
-                format!("  {cell:>width$}")
-            };
+            line += &if at == 0 { format!(" {cell:<width$}") } else { format!("  {cell:>width$}") };
         }
         println!("{}", line.trim_end());
     }

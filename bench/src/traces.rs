@@ -32,18 +32,9 @@ struct Trace {
 }
 
 const TRACES: [Trace; 3] = [
-    Trace {
-        name: "cloudphysics_w106",
-        caches: &[(13_758, 0.143, 0.130), (55_034, 0.066, 0.071)],
-    },
-    Trace {
-        name: "arc_P3",
-        caches: &[(10_234, 0.735, 0.62)],
-    },
-    Trace {
-        name: "arc_P12",
-        caches: &[(40_159, 0.417, 0.39)],
-    },
+    Trace { name: "cloudphysics_w106", caches: &[(13_758, 0.143, 0.130), (55_034, 0.066, 0.071)] },
+    Trace { name: "arc_P3", caches: &[(10_234, 0.735, 0.62)] },
+    Trace { name: "arc_P12", caches: &[(40_159, 0.417, 0.39)] },
 ];
 
 /// Replays all traces under `folder` and prints.
@@ -70,13 +61,7 @@ pub fn run(folder: &Path, staging_frames: u32) {
             Ok(reads) => {
                 for (blocks, lru, goal) in trace.caches {
                     let (lru, goal) = (lru.to_string(), goal.to_string());
-                    rows.push(replay(
-                        trace.name,
-                        &reads,
-                        *blocks,
-                        staging_frames,
-                        [&goal, &lru],
-                    ));
+                    rows.push(replay(trace.name, &reads, *blocks, staging_frames, [&goal, &lru]));
                 }
             }
             Err(error) => println!("no trace {}: {error}", path.display()),
@@ -86,13 +71,7 @@ pub fn run(folder: &Path, staging_frames: u32) {
         println!("using a generated trace: its miss ratio has no goal");
         let reads = zipf();
         for blocks in [10_000, 50_000] {
-            rows.push(replay(
-                "generated, Zipf",
-                &reads,
-                blocks,
-                staging_frames,
-                ["-", "-"],
-            ));
+            rows.push(replay("generated, Zipf", &reads, blocks, staging_frames, ["-", "-"]));
         }
     }
     let title = format!("traces: admission 'always', {staging_frames} staging frames");
@@ -156,10 +135,7 @@ fn open(reads: &Reads, blocks: u64, staging_frames: u32) -> Driver<NullMemory> {
     disk.target = Target::Blocks(blocks);
     let setup = Setup {
         segments: blocks.div_ceil(SEGMENT_BLOCKS) as u32,
-        config: CoreConfig {
-            share_spare: false,
-            ..CoreConfig::default()
-        },
+        config: CoreConfig { share_spare: false, ..CoreConfig::default() },
         disk,
         zero_reads: false,
     };
@@ -167,11 +143,7 @@ fn open(reads: &Reads, blocks: u64, staging_frames: u32) -> Driver<NullMemory> {
 }
 
 /// Replays a trace; `watch` sees the cache after each request.
-fn play(
-    driver: &mut Driver<NullMemory>,
-    reads: &Reads,
-    mut watch: impl FnMut(usize, &Driver<NullMemory>),
-) {
+fn play(driver: &mut Driver<NullMemory>, reads: &Reads, mut watch: impl FnMut(usize, &Driver<NullMemory>)) {
     for (at, (block, count)) in reads.iter().enumerate() {
         driver.read(at as u64, *block, *count);
         watch(at, driver);

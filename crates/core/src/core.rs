@@ -303,7 +303,8 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn capacity_blocks(&self) -> u64 {
         let alive = self.store.devices.iter().flatten().filter(|d| d.alive && !d.draining);
-        alive.map(|d| u64::from(d.segments)).sum::<u64>() * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT)
+        alive.map(|d| u64::from(d.segments)).sum::<u64>()
+            * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT)
     }
 
     /// Lets the disk's background work be looked at.
@@ -444,7 +445,8 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn wake(&mut self, request: u32) {
-        if self.requests.contains(request) && !matches!(self.requests[request].park, Park::None | Park::Flush) {
+        if self.requests.contains(request) && !matches!(self.requests[request].park, Park::None | Park::Flush)
+        {
             self.requests[request].park = Park::None;
             self.enqueue(request);
         }

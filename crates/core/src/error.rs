@@ -24,13 +24,17 @@ pub enum PoolError {
         device: String,
     },
     /// The superblock is damaged beyond use.
-    #[error("{device}: both superblocks are damaged; leave the device out to open the pool degraded, then replace it")]
+    #[error(
+        "{device}: both superblocks are damaged; leave the device out to open the pool degraded, then replace it"
+    )]
     DamagedSuperblock {
         /// The device's name.
         device: String,
     },
     /// The format version is unknown.
-    #[error("{device}: pool format version {found}, this program reads version {expected}; use the program that wrote it")]
+    #[error(
+        "{device}: pool format version {found}, this program reads version {expected}; use the program that wrote it"
+    )]
     Version {
         /// The device's name.
         device: String,
@@ -70,7 +74,9 @@ pub enum PoolError {
         needed_bytes: u64,
     },
     /// The device is smaller than when the pool was made.
-    #[error("{device}: truncated to {found_bytes} bytes, {expected_bytes} were formatted; restore its size or leave it out")]
+    #[error(
+        "{device}: truncated to {found_bytes} bytes, {expected_bytes} were formatted; restore its size or leave it out"
+    )]
     Truncated {
         /// The device's name.
         device: String,
@@ -88,7 +94,9 @@ pub enum PoolError {
         pool: Uuid,
     },
     /// A device of the pool was not given, and dirty data may be on it alone.
-    #[error("device {device:?} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name")]
+    #[error(
+        "device {device:?} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name"
+    )]
     MissingDevice {
         /// The pool.
         pool: Uuid,
@@ -104,7 +112,9 @@ pub enum PoolError {
         device: String,
     },
     /// The list of devices is empty, too long, or does not match the identities.
-    #[error("a pool has 1 to 16 cache devices and one identity for each, got {devices} devices and {ids} identities")]
+    #[error(
+        "a pool has 1 to 16 cache devices and one identity for each, got {devices} devices and {ids} identities"
+    )]
     DeviceCount {
         /// Devices given.
         devices: usize,
@@ -153,7 +163,9 @@ pub enum ManageError {
         recorded: u64,
     },
     /// The operation would destroy dirty data.
-    #[error("disk {disk} has {dirty_blocks} dirty blocks; clean them first, or name the disk to destroy them")]
+    #[error(
+        "disk {disk} has {dirty_blocks} dirty blocks; clean them first, or name the disk to destroy them"
+    )]
     Dirty {
         /// The disk.
         disk: DiskId,
@@ -161,7 +173,9 @@ pub enum ManageError {
         dirty_blocks: u64,
     },
     /// The disk was recorded with another size.
-    #[error("disk {disk} was {recorded_sectors} sectors when it was last attached; attach it so and then resize it")]
+    #[error(
+        "disk {disk} was {recorded_sectors} sectors when it was last attached; attach it so and then resize it"
+    )]
     Size {
         /// The disk.
         disk: DiskId,
@@ -169,7 +183,9 @@ pub enum ManageError {
         recorded_sectors: u64,
     },
     /// Metadata that may have named dirty blocks of the disk is damaged.
-    #[error("metadata of disk {0} is damaged and may have named dirty blocks; accept the loss by naming the disk")]
+    #[error(
+        "metadata of disk {0} is damaged and may have named dirty blocks; accept the loss by naming the disk"
+    )]
     Damaged(DiskId),
     /// No such device, or not in a state for this.
     #[error("cache device {0:?} is not in use")]

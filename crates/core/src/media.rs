@@ -63,7 +63,12 @@ pub trait Media {
     ///
     /// # Errors
     /// The device's failure.
-    fn read(&mut self, device: usize, offset_bytes: u64, page: &mut [u8; BLOCK_BYTES]) -> Result<(), IoFailure> {
+    fn read(
+        &mut self,
+        device: usize,
+        offset_bytes: u64,
+        page: &mut [u8; BLOCK_BYTES],
+    ) -> Result<(), IoFailure> {
         let mut reads = [PageRead { device, offset_bytes, page, result: Ok(()) }];
         self.read_batch(&mut reads);
         let [read] = reads;

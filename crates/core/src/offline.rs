@@ -69,7 +69,9 @@ pub enum OfflineError {
     #[error("the pool does not know disk {0}; list its disks to see which it knows")]
     NoSuchDisk(DiskId),
     /// Another host may own the disk.
-    #[error("this host released disk {disk} after epoch {epoch}: its blocks must not be written to the origin")]
+    #[error(
+        "this host released disk {disk} after epoch {epoch}: its blocks must not be written to the origin"
+    )]
     NotOwner {
         /// The disk.
         disk: DiskId,
@@ -86,7 +88,9 @@ pub enum OfflineError {
     },
     /// A device is missing or metadata is damaged: dirty blocks may be unknown, and older versions of others
     /// may pass for the newest.
-    #[error("devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back")]
+    #[error(
+        "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back"
+    )]
     Damaged(DiskId),
     /// The origin failed.
     #[error("writing the origin of disk {disk} failed at sector {sector}; the dirty blocks stay in the pool")]
@@ -97,7 +101,9 @@ pub enum OfflineError {
         sector: u64,
     },
     /// Some dirty blocks are damaged. The others were written; nothing was marked clean.
-    #[error("disk {disk}: {lost_blocks} dirty blocks are damaged, the first is block {first:?}; the others are at the origin, the pool is unchanged")]
+    #[error(
+        "disk {disk}: {lost_blocks} dirty blocks are damaged, the first is block {first:?}; the others are at the origin, the pool is unchanged"
+    )]
     DataLost {
         /// The disk.
         disk: DiskId,
@@ -266,7 +272,11 @@ fn write_block(
 ///
 /// # Errors
 /// See [`OfflineError`].
-pub fn drop_disk(media: &mut dyn Media, id: DiskId, destroy_dirty: Option<DiskId>) -> Result<(), OfflineError> {
+pub fn drop_disk(
+    media: &mut dyn Media,
+    id: DiskId,
+    destroy_dirty: Option<DiskId>,
+) -> Result<(), OfflineError> {
     let (pool, r) = load(media)?;
     let (disk, _) = find(&pool, id)?;
     let dirty_blocks = live_slots(&r, disk).iter().filter(|s| s.1.dirty()).count() as u64;

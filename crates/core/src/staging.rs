@@ -277,6 +277,8 @@ impl Staging {
 
     /// Bytes of memory, frames not counted.
     pub fn bytes(&self) -> usize {
-        self.frames.capacity() * size_of::<Option<Staged>>() + self.free.capacity() * 4 + self.table.capacity() * 13
+        self.frames.capacity() * size_of::<Option<Staged>>()
+            + self.free.capacity() * 4
+            + self.table.capacity() * 13
     }
 }

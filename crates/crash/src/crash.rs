@@ -24,17 +24,10 @@ impl World {
         loop {
             let memory = self.crash(kind);
             self.damage();
-            let nested = if self.rng.one_in(4) {
-                self.rng.range(1, 3)
-            } else {
-                0
-            };
+            let nested = if self.rng.one_in(4) { self.rng.range(1, 3) } else { 0 };
             self.open(memory, nested)?;
             if self.rng.one_in(8) {
-                let (ios, next) = (
-                    self.rng.below(30),
-                    self.rng.pick(&[CrashKind::Kill, CrashKind::Power]),
-                );
+                let (ios, next) = (self.rng.below(30), self.rng.pick(&[CrashKind::Kill, CrashKind::Power]));
                 self.crash_after(ios, next);
             }
             match self.attach_all() {
@@ -90,34 +83,21 @@ impl World {
     fn crash(&mut self, kind: CrashKind) -> SimMemory {
         tell(|| format!("{:>10} {kind:?}", self.now));
         let tear = self.tear();
-        let mut flights: Vec<_> = std::mem::take(&mut self.flights)
-            .into_iter()
-            .flatten()
-            .collect();
+        let mut flights: Vec<_> = std::mem::take(&mut self.flights).into_iter().flatten().collect();
         self.rng.shuffle(&mut flights);
         for flight in flights {
             match flight.what {
                 What::DeviceWrite { device, sector } if !self.devices[device].store.gone => {
                     let payload = Payload::Bytes(self.gather(&flight.pieces));
-                    self.devices[device]
-                        .store
-                        .write_torn(sector, payload, tear, &mut self.rng);
+                    self.devices[device].store.write_torn(sector, payload, tear, &mut self.rng);
                 }
                 What::OriginWrite { disk, sector, .. } => {
                     let payload = Payload::Bytes(self.gather(&flight.pieces));
-                    self.disks[disk]
-                        .origin
-                        .write_torn(sector, payload, tear, &mut self.rng);
+                    self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng);
                 }
-                What::OriginZero {
-                    disk,
-                    sector,
-                    sectors,
-                } => {
+                What::OriginZero { disk, sector, sectors } => {
                     let payload = Payload::Zeroes(sectors);
-                    self.disks[disk]
-                        .origin
-                        .write_torn(sector, payload, tear, &mut self.rng);
+                    self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng);
                 }
                 _ => {}
             }
@@ -185,10 +165,7 @@ impl World {
     }
 
     fn open(&mut self, mut memory: SimMemory, mut nested: u64) -> Flow {
-        let mut options = OpenOptions {
-            contents_void: self.contents_void,
-            ..OpenOptions::default()
-        };
+        let mut options = OpenOptions { contents_void: self.contents_void, ..OpenOptions::default() };
         loop {
             let mut order: Vec<usize> = (0..self.devices.len())
                 .filter(|i| self.devices[*i].plugged && !self.devices[*i].store.gone)
@@ -214,11 +191,7 @@ impl World {
                     Ok((core, _)) => core.into_memory(),
                     Err(failure) => failure.memory,
                 };
-                let kind = if dead && self.rng.one_in(2) {
-                    CrashKind::Power
-                } else {
-                    CrashKind::Kill
-                };
+                let kind = if dead && self.rng.one_in(2) { CrashKind::Power } else { CrashKind::Kill };
                 self.torn_store = self.rng.one_in(2);
                 self.counts.crashes_in_open += 1;
                 tell(|| format!("{:>10} {kind:?} while opening", self.now));
@@ -234,8 +207,7 @@ impl World {
                     memory = failure.memory;
                     match failure.error {
                         PoolError::MissingDevice { .. }
-                            if !options.accept_missing
-                                && self.devices.iter().any(|d| d.store.gone) =>
+                            if !options.accept_missing && self.devices.iter().any(|d| d.store.gone) =>
                         {
                             options.accept_missing = true;
                             continue;
@@ -263,25 +235,16 @@ impl World {
             }
             for summary in &report.disks {
                 let Some(place) = self.disks.iter().position(|d| d.config.id == summary.id) else {
-                    return violation!(
-                        "the pool knows disk {}, which never was attached",
-                        summary.id
-                    );
+                    return violation!("the pool knows disk {}, which never was attached", summary.id);
                 };
                 self.disk_of.insert(summary.disk, place);
                 let disk = &mut self.disks[place];
                 disk.no = Some(summary.disk);
                 if disk.life == Life::Releasing {
-                    disk.life = if summary.owned {
-                        Life::Detached
-                    } else {
-                        Life::Released
-                    };
+                    disk.life = if summary.owned { Life::Detached } else { Life::Released };
                     disk.origin_forbidden = !summary.owned;
                 } else if disk.life == Life::Released && summary.owned && !self.unprotected_fault {
-                    return violation!(
-                        "disk {place} was released but the pool thinks that it is owned"
-                    );
+                    return violation!("disk {place} was released but the pool thinks that it is owned");
                 }
             }
             for disk in &mut self.disks {

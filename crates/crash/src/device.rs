@@ -79,14 +79,11 @@ impl Image {
             let within = at % SECTORS_PER_BLOCK;
             let run = (SECTORS_PER_BLOCK - within).min(end - at) as usize;
             let begin = within as usize * SECTOR_BYTES;
-            let into =
-                &mut self.page(at / SECTORS_PER_BLOCK, blank)[begin..begin + run * SECTOR_BYTES];
+            let into = &mut self.page(at / SECTORS_PER_BLOCK, blank)[begin..begin + run * SECTOR_BYTES];
             match payload {
                 Payload::Zeroes(_) => into.fill(0),
                 Payload::Bytes(bytes) => {
-                    into.copy_from_slice(
-                        &bytes[source * SECTOR_BYTES..(source + run) * SECTOR_BYTES],
-                    );
+                    into.copy_from_slice(&bytes[source * SECTOR_BYTES..(source + run) * SECTOR_BYTES]);
                 }
             }
             source += run;
@@ -138,10 +135,7 @@ impl Store {
             let within = (at % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
             let run = (BLOCK_BYTES - within).min(bytes.len() - done);
             let into = &mut bytes[done..done + run];
-            match (
-                &self.visible.0[(at / SECTORS_PER_BLOCK) as usize],
-                self.blank,
-            ) {
+            match (&self.visible.0[(at / SECTORS_PER_BLOCK) as usize], self.blank) {
                 (Some(page), _) => into.copy_from_slice(&page[within..within + run]),
                 (None, Blank::Zero) => into.fill(0),
                 (None, Blank::Written { disk, version }) => {
@@ -160,11 +154,7 @@ impl Store {
         let sectors = payload.sectors();
         self.check_range(sector, sectors);
         self.visible.put(self.blank, sector, &payload, 0, sectors);
-        self.log.push_back(Logged {
-            serial: self.serial,
-            sector,
-            payload,
-        });
+        self.log.push_back(Logged { serial: self.serial, sector, payload });
         self.serial += 1;
     }
 
@@ -197,8 +187,7 @@ impl Store {
                 break;
             };
             let sectors = write.payload.sectors();
-            self.durable
-                .put(self.blank, write.sector, &write.payload, 0, sectors);
+            self.durable.put(self.blank, write.sector, &write.payload, 0, sectors);
             if !self.doubtful.is_empty() {
                 for sector in write.sector..write.sector + sectors {
                     self.doubtful.remove(&sector);
@@ -211,11 +200,7 @@ impl Store {
     pub fn power_cut(&mut self, tear: Tear, rng: &mut Rng) {
         let keep = rng.pick(&[0, 0, 15, 50, 50, 85, 100]);
         let whole_writes = rng.one_in(3);
-        let mut prefix = if rng.one_in(4) {
-            rng.below(self.log.len() as u64 + 1)
-        } else {
-            u64::MAX
-        };
+        let mut prefix = if rng.one_in(4) { rng.below(self.log.len() as u64 + 1) } else { u64::MAX };
         let log = std::mem::take(&mut self.log);
         for write in &log {
             let sectors = write.payload.sectors();
@@ -229,14 +214,12 @@ impl Store {
             };
             if whole_writes {
                 if rng.percent(percent) {
-                    self.durable
-                        .put(self.blank, write.sector, &write.payload, 0, sectors);
+                    self.durable.put(self.blank, write.sector, &write.payload, 0, sectors);
                 }
             } else {
                 for (from, count) in units(write.sector, sectors, tear.unit) {
                     if rng.percent(percent) {
-                        self.durable
-                            .put(self.blank, write.sector, &write.payload, from, count);
+                        self.durable.put(self.blank, write.sector, &write.payload, from, count);
                     }
                 }
             }
@@ -253,10 +236,7 @@ impl Store {
 
     /// A write by somebody else, durable at once.
     pub fn write_durable(&mut self, sector: u64, payload: &Payload) {
-        debug_assert!(
-            self.log.is_empty(),
-            "another host writes only what this one has let go"
-        );
+        debug_assert!(self.log.is_empty(), "another host writes only what this one has let go");
         let sectors = payload.sectors();
         self.visible.put(self.blank, sector, payload, 0, sectors);
         self.durable.put(self.blank, sector, payload, 0, sectors);
@@ -297,9 +277,8 @@ impl Store {
         for _ in 0..32 {
             let sector = rng.below(self.sectors);
             let page = (sector / SECTORS_PER_BLOCK) as usize;
-            let unflushed = |write: &Logged| {
-                (write.sector..write.sector + write.payload.sectors()).contains(&sector)
-            };
+            let unflushed =
+                |write: &Logged| (write.sector..write.sector + write.payload.sectors()).contains(&sector);
             if self.durable.0[page].is_none()
                 || self.doubtful.contains(&sector)
                 || self.log.iter().any(unflushed)
@@ -308,9 +287,7 @@ impl Store {
             }
             let begin = (sector % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
             let mut rotten = [0u8; SECTOR_BYTES];
-            rotten.copy_from_slice(
-                &self.durable.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES],
-            );
+            rotten.copy_from_slice(&self.durable.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES]);
             if rng.one_in(2) {
                 for _ in 0..rng.range(1, 3) {
                     rotten[rng.below(SECTOR_BYTES as u64) as usize] ^= 1 << rng.below(8);
@@ -321,8 +298,7 @@ impl Store {
                 }
             }
             for image in [&mut self.visible, &mut self.durable] {
-                image.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES]
-                    .copy_from_slice(&rotten);
+                image.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES].copy_from_slice(&rotten);
             }
             return Some(sector);
         }

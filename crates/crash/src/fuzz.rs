@@ -53,11 +53,7 @@ impl World {
                 return Ok(());
             }
             12 => {
-                let kind = if code[4] & 1 == 0 {
-                    CrashKind::Kill
-                } else {
-                    CrashKind::Power
-                };
+                let kind = if code[4] & 1 == 0 { CrashKind::Kill } else { CrashKind::Power };
                 self.crash_and_recover(kind)?;
                 return self.verify(Extent::Sample);
             }
@@ -76,11 +72,7 @@ impl World {
             _ => return self.drain(),
         };
         if self.disks[disk].life == Life::Attached {
-            let (sector, sectors) = if op == Op::Flush {
-                (0, 0)
-            } else {
-                (sector, sectors)
-            };
+            let (sector, sectors) = if op == Op::Flush { (0, 0) } else { (sector, sectors) };
             self.push(disk, op, sector, sectors)?;
         }
         Ok(())
@@ -166,10 +158,7 @@ impl World {
         let (config, now) = (self.plan.core, self.now);
         let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Rng::new(1), unit);
         drop(offline::check(&mut media, true));
-        let options = OpenOptions {
-            accept_missing: true,
-            ..OpenOptions::default()
-        };
+        let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
         let Ok((core, report)) = Core::open(&mut media, memory, config, &options, now) else {
             return;
         };
@@ -193,13 +182,8 @@ impl World {
         }
         for disk in 0..self.disks.len() {
             let attached = self.attach_leniently(disk);
-            let read = attached.and_then(|ready| {
-                if ready {
-                    self.verify(Extent::Everything)
-                } else {
-                    Ok(())
-                }
-            });
+            let read =
+                attached.and_then(|ready| if ready { self.verify(Extent::Everything) } else { Ok(()) });
             if let Err(Stop::Violation(what)) = read {
                 panic!("{what}");
             }

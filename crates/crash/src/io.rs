@@ -22,19 +22,11 @@ impl World {
             match action {
                 Action::Complete { tag, result } => self.completed(tag, result)?,
                 Action::Event(event) => self.event(event)?,
-                Action::ReadDevice {
-                    io,
-                    device,
-                    offset_bytes,
-                } => {
+                Action::ReadDevice { io, device, offset_bytes } => {
                     let (device, sector) = self.place(device, offset_bytes)?;
                     self.launch(io, What::DeviceRead { device, sector });
                 }
-                Action::WriteDevice {
-                    io,
-                    device,
-                    offset_bytes,
-                } => {
+                Action::WriteDevice { io, device, offset_bytes } => {
                     let (device, sector) = self.place(device, offset_bytes)?;
                     self.launch(io, What::DeviceWrite { device, sector });
                 }
@@ -43,56 +35,19 @@ impl World {
                     let mark = self.devices[device].store.flush_mark();
                     self.launch(io, What::DeviceFlush { device, mark });
                 }
-                Action::ReadOrigin {
-                    io,
-                    disk,
-                    sector,
-                    sectors,
-                } => {
+                Action::ReadOrigin { io, disk, sector, sectors } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
-                    self.launch(
-                        io,
-                        What::OriginRead {
-                            disk,
-                            sector: sector.0,
-                            sectors,
-                        },
-                    );
+                    self.launch(io, What::OriginRead { disk, sector: sector.0, sectors });
                 }
-                Action::WriteOrigin {
-                    io,
-                    disk,
-                    sector,
-                    sectors,
-                } => {
+                Action::WriteOrigin { io, disk, sector, sectors } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.owned(disk, "WriteOrigin")?;
-                    self.launch(
-                        io,
-                        What::OriginWrite {
-                            disk,
-                            sector: sector.0,
-                            sectors,
-                        },
-                    );
+                    self.launch(io, What::OriginWrite { disk, sector: sector.0, sectors });
                 }
-                Action::ZeroOrigin {
-                    io,
-                    disk,
-                    sector,
-                    sectors,
-                    ..
-                } => {
+                Action::ZeroOrigin { io, disk, sector, sectors, .. } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.owned(disk, "ZeroOrigin")?;
-                    self.launch(
-                        io,
-                        What::OriginZero {
-                            disk,
-                            sector: sector.0,
-                            sectors,
-                        },
-                    );
+                    self.launch(io, What::OriginZero { disk, sector: sector.0, sectors });
                 }
                 Action::FlushOrigin { io, disk } => {
                     let disk = self.origin_of(disk, 0, 0)?;
@@ -106,9 +61,7 @@ impl World {
 
     fn place(&self, device: DeviceNo, offset_bytes: u64) -> Flow<(usize, u64)> {
         if !offset_bytes.is_multiple_of(BLOCK_BYTES as u64) {
-            return violation!(
-                "an I/O of {device:?} at byte {offset_bytes}, which is no multiple of 4,096"
-            );
+            return violation!("an I/O of {device:?} at byte {offset_bytes}, which is no multiple of 4,096");
         }
         match self.devices.iter().position(|d| d.no == Some(device)) {
             Some(found) => Ok((found, offset_bytes / SECTOR_BYTES as u64)),
@@ -150,14 +103,9 @@ impl World {
             What::OriginRead { disk, .. }
             | What::OriginWrite { disk, .. }
             | What::OriginZero { disk, .. }
-            | What::OriginFlush { disk, .. } => (
-                self.plan.origin_latency,
-                if now < self.disks[disk].slow_until {
-                    40
-                } else {
-                    1
-                },
-            ),
+            | What::OriginFlush { disk, .. } => {
+                (self.plan.origin_latency, if now < self.disks[disk].slow_until { 40 } else { 1 })
+            }
         };
         let delay = self.rng.range(1, longest) * slow;
         let flight = Some(Flight { io, what, pieces });
@@ -182,11 +130,7 @@ impl World {
         match (next_io, wakeup) {
             (None, None) => Ok(false),
             (io, Some(at)) if io.is_none_or(|io| at < io) => {
-                self.idle_wakeups = if at <= self.now {
-                    self.idle_wakeups + 1
-                } else {
-                    0
-                };
+                self.idle_wakeups = if at <= self.now { self.idle_wakeups + 1 } else { 0 };
                 if self.idle_wakeups > 1000 {
                     return violation!("next_wakeup stays at {at} while it is {}", self.now);
                 }
@@ -215,8 +159,7 @@ impl World {
             self.due.push(Reverse((at, 0, slot)));
             return Err(Stop::Crash(CrashKind::Power));
         }
-        let killed =
-            matches!(self.trigger, Some((when, CrashKind::Kill)) if self.counts.ios >= when);
+        let killed = matches!(self.trigger, Some((when, CrashKind::Kill)) if self.counts.ios >= when);
         self.counts.ios += 1;
         let flight = self.flights[slot].take().expect("an I/O completes once");
         self.free_flights.push(slot);
@@ -282,9 +225,7 @@ impl World {
                     return Err(IoFailure::Gone);
                 }
                 let data = self.gather(&flight.pieces);
-                self.devices[device]
-                    .store
-                    .write(sector, Payload::Bytes(data));
+                self.devices[device].store.write(sector, Payload::Bytes(data));
                 Ok(())
             }
             What::DeviceFlush { device, mark } => {
@@ -294,19 +235,11 @@ impl World {
                 self.devices[device].store.flush(mark);
                 Ok(())
             }
-            What::OriginRead {
-                disk,
-                sector,
-                sectors,
-            } => {
+            What::OriginRead { disk, sector, sectors } => {
                 let mut data = std::mem::take(&mut self.scratch);
                 data.clear();
                 data.resize(sectors as usize * SECTOR_BYTES, 0xEE);
-                assert_eq!(
-                    data.len(),
-                    bytes,
-                    "the memory of an origin read matches its sectors"
-                );
+                assert_eq!(data.len(), bytes, "the memory of an origin read matches its sectors");
                 let result = self.origin_works(disk);
                 if result.is_ok() {
                     self.disks[disk].origin.read(sector, &mut data);
@@ -315,11 +248,7 @@ impl World {
                 self.scratch = data;
                 result
             }
-            What::OriginWrite {
-                disk,
-                sector,
-                sectors,
-            } => {
+            What::OriginWrite { disk, sector, sectors } => {
                 assert_eq!(
                     sectors as usize * SECTOR_BYTES,
                     bytes,
@@ -328,11 +257,9 @@ impl World {
                 let payload = Payload::Bytes(self.gather(&flight.pieces));
                 self.origin_write(disk, sector, payload)
             }
-            What::OriginZero {
-                disk,
-                sector,
-                sectors,
-            } => self.origin_write(disk, sector, Payload::Zeroes(sectors)),
+            What::OriginZero { disk, sector, sectors } => {
+                self.origin_write(disk, sector, Payload::Zeroes(sectors))
+            }
             What::OriginFlush { disk, mark } => {
                 self.origin_works(disk)?;
                 self.disks[disk].origin.flush(mark);
@@ -341,19 +268,12 @@ impl World {
         }
     }
 
-    fn origin_write(
-        &mut self,
-        disk: usize,
-        sector: u64,
-        payload: Payload,
-    ) -> Result<(), IoFailure> {
+    fn origin_write(&mut self, disk: usize, sector: u64, payload: Payload) -> Result<(), IoFailure> {
         let works = self.origin_works(disk);
         let tear = self.tear();
         match works {
             Ok(()) => self.disks[disk].origin.write(sector, payload),
-            Err(_) => self.disks[disk]
-                .origin
-                .write_torn(sector, payload, tear, &mut self.rng),
+            Err(_) => self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng),
         }
         works
     }

@@ -58,17 +58,11 @@ impl World {
     }
 
     pub(crate) fn finish(&mut self, id: JobId) -> Flow {
-        self.wait("a management job", |world| {
-            world.jobs.iter().all(|(other, _)| *other != id)
-        })
+        self.wait("a management job", |world| world.jobs.iter().all(|(other, _)| *other != id))
     }
 
     pub(crate) fn requests_of(&self, disk: usize) -> usize {
-        self.requests
-            .iter()
-            .flatten()
-            .filter(|r| r.disk == disk)
-            .count()
+        self.requests.iter().flatten().filter(|r| r.disk == disk).count()
     }
 
     pub(crate) fn event(&mut self, event: Event) -> Flow {
@@ -84,10 +78,7 @@ impl World {
                 self.counts.jobs += 1;
                 self.job_done(job, result)
             }
-            Event::DeviceFailed {
-                device,
-                lost_blocks,
-            } => {
+            Event::DeviceFailed { device, lost_blocks } => {
                 for member in &mut self.devices {
                     if member.no == Some(device) {
                         if !self.plan.faults.of_devices() {
@@ -111,12 +102,7 @@ impl World {
                 self.core().loss_recorded(now);
                 Ok(())
             }
-            Event::Corruption {
-                disk,
-                device,
-                offset_bytes,
-                lost,
-            } => {
+            Event::Corruption { disk, device, offset_bytes, lost } => {
                 if lost && !self.unprotected_fault {
                     return violation!(
                         "the block at byte {offset_bytes} of {device:?}, {disk:?}, is lost although nothing unprotected was damaged"
@@ -134,10 +120,9 @@ impl World {
                 JobError::Origin => {
                     job.disk().is_some_and(|d| self.disks[d].last_error > 0) || job == Job::Shutdown
                 }
-                JobError::Cancelled => matches!(
-                    job,
-                    Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_)
-                ),
+                JobError::Cancelled => {
+                    matches!(job, Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_))
+                }
                 JobError::NoDevice | JobError::DataLost => self.unprotected_fault,
                 JobError::NotOwner => job.disk().is_some_and(|d| self.disks[d].origin_forbidden),
             };
@@ -165,11 +150,7 @@ impl World {
             }
             Job::Detach(disk) if done => {
                 let released = self.disks[disk].origin_forbidden;
-                self.disks[disk].life = if released {
-                    Life::Released
-                } else {
-                    Life::Detached
-                };
+                self.disks[disk].life = if released { Life::Released } else { Life::Detached };
                 self.let_go(disk)?;
                 if !released && !self.unprotected_fault {
                     self.check_origin(disk, "after a detach")?;
@@ -179,11 +160,7 @@ impl World {
             }
             Job::Detach(disk) => {
                 let released = self.disks[disk].origin_forbidden;
-                self.disks[disk].life = if released {
-                    Life::Released
-                } else {
-                    Life::Attached
-                };
+                self.disks[disk].life = if released { Life::Released } else { Life::Attached };
                 Ok(())
             }
             Job::Release(disk, clean) => {
@@ -249,23 +226,17 @@ impl World {
             d.origin.resize(d.config.sectors);
             self.oracle.resize(disk, d.config.sectors);
         }
-        self.recent
-            .retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
-        d.deferred
-            .resize(d.config.sectors.div_ceil(8) as usize, false);
+        self.recent.retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
+        d.deferred.resize(d.config.sectors.div_ceil(8) as usize, false);
     }
 
     /// From now on the core has no business with the origin.
     fn let_go(&mut self, disk: usize) -> Flow {
         self.disks[disk].origin_forbidden = true;
-        let writes = self
-            .flights
-            .iter()
-            .flatten()
-            .filter(|flight| match flight.what {
-                What::OriginWrite { disk: d, .. } | What::OriginZero { disk: d, .. } => d == disk,
-                _ => false,
-            });
+        let writes = self.flights.iter().flatten().filter(|flight| match flight.what {
+            What::OriginWrite { disk: d, .. } | What::OriginZero { disk: d, .. } => d == disk,
+            _ => false,
+        });
         match writes.count() {
             0 => Ok(()),
             n => violation!("{n} origin writes of disk {disk} are in flight after it was let go"),
@@ -280,13 +251,7 @@ impl World {
                 ranges.push((*sector, u64::from(*n)));
             }
         }
-        ranges.extend(
-            self.oracle
-                .open_sectors(disk)
-                .iter()
-                .take(2000)
-                .map(|at| (u64::from(*at), 1)),
-        );
+        ranges.extend(self.oracle.open_sectors(disk).iter().take(2000).map(|at| (u64::from(*at), 1)));
         for _ in 0..16 {
             let at = self.rng.below(size);
             ranges.push((at, 8.min(size - at)));

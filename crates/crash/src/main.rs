@@ -49,10 +49,7 @@ fn arguments() -> Result<Arguments, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
-        let number = |text: String| {
-            text.parse::<u64>()
-                .map_err(|_| format!("'{text}' is not a number"))
-        };
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("'{text}' is not a number"));
         match word.as_str() {
             "--points" => parsed.points = number(value()?)?,
             "--seed" => parsed.seed = number(value()?)?,
@@ -87,33 +84,17 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     run::quiet_panics();
-    let total = if arguments.demo {
-        demo()
-    } else {
-        many(&arguments)
-    };
-    println!(
-        "points: {}, violations: {}",
-        total.points,
-        total.violations.len()
-    );
+    let total = if arguments.demo { demo() } else { many(&arguments) };
+    println!("points: {}, violations: {}", total.points, total.violations.len());
     ExitCode::from(u8::from(!total.violations.is_empty()))
 }
 
 #[cfg(feature = "bug-zoo")]
 fn plant(name: &str) -> Result<(), String> {
     use haversack_core::bugs;
-    let all = || {
-        bugs::ALL
-            .iter()
-            .map(|b| format!("{b:?}"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let all = || bugs::ALL.iter().map(|b| format!("{b:?}")).collect::<Vec<_>>().join(", ");
     let found = bugs::ALL.iter().find(|bug| format!("{bug:?}") == name);
-    bugs::plant(Some(*found.ok_or_else(|| {
-        format!("unknown bug '{name}'; there are {}", all())
-    })?));
+    bugs::plant(Some(*found.ok_or_else(|| format!("unknown bug '{name}'; there are {}", all()))?));
     Ok(())
 }
 
@@ -204,10 +185,7 @@ fn demo() -> RunReport {
     println!("Every sector says which write made it; an oracle knows what each read may return.\n");
     let mut total = RunReport::default();
     let begin = Instant::now();
-    let options = Options {
-        script_percent: 0,
-        ..Options::default()
-    };
+    let options = Options { script_percent: 0, ..Options::default() };
     for seed in 1..=12 {
         let mut rng = Rng::new(seed);
         rng.percent(0);
@@ -234,11 +212,7 @@ fn demo() -> RunReport {
         println!(
             "  {} sectors read back: {}",
             c.sectors,
-            if report.violations.is_empty() {
-                "all right"
-            } else {
-                "WRONG"
-            }
+            if report.violations.is_empty() { "all right" } else { "WRONG" }
         );
         for violation in &report.violations {
             println!("{violation}");

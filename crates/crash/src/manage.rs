@@ -37,17 +37,15 @@ impl World {
                     let job = self.start(job, Job::Attach(disk))?;
                     return self.finish(job);
                 }
-                Err(ManageError::Size {
-                    recorded_sectors, ..
-                }) => self.disks[disk].config.sectors = recorded_sectors,
+                Err(ManageError::Size { recorded_sectors, .. }) => {
+                    self.disks[disk].config.sectors = recorded_sectors
+                }
                 Err(ManageError::Attached(_)) if self.disks[disk].handed_over => {
                     self.detach(disk)?;
                 }
                 Err(ManageError::Dirty { .. }) if self.disks[disk].handed_over => {
                     let Some(no) = self.disks[disk].no else {
-                        return violation!(
-                            "disk {disk} has dirty blocks but the pool does not know it"
-                        );
+                        return violation!("disk {disk} has dirty blocks but the pool does not know it");
                     };
                     match self.core().forget(now, no, Some(id)) {
                         Ok(job) => {
@@ -61,9 +59,7 @@ impl World {
                     }
                 }
                 Err(error) => {
-                    return violation!(
-                        "attaching disk {disk} with epoch {epoch} was refused: {error}"
-                    );
+                    return violation!("attaching disk {disk} with epoch {epoch} was refused: {error}");
                 }
             }
         }
@@ -144,9 +140,7 @@ impl World {
 
     /// Another host had the disk, wrote some of it, and gives it back under a higher epoch.
     pub fn regain(&mut self, disk: usize) -> Flow {
-        self.wait("requests of a released disk", |world| {
-            world.requests_of(disk) == 0
-        })?;
+        self.wait("requests of a released disk", |world| world.requests_of(disk) == 0)?;
         self.disks[disk].origin.settle();
         let size = self.disks[disk].config.sectors;
         if self.disks[disk].life == Life::Released {
@@ -154,9 +148,7 @@ impl World {
             for at in 0..size {
                 self.disks[disk].origin.read(at, &mut bytes);
                 let content = pattern::recognise(&bytes);
-                self.oracle
-                    .adopt(disk, at, content)
-                    .map_err(Stop::Violation)?;
+                self.oracle.adopt(disk, at, content).map_err(Stop::Violation)?;
             }
         }
         for _ in 0..self.rng.below(6) {
@@ -167,9 +159,7 @@ impl World {
             for (i, one) in bytes.chunks_exact_mut(SECTOR_BYTES).enumerate() {
                 pattern::fill(disk as u16, first + i as u64, version, one);
             }
-            self.disks[disk]
-                .origin
-                .write_durable(first, &Payload::Bytes(bytes));
+            self.disks[disk].origin.write_durable(first, &Payload::Bytes(bytes));
             self.recent.push((disk, first, sectors));
         }
         self.disks[disk].deferred.fill(false);
@@ -224,9 +214,7 @@ impl World {
         };
         match self.core().remove_device(now, no) {
             Ok(job) => self.start(job, Job::RemoveDevice(device)).map(|_| ()),
-            Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => {
-                Ok(())
-            }
+            Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => Ok(()),
             Err(error) => violation!("removing device {device} was refused: {error}"),
         }
     }
@@ -251,11 +239,7 @@ impl World {
     /// A fault of the device at risk is about to happen: decides whether it may cost data.
     pub(crate) fn note_device_fault(&mut self) {
         self.counts.faults += 1;
-        let others = self
-            .devices
-            .iter()
-            .skip(1)
-            .any(|d| d.no.is_some() && !d.store.gone);
+        let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
         self.unprotected_fault |= !(self.plan.mirrored() && others);
     }
 
@@ -270,9 +254,7 @@ impl World {
                 self.finish(job)
             }
             Err(ManageError::Busy) => Ok(()),
-            Err(ManageError::Dirty { .. } | ManageError::Damaged(_)) if self.unprotected_fault => {
-                Ok(())
-            }
+            Err(ManageError::Dirty { .. } | ManageError::Damaged(_)) if self.unprotected_fault => Ok(()),
             Err(error) => violation!("forgetting disk {disk} was refused: {error}"),
         }
     }
@@ -295,16 +277,15 @@ impl World {
                 let d = &mut self.disks[disk];
                 d.config.sectors = sectors;
                 d.sectors = d.sectors.min(sectors);
-                self.start(job, Job::Resize(disk, from, sectors))
-                    .map(|_| ())
+                self.start(job, Job::Resize(disk, from, sectors)).map(|_| ())
             }
             Err(ManageError::Busy) => {
                 self.fit_origin(disk);
                 Ok(())
             }
-            Err(error) => violation!(
-                "resizing disk {disk} from {from} to {sectors} sectors was refused: {error}"
-            ),
+            Err(error) => {
+                violation!("resizing disk {disk} from {from} to {sectors} sectors was refused: {error}")
+            }
         }
     }
 

@@ -27,14 +27,7 @@ impl<'a> FakeMedia<'a> {
         rng: Rng,
         unit: u64,
     ) -> Self {
-        FakeMedia {
-            devices,
-            order,
-            budget,
-            rng,
-            unit,
-            dead: false,
-        }
+        FakeMedia { devices, order, budget, rng, unit, dead: false }
     }
 
     /// Which device is at a place of the list.
@@ -51,11 +44,7 @@ impl<'a> FakeMedia<'a> {
             Some(left) => *left -= 1,
             None => {}
         }
-        if self.devices[self.order[device]].store.gone {
-            Err(IoFailure::Gone)
-        } else {
-            Ok(())
-        }
+        if self.devices[self.order[device]].store.gone { Err(IoFailure::Gone) } else { Ok(()) }
     }
 }
 
@@ -86,10 +75,7 @@ impl Media for FakeMedia<'_> {
         let was_dead = self.dead;
         let spent = self.spend(device);
         let store = &mut self.devices[self.order[device]].store;
-        let (sector, payload) = (
-            offset_bytes / SECTOR_BYTES as u64,
-            Payload::Bytes(pages.to_vec()),
-        );
+        let (sector, payload) = (offset_bytes / SECTOR_BYTES as u64, Payload::Bytes(pages.to_vec()));
         match spent {
             Ok(()) => store.write(sector, payload),
             Err(_) if self.dead && !was_dead && !store.gone => {

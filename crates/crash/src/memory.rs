@@ -31,10 +31,7 @@ pub struct Buffers(pub Vec<Buffer>);
 impl Buffers {
     fn of(&mut self, tag: RequestTag) -> &mut Buffer {
         let buffer = &mut self.0[(tag.0 & 0xFFFF) as usize];
-        assert_eq!(
-            buffer.tag, tag.0,
-            "the core touches the buffer of a request that is not in flight"
-        );
+        assert_eq!(buffer.tag, tag.0, "the core touches the buffer of a request that is not in flight");
         buffer
     }
 }
@@ -73,11 +70,7 @@ impl SimMemory {
     /// So many staging and transfer frames, all zero.
     pub fn new(staging_frames: u32, transfer_frames: u32) -> Self {
         let inner = HeapMemory::new(staging_frames, transfer_frames, Buffers::default());
-        SimMemory {
-            inner,
-            armed: None,
-            undo: Vec::new(),
-        }
+        SimMemory { inner, armed: None, undo: Vec::new() }
     }
 
     /// The guests' buffers.
@@ -102,10 +95,9 @@ impl SimMemory {
         while let Some(store) = undo.pop() {
             let last = undo.is_empty();
             let (old, now) = match &store {
-                Undo::Bytes(frame, at, old) => (
-                    &old[..],
-                    &mut self.inner.frame_mut(*frame)[*at..*at + old.len()],
-                ),
+                Undo::Bytes(frame, at, old) => {
+                    (&old[..], &mut self.inner.frame_mut(*frame)[*at..*at + old.len()])
+                }
                 Undo::Descriptor(index, old) => {
                     let mut mixed = *self.inner.descriptor(*index);
                     take_back(old, &mut mixed, last && torn, rng);
@@ -119,11 +111,7 @@ impl SimMemory {
         for frame in self.inner.staging_frames()..self.inner.frames() {
             self.inner.frame_mut(FrameNo(frame)).fill(0xDB);
         }
-        self.inner
-            .payloads
-            .0
-            .iter_mut()
-            .for_each(|buffer| buffer.tag = 0);
+        self.inner.payloads.0.iter_mut().for_each(|buffer| buffer.tag = 0);
     }
 
     fn note(&mut self, frame: FrameNo, at: usize, len: usize) {
@@ -151,11 +139,7 @@ fn take_back(old: &[u8], now: &mut [u8], torn: bool, rng: &mut Rng) {
         now.copy_from_slice(old);
         return;
     }
-    let head = if rng.one_in(2) {
-        Some(rng.below(old.len() as u64 / 8 + 1) as usize)
-    } else {
-        None
-    };
+    let head = if rng.one_in(2) { Some(rng.below(old.len() as u64 / 8 + 1) as usize) } else { None };
     for (i, (old, now)) in old.chunks(8).zip(now.chunks_mut(8)).enumerate() {
         let stays = match head {
             Some(words) => i < words,
@@ -185,26 +169,12 @@ impl Memory for SimMemory {
         self.inner.frame_mut(frame)
     }
 
-    fn take(
-        &mut self,
-        tag: RequestTag,
-        payload_at: usize,
-        frame: FrameNo,
-        frame_at: usize,
-        len: usize,
-    ) {
+    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
         self.note(frame, frame_at, len);
         self.inner.take(tag, payload_at, frame, frame_at, len);
     }
 
-    fn give(
-        &mut self,
-        tag: RequestTag,
-        payload_at: usize,
-        frame: FrameNo,
-        frame_at: usize,
-        len: usize,
-    ) {
+    fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
         self.inner.give(tag, payload_at, frame, frame_at, len);
     }
 

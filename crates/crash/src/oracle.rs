@@ -49,12 +49,7 @@ struct Candidate {
 
 impl Candidate {
     fn new(version: Version) -> Self {
-        Candidate {
-            version,
-            gone: NEVER,
-            covered_from: NEVER,
-            buried: false,
-        }
+        Candidate { version, gone: NEVER, covered_from: NEVER, buried: false }
     }
 }
 
@@ -87,14 +82,7 @@ pub struct Oracle {
 
 impl Default for Oracle {
     fn default() -> Self {
-        let wild = Write {
-            disk: u16::MAX,
-            zero: false,
-            sector: 0,
-            sectors: 0,
-            start: 0,
-            end: 0,
-        };
+        let wild = Write { disk: u16::MAX, zero: false, sector: 0, sectors: 0, start: 0, end: 0 };
         Oracle {
             clock: 1,
             last_cut: 0,
@@ -111,35 +99,14 @@ impl Oracle {
     pub fn add_disk(&mut self, sectors: u64, blank: bool) -> Option<Version> {
         let disk = self.disks.len() as u16;
         let zero = self.old_version(disk, true);
-        let first = if blank {
-            zero
-        } else {
-            self.old_version(disk, false)
-        };
-        let sectors = (0..sectors)
-            .map(|_| Sector {
-                sole: first,
-                ..Sector::default()
-            })
-            .collect();
-        self.disks.push(Disk {
-            sectors,
-            open: Vec::new(),
-            reads: Vec::new(),
-            zero,
-        });
+        let first = if blank { zero } else { self.old_version(disk, false) };
+        let sectors = (0..sectors).map(|_| Sector { sole: first, ..Sector::default() }).collect();
+        self.disks.push(Disk { sectors, open: Vec::new(), reads: Vec::new(), zero });
         (!blank).then_some(first)
     }
 
     fn old_version(&mut self, disk: u16, zero: bool) -> Version {
-        self.writes.push(Write {
-            disk,
-            zero,
-            sector: 0,
-            sectors: 0,
-            start: 0,
-            end: 0,
-        });
+        self.writes.push(Write { disk, zero, sector: 0, sectors: 0, start: 0, end: 0 });
         (self.writes.len() - 1) as Version
     }
 
@@ -156,14 +123,7 @@ impl Oracle {
     /// Names a write that is about to be submitted; `zero` for discard and write-zeroes.
     pub fn new_version(&mut self, disk: usize, sector: u64, sectors: u32, zero: bool) -> Version {
         let start = self.tick();
-        self.writes.push(Write {
-            disk: disk as u16,
-            zero,
-            sector,
-            sectors,
-            start,
-            end: NEVER,
-        });
+        self.writes.push(Write { disk: disk as u16, zero, sector, sectors, start, end: NEVER });
         (self.writes.len() - 1) as Version
     }
 
@@ -251,24 +211,14 @@ impl Oracle {
     ///
     /// # Errors
     /// What was read and what was allowed.
-    pub fn end_read(
-        &mut self,
-        disk: usize,
-        start: Tick,
-        first: u64,
-        bytes: &[u8],
-    ) -> Result<(), String> {
+    pub fn end_read(&mut self, disk: usize, start: Tick, first: u64, bytes: &[u8]) -> Result<(), String> {
         let now = self.tick();
         self.drop_read(disk, start);
         for (i, one) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
             let at = first + i as u64;
-            self.observe(disk, start, now, at, pattern::recognise(one))
-                .map_err(|what| {
-                    format!(
-                        "disk {disk} sector {at} (read of {first}+{}): {what}",
-                        bytes.len() / SECTOR_BYTES
-                    )
-                })?;
+            self.observe(disk, start, now, at, pattern::recognise(one)).map_err(|what| {
+                format!("disk {disk} sector {at} (read of {first}+{}): {what}", bytes.len() / SECTOR_BYTES)
+            })?;
         }
         self.sectors_checked += (bytes.len() / SECTOR_BYTES) as u64;
         Ok(())
@@ -278,11 +228,7 @@ impl Oracle {
         if version == WILD {
             return match content {
                 Content::Zero => true,
-                Content::Data {
-                    disk: d,
-                    sector,
-                    version,
-                } => {
+                Content::Data { disk: d, sector, version } => {
                     usize::from(d) == disk && sector == at && (version as usize) < self.writes.len()
                 }
                 _ => false,
@@ -290,15 +236,8 @@ impl Oracle {
         }
         match content {
             Content::Zero => self.writes[version as usize].zero,
-            Content::Data {
-                disk: d,
-                sector,
-                version: v,
-            } => {
-                v == version
-                    && usize::from(d) == disk
-                    && sector == at
-                    && !self.writes[version as usize].zero
+            Content::Data { disk: d, sector, version: v } => {
+                v == version && usize::from(d) == disk && sector == at && !self.writes[version as usize].zero
             }
             _ => false,
         }
@@ -360,23 +299,14 @@ impl Oracle {
             [only] if !sector.listed => sector.sole = only.version,
             _ => sector.more = list,
         }
-        if seen {
-            Ok(())
-        } else {
-            Err(self.describe(disk, start, at, content))
-        }
+        if seen { Ok(()) } else { Err(self.describe(disk, start, at, content)) }
     }
 
     fn describe(&self, disk: usize, start: Tick, at: u64, content: Content) -> String {
         use std::fmt::Write as _;
         let sector = &self.disks[disk].sectors[at as usize];
         let mut text = format!("read {content}");
-        if let Content::Data {
-            disk: d,
-            sector: s,
-            version,
-        } = content
-        {
+        if let Content::Data { disk: d, sector: s, version } = content {
             if usize::from(d) != disk {
                 text.push_str(", ANOTHER DISK'S DATA");
             } else if s != at {
@@ -385,27 +315,15 @@ impl Oracle {
                 let _ = write!(text, " (began {}, ended {})", write.start, tick(write.end));
             }
         }
-        let _ = write!(
-            text,
-            ", read began {start}, last power cut {}; allowed:",
-            self.last_cut
-        );
+        let _ = write!(text, ", read began {start}, last power cut {}; allowed:", self.last_cut);
         let one = [Candidate::new(sector.sole)];
-        let list = if sector.more.is_empty() {
-            &one[..]
-        } else {
-            &sector.more[..]
-        };
+        let list = if sector.more.is_empty() { &one[..] } else { &sector.more[..] };
         for c in list {
             let write = &self.writes[c.version as usize];
             let kind = if write.zero { "zeroes" } else { "write" };
             let state = if c.gone <= start { ", superseded" } else { "" };
             let (began, ended) = (write.start, tick(write.end));
-            let _ = write!(
-                text,
-                " [{kind} {} began {began}, ended {ended}{state}]",
-                c.version
-            );
+            let _ = write!(text, " [{kind} {} began {began}, ended {ended}{state}]", c.version);
         }
         text
     }
@@ -452,19 +370,19 @@ impl Oracle {
         if sector.more.is_empty() {
             return self.shows(sector.sole, disk, at, content);
         }
-        sector
-            .more
-            .iter()
-            .any(|c| c.gone == NEVER && self.shows(c.version, disk, at, content))
+        sector.more.iter().any(|c| c.gone == NEVER && self.shows(c.version, disk, at, content))
     }
 
     /// Whether no write to the disk was in flight or began since then.
     pub fn quiet_since(&self, disk: usize, since: Tick) -> bool {
         let of_disk = |v: &&Version| usize::from(self.writes[**v as usize].disk) == disk;
         self.flying.iter().find(of_disk).is_none()
-            && self.writes.iter().rev().take(4096).all(|w| {
-                usize::from(w.disk) != disk || (w.start < since && w.end != NEVER && w.end < since)
-            })
+            && self
+                .writes
+                .iter()
+                .rev()
+                .take(4096)
+                .all(|w| usize::from(w.disk) != disk || (w.start < since && w.end != NEVER && w.end < since))
     }
 
     /// From now on the sector has this content, durably; nothing may be in flight.
@@ -473,9 +391,7 @@ impl Oracle {
     /// The content never was a version of this sector.
     pub fn adopt(&mut self, disk: usize, at: u64, content: Content) -> Result<(), String> {
         if !self.shows(WILD, disk, at, content) {
-            return Err(format!(
-                "disk {disk} sector {at}: the origin holds {content}"
-            ));
+            return Err(format!("disk {disk} sector {at}: the origin holds {content}"));
         }
         let version = match content {
             Content::Data { version, .. } => version,
@@ -505,10 +421,7 @@ impl Oracle {
         let disk = &mut self.disks[disk];
         let zero = disk.zero;
         disk.open.retain(|at| u64::from(*at) < sectors);
-        disk.sectors.resize_with(sectors as usize, || Sector {
-            sole: zero,
-            ..Sector::default()
-        });
+        disk.sectors.resize_with(sectors as usize, || Sector { sole: zero, ..Sector::default() });
     }
 
     fn set(&mut self, disk: usize, at: u64, version: Version) {
@@ -519,11 +432,7 @@ impl Oracle {
 }
 
 fn tick(at: Tick) -> String {
-    if at == NEVER {
-        "never".into()
-    } else {
-        at.to_string()
-    }
+    if at == NEVER { "never".into() } else { at.to_string() }
 }
 
 #[cfg(test)]

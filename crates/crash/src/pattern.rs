@@ -44,21 +44,12 @@ impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Content::Zero => write!(f, "zeroes"),
-            Content::Data {
-                disk,
-                sector,
-                version,
-            } => {
+            Content::Data { disk, sector, version } => {
                 write!(f, "write {version} of disk {disk} sector {sector}")
             }
-            Content::Torn {
-                disk,
-                sector,
-                version,
-            } => write!(
-                f,
-                "a sector torn inside, starting as write {version} of disk {disk} sector {sector}"
-            ),
+            Content::Torn { disk, sector, version } => {
+                write!(f, "a sector torn inside, starting as write {version} of disk {disk} sector {sector}")
+            }
             Content::Garbage(word) => write!(f, "garbage starting with {word:#018x}"),
         }
     }
@@ -89,11 +80,7 @@ pub fn recognise(bytes: &[u8]) -> Content {
     let head = at(0);
     if head == 0 {
         let any = chunks.iter().fold(0, |all, c| all | u64::from_le_bytes(*c));
-        return if any == 0 {
-            Content::Zero
-        } else {
-            Content::Garbage(any)
-        };
+        return if any == 0 { Content::Zero } else { Content::Garbage(any) };
     }
     if head >> 48 != MARK >> 48 {
         return Content::Garbage(head);
@@ -102,17 +89,9 @@ pub fn recognise(bytes: &[u8]) -> Content {
     let word = words(disk, sector, version);
     let differs = (2..WORDS).fold(0, |all, i| all | (at(i) ^ word(i)));
     if differs == 0 {
-        Content::Data {
-            disk,
-            sector,
-            version,
-        }
+        Content::Data { disk, sector, version }
     } else {
-        Content::Torn {
-            disk,
-            sector,
-            version,
-        }
+        Content::Torn { disk, sector, version }
     }
 }
 
@@ -125,11 +104,7 @@ mod tests {
         let mut bytes = [0u8; SECTOR_BYTES];
         assert_eq!(recognise(&bytes), Content::Zero);
         fill(3, 77, 12_345, &mut bytes);
-        let whole = Content::Data {
-            disk: 3,
-            sector: 77,
-            version: 12_345,
-        };
+        let whole = Content::Data { disk: 3, sector: 77, version: 12_345 };
         assert_eq!(recognise(&bytes), whole);
         for i in 0..SECTOR_BYTES {
             bytes[i] ^= 0x10;

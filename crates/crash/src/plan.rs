@@ -80,9 +80,7 @@ pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
     CleanerConfig {
         low_watermark: shares[0],
         high_watermark: shares[1],
-        dirty_limit: (shares[1] + rng.below(50) as f32 / 100.0)
-            .clamp(0.05, 1.0)
-            .max(shares[1]),
+        dirty_limit: (shares[1] + rng.below(50) as f32 / 100.0).clamp(0.05, 1.0).max(shares[1]),
         age_us: rng.pick(&[2_000, 50_000, 1_000_000, 30_000_000]),
         idle_us: rng.pick(&[5_000, 200_000, 5_000_000]),
         rate_limit_blocks: rng.pick(&[0, 0, 0, 2_000, 50_000]),
@@ -94,10 +92,7 @@ pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     if rng.percent(75) {
         AdmissionConfig::Always
     } else {
-        AdmissionConfig::Reuse {
-            n: rng.range(1, 2) as u8,
-            addresses: rng.range(1, 500) as u32,
-        }
+        AdmissionConfig::Reuse { n: rng.range(1, 2) as u8, addresses: rng.range(1, 500) as u32 }
     }
 }
 
@@ -107,11 +102,7 @@ pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
     let blocks = rng.range(64, largest);
     let mut config = DiskConfig::new(disk_id(place), blocks * 8 + rng.pick(&[0, 0, 1, 7]));
     config.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
-    config.mode = if rng.percent(45) {
-        WriteMode::WriteBack
-    } else {
-        rng.pick(&MODES)
-    };
+    config.mode = if rng.percent(45) { WriteMode::WriteBack } else { rng.pick(&MODES) };
     config.persistence = match rng.below(10) {
         0 => Persistence::None,
         1 | 2 => Persistence::Dirty,
@@ -120,11 +111,7 @@ pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
     if config.persistence == Persistence::None && config.mode.defers_origin() {
         config.mode = rng.pick(&[MODES[1], MODES[3], MODES[4], MODES[5]]);
     }
-    config.target = if rng.one_in(2) {
-        Target::Equal
-    } else {
-        Target::Blocks(rng.range(16, 1500))
-    };
+    config.target = if rng.one_in(2) { Target::Equal } else { Target::Blocks(rng.range(16, 1500)) };
     config.admission = admission(rng);
     config.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768, 131_072]);
     config.cleaner = cleaner(rng);
@@ -161,9 +148,7 @@ impl Plan {
             faults.outages = rng.one_in(2);
         }
         Plan {
-            devices: (0..devices)
-                .map(|_| rng.range(2, max_segments) as u32)
-                .collect(),
+            devices: (0..devices).map(|_| rng.range(2, max_segments) as u32).collect(),
             redundancy: rng.percent(75),
             disks: (0..disks).map(|i| disk(rng, i, max_blocks)).collect(),
             blank: (0..disks).map(|_| rng.one_in(4)).collect(),

@@ -54,22 +54,11 @@ impl World {
         self.submit_and(disk, op, sector, sectors, true)
     }
 
-    fn submit_and(
-        &mut self,
-        disk: usize,
-        op: Op,
-        sector: u64,
-        sectors: u32,
-        die: bool,
-    ) -> Flow<bool> {
+    fn submit_and(&mut self, disk: usize, op: Op, sector: u64, sectors: u32, die: bool) -> Flow<bool> {
         let Some(no) = self.disks[disk].no else {
             return Ok(false);
         };
-        let slot = self
-            .requests
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.requests.len());
+        let slot = self.requests.iter().position(Option::is_none).unwrap_or(self.requests.len());
         if slot == self.requests.len() {
             self.requests.push(None);
         }
@@ -77,18 +66,13 @@ impl World {
         let tag = RequestTag(self.sequence << 16 | slot as u64);
         let changes = !matches!(op, Op::Read | Op::Flush);
         let zero = matches!(op, Op::Discard | Op::WriteZeroes);
-        let version = if changes {
-            self.oracle.new_version(disk, sector, sectors, zero)
-        } else {
-            0
-        };
+        let version = if changes { self.oracle.new_version(disk, sector, sectors, zero) } else { 0 };
         let buffers = self.core().memory_mut().buffers();
         while buffers.0.len() <= slot {
             buffers.0.push(Buffer::default());
         }
         let buffer = &mut buffers.0[slot];
-        (buffer.tag, buffer.disk, buffer.sector, buffer.version) =
-            (tag.0, disk as u16, sector, version);
+        (buffer.tag, buffer.disk, buffer.sector, buffer.version) = (tag.0, disk as u16, sector, version);
         if op == Op::Read {
             buffer.bytes.resize(sectors as usize * SECTOR_BYTES, 0);
             for one in buffer.bytes.chunks_exact_mut(SECTOR_BYTES) {
@@ -103,13 +87,7 @@ impl World {
         if die {
             self.arm();
         }
-        let request = Request {
-            tag,
-            disk: no,
-            op,
-            sector: SectorNo(sector),
-            sectors,
-        };
+        let request = Request { tag, disk: no, op, sector: SectorNo(sector), sectors };
         tell(|| format!("{now:>10} {request:?} version {version}"));
         let taken = self.core().submit(now, request);
         if taken.is_ok() {
@@ -117,15 +95,7 @@ impl World {
                 self.oracle.begin_write(version);
                 self.disks[disk].note_write(sector, u64::from(sectors));
             }
-            self.requests[slot] = Some(Pending {
-                tag,
-                disk,
-                op,
-                sector,
-                sectors,
-                start,
-                version,
-            });
+            self.requests[slot] = Some(Pending { tag, disk, op, sector, sectors, start, version });
             self.pending += 1;
         } else {
             self.core().memory_mut().buffers().0[slot].tag = 0;
@@ -151,13 +121,7 @@ impl World {
 
     pub(crate) fn completed(&mut self, tag: RequestTag, result: Result<(), RequestError>) -> Flow {
         let slot = (tag.0 & 0xFFFF) as usize;
-        let Some(request) = self
-            .requests
-            .get(slot)
-            .copied()
-            .flatten()
-            .filter(|r| r.tag == tag)
-        else {
+        let Some(request) = self.requests.get(slot).copied().flatten().filter(|r| r.tag == tag) else {
             return violation!("a completion for {tag:?}, which is not in flight");
         };
         self.requests[slot] = None;
@@ -177,9 +141,7 @@ impl World {
                     return Ok(());
                 }
                 let bytes = std::mem::take(&mut buffer.bytes);
-                let verdict = self
-                    .oracle
-                    .end_read(disk, request.start, request.sector, &bytes);
+                let verdict = self.oracle.end_read(disk, request.start, request.sector, &bytes);
                 self.core().memory_mut().buffers().0[slot].bytes = bytes;
                 verdict.map_err(Stop::Violation)
             }

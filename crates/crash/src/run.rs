@@ -21,10 +21,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            most_points: 400,
-            script_percent: 20,
-        }
+        Options { most_points: 400, script_percent: 20 }
     }
 }
 
@@ -71,10 +68,7 @@ pub fn quiet_panics() {
 impl Counts {
     /// Adds a world's numbers.
     pub fn add(&mut self, world: &World) {
-        self.merge(&Counts {
-            sectors: world.oracle.sectors_checked,
-            ..world.counts
-        });
+        self.merge(&Counts { sectors: world.oracle.sectors_checked, ..world.counts });
     }
 
     /// Adds numbers.

@@ -44,8 +44,7 @@ pub enum Step {
 }
 
 use Step::{
-    Clean, Discard, Flush, Fua, HandOver, Idle, Jobs, Mode, Other, Read, Reattach, Restart, Wait,
-    Write, Zero,
+    Clean, Discard, Flush, Fua, HandOver, Idle, Jobs, Mode, Other, Read, Reattach, Restart, Wait, Write, Zero,
 };
 
 /// The scripts; each runs with disks of any configuration. `w0+8` writes 8 sectors from sector 0; `f` writes
@@ -115,8 +114,7 @@ impl World {
                 Flush => self.push(disk, Op::Flush, 0, 0)?,
                 Wait => self.drain()?,
                 Mode(mode) => {
-                    let none =
-                        self.disks[disk].config.persistence == haversack_core::Persistence::None;
+                    let none = self.disks[disk].config.persistence == haversack_core::Persistence::None;
                     if !(none && mode.defers_origin()) {
                         self.set_mode(disk, mode)?;
                     }
@@ -164,16 +162,10 @@ impl World {
         if self.rng.one_in(2) {
             self.flush_all()?;
         }
-        let next = self
-            .rng
-            .pick(&[CrashKind::Kill, CrashKind::Power, CrashKind::Power]);
+        let next = self.rng.pick(&[CrashKind::Kill, CrashKind::Power, CrashKind::Power]);
         self.crash_and_recover(next)?;
         self.bring_back()?;
-        let extent = if self.rng.one_in(8) {
-            Extent::Everything
-        } else {
-            Extent::Touched
-        };
+        let extent = if self.rng.one_in(8) { Extent::Everything } else { Extent::Touched };
         self.verify(extent)
     }
 

@@ -27,18 +27,10 @@ impl World {
             let size = self.disks[disk].sectors;
             let mut ranges: Vec<(u64, u32)> = Vec::new();
             if extent == Extent::Everything {
-                ranges.extend(
-                    (0..size)
-                        .step_by(READ_SECTORS as usize)
-                        .map(|at| (at, READ_SECTORS)),
-                );
+                ranges.extend((0..size).step_by(READ_SECTORS as usize).map(|at| (at, READ_SECTORS)));
             } else {
-                let mut marks: Vec<u64> = self
-                    .oracle
-                    .open_sectors(disk)
-                    .iter()
-                    .map(|at| u64::from(*at))
-                    .collect();
+                let mut marks: Vec<u64> =
+                    self.oracle.open_sectors(disk).iter().map(|at| u64::from(*at)).collect();
                 for (at, sector, n) in &self.recent {
                     if *at == disk {
                         marks.extend((*sector..sector + u64::from(*n)).step_by(8));

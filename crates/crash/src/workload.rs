@@ -147,11 +147,7 @@ impl World {
             88..94 => Op::Discard,
             _ => Op::WriteZeroes,
         };
-        let (sector, sectors) = if op == Op::Flush {
-            (0, 0)
-        } else {
-            self.random_range(disk)
-        };
+        let (sector, sectors) = if op == Op::Flush { (0, 0) } else { self.random_range(disk) };
         if matches!(self.trigger, Some((_, CrashKind::Kill))) && self.rng.one_in(300) {
             self.submit_and_die(disk, op, sector, sectors)?;
         } else {
@@ -182,11 +178,7 @@ impl World {
         let now = self.now;
         if self.disks[disk].busy {
             if self.rng.one_in(4)
-                && let Some((job, _)) = self
-                    .jobs
-                    .iter()
-                    .find(|(_, j)| j.disk() == Some(disk))
-                    .copied()
+                && let Some((job, _)) = self.jobs.iter().find(|(_, j)| j.disk() == Some(disk)).copied()
             {
                 if let Some(progress) = self.core().progress(job)
                     && progress.done_blocks > progress.total_blocks
@@ -223,17 +215,13 @@ impl World {
         match self.rng.below(24) {
             0..5 => {
                 let mode = self.rng.pick(&MODES);
-                if self.disks[disk].config.persistence != Persistence::None || !mode.defers_origin()
-                {
+                if self.disks[disk].config.persistence != Persistence::None || !mode.defers_origin() {
                     self.set_mode(disk, mode)?;
                 }
             }
             5 | 6 => {
-                let target = if self.rng.one_in(2) {
-                    Target::Equal
-                } else {
-                    Target::Blocks(self.rng.range(8, 1500))
-                };
+                let target =
+                    if self.rng.one_in(2) { Target::Equal } else { Target::Blocks(self.rng.range(8, 1500)) };
                 let set = self.core().set_target(now, no, target);
                 self.accepted(set, "set_target")?;
                 self.disks[disk].config.target = target;
@@ -269,9 +257,7 @@ impl World {
             17 | 18 => {
                 let size = self.disks[disk].sectors;
                 let other = self.rng.range((size / 2).max(8), size + size / 2);
-                self.wait("requests before a resize", |world| {
-                    world.requests_of(disk) == 0
-                })?;
+                self.wait("requests before a resize", |world| world.requests_of(disk) == 0)?;
                 self.resize(disk, other)?;
             }
             19 | 20 if self.devices.len() < 8 => self.add_device()?,
@@ -301,9 +287,7 @@ impl World {
     /// The orderly hand-over: quiet, clean, released; the origin must have everything.
     pub(crate) fn clean_release(&mut self, disk: usize) -> Flow {
         self.disks[disk].outage_until = 0;
-        self.wait("requests before a release", |world| {
-            world.requests_of(disk) == 0
-        })?;
+        self.wait("requests before a release", |world| world.requests_of(disk) == 0)?;
         let errors = self.disks[disk].last_error;
         if let Some(job) = self.clean(disk)? {
             self.finish(job)?;
@@ -318,11 +302,7 @@ impl World {
         self.heal();
         self.drain()?;
         self.wait("management jobs", |world| world.jobs.is_empty())?;
-        let everything = if self.rng.one_in(3) {
-            Extent::Everything
-        } else {
-            Extent::Touched
-        };
+        let everything = if self.rng.one_in(3) { Extent::Everything } else { Extent::Touched };
         self.verify(everything)?;
         self.flush_all()?;
         for disk in 0..self.disks.len() {

@@ -125,37 +125,13 @@ impl Disk {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
-    DeviceRead {
-        device: usize,
-        sector: u64,
-    },
-    DeviceWrite {
-        device: usize,
-        sector: u64,
-    },
-    DeviceFlush {
-        device: usize,
-        mark: u64,
-    },
-    OriginRead {
-        disk: usize,
-        sector: u64,
-        sectors: u32,
-    },
-    OriginWrite {
-        disk: usize,
-        sector: u64,
-        sectors: u32,
-    },
-    OriginZero {
-        disk: usize,
-        sector: u64,
-        sectors: u32,
-    },
-    OriginFlush {
-        disk: usize,
-        mark: u64,
-    },
+    DeviceRead { device: usize, sector: u64 },
+    DeviceWrite { device: usize, sector: u64 },
+    DeviceFlush { device: usize, mark: u64 },
+    OriginRead { disk: usize, sector: u64, sectors: u32 },
+    OriginWrite { disk: usize, sector: u64, sectors: u32 },
+    OriginZero { disk: usize, sector: u64, sectors: u32 },
+    OriginFlush { disk: usize, mark: u64 },
 }
 
 pub(crate) struct Flight {
@@ -239,11 +215,8 @@ impl World {
             })
             .collect();
         let mut oracle = Oracle::default();
-        let disks = plan
-            .disks
-            .iter()
-            .enumerate()
-            .map(|(i, config)| new_disk(&mut oracle, i, config, plan.blank[i]));
+        let disks =
+            plan.disks.iter().enumerate().map(|(i, config)| new_disk(&mut oracle, i, config, plan.blank[i]));
         let disks = disks.collect();
         let mut world = World {
             now: rng.below(1_000_000),
@@ -278,13 +251,7 @@ impl World {
             redundancy: world.plan.redundancy,
         };
         let order = (0..world.devices.len()).collect();
-        let mut media = FakeMedia::new(
-            &mut world.devices,
-            order,
-            None,
-            Rng::new(0),
-            world.plan.tear_unit,
-        );
+        let mut media = FakeMedia::new(&mut world.devices, order, None, Rng::new(0), world.plan.tear_unit);
         if let Err(error) = pool::create(&mut media, &config) {
             return violation!("creating the pool failed: {error}");
         }
@@ -300,9 +267,7 @@ impl World {
     }
 
     pub(crate) fn tear(&self) -> Tear {
-        Tear {
-            unit: self.plan.tear_unit,
-        }
+        Tear { unit: self.plan.tear_unit }
     }
 
     pub(crate) fn core(&mut self) -> &mut Core<SimMemory> {
@@ -323,18 +288,12 @@ pub fn device_id(place: usize) -> Uuid {
 
 /// A blank cache device with room for so many segments.
 pub fn device_store(segments: u32) -> Store {
-    Store::new(
-        pool::device_bytes(segments) / SECTOR_BYTES as u64,
-        Blank::Zero,
-    )
+    Store::new(pool::device_bytes(segments) / SECTOR_BYTES as u64, Blank::Zero)
 }
 
 fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool) -> Disk {
     let content = match oracle.add_disk(config.sectors, blank) {
-        Some(version) => Blank::Written {
-            disk: place as u16,
-            version,
-        },
+        Some(version) => Blank::Written { disk: place as u16, version },
         None => Blank::Zero,
     };
     Disk {

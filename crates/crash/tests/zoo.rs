@@ -17,21 +17,14 @@ fn every_planted_mistake_is_caught() {
                 })
             })
             .collect();
-        halves
-            .into_iter()
-            .flat_map(|half| half.join().expect("a hunt catches panics"))
-            .collect()
+        halves.into_iter().flat_map(|half| half.join().expect("a hunt catches panics")).collect()
     });
     println!("{:<32} {:>14}  how", "bug", "caught after");
     let mut survivors = Vec::new();
     for (bug, (points, how)) in found {
         match how {
             Some(how) => {
-                println!(
-                    "{:<32} {points:>7} points  {}",
-                    format!("{bug:?}"),
-                    shorten(&how)
-                );
+                println!("{:<32} {points:>7} points  {}", format!("{bug:?}"), shorten(&how));
             }
             None => {
                 println!("{:<32} {points:>7} points  SURVIVED", format!("{bug:?}"));
@@ -39,10 +32,7 @@ fn every_planted_mistake_is_caught() {
             }
         }
     }
-    assert!(
-        survivors.is_empty(),
-        "the simulator is too weak for {survivors:?}"
-    );
+    assert!(survivors.is_empty(), "the simulator is too weak for {survivors:?}");
 }
 
 fn hunt(bug: bugs::Bug) -> (u64, Option<String>) {
@@ -61,13 +51,6 @@ fn hunt(bug: bugs::Bug) -> (u64, Option<String>) {
 }
 
 fn shorten(violation: &str) -> String {
-    let text = violation
-        .split_once(": ")
-        .map_or(violation, |(_, what)| what);
-    text.lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(110)
-        .collect()
+    let text = violation.split_once(": ").map_or(violation, |(_, what)| what);
+    text.lines().next().unwrap_or_default().chars().take(110).collect()
 }

@@ -78,10 +78,7 @@ impl WriteMode {
 
     /// Whether a write may be acknowledged before the origin has it.
     pub fn defers_origin(self) -> bool {
-        matches!(
-            self,
-            WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache)
-        )
+        matches!(self, WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache))
     }
 }
 
@@ -103,9 +100,7 @@ impl FromStr for WriteMode {
             "wi" => WriteMode::WriteInvalidate,
             "pt" => WriteMode::PassThrough,
             other => {
-                return Err(format!(
-                    "unknown write mode '{other}': expected wb, wt, wt-cache, wa, wi or pt"
-                ));
+                return Err(format!("unknown write mode '{other}': expected wb, wt, wt-cache, wa, wi or pt"));
             }
         })
     }

@@ -28,7 +28,8 @@ impl Sequential {
         });
         let stream = &mut self.streams[at];
         let before = if known.is_some() { stream.run_bytes } else { 0 };
-        *stream = Stream { next_sector: sector + u64::from(sectors), run_bytes: before + bytes, used: self.clock };
+        *stream =
+            Stream { next_sector: sector + u64::from(sectors), run_bytes: before + bytes, used: self.clock };
         stream.run_bytes
     }
 }

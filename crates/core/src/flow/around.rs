@@ -78,7 +78,8 @@ impl<M: Memory> Core<M> {
             left.min(ZERO_WINDOW)
         } else {
             let frames = self.transfer.len().saturating_sub(RESERVED_FRAMES) as u64;
-            let quota = ((self.transfer_total - RESERVED_FRAMES) * 3 / 4).saturating_sub(self.origin_frames) as u64;
+            let quota =
+                ((self.transfer_total - RESERVED_FRAMES) * 3 / 4).saturating_sub(self.origin_frames) as u64;
             left.min(WRITE_WINDOW).min(frames).min(quota)
         };
         if window == 0 {
@@ -136,7 +137,8 @@ impl<M: Memory> Core<M> {
             if dirty && !poisoned && !(zeroes && covered) {
                 self.disk_mut(disk).cleaner.ask(block);
                 wait = true;
-            } else if !(zeroes && covered) && !poisoned
+            } else if !(zeroes && covered)
+                && !poisoned
                 && let Some(slot_no) = self.store.durably_dirty(disk, block)
             {
                 let segment = self.store.segment_of(slot_no);
@@ -253,7 +255,8 @@ impl<M: Memory> Core<M> {
             self.flush_origin(Purpose::ZeroFlush { request: number }, disk);
             return;
         }
-        self.drop_dirty(number, disk);
+        self.drop_dirty_slots(number, disk);
+        self.drop_dirty_staged(number, disk);
         self.end_window(number);
     }
 
@@ -270,27 +273,33 @@ impl<M: Memory> Core<M> {
             self.end_window(number);
             return;
         }
-        self.drop_dirty(number, disk);
+        self.drop_dirty_slots(number, disk);
         self.requests[number].phase = AroundPhase::Purge;
         self.pump_around(number);
     }
 
-    /// Drops what is still dirty in the window: the origin has what counts.
-    fn drop_dirty(&mut self, number: u32, disk: DiskNo) {
+    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what counts. Staged blocks stay until no
+    /// durable page lists what they overtook: a kill must not bring that back.
+    fn drop_dirty_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
-            let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
-            let slot = self.store.lookup(disk, block).map(|s| s.1);
-            let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
             let covered = self.part(number, block) == self.disk(disk).inside(block);
-            if dirty && covered {
-                if let Some((frame, _)) = staged {
-                    self.unstage(frame);
-                }
+            if covered && self.store.lookup(disk, block).is_some() {
                 self.store.invalidate(disk, block);
             }
-            if covered {
-                self.disk_mut(disk).lost.remove(&block.0);
+        }
+    }
+
+    /// Drops what is staged in the window, at its end.
+    fn drop_dirty_staged(&mut self, number: u32, disk: DiskNo) {
+        for block in self.window(number) {
+            if self.part(number, block) != self.disk(disk).inside(block) {
+                continue;
             }
+            let dirty = self.staging.find(disk, block).filter(|s| s.1.dirty).map(|s| s.0);
+            if let Some(frame) = dirty {
+                self.unstage(frame);
+            }
+            self.disk_mut(disk).lost.remove(&block.0);
         }
     }
 
@@ -308,6 +317,7 @@ impl<M: Memory> Core<M> {
         if left && !planted(Bug::DiscardKeepsDirty) && self.alive_devices().next().is_some() {
             self.park(number, Park::Around);
         } else {
+            self.drop_dirty_staged(number, disk);
             self.end_window(number);
         }
     }

@@ -143,7 +143,8 @@ impl<M: Memory> Core<M> {
         let config = d.cleaner_config;
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
         d.cleaner.next_look_us = now + look;
-        let refill = now.saturating_sub(d.cleaner.budget_us) as f64 * f64::from(config.rate_limit_blocks) / 1e6;
+        let refill =
+            now.saturating_sub(d.cleaner.budget_us) as f64 * f64::from(config.rate_limit_blocks) / 1e6;
         d.cleaner.budget_blocks = (d.cleaner.budget_blocks + refill).min(f64::from(config.rate_limit_blocks));
         d.cleaner.budget_us = now;
         let urgent = d.cleaner.all

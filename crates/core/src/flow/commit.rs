@@ -37,7 +37,8 @@ impl<M: Memory> Core<M> {
         while self.store.usable_devices().next().is_some() {
             let waiting = self.staging.lists[disk.0 as usize].len;
             let must = self.disk(disk).flush.must_commit() || self.disk(disk).commit_all() || self.stopping;
-            let pressed = !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
+            let pressed =
+                !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();
             if waiting == 0 || !due {
                 break;
@@ -65,11 +66,7 @@ impl<M: Memory> Core<M> {
         let Some(dirty) = self.pick_frames(disk) else {
             return false;
         };
-        let copies = if dirty && self.redundancy && self.store.usable_devices().count() >= 2 {
-            2
-        } else {
-            1
-        };
+        let copies = if dirty && self.redundancy && self.store.usable_devices().count() >= 2 { 2 } else { 1 };
         let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
         let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
             return false;
@@ -283,7 +280,9 @@ impl<M: Memory> Core<M> {
         self.batches[number] = batch;
         self.batches.put(number);
         let unflushed = self.store.unflushed_pages();
-        if unflushed as u64 * u64::from(self.config.commit_blocks) >= u64::from(self.config.flush_after_blocks) {
+        if unflushed as u64 * u64::from(self.config.commit_blocks)
+            >= u64::from(self.config.flush_after_blocks)
+        {
             self.want_flush(self.sequence.completed());
         }
         self.wake_staging();

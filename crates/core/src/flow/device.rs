@@ -156,6 +156,7 @@ impl<M: Memory> Core<M> {
         if self.next_device_no() != Some(device.number) {
             return Err(ManageError::NoSuchDevice(device.number));
         }
+        let alone = self.alive_devices().next().is_none();
         let at = device.number.0 as usize;
         if self.devices.len() <= at {
             self.devices.resize_with(at + 1, || None);
@@ -164,7 +165,12 @@ impl<M: Memory> Core<M> {
         self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
         self.store.add_device(device.number, device.id, device.segments);
         for disk in self.disks.iter_mut().flatten() {
-            disk.intents.write_again();
+            if alone {
+                // The origins may hold unflushed writes that no map could mark.
+                disk.intents.mark_all_durably();
+            } else {
+                disk.intents.write_again();
+            }
         }
         let job = self.new_job();
         let version = self.change_record();

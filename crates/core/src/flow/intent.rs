@@ -187,7 +187,8 @@ impl<M: Memory> Core<M> {
         self.finish_intent_write(disk);
         self.clear_intents(disk);
         let map = &self.disk(disk).intents;
-        if map.any_wanted && map.writing == 0 && map.written_seq.is_none() && map.clearing != Clearing::Write {
+        if map.any_wanted && map.writing == 0 && map.written_seq.is_none() && map.clearing != Clearing::Write
+        {
             let map = &mut self.disk_mut(disk).intents;
             let mut page = map.marked.clone();
             for (byte, wanted) in page.iter_mut().zip(map.wanted.iter()) {

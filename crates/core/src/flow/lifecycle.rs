@@ -385,7 +385,12 @@ impl<M: Memory> Core<M> {
     ///
     /// # Errors
     /// The disk is not attached or the setting is wrong.
-    pub fn set_cleaner(&mut self, now: Micros, disk: DiskNo, config: CleanerConfig) -> Result<(), ManageError> {
+    pub fn set_cleaner(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        config: CleanerConfig,
+    ) -> Result<(), ManageError> {
         self.now = now;
         let d = self.attached(disk)?;
         let tried = DiskConfig { cleaner: config, ..DiskConfig::new(d.id, d.sectors) };
@@ -401,7 +406,12 @@ impl<M: Memory> Core<M> {
     ///
     /// # Errors
     /// The disk is not attached.
-    pub fn set_sequential_cutoff(&mut self, now: Micros, disk: DiskNo, bytes: u64) -> Result<(), ManageError> {
+    pub fn set_sequential_cutoff(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        bytes: u64,
+    ) -> Result<(), ManageError> {
         self.now = now;
         self.attached(disk)?;
         self.disk_mut(disk).sequential_cutoff_bytes = bytes;
@@ -459,7 +469,9 @@ impl<M: Memory> Core<M> {
         for number in 0..self.disks.len() {
             let Some(d) = self.disks[number].as_mut() else { continue };
             let cancels = d.job.as_ref().is_some_and(|j| {
-                j.id == job && j.version.is_none() && matches!(j.kind, JobKind::Clean { .. } | JobKind::Detach { .. })
+                j.id == job
+                    && j.version.is_none()
+                    && matches!(j.kind, JobKind::Clean { .. } | JobKind::Detach { .. })
             });
             if cancels {
                 d.cleaner.all = false;
@@ -513,7 +525,7 @@ impl<M: Memory> Core<M> {
             JobKind::Detach { .. } => self.drive_detach(disk, version),
             JobKind::Resize { before, sectors, dropped } => {
                 self.drive_resize(disk, before, sectors, dropped, version);
-            },
+            }
             JobKind::Forget if recorded => self.drive_forget(disk),
             JobKind::Attach | JobKind::Mode(_) | JobKind::Forget => {}
         }
@@ -526,9 +538,9 @@ impl<M: Memory> Core<M> {
             slot.status() == Status::Live && slot.dirty() && !slot.mirror() && !slot.poisoned()
         };
         self.disk(disk).flush.staged_dirty() == 0
-            && !segments.iter().any(|s| {
-                self.store.segments[*s as usize].dirty > 0 && self.store.slots_of(*s).any(good)
-            })
+            && !segments
+                .iter()
+                .any(|s| self.store.segments[*s as usize].dirty > 0 && self.store.slots_of(*s).any(good))
     }
 
     fn drive_clean_job(&mut self, disk: DiskNo, since_us: Micros) {
@@ -630,7 +642,8 @@ impl<M: Memory> Core<M> {
 
     /// Drops what lies beyond the end, once nothing of it is on its way.
     fn drop_beyond(&mut self, disk: DiskNo, last: BlockNo, sectors: u64) -> bool {
-        let in_flight = self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors);
+        let in_flight =
+            self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors);
         let staged = self.staging.all_of(disk).any(|f| self.staging.get(f).block >= last);
         if in_flight || staged || !self.disk(disk).cleaner.is_idle() || self.disk(disk).restaging > 0 {
             return false;
@@ -643,7 +656,10 @@ impl<M: Memory> Core<M> {
                 if slot.status() != Status::Live || slot.block() < last {
                     continue;
                 }
-                if slot.block() > last || slot.mask() & inside == 0 || !slot.dirty() && slot.mask() & !inside != 0 {
+                if slot.block() > last
+                    || slot.mask() & inside == 0
+                    || !slot.dirty() && slot.mask() & !inside != 0
+                {
                     self.store.invalidate(disk, slot.block());
                 } else {
                     self.store.trim(number, inside);
@@ -717,7 +733,11 @@ impl<M: Memory> Core<M> {
     fn step_pool_job(&mut self, kind: PoolJobKind) -> Option<PoolJobKind> {
         match kind {
             PoolJobKind::Add { version } if self.record.is_durable(version) && self.intents_settled() => None,
-            PoolJobKind::Gone { version } | PoolJobKind::Stopped { version } if self.record.is_durable(version) => None,
+            PoolJobKind::Gone { version } | PoolJobKind::Stopped { version }
+                if self.record.is_durable(version) =>
+            {
+                None
+            }
             PoolJobKind::Drain { device } if self.drain(device) => Some(PoolJobKind::Purge { device }),
             PoolJobKind::Purge { device } if self.purge_pages(device) => {
                 Some(PoolJobKind::Gone { version: self.remove_emptied(device) })

@@ -85,7 +85,8 @@ impl<M: Memory> Core<M> {
             }
         }
         let frames = usize::from(from_flash != 0) + usize::from(missing != 0);
-        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || !self.origin_frame_left(missing)) {
+        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || !self.origin_frame_left(missing))
+        {
             return Step::Parked(Park::Frames);
         }
         if let Some((frame, ..)) = staged.filter(|_| from_staging != 0) {
@@ -164,7 +165,9 @@ impl<M: Memory> Core<M> {
         let start = self.disk(disk).sector(block, first);
         let io = match *run {
             Run::Origin { io, sector, sectors }
-                if sector + u64::from(sectors) == start && first == 0 && self.ios[io].frames.len() < MAX_RUN =>
+                if sector + u64::from(sectors) == start
+                    && first == 0
+                    && self.ios[io].frames.len() < MAX_RUN =>
             {
                 *run = Run::Origin { io, sector, sectors: sectors + count };
                 io

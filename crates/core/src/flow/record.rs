@@ -71,7 +71,8 @@ impl<M: Memory> Core<M> {
         let count = self.devices.len().max(self.retired.len());
         let device = |at: usize| {
             let retired = self.retired.get(at).copied().flatten();
-            let retired = retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
+            let retired =
+                retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
             retired.or_else(|| {
                 let space = self.store.devices.get(at)?.as_ref()?;
                 Some(DeviceRecord { id: space.id, segments: space.segments, state: DeviceState::Active })
@@ -87,7 +88,11 @@ impl<M: Memory> Core<M> {
             distrust_clean: self.distrust_clean,
             flushed_seq: self.store.flushed_seq,
             devices: (0..count).map(device).collect(),
-            disks: self.disks.iter().map(|d| d.as_ref().filter(|d| !d.is_forgotten()).map(|d| d.record())).collect(),
+            disks: self
+                .disks
+                .iter()
+                .map(|d| d.as_ref().filter(|d| !d.is_forgotten()).map(|d| d.record()))
+                .collect(),
         }
     }
 

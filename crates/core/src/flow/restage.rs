@@ -60,7 +60,10 @@ impl<M: Memory> Core<M> {
             let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };
             let slot = self.store.slot(number);
             let current = slot.status() == Status::Live && !slot.mirror() && slot.dirty() && !slot.poisoned();
-            if !current || self.store.owner_of(number) != disk || self.staging.find(disk, slot.block()).is_some() {
+            if !current
+                || self.store.owner_of(number) != disk
+                || self.staging.find(disk, slot.block()).is_some()
+            {
                 continue;
             }
             let room = self.staging.free() > self.staging.capacity() / 8;

@@ -81,7 +81,8 @@ impl<M: Memory> Core<M> {
     fn may_grow(&self, disk: DiskNo) -> bool {
         let space = &self.store.disks[disk.0 as usize];
         let slots = space.segments.len() as u64 * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
-        self.config.share_spare || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
+        self.config.share_spare
+            || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
     /// No segment is free: somebody who has more than his target gives one up.
@@ -96,7 +97,9 @@ impl<M: Memory> Core<M> {
         let must = self.disk(disk).flush.staged_dirty() > 0;
         let mut victims: Vec<(i64, DiskNo)> = (0..self.disks.len() as u16)
             .map(DiskNo)
-            .filter(|d| self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty())
+            .filter(|d| {
+                self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty()
+            })
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
             .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_guest(*d))
             .map(|d| (self.excess(d), d))

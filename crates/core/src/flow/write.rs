@@ -17,7 +17,8 @@ use crate::store::slot::MAX_HITS;
 impl<M: Memory> Core<M> {
     pub(crate) fn pump_write(&mut self, number: u32) {
         let disk = self.requests[number].disk;
-        while self.requests[number].error.is_none() && self.requests[number].next < self.requests[number].end {
+        while self.requests[number].error.is_none() && self.requests[number].next < self.requests[number].end
+        {
             let block = BlockNo(self.requests[number].next);
             if let Some(park) = self.write_block(number, disk, block) {
                 self.park(number, park);

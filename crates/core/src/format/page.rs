@@ -145,11 +145,17 @@ fn fits(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, writing: Writing)
 }
 
 /// The writing that a sector belongs to, if its generation is one of those that can be there.
-fn writing_of(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, generations: &[Option<u64>]) -> Option<Writing> {
+fn writing_of(
+    page: &[u8; BLOCK_BYTES],
+    place: Place,
+    sector: usize,
+    generations: &[Option<u64>],
+) -> Option<Writing> {
     let (crc, stored) = read_tag(page, sector);
-    let candidates = generations.iter().flatten().flat_map(|generation| {
-        (0..=u8::MAX).map(|opening| Writing { generation: *generation, opening })
-    });
+    let candidates = generations
+        .iter()
+        .flatten()
+        .flat_map(|generation| (0..=u8::MAX).map(|opening| Writing { generation: *generation, opening }));
     candidates.into_iter().find(|writing| stored == tag(crc, place, sector, *writing))
 }
 
@@ -218,7 +224,8 @@ mod tests {
         for set in 1u8..255 {
             let mut torn = old;
             for sector in (0..8).filter(|s| set & (1 << s) != 0) {
-                torn[sector * 512..(sector + 1) * 512].copy_from_slice(&new[sector * 512..(sector + 1) * 512]);
+                torn[sector * 512..(sector + 1) * 512]
+                    .copy_from_slice(&new[sector * 512..(sector + 1) * 512]);
             }
             assert_eq!(inspect(&torn, PLACE, Kind::Segment, Some(7)), Found::Torn, "sectors {set:08b}");
             torn[700] ^= 4;
@@ -237,7 +244,10 @@ mod tests {
     #[test]
     fn a_page_from_another_place_is_rotten() {
         let elsewhere = Place { offset_bytes: 4096, ..PLACE };
-        assert!(matches!(inspect(&page(6, 1), elsewhere, Kind::Segment, None), Found::Rotten { generation: None }));
+        assert!(matches!(
+            inspect(&page(6, 1), elsewhere, Kind::Segment, None),
+            Found::Rotten { generation: None }
+        ));
     }
 
     #[test]

@@ -99,7 +99,11 @@ impl PoolRecord {
     /// The record's pages, whole.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.u64(self.generation).u64(self.staging_id).u64(self.openings).flag(self.clean_stop).flag(self.redundancy);
+        w.u64(self.generation)
+            .u64(self.staging_id)
+            .u64(self.openings)
+            .flag(self.clean_stop)
+            .flag(self.redundancy);
         w.flag(self.degraded).flag(self.distrust_clean).u64(self.flushed_seq);
         w.u32(self.devices.len() as u32);
         for device in &self.devices {

@@ -90,7 +90,9 @@ fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed,
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
         let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment);
-        scan::segments(media, device, |segment, found| r.list_segment(pool, first + segment, found, &mut listed))?;
+        scan::segments(media, device, |segment, found| {
+            r.list_segment(pool, first + segment, found, &mut listed)
+        })?;
     }
     Ok(listed)
 }
@@ -162,9 +164,14 @@ impl Recovered {
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
         let shift = (8 - u64::from(record.phase)) % 8;
         let void = slot.seq() < record.since_seq || slot.block().0 * 8 >= record.sectors + shift;
-        let slot = slot.with_established(true).with_mirror(false);
+        let mut slot = slot.with_established(true).with_mirror(false);
+        if !record.may_be_dirty {
+            // The record knows that all was clean; the page was not written since.
+            slot = slot.with_dirty(false);
+        }
         let existing = self.store.lookup(disk, slot.block());
-        let remnant = slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
+        let remnant =
+            slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
         if void {
             let segment = self.store.segment_of(number);
             self.store.segments[segment as usize].stale = true;
@@ -178,7 +185,8 @@ impl Recovered {
         if newer || cleaner {
             self.store.demote(other);
             self.store.adopt(number, slot);
-        } else if slot.seq() == o.seq() && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
+        } else if slot.seq() == o.seq() && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none()
+        {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
         } else {
@@ -226,7 +234,8 @@ fn verify(
         kept.extend(doubtful);
         return Ok(kept);
     }
-    let doubtful: Vec<Doubtful> = doubtful.into_iter().map(|(number, slot)| Doubtful { number, slot }).collect();
+    let doubtful: Vec<Doubtful> =
+        doubtful.into_iter().map(|(number, slot)| Doubtful { number, slot }).collect();
     for chunk in doubtful.chunks(256) {
         let mut pages = vec![[0u8; BLOCK_BYTES]; chunk.len()];
         let mut reads: Vec<PageRead<'_>> = pages

@@ -25,8 +25,8 @@ use crate::pool;
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
-use crate::store::slot::Status;
 use crate::store::PageContent;
+use crate::store::slot::Status;
 
 impl<M: Memory> Core<M> {
     /// Opens a pool. Disks are known but not attached; with the staging area of a core that was killed, every
@@ -57,7 +57,11 @@ struct Opening {
 }
 
 /// Everything that may fail: reading, deciding, and the writes before the pool is used.
-fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptions) -> Result<Opening, PoolError> {
+fn prepare<M: Memory>(
+    media: &mut dyn Media,
+    memory: &mut M,
+    options: &OpenOptions,
+) -> Result<Opening, PoolError> {
     let (staging, transfer) = (memory.staging_frames(), memory.frames() - memory.staging_frames());
     if staging < MIN_FRAMES || transfer < MIN_FRAMES {
         return Err(PoolError::Memory { needed: MIN_FRAMES, staging, transfer });
@@ -66,7 +70,8 @@ fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptio
     let recovered = entries::recover(media, &pool)?;
     let pool_id = pool.present.iter().flatten().next().expect("a device is present").superblock.pool;
     let wanted = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
-    let survived = StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
+    let survived =
+        StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
     let survived = survived && !planted(Bug::IgnoreStaging);
     let clean_stop = pool.record.clean_stop;
     let mut recovered = recovered;
@@ -76,6 +81,11 @@ fn prepare<M: Memory>(media: &mut dyn Media, memory: &mut M, options: &OpenOptio
             disk.damaged |= disk.may_be_dirty;
         }
         recovered = entries::recover(media, &pool)?;
+        // The origins may hold unflushed writes that no map could mark.
+        for intents in &mut recovered.intents {
+            intents.marked.fill(0xff);
+            intents.repair = true;
+        }
     }
     if !survived {
         pool.record.staging_id += 1;
@@ -133,8 +143,13 @@ fn write_page(
     let write = r.store.compose_page(segment, r.last_seq + 1, &mut content);
     let device = pool.present[write.device.0 as usize].as_ref().expect("the device is here");
     let opening = pool.record.openings as u8;
-    let header =
-        Header { generation: write.generation, flushed_seq, owner: write.owner, kind: Kind::Segment, opening };
+    let header = Header {
+        generation: write.generation,
+        flushed_seq,
+        owner: write.owner,
+        kind: Kind::Segment,
+        opening,
+    };
     let place = Place { device_seed: device.seed, offset_bytes: write.offset_bytes };
     let mut page = [0; BLOCK_BYTES];
     page::seal(&mut page, header, &content, place);
@@ -144,10 +159,16 @@ fn write_page(
 }
 
 /// Rewrites every page that lists a remnant until none does: clean blocks may be believed again.
-fn forget_remnants(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, flushed_seq: u64) -> Result<(), PoolError> {
+fn forget_remnants(
+    media: &mut dyn Media,
+    pool: &Pool,
+    r: &mut Recovered,
+    flushed_seq: u64,
+) -> Result<(), PoolError> {
     loop {
         let remnant = |s: &u32| r.store.slots_of(*s).any(|n| r.store.slot(n).status() == Status::Remnant);
-        let owned = (0..r.store.segments.len() as u32).filter(|s| r.store.segments[*s as usize].owner != NO_OWNER);
+        let owned =
+            (0..r.store.segments.len() as u32).filter(|s| r.store.segments[*s as usize].owner != NO_OWNER);
         let left: Vec<u32> = owned.filter(remnant).collect();
         if left.is_empty() {
             break;
@@ -226,9 +247,11 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         let present = pool.present[at].as_ref()?;
         Some(Device { seed: present.seed, id: present.superblock.device, errors: 0, unflushed: true })
     };
-    let retired = pool.record.devices.iter().map(|d| {
-        d.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments))
-    });
+    let retired = pool
+        .record
+        .devices
+        .iter()
+        .map(|d| d.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments)));
     let mut report = OpenReport {
         ignored: pool.ignored.clone(),
         missing: pool.missing.clone(),

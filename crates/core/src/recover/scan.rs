@@ -131,7 +131,13 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
         superblocks.push(superblock);
     }
     let record = record.ok_or_else(|| PoolError::NoRecord { device: media.name(0) })?;
-    let mut pool = Pool { present: vec![None; record.devices.len()], record, ignored: vec![], missing: vec![], covered: true };
+    let mut pool = Pool {
+        present: vec![None; record.devices.len()],
+        record,
+        ignored: vec![],
+        missing: vec![],
+        covered: true,
+    };
     for (index, superblock) in superblocks.iter().enumerate() {
         let at = superblock.number.0 as usize;
         let recorded = pool.record.devices.get(at).copied().flatten();

@@ -239,7 +239,10 @@ impl Store {
         change(&mut self.segments[number as usize]);
         let after = &self.segments[number as usize];
         debug_assert!(
-            u32::from(after.live) + u32::from(after.retained) + u32::from(after.free) + u32::from(after.pending)
+            u32::from(after.live)
+                + u32::from(after.retained)
+                + u32::from(after.free)
+                + u32::from(after.pending)
                 <= SLOTS_PER_SEGMENT + 1
         );
         let disk = &mut self.disks[before.owner as usize];
@@ -253,7 +256,8 @@ impl Store {
     fn relist(&mut self, number: u32, was_free: u8) {
         let segment = &self.segments[number as usize];
         let draining = self.devices[segment.device as usize].as_ref().is_none_or(|d| d.draining || !d.alive);
-        let ready = segment.page_ready(self.flushed_seq) || planted(Bug::TwoUnflushedPages) && !segment.page_writing;
+        let ready =
+            segment.page_ready(self.flushed_seq) || planted(Bug::TwoUnflushedPages) && !segment.page_writing;
         let eligible = segment.state == SegmentState::Owned && ready && !draining;
         let disk = &mut self.disks[segment.owner as usize];
         disk.free_lists.place(&mut self.segments, number, was_free, eligible);
@@ -299,7 +303,8 @@ impl Store {
 
     fn count_live(&mut self, disk: DiskNo, entry: Slot, sign: i64) {
         let disk = &mut self.disks[disk.0 as usize];
-        let add = |count: &mut u64| *count = count.checked_add_signed(sign).expect("counts do not go below zero");
+        let add =
+            |count: &mut u64| *count = count.checked_add_signed(sign).expect("counts do not go below zero");
         if entry.mirror() {
             add(&mut disk.mirrors);
             return;
@@ -597,7 +602,10 @@ impl Store {
                 entries += usize::from(slot.status() != Status::Blank);
             }
             let counted = (segment.live, segment.dirty, segment.retained, segment.free, segment.pending);
-            assert!(segment.state == SegmentState::Dead || seen == counted, "segment {at}: {seen:?} {counted:?}");
+            assert!(
+                segment.state == SegmentState::Dead || seen == counted,
+                "segment {at}: {seen:?} {counted:?}"
+            );
         }
         assert_eq!(entries, self.index.len());
         for (disk, seen) in self.disks.iter().zip(live) {

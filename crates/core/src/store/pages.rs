@@ -134,7 +134,10 @@ impl Store {
     fn would_free(&self, segment: u32) -> u32 {
         let frees = |number: SlotNo| {
             let slot = self.slot(number);
-            slot.status() == Status::Remnant && !slot.established() && slot.hits() == 0 && self.may_omit(number)
+            slot.status() == Status::Remnant
+                && !slot.established()
+                && slot.hits() == 0
+                && self.may_omit(number)
         };
         self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
     }
@@ -142,7 +145,10 @@ impl Store {
     /// Whether a segment's next page would list less than the last, be it entries or sectors.
     pub fn can_shrink(&self, segment: u32) -> bool {
         let s = &self.segments[segment as usize];
-        if s.stale && s.retained == 0 && !self.slots_of(segment).any(|n| self.slot(n).status() == Status::Remnant) {
+        if s.stale
+            && s.retained == 0
+            && !self.slots_of(segment).any(|n| self.slot(n).status() == Status::Remnant)
+        {
             return true;
         }
         let shrinks = |number: SlotNo| {

@@ -86,7 +86,8 @@ impl Store {
         let mut evicted = 0;
         for number in self.slots_of(segment) {
             let slot = self.slot(number);
-            if slot.status() != Status::Live || slot.dirty() || slot.mirror() || !(slot.established() || all) {
+            if slot.status() != Status::Live || slot.dirty() || slot.mirror() || !(slot.established() || all)
+            {
                 continue;
             }
             if slot.hits() > 0 {

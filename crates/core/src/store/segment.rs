@@ -148,21 +148,23 @@ impl FreeLists {
 
     /// Segments from the most free slots down.
     pub fn most_free<'a>(&'a self, segments: &'a [Segment]) -> impl Iterator<Item = u32> + 'a {
-        (0..4).rev().flat_map(move |word| {
-            let mut bits = self.occupied[word];
-            std::iter::from_fn(move || {
-                let bit = bits.checked_ilog2()?;
-                bits &= !(1 << bit);
-                Some(word * 64 + bit as usize)
+        (0..4)
+            .rev()
+            .flat_map(move |word| {
+                let mut bits = self.occupied[word];
+                std::iter::from_fn(move || {
+                    let bit = bits.checked_ilog2()?;
+                    bits &= !(1 << bit);
+                    Some(word * 64 + bit as usize)
+                })
             })
-        })
-        .flat_map(move |free| {
-            let mut at = self.heads[free];
-            std::iter::from_fn(move || {
-                let number = at;
-                at = segments.get(number as usize)?.next;
-                Some(number)
+            .flat_map(move |free| {
+                let mut at = self.heads[free];
+                std::iter::from_fn(move || {
+                    let number = at;
+                    at = segments.get(number as usize)?.next;
+                    Some(number)
+                })
             })
-        })
     }
 }

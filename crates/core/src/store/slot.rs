@@ -198,9 +198,13 @@ mod tests {
     #[test]
     fn fields_do_not_overlap() {
         let slot = Slot::live(BlockNo(BLOCK_MASK), 0xa5, 0xdead_beef, SEQ_LIMIT - 1);
-        let full = slot.with_dirty(true).with_mirror(true).with_established(true).with_hits(3).with_poisoned(true);
+        let full =
+            slot.with_dirty(true).with_mirror(true).with_established(true).with_hits(3).with_poisoned(true);
         for s in [slot, full, slot.with_mask(0).with_mask(0xa5)] {
-            assert_eq!((s.block().0, s.mask(), s.crc(), s.seq()), (BLOCK_MASK, 0xa5, 0xdead_beef, SEQ_LIMIT - 1));
+            assert_eq!(
+                (s.block().0, s.mask(), s.crc(), s.seq()),
+                (BLOCK_MASK, 0xa5, 0xdead_beef, SEQ_LIMIT - 1)
+            );
             assert_eq!(s.status(), Status::Live);
         }
         assert_eq!(Slot::decode(&full.encode()), Some(full.with_durable_dirty(true)));

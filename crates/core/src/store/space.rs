@@ -29,13 +29,10 @@ impl Store {
 
     /// Gives a disk a free segment, from the device with most of them.
     pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
-        let device = self
-            .usable_devices()
-            .filter(|d| Some(*d) != other_than)
-            .max_by_key(|d| {
-                let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
-                (free, std::cmp::Reverse(d.0))
-            })?;
+        let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
+            let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
+            (free, std::cmp::Reverse(d.0))
+        })?;
         let number = self.devices[device.0 as usize].as_mut()?.free_segments.pop()?;
         self.own(number, disk);
         let free = self.segments[number as usize].free;
@@ -63,7 +60,8 @@ impl Store {
     pub(crate) fn own(&mut self, number: u32, disk: DiskNo) {
         let space = &mut self.disks[disk.0 as usize];
         let segment = &mut self.segments[number as usize];
-        (segment.state, segment.owner, segment.place) = (SegmentState::Owned, disk.0, space.segments.len() as u32);
+        (segment.state, segment.owner, segment.place) =
+            (SegmentState::Owned, disk.0, space.segments.len() as u32);
         space.segments.push(number);
         self.ghosts[number as usize] = super::GhostChunk::default();
     }
@@ -77,8 +75,14 @@ impl Store {
             .filter(|number| {
                 let s = &self.segments[*number as usize];
                 let usable = self.usable_devices().any(|d| d.0 == s.device && Some(d) != other_than);
-                usable && s.state == SegmentState::Owned && s.dirty == 0 && s.retained == 0 && !s.page_writing
-                    && !self.slots_of(*number).any(|n| self.slot(n).mirror() && self.slot(n).status() == Status::Live)
+                usable
+                    && s.state == SegmentState::Owned
+                    && s.dirty == 0
+                    && s.retained == 0
+                    && !s.page_writing
+                    && !self
+                        .slots_of(*number)
+                        .any(|n| self.slot(n).mirror() && self.slot(n).status() == Status::Live)
             })
             .take(8)
             .min_by_key(|number| {

@@ -255,8 +255,8 @@ impl<M: Memory> Core<M> {
             self.flush_origin(Purpose::ZeroFlush { request: number }, disk);
             return;
         }
-        self.drop_dirty_slots(number, disk);
-        self.drop_dirty_staged(number, disk);
+        self.drop_slots(number, disk);
+        self.drop_staged(number, disk);
         self.end_window(number);
     }
 
@@ -273,14 +273,14 @@ impl<M: Memory> Core<M> {
             self.end_window(number);
             return;
         }
-        self.drop_dirty_slots(number, disk);
+        self.drop_slots(number, disk);
         self.requests[number].phase = AroundPhase::Purge;
         self.pump_around(number);
     }
 
     /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what counts. Staged blocks stay until no
     /// durable page lists what they overtook: a kill must not bring that back.
-    fn drop_dirty_slots(&mut self, number: u32, disk: DiskNo) {
+    fn drop_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             let covered = self.part(number, block) == self.disk(disk).inside(block);
             if covered && self.store.lookup(disk, block).is_some() {
@@ -290,13 +290,12 @@ impl<M: Memory> Core<M> {
     }
 
     /// Drops what is staged in the window, at its end.
-    fn drop_dirty_staged(&mut self, number: u32, disk: DiskNo) {
+    fn drop_staged(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             if self.part(number, block) != self.disk(disk).inside(block) {
                 continue;
             }
-            let dirty = self.staging.find(disk, block).filter(|s| s.1.dirty).map(|s| s.0);
-            if let Some(frame) = dirty {
+            if let Some(frame) = self.staging.find(disk, block).map(|s| s.0) {
                 self.unstage(frame);
             }
             self.disk_mut(disk).lost.remove(&block.0);
@@ -317,7 +316,7 @@ impl<M: Memory> Core<M> {
         if left && !planted(Bug::DiscardKeepsDirty) && self.alive_devices().next().is_some() {
             self.park(number, Park::Around);
         } else {
-            self.drop_dirty_staged(number, disk);
+            self.drop_staged(number, disk);
             self.end_window(number);
         }
     }

@@ -110,7 +110,8 @@ impl<M: Memory> Core<M> {
             self.event(Event::PoolLost);
         }
         if let Some(job) = self.pool_job.take_if(|j| j.is_removal_of(device)) {
-            self.event(Event::JobDone { job: job.id, result: Err(JobError::NoDevice) });
+            let result = if lost.is_empty() { Ok(()) } else { Err(JobError::DataLost) };
+            self.event(Event::JobDone { job: job.id, result });
         }
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {

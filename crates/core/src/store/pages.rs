@@ -29,15 +29,22 @@ pub struct PageWrite {
 }
 
 impl Store {
-    /// May a remnant be left out of its segment's next page? Not while an older entry of its block is
-    /// listed elsewhere: that one would be believed.
+    /// Whether `entry`, in another segment, would be believed if `slot` were listed no more: an older version,
+    /// or a second copy of the same that durable metadata still calls dirty when this one is clean.
+    fn keeps_listed(slot: Slot, entry: Slot) -> bool {
+        let dirty_twin = entry.seq() == slot.seq() && entry.durable_dirty() && !slot.durable_dirty();
+        entry.seq() < slot.seq() || dirty_twin
+    }
+
+    /// May a remnant be left out of its segment's next page?
     fn may_omit(&self, number: SlotNo) -> bool {
         let slot = self.slot(number);
-        let mut older = false;
+        let mut kept = false;
         self.entries(self.owner_of(number), slot.block(), |other, entry| {
-            older |= entry.seq() < slot.seq() && self.segment_of(other) != self.segment_of(number);
+            let elsewhere = self.segment_of(other) != self.segment_of(number);
+            kept |= elsewhere && Self::keeps_listed(slot, entry);
         });
-        !older || planted(Bug::OmitNewestFirst)
+        !kept || planted(Bug::OmitNewestFirst)
     }
 
     /// Composes a segment's next page as of now. Until `page_written` no other page of it may be composed.
@@ -180,7 +187,7 @@ impl Store {
             }
             self.entries(disk, slot.block(), |other, entry| {
                 let elsewhere = self.segment_of(other) != segment;
-                let blocks = entry.seq() < slot.seq() && elsewhere;
+                let blocks = elsewhere && Self::keeps_listed(slot, entry);
                 if blocks && oldest.is_none_or(|o| entry.seq() < o.0) {
                     let listed_on = entry.status() == Status::Remnant && entry.hits() == 0;
                     oldest = Some((entry.seq(), self.segment_of(other), listed_on));

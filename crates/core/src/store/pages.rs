@@ -32,7 +32,8 @@ impl Store {
     /// Whether `entry`, in another segment, would be believed if `slot` were listed no more: an older version,
     /// or a second copy of the same that durable metadata still calls dirty when this one is clean.
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
-        let dirty_twin = entry.seq() == slot.seq() && entry.durable_dirty() && !slot.durable_dirty();
+        let twin = entry.seq() == slot.seq() && entry.status() == Status::Remnant;
+        let dirty_twin = twin && entry.durable_dirty() && !slot.durable_dirty();
         entry.seq() < slot.seq() || dirty_twin
     }
 

@@ -33,7 +33,7 @@ impl<M: Memory> Core<M> {
         let slots = self.store.disks[disk.0 as usize].segments.len() as u64
             * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
         let low = slots / FREE_SHARE + wanted;
-        let none_there = self.store.best_segment(disk, other_than).is_none();
+        let none_there = !self.store.owns_elsewhere(disk, other_than);
         if self.store.disks[disk.0 as usize].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
             let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
@@ -88,7 +88,7 @@ impl<M: Memory> Core<M> {
     /// No segment is free: somebody who has more than his target gives one up.
     fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) {
         let space = &self.store.disks[disk.0 as usize];
-        let empty_handed = self.store.best_segment(disk, other_than).is_none();
+        let empty_handed = !self.store.owns_elsewhere(disk, other_than);
         let below = space.live < self.target_blocks(disk) || space.segments.is_empty();
         if !self.reclaiming.is_empty() || !(below || empty_handed && other_than.is_some()) {
             return;

@@ -29,12 +29,15 @@ pub struct PageWrite {
 }
 
 impl Store {
-    /// Whether `entry`, in another segment, would be believed if `slot` were listed no more: an older version,
-    /// or a second copy of the same that durable metadata still calls dirty when this one is clean.
+    /// Whether `entry`, in another segment, would be believed if `slot` were listed no more, and should not be:
+    /// an older version, or a second copy of the same one that a durable page calls dirty although it is clean.
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
-        let twin = entry.seq() == slot.seq() && entry.status() == Status::Remnant;
-        let dirty_twin = twin && entry.durable_dirty() && !slot.durable_dirty();
-        entry.seq() < slot.seq() || dirty_twin
+        let dirty_twin = match entry.status() {
+            Status::Live => !entry.dirty(),
+            Status::Remnant => !slot.durable_dirty(),
+            Status::Retained | Status::Blank => false,
+        };
+        entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty() && dirty_twin
     }
 
     /// May a remnant be left out of its segment's next page?
@@ -150,7 +153,7 @@ impl Store {
         self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
     }
 
-    /// Whether a segment's next page would list less than the last, be it entries or sectors.
+    /// Whether a segment's next page would list less than the last, be it entries, sectors or dirt.
     pub fn can_shrink(&self, segment: u32) -> bool {
         let s = &self.segments[segment as usize];
         if s.stale
@@ -161,7 +164,11 @@ impl Store {
         }
         let shrinks = |number: SlotNo| {
             let slot = self.slot(number);
-            slot.status() == Status::Remnant && slot.hits() == 0 && self.may_omit(number)
+            match slot.status() {
+                Status::Remnant => slot.hits() == 0 && self.may_omit(number),
+                Status::Live => slot.durable_dirty() && !slot.dirty(),
+                Status::Retained | Status::Blank => false,
+            }
         };
         self.slots_of(segment).any(shrinks)
     }
@@ -190,7 +197,8 @@ impl Store {
                 let elsewhere = self.segment_of(other) != segment;
                 let blocks = elsewhere && Self::keeps_listed(slot, entry);
                 if blocks && oldest.is_none_or(|o| entry.seq() < o.0) {
-                    let listed_on = entry.status() == Status::Remnant && entry.hits() == 0;
+                    let twin = entry.status() == Status::Live;
+                    let listed_on = twin || entry.status() == Status::Remnant && entry.hits() == 0;
                     oldest = Some((entry.seq(), self.segment_of(other), listed_on));
                 }
             });

@@ -219,6 +219,20 @@ impl Store {
         }
     }
 
+    /// Whether the disk owns a segment on a usable device that is not `other_than`.
+    pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
+        if self.best_segment(disk, other_than).is_some() {
+            return true;
+        }
+        self.disks[disk.0 as usize].segments.iter().any(|number| {
+            let s = &self.segments[*number as usize];
+            let device = DeviceNo(s.device);
+            s.state == SegmentState::Owned
+                && Some(device) != other_than
+                && self.usable_devices().any(|d| d == device)
+        })
+    }
+
     /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.
     pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
         self.disks[disk.0 as usize]

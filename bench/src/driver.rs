@@ -53,7 +53,7 @@ impl<M: Memory> Driver<M> {
         pool::create(&mut media, &config).expect("a blank device becomes a pool");
         let opened = Core::open(&mut media, memory, setup.config, &OpenOptions::default(), 0);
         let (mut core, _) = opened.unwrap_or_else(|failure| panic!("opening: {}", failure.error));
-        let (disk, _) = core.attach(0, setup.disk, 1, false).expect("a new disk can be attached");
+        let (disk, _) = core.attach(0, &setup.disk, 1, false).expect("a new disk can be attached");
         let mut driver = Driver {
             core,
             now: 0,

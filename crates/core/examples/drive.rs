@@ -113,7 +113,7 @@ fn main() {
     let memory = HeapMemory::new(64, 64, Buffers::default());
     let opened = Core::open(&mut device, memory, CoreConfig::default(), &OpenOptions::default(), 0);
     let (mut core, _) = opened.unwrap_or_else(|failure| panic!("{}", failure.error));
-    let (disk, _) = core.attach(0, DiskConfig::new(DiskId([3; 16]), 2048), 1, false).expect("a new disk");
+    let (disk, _) = core.attach(0, &DiskConfig::new(DiskId([3; 16]), 2048), 1, false).expect("a new disk");
     drain(&mut core, &mut device, &mut origin);
 
     let ops = [(Op::Write { fua: false }, 3, 9), (Op::Flush, 0, 0), (Op::Read, 0, 16)];

@@ -116,20 +116,15 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
             .collect(),
         ..PoolRecord::default()
     };
-    for device in 0..devices {
-        blank(media, device, config.device_ids[device], segments[device])?;
+    for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
+        blank(media, device, *id, *segments)?;
         for copy in 0..2 {
             write_record_copy(media, device, copy, &record)?;
         }
     }
-    for device in 0..devices {
-        let superblock = Superblock {
-            pool: config.id,
-            device: config.device_ids[device],
-            number: DeviceNo(device as u8),
-            segments: segments[device],
-        };
-        write_superblocks(media, device, &superblock)?;
+    for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
+        let (number, segments) = (DeviceNo(device as u8), *segments);
+        write_superblocks(media, device, &Superblock { pool: config.id, device: *id, number, segments })?;
     }
     Ok(())
 }

@@ -193,7 +193,7 @@ impl World {
     fn attach_leniently(&mut self, disk: usize) -> Flow<bool> {
         let (now, config) = (self.now, self.disks[disk].config.clone());
         let epoch = self.disks[disk].epoch;
-        match self.core().attach(now, config, epoch, true) {
+        match self.core().attach(now, &config, epoch, true) {
             Ok((no, job)) => {
                 self.disk_of.insert(no, disk);
                 self.disks[disk].no = Some(no);

@@ -17,14 +17,14 @@ impl World {
         for _ in 0..8 {
             let d = &self.disks[disk];
             let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
-            let tried = match self.core().attach(now, config.clone(), epoch, false) {
+            let tried = match self.core().attach(now, &config, epoch, false) {
                 Err(ManageError::Damaged(_)) if self.unprotected_fault => {
                     for at in 0..self.disks[disk].sectors.min(config.sectors) {
                         if self.disks[disk].may_be_dirty(at, 1) {
                             self.oracle.forgive(disk, at);
                         }
                     }
-                    self.core().attach(now, config, epoch, true)
+                    self.core().attach(now, &config, epoch, true)
                 }
                 other => other,
             };
@@ -38,7 +38,7 @@ impl World {
                     return self.finish(job);
                 }
                 Err(ManageError::Size { recorded_sectors, .. }) => {
-                    self.disks[disk].config.sectors = recorded_sectors
+                    self.disks[disk].config.sectors = recorded_sectors;
                 }
                 Err(ManageError::Attached(_)) if self.disks[disk].handed_over => {
                     self.detach(disk)?;

@@ -137,8 +137,7 @@ impl<M: Memory> Core<M> {
             if dirty && !poisoned && !(zeroes && covered) {
                 self.disk_mut(disk).cleaner.ask(block);
                 wait = true;
-            } else if !(zeroes && covered)
-                && !poisoned
+            } else if !(poisoned || zeroes && covered)
                 && let Some(slot_no) = self.store.durably_dirty(disk, block)
             {
                 let segment = self.store.segment_of(slot_no);

@@ -135,7 +135,7 @@ impl<M: Memory> Core<M> {
     pub fn attach(
         &mut self,
         now: Micros,
-        config: DiskConfig,
+        config: &DiskConfig,
         epoch: u64,
         accept_loss: bool,
     ) -> Result<(DiskNo, JobId), ManageError> {
@@ -148,15 +148,15 @@ impl<M: Memory> Core<M> {
         let disk = match known {
             Some(at) => {
                 let disk = DiskNo(at as u16);
-                let void = self.check_attach(disk, &config, epoch, accept_loss)?;
+                let void = self.check_attach(disk, config, epoch, accept_loss)?;
                 if void {
                     self.void_cache(disk);
                 }
                 disk
             }
-            None => self.new_disk(&config, epoch)?,
+            None => self.new_disk(config, epoch)?,
         };
-        self.configure(disk, &config, epoch);
+        self.configure(disk, config, epoch);
         let version = self.change_record();
         let job = self.start_job(disk, JobKind::Attach, Some(version));
         Ok((disk, job))

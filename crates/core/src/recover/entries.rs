@@ -91,7 +91,7 @@ fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed,
         let Some(device) = device else { continue };
         let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment);
         scan::segments(media, device, |segment, found| {
-            r.list_segment(pool, first + segment, found, &mut listed)
+            r.list_segment(pool, first + segment, found, &mut listed);
         })?;
     }
     Ok(listed)

@@ -46,7 +46,7 @@ impl<M: Memory> Driver<M> {
     ///
     /// # Panics
     /// When the core refuses any of it.
-    pub fn open(setup: Setup, memory: M) -> Self {
+    pub fn open(setup: &Setup, memory: M) -> Self {
         let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
         let config =
             PoolConfig { id: Uuid([0x70; 16]), device_ids: vec![Uuid([0xDE; 16])], redundancy: false };

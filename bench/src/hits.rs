@@ -80,7 +80,7 @@ fn measure<M: Memory>(name: &str, memory: M, real: bool, rows: &mut Vec<Vec<Stri
         disk: disk_of_blocks(CACHED),
         zero_reads: real,
     };
-    let mut driver = Driver::open(setup, memory);
+    let mut driver = Driver::open(&setup, memory);
     for block in (0..CACHED).step_by(FILL_BLOCKS as usize) {
         driver.read(block, block, FILL_BLOCKS);
         driver.pass(10);

@@ -28,7 +28,7 @@ pub fn run() {
         disk: disk_of_blocks(DISK_BLOCKS),
         zero_reads: false,
     };
-    let mut driver = Driver::open(setup, NullMemory::new(FRAMES, FRAMES));
+    let mut driver = Driver::open(&setup, NullMemory::new(FRAMES, FRAMES));
     let (opened, opening) = (alloc::live_bytes() - before, alloc::peak_bytes() - before);
     for at in 0..DISK_BLOCKS {
         driver.read(at, at.wrapping_mul(SCATTER) % DISK_BLOCKS, 1);

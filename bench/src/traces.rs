@@ -139,7 +139,7 @@ fn open(reads: &Reads, blocks: u64, staging_frames: u32) -> Driver<NullMemory> {
         disk,
         zero_reads: false,
     };
-    Driver::open(setup, NullMemory::new(staging_frames, TRANSFER_FRAMES))
+    Driver::open(&setup, NullMemory::new(staging_frames, TRANSFER_FRAMES))
 }
 
 /// Replays a trace; `watch` sees the cache after each request.

@@ -69,7 +69,7 @@ impl World {
         Ok(())
     }
 
-    fn clear_flights(&mut self) {
+    pub(crate) fn clear_flights(&mut self) {
         self.flights.clear();
         self.free_flights.clear();
         self.due.clear();

@@ -154,6 +154,8 @@ impl World {
     fn open_damaged(&mut self) {
         let order: Vec<usize> = (0..self.devices.len()).collect();
         let unit = self.plan.tear_unit;
+        self.clear_flights();
+        self.jobs.clear();
         let memory = self.fresh_memory();
         let (config, now) = (self.plan.core, self.now);
         let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Rng::new(1), unit);

@@ -3,7 +3,7 @@
 use haversack_core::bugs;
 use haversack_crash::run::{self, Options, run_seed};
 
-const MOST_POINTS: u64 = 6_000;
+const MOST_POINTS: u64 = 30_000;
 
 #[test]
 fn every_planted_mistake_is_caught() {
@@ -32,6 +32,7 @@ fn every_planted_mistake_is_caught() {
             }
         }
     }
+    println!("not hunted, because the simulator is too weak for them yet: {:?}", bugs::UNCAUGHT);
     assert!(survivors.is_empty(), "the simulator is too weak for {survivors:?}");
 }
 

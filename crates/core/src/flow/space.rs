@@ -49,8 +49,12 @@ impl<M: Memory> Core<M> {
             self.rewrite_some(disk);
         }
         let mut best = self.store.best_segment(disk, other_than);
+        if best.is_none() && self.may_grow(disk) && self.store.take_segment(disk, other_than).is_some() {
+            best = self.store.best_segment(disk, other_than);
+        }
         for _ in 0..4 {
-            if best.is_some() {
+            // Segments that only wait for a flush need no eviction.
+            if best.is_some() || !none_there {
                 break;
             }
             let free = self.store.disks[disk.0 as usize].free;

@@ -59,7 +59,8 @@ pub trait Payloads {
 
 /// Plain heap memory with real bytes.
 pub struct HeapMemory<P> {
-    frames: Vec<[u8; BLOCK_BYTES]>,
+    /// All frames one after the other: asked for as zeroed bytes, pages nobody touches cost nothing.
+    bytes: Vec<u8>,
     descriptors: Vec<[u8; DESCRIPTOR_BYTES]>,
     staging_frames: u32,
     /// The requests' payloads.
@@ -70,11 +71,19 @@ impl<P> HeapMemory<P> {
     /// Memory with so many staging and transfer frames, all zero.
     pub fn new(staging_frames: u32, transfer_frames: u32, payloads: P) -> Self {
         HeapMemory {
-            frames: vec![[0; BLOCK_BYTES]; (staging_frames + transfer_frames) as usize],
+            bytes: vec![0; (staging_frames + transfer_frames) as usize * BLOCK_BYTES],
             descriptors: vec![[0; DESCRIPTOR_BYTES]; staging_frames as usize + 1],
             staging_frames,
             payloads,
         }
+    }
+
+    fn all(&self) -> &[[u8; BLOCK_BYTES]] {
+        self.bytes.as_chunks().0
+    }
+
+    fn all_mut(&mut self) -> &mut [[u8; BLOCK_BYTES]] {
+        self.bytes.as_chunks_mut().0
     }
 }
 
@@ -84,37 +93,37 @@ impl<P: Payloads> Memory for HeapMemory<P> {
     }
 
     fn frames(&self) -> u32 {
-        self.frames.len() as u32
+        self.all().len() as u32
     }
 
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES] {
-        &self.frames[frame.0 as usize]
+        &self.all()[frame.0 as usize]
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
-        &mut self.frames[frame.0 as usize]
+        &mut self.all_mut()[frame.0 as usize]
     }
 
     fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
-        let into = &mut self.frames[frame.0 as usize][frame_at..frame_at + len];
+        let into = &mut self.bytes.as_chunks_mut::<BLOCK_BYTES>().0[frame.0 as usize][frame_at..frame_at + len];
         self.payloads.take(tag, payload_at, into);
     }
 
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
-        let from = &self.frames[frame.0 as usize][frame_at..frame_at + len];
+        let from = &self.bytes.as_chunks::<BLOCK_BYTES>().0[frame.0 as usize][frame_at..frame_at + len];
         self.payloads.give(tag, payload_at, from);
     }
 
     fn copy(&mut self, from: FrameNo, to: FrameNo, at: usize, len: usize) {
         let [source, target] = self
-            .frames
+            .all_mut()
             .get_disjoint_mut([from.0 as usize, to.0 as usize])
             .expect("a copy is between two different frames that exist");
         target[at..at + len].copy_from_slice(&source[at..at + len]);
     }
 
     fn zero(&mut self, frame: FrameNo, at: usize, len: usize) {
-        self.frames[frame.0 as usize][at..at + len].fill(0);
+        self.frame_mut(frame)[at..at + len].fill(0);
     }
 
     fn crc(&self, frame: FrameNo) -> u32 {

@@ -50,26 +50,31 @@ fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
     Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
 }
 
+/// A blank pair of pages A and B of an intent map or of a segment.
+fn blank_pair(seed: u64, offset_bytes: u64, owner: u16, kind: Kind) -> [u8; 2 * BLOCK_BYTES] {
+    let mut pages = [0u8; 2 * BLOCK_BYTES];
+    for (generation, page) in pages.as_chunks_mut().0.iter_mut().enumerate() {
+        let header = Header { generation: generation as u64, flushed_seq: 0, owner, kind, opening: 0 };
+        let place = Place { device_seed: seed, offset_bytes: offset_bytes + generation as u64 * PAGE_BYTES };
+        page::seal(page, header, &[], place);
+    }
+    pages
+}
+
 /// Writes blank pages everywhere and makes them durable.
 fn blank(media: &mut dyn Media, device: usize, id: Uuid, segments: u32) -> Result<(), PoolError> {
+    const PAIRS_AT_A_TIME: u16 = 128;
     let seed = device_seed(id);
-    let pair = |offset: &dyn Fn(u64) -> u64, owner: u16, kind: Kind| {
-        let mut pages = [0u8; 2 * BLOCK_BYTES];
-        for generation in 0..2u64 {
-            let header = Header { generation, flushed_seq: 0, owner, kind, opening: 0 };
-            let place = Place { device_seed: seed, offset_bytes: offset(generation) };
-            let page = &mut pages[generation as usize * BLOCK_BYTES..][..BLOCK_BYTES];
-            page::seal(page.try_into().expect("one page"), header, &[], place);
-        }
-        pages
-    };
-    for disk in 0..MAX_DISKS as u16 {
-        let offset = |generation| geometry::intent_bytes(DiskNo(disk), generation);
-        write(media, device, offset(0), &pair(&offset, disk, Kind::Intent))?;
+    for first in (0..MAX_DISKS as u16).step_by(PAIRS_AT_A_TIME.into()) {
+        let disks = first..(first + PAIRS_AT_A_TIME).min(MAX_DISKS as u16);
+        let pages: Vec<u8> = disks
+            .flat_map(|disk| blank_pair(seed, geometry::intent_bytes(DiskNo(disk), 0), disk, Kind::Intent))
+            .collect();
+        write(media, device, geometry::intent_bytes(DiskNo(first), 0), &pages)?;
     }
     for segment in 0..segments {
-        let offset = |generation| geometry::metadata_bytes(segment, generation);
-        write(media, device, offset(0), &pair(&offset, NO_OWNER, Kind::Segment))?;
+        let offset = geometry::metadata_bytes(segment, 0);
+        write(media, device, offset, &blank_pair(seed, offset, NO_OWNER, Kind::Segment))?;
     }
     flush(media, device)
 }

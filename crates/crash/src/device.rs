@@ -6,13 +6,15 @@
 //! - Damage at rest never hits what was unflushed at a power cut: it could not be told from a torn write.
 
 use std::collections::{HashSet, VecDeque};
+use std::rc::Rc;
 
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 use crate::pattern::{self, Version};
 use crate::rng::Rng;
 
-type Page = Box<[u8; BLOCK_BYTES]>;
+/// Shared until somebody writes to it.
+type Page = Rc<[u8; BLOCK_BYTES]>;
 
 /// What a store that was never written contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +31,7 @@ pub enum Blank {
 }
 
 /// What a write puts down.
+#[derive(Clone)]
 pub enum Payload {
     /// So many zeroed sectors.
     Zeroes(u32),
@@ -45,6 +48,7 @@ impl Payload {
     }
 }
 
+#[derive(Clone)]
 struct Logged {
     serial: u64,
     sector: u64,
@@ -58,41 +62,76 @@ pub struct Tear {
     pub unit: u64,
 }
 
-struct Image(Vec<Option<Page>>);
+const CHUNK_PAGES: usize = 256;
+
+/// Contents, cheap to copy: chunks of pages and pages are shared until somebody writes to them.
+#[derive(Clone)]
+struct Image(Vec<Rc<[Option<Page>; CHUNK_PAGES]>>);
 
 impl Image {
+    fn new(pages: u64) -> Image {
+        let empty = Rc::new([const { None }; CHUNK_PAGES]);
+        Image(vec![empty; (pages as usize).div_ceil(CHUNK_PAGES)])
+    }
+
+    /// A page that was written.
+    fn get(&self, page: u64) -> Option<&Page> {
+        self.0[page as usize / CHUNK_PAGES][page as usize % CHUNK_PAGES].as_ref()
+    }
+
+    fn place(&mut self, page: u64) -> &mut Option<Page> {
+        &mut Rc::make_mut(&mut self.0[page as usize / CHUNK_PAGES])[page as usize % CHUNK_PAGES]
+    }
+
+    /// A page to be written in part.
     fn page(&mut self, page: u64, blank: Blank) -> &mut [u8; BLOCK_BYTES] {
-        self.0[page as usize].get_or_insert_with(|| {
-            let mut fresh: Page = Box::new([0; BLOCK_BYTES]);
+        let page = self.place(page).get_or_insert_with(|| {
+            let mut fresh = [0; BLOCK_BYTES];
             if let Blank::Written { disk, version } = blank {
                 for (i, sector) in fresh.chunks_exact_mut(SECTOR_BYTES).enumerate() {
                     pattern::fill(disk, page * SECTORS_PER_BLOCK + i as u64, version, sector);
                 }
             }
-            fresh
-        })
+            Rc::new(fresh)
+        });
+        Rc::make_mut(page)
     }
 
     fn put(&mut self, blank: Blank, sector: u64, payload: &Payload, from: u64, count: u64) {
         let (mut at, mut source, end) = (sector + from, from as usize, sector + from + count);
         while at < end {
-            let within = at % SECTORS_PER_BLOCK;
+            let (page, within) = (at / SECTORS_PER_BLOCK, at % SECTORS_PER_BLOCK);
             let run = (SECTORS_PER_BLOCK - within).min(end - at) as usize;
             let begin = within as usize * SECTOR_BYTES;
-            let into = &mut self.page(at / SECTORS_PER_BLOCK, blank)[begin..begin + run * SECTOR_BYTES];
             match payload {
-                Payload::Zeroes(_) => into.fill(0),
+                Payload::Zeroes(_) => self.page(page, blank)[begin..][..run * SECTOR_BYTES].fill(0),
                 Payload::Bytes(bytes) => {
-                    into.copy_from_slice(&bytes[source * SECTOR_BYTES..(source + run) * SECTOR_BYTES]);
+                    let bytes = &bytes[source * SECTOR_BYTES..][..run * SECTOR_BYTES];
+                    match bytes.try_into() {
+                        Ok(whole) => *self.place(page) = Some(Rc::new(whole)),
+                        Err(_) => self.page(page, blank)[begin..][..bytes.len()].copy_from_slice(bytes),
+                    }
                 }
             }
             source += run;
             at += run as u64;
         }
     }
+
+    /// Takes over a page as it is in another image.
+    fn share(&mut self, page: u64, from: &Image) {
+        self.place(page).clone_from(&from.0[page as usize / CHUNK_PAGES][page as usize % CHUNK_PAGES]);
+    }
+}
+
+/// The pages that a write touches.
+fn pages_of(write: &Logged) -> impl Iterator<Item = u64> + use<> {
+    let end = write.sector + write.payload.sectors();
+    write.sector / SECTORS_PER_BLOCK..end.div_ceil(SECTORS_PER_BLOCK)
 }
 
 /// A device or origin with a volatile write cache.
+#[derive(Clone)]
 pub struct Store {
     sectors: u64,
     blank: Blank,
@@ -108,13 +147,12 @@ pub struct Store {
 impl Store {
     /// A store of so many sectors.
     pub fn new(sectors: u64, blank: Blank) -> Self {
-        let pages = sectors.div_ceil(SECTORS_PER_BLOCK) as usize;
-        let image = || Image((0..pages).map(|_| None).collect());
+        let image = Image::new(sectors.div_ceil(SECTORS_PER_BLOCK));
         Store {
             sectors,
             blank,
-            visible: image(),
-            durable: image(),
+            visible: image.clone(),
+            durable: image,
             log: VecDeque::new(),
             doubtful: HashSet::new(),
             serial: 0,
@@ -135,7 +173,7 @@ impl Store {
             let within = (at % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
             let run = (BLOCK_BYTES - within).min(bytes.len() - done);
             let into = &mut bytes[done..done + run];
-            match (&self.visible.0[(at / SECTORS_PER_BLOCK) as usize], self.blank) {
+            match (self.visible.get(at / SECTORS_PER_BLOCK), self.blank) {
                 (Some(page), _) => into.copy_from_slice(&page[within..within + run]),
                 (None, Blank::Zero) => into.fill(0),
                 (None, Blank::Written { disk, version }) => {
@@ -182,12 +220,17 @@ impl Store {
 
     /// A flush completes.
     pub fn flush(&mut self, mark: u64) {
+        let all = mark >= self.serial;
         while self.log.front().is_some_and(|first| first.serial < mark) {
             let Some(write) = self.log.pop_front() else {
                 break;
             };
             let sectors = write.payload.sectors();
-            self.durable.put(self.blank, write.sector, &write.payload, 0, sectors);
+            if all {
+                pages_of(&write).for_each(|page| self.durable.share(page, &self.visible));
+            } else {
+                self.durable.put(self.blank, write.sector, &write.payload, 0, sectors);
+            }
             if !self.doubtful.is_empty() {
                 for sector in write.sector..write.sector + sectors {
                     self.doubtful.remove(&sector);
@@ -227,10 +270,7 @@ impl Store {
         for write in &log {
             let end = write.sector + write.payload.sectors();
             self.doubtful.extend(write.sector..end);
-            for page in write.sector / SECTORS_PER_BLOCK..=(end - 1) / SECTORS_PER_BLOCK {
-                let durable = self.durable.page(page, self.blank);
-                self.visible.page(page, self.blank).copy_from_slice(durable);
-            }
+            pages_of(write).for_each(|page| self.visible.share(page, &self.durable));
         }
     }
 
@@ -257,17 +297,18 @@ impl Store {
         self.settle();
         let kept = self.sectors.min(sectors);
         let pages = sectors.div_ceil(SECTORS_PER_BLOCK);
-        for image in [&mut self.visible, &mut self.durable] {
+        let mut resized = Image::new(pages);
+        for page in 0..kept.div_ceil(SECTORS_PER_BLOCK) {
             if let Blank::Written { .. } = self.blank {
-                for page in 0..image.0.len() as u64 {
-                    image.page(page, self.blank);
-                }
+                self.visible.page(page, self.blank);
             }
-            image.0.resize_with(pages as usize, || None);
-            if let Some(Some(last)) = image.0.get_mut((kept / SECTORS_PER_BLOCK) as usize) {
-                last[(kept % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES..].fill(0);
-            }
+            resized.share(page, &self.visible);
         }
+        if !kept.is_multiple_of(SECTORS_PER_BLOCK) && resized.get(kept / SECTORS_PER_BLOCK).is_some() {
+            let last = resized.page(kept / SECTORS_PER_BLOCK, Blank::Zero);
+            last[(kept % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES..].fill(0);
+        }
+        (self.visible, self.durable) = (resized.clone(), resized);
         self.blank = Blank::Zero;
         self.sectors = sectors;
     }
@@ -276,10 +317,10 @@ impl Store {
     pub fn rot(&mut self, rng: &mut Rng) -> Option<u64> {
         for _ in 0..32 {
             let sector = rng.below(self.sectors);
-            let page = (sector / SECTORS_PER_BLOCK) as usize;
+            let page = sector / SECTORS_PER_BLOCK;
             let unflushed =
                 |write: &Logged| (write.sector..write.sector + write.payload.sectors()).contains(&sector);
-            if self.durable.0[page].is_none()
+            if self.durable.get(page).is_none()
                 || self.doubtful.contains(&sector)
                 || self.log.iter().any(unflushed)
             {
@@ -287,7 +328,7 @@ impl Store {
             }
             let begin = (sector % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
             let mut rotten = [0u8; SECTOR_BYTES];
-            rotten.copy_from_slice(&self.durable.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES]);
+            rotten.copy_from_slice(&self.durable.page(page, self.blank)[begin..begin + SECTOR_BYTES]);
             if rng.one_in(2) {
                 for _ in 0..rng.range(1, 3) {
                     rotten[rng.below(SECTOR_BYTES as u64) as usize] ^= 1 << rng.below(8);
@@ -298,7 +339,7 @@ impl Store {
                 }
             }
             for image in [&mut self.visible, &mut self.durable] {
-                image.page(page as u64, self.blank)[begin..begin + SECTOR_BYTES].copy_from_slice(&rotten);
+                image.page(page, self.blank)[begin..begin + SECTOR_BYTES].copy_from_slice(&rotten);
             }
             return Some(sector);
         }

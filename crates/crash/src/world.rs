@@ -1,5 +1,6 @@
 //! The simulated host: a core, its memory, its cache devices, the origins, and everything in flight.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -165,6 +166,18 @@ pub struct Counts {
     pub sectors: u64,
 }
 
+/// A pool as it was right after its creation.
+struct CreatedPool {
+    segments: Vec<u32>,
+    redundancy: bool,
+    stores: Vec<Store>,
+}
+
+thread_local! {
+    /// Creating a pool takes longer than most runs; the points of a script all start with the same.
+    static LAST_POOL: Cell<Option<CreatedPool>> = const { Cell::new(None) };
+}
+
 /// A host under test.
 pub struct World {
     pub(crate) rng: Rng,
@@ -245,21 +258,38 @@ impl World {
             counts: Counts::default(),
             pool,
         };
-        let config = PoolConfig {
-            id: pool,
-            device_ids: world.devices.iter().map(|d| d.id).collect(),
-            redundancy: world.plan.redundancy,
-        };
-        let order = (0..world.devices.len()).collect();
-        let mut media = FakeMedia::new(&mut world.devices, order, None, Rng::new(0), world.plan.tear_unit);
-        if let Err(error) = pool::create(&mut media, &config) {
-            return violation!("creating the pool failed: {error}");
-        }
+        world.create_pool()?;
         let tear = world.tear();
         for device in &mut world.devices {
             device.store.power_cut(tear, &mut world.rng);
         }
         Ok(world)
+    }
+
+    /// Formats the devices, or copies those of the last pool of the same shape.
+    fn create_pool(&mut self) -> Flow {
+        let (segments, redundancy) = (self.plan.devices.clone(), self.plan.redundancy);
+        let last = LAST_POOL.take().filter(|last| last.segments == segments && last.redundancy == redundancy);
+        let created = match last {
+            Some(last) => last,
+            None => {
+                let ids = self.devices.iter().map(|d| d.id).collect();
+                let config = PoolConfig { id: self.pool, device_ids: ids, redundancy };
+                let order = (0..self.devices.len()).collect();
+                let unit = self.plan.tear_unit;
+                let mut media = FakeMedia::new(&mut self.devices, order, None, Rng::new(0), unit);
+                if let Err(error) = pool::create(&mut media, &config) {
+                    return violation!("creating the pool failed: {error}");
+                }
+                let stores = self.devices.iter().map(|d| d.store.clone()).collect();
+                CreatedPool { segments, redundancy, stores }
+            }
+        };
+        for (device, store) in self.devices.iter_mut().zip(&created.stores) {
+            device.store = store.clone();
+        }
+        LAST_POOL.set(Some(created));
+        Ok(())
     }
 
     pub(crate) fn pool_id(&self) -> Uuid {

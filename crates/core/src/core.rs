@@ -18,7 +18,7 @@ use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
 use crate::flow::flush::PoolFlush;
-use crate::flow::lifecycle::PoolJob;
+use crate::flow::pool_job::PoolJob;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, Purpose};

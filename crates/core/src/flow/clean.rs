@@ -78,6 +78,11 @@ impl Cleaner {
         }
     }
 
+    /// Asks for everything to be cleaned, and counts from now on.
+    pub fn clean_all(&mut self) {
+        (self.all, self.done_blocks, self.failures) = (true, 0, 0);
+    }
+
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }

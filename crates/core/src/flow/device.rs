@@ -7,7 +7,7 @@ use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
 use crate::error::ManageError;
-use crate::flow::lifecycle::{PoolJob, PoolJobKind};
+use crate::flow::pool_job::{PoolJob, PoolJobKind};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
@@ -248,6 +248,22 @@ impl<M: Memory> Core<M> {
             self.want_flush(newest.max(self.sequence.completed()));
         }
         empty
+    }
+
+    /// Writes the pages that list what the emptied device had newer. True when none does.
+    pub(crate) fn purge_pages(&mut self, device: DeviceNo) -> bool {
+        let left = self.store.overtaken_elsewhere(device);
+        for segment in &left {
+            let s = &self.store.segments[*segment as usize];
+            if !s.page_ready(self.store.flushed_seq) {
+                self.want_flush(s.page_seq);
+            } else if s.retained == 0 && self.store.can_shrink(*segment) {
+                self.rewrite_page(*segment);
+            } else {
+                self.want_flush(self.sequence.completed());
+            }
+        }
+        left.is_empty()
     }
 
     /// Forgets an emptied device.

@@ -18,7 +18,7 @@ use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
 use crate::flow::flush::PoolFlush;
-use crate::flow::lifecycle::PoolJob;
+use crate::flow::pool_job::PoolJob;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, Purpose};
@@ -179,11 +179,7 @@ impl<M: Memory> Core<M> {
     /// Tells the time: background work that is due starts.
     pub fn tick(&mut self, now: Micros) {
         self.now = now;
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.touch(DiskNo(number as u16));
-            }
-        }
+        self.touch_all();
         self.settle();
     }
 
@@ -316,6 +312,14 @@ impl<M: Memory> Core<M> {
         }
     }
 
+    pub(crate) fn touch_all(&mut self) {
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                self.touch(DiskNo(number as u16));
+            }
+        }
+    }
+
     pub(crate) fn event(&mut self, event: Event) {
         self.actions.push_back(Action::Event(event));
     }
@@ -384,6 +388,15 @@ impl<M: Memory> Core<M> {
         self.actions.push_back(action);
     }
 
+    /// Reads the block of a slot.
+    pub(crate) fn read_slot(&mut self, number: u32, slot: SlotNo, into: FrameNo) {
+        let (device, offset_bytes) = self.store.location(slot);
+        let io = &mut self.ios[number];
+        (io.device, io.len) = (Some(device), haversack_model::BLOCK_BYTES);
+        io.frames.push(into);
+        self.emit(Action::ReadDevice { io: IoId(number), device, offset_bytes });
+    }
+
     pub(crate) fn write_device(&mut self, number: u32, device: DeviceNo, offset_bytes: u64) {
         let io = &mut self.ios[number];
         (io.device, io.len) = (Some(device), io.frames.len() * haversack_model::BLOCK_BYTES);
@@ -411,12 +424,16 @@ impl<M: Memory> Core<M> {
 
     /// A transfer frame for a request, if enough are left for the rest of the core.
     pub(crate) fn request_frame(&mut self, for_origin: bool) -> Option<FrameNo> {
-        let origin_full = for_origin && self.origin_frames >= (self.transfer_total - RESERVED_FRAMES) * 3 / 4;
-        if self.transfer.len() <= RESERVED_FRAMES || origin_full {
+        if self.transfer.len() <= RESERVED_FRAMES || for_origin && !self.origin_frame_left() {
             return None;
         }
         self.origin_frames += usize::from(for_origin);
         self.transfer.pop()
+    }
+
+    /// Whether I/O with origins may take one more frame: a quarter is left to flash, however slow they are.
+    pub(crate) fn origin_frame_left(&self) -> bool {
+        self.origin_frames < (self.transfer_total - RESERVED_FRAMES) * 3 / 4
     }
 
     /// A transfer frame for the core's own work.
@@ -431,11 +448,7 @@ impl<M: Memory> Core<M> {
         self.origin_frames -= usize::from(for_origin);
         if self.starved {
             self.starved = false;
-            for number in 0..self.disks.len() {
-                if self.disks[number].is_some() {
-                    self.touch(DiskNo(number as u16));
-                }
-            }
+            self.touch_all();
         }
         if self.transfer.len() > RESERVED_FRAMES
             && let Some(request) = self.frame_waiters.pop_front()
@@ -471,6 +484,16 @@ impl<M: Memory> Core<M> {
             !waits
         });
         self.disk_mut(disk).lock_waiters = waiters;
+    }
+
+    /// Wakes requests that wait for any disk's background work, and lets that be looked at.
+    pub(crate) fn wake_around_all(&mut self) {
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                self.wake_around(DiskNo(number as u16));
+                self.touch(DiskNo(number as u16));
+            }
+        }
     }
 
     /// Wakes requests that wait for the disk's background work.

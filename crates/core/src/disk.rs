@@ -11,7 +11,7 @@ use crate::config::{CleanerConfig, DiskConfig, Persistence, Target};
 use crate::flow::clean::Cleaner;
 use crate::flow::flush::DiskFlush;
 use crate::flow::intent::IntentMap;
-use crate::flow::lifecycle::Job;
+use crate::flow::job::Job;
 use crate::format::record::DiskRecord;
 use crate::hasher::NumberHasher;
 use crate::stats::DiskStats;

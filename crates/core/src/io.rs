@@ -3,7 +3,7 @@
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::memory::FrameNo;
-use crate::store::slot::SlotNo;
+use crate::store::slot::{Slot, SlotNo};
 
 /// What an I/O is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +69,20 @@ pub(crate) struct BlockIo {
     pub crc: u32,
     pub seq: u64,
     pub admit: bool,
+}
+
+impl BlockIo {
+    /// All that a slot has.
+    pub fn of(number: SlotNo, slot: Slot) -> BlockIo {
+        BlockIo {
+            block: slot.block(),
+            mask: slot.mask(),
+            slot: number,
+            crc: slot.crc(),
+            seq: slot.seq(),
+            admit: false,
+        }
+    }
 }
 
 /// An I/O in flight.

@@ -38,7 +38,7 @@ pub use config::{
 pub use core::Core;
 pub use error::{ManageError, PoolError};
 pub use flow::device::NewDevice;
-pub use flow::lifecycle::Progress;
+pub use flow::job::Progress;
 pub use media::{IoFailure, Media, OriginMedia, PageRead};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use recover::{DiskSummary, OpenFailure, OpenOptions, OpenReport};

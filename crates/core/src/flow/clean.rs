@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
-use crate::action::{Action, Event, IoId};
+use crate::action::Event;
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::{DiskState, runs};
@@ -76,6 +76,11 @@ impl Cleaner {
         if !self.asked.contains(&block) {
             self.asked.push_back(block);
         }
+    }
+
+    /// Asks for everything to be cleaned, and counts from now on.
+    pub fn clean_all(&mut self) {
+        (self.all, self.done_blocks, self.failures) = (true, 0, 0);
     }
 
     pub fn is_idle(&self) -> bool {
@@ -280,21 +285,17 @@ impl<M: Memory> Core<M> {
     }
 
     fn read_cleaning(&mut self, disk: DiskNo, at: usize, slot: SlotNo) {
-        let (device, offset_bytes) = self.store.location(slot);
         let io = self.new_io(Purpose::CleanRead { at: at as u32 });
-        let frame = self.disk(disk).cleaner.blocks[at].frame;
-        let i = &mut self.ios[io];
-        (i.disk, i.device, i.seq, i.len) = (Some(disk), Some(device), u64::from(slot.0), BLOCK_BYTES);
-        i.frames.push(frame);
-        self.disk_mut(disk).cleaner.in_flight += 1;
-        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+        (self.ios[io].disk, self.ios[io].seq) = (Some(disk), u64::from(slot.0));
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        cleaner.in_flight += 1;
+        let frame = cleaner.blocks[at].frame;
+        self.read_slot(io, slot, frame);
     }
 
     pub(crate) fn clean_read_done(&mut self, io: &Io, at: u32, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the cleaner is of a disk");
-        if let Err(failure) = result {
-            self.device_read_failed(io.device.expect("the read is of a device"), failure);
-        }
+        self.note_device_read(io, result);
         self.disk_mut(disk).cleaner.in_flight -= 1;
         let cleaning = self.disk(disk).cleaner.blocks[at as usize];
         let current = self.store.lookup(disk, cleaning.block).filter(|s| s.1.seq() == cleaning.seq);

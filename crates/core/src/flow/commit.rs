@@ -6,9 +6,8 @@
 //! the older versions, which stay listed until then. Dirty blocks of a redundant pool go to segments on two
 //! devices under one sequence number.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, SECTOR_BYTES};
+use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
-use crate::action::{Action, IoId};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::runs;
@@ -298,27 +297,15 @@ impl<M: Memory> Core<M> {
         staged.merging = true;
         let version = staged.version;
         let io = self.new_io(Purpose::Merge { frame });
-        let (device, offset_bytes) = self.store.location(slot_no);
-        let i = &mut self.ios[io];
-        (i.disk, i.device, i.seq, i.len) = (Some(disk), Some(device), version, BLOCK_BYTES);
-        i.frames.push(into);
-        i.blocks.push(BlockIo {
-            block: slot.block(),
-            mask: slot.mask(),
-            slot: slot_no,
-            crc: slot.crc(),
-            seq: slot.seq(),
-            admit: false,
-        });
-        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+        (self.ios[io].disk, self.ios[io].seq) = (Some(disk), version);
+        self.ios[io].blocks.push(BlockIo::of(slot_no, slot));
+        self.read_slot(io, slot_no, into);
     }
 
     pub(crate) fn merge_done(&mut self, io: &Io, frame: FrameNo, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("a merge is of a disk");
         let (part, from) = (io.blocks[0], io.frames[0]);
-        if let Err(failure) = result {
-            self.device_read_failed(io.device.expect("a merge is on a device"), failure);
-        }
+        self.note_device_read(io, result);
         let current = self.staging.is_used(frame) && self.staging.get(frame).version == io.seq;
         if current {
             self.staging.get_mut(frame).merging = false;

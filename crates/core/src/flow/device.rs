@@ -7,7 +7,8 @@ use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
 use crate::error::ManageError;
-use crate::flow::lifecycle::{PoolJob, PoolJobKind};
+use crate::flow::pool_job::{PoolJob, PoolJobKind};
+use crate::io::Io;
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
@@ -54,12 +55,7 @@ impl<M: Memory> Core<M> {
     pub fn loss_recorded(&mut self, now: Micros) {
         self.now = now;
         self.loss_recorded = true;
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.wake_around(DiskNo(number as u16));
-                self.touch(DiskNo(number as u16));
-            }
-        }
+        self.wake_around_all();
         self.settle();
     }
 
@@ -68,7 +64,10 @@ impl<M: Memory> Core<M> {
         !self.loss_recorded && self.alive_devices().next().is_none()
     }
 
-    pub(crate) fn device_read_failed(&mut self, device: DeviceNo, failure: IoFailure) {
+    /// Counts a failed read; a device that fails too many is used no more.
+    pub(crate) fn note_device_read(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let Err(failure) = result else { return };
+        let device = io.device.expect("the read is of a device");
         let limit = self.config.device_read_errors;
         if let Some(state) = self.devices[device.0 as usize].as_mut() {
             state.errors += 1;
@@ -205,14 +204,6 @@ impl<M: Memory> Core<M> {
         Ok(job)
     }
 
-    pub(crate) fn touch_all(&mut self) {
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.touch(DiskNo(number as u16));
-            }
-        }
-    }
-
     /// Moves what is left on a device that is being emptied. True when nothing is.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
         let mut empty = true;
@@ -248,6 +239,22 @@ impl<M: Memory> Core<M> {
             self.want_flush(newest.max(self.sequence.completed()));
         }
         empty
+    }
+
+    /// Writes the pages that list what the emptied device had newer. True when none does.
+    pub(crate) fn purge_pages(&mut self, device: DeviceNo) -> bool {
+        let left = self.store.overtaken_elsewhere(device);
+        for segment in &left {
+            let s = &self.store.segments[*segment as usize];
+            if !s.page_ready(self.store.flushed_seq) {
+                self.want_flush(s.page_seq);
+            } else if s.retained == 0 && self.store.can_shrink(*segment) {
+                self.rewrite_page(*segment);
+            } else {
+                self.want_flush(self.sequence.completed());
+            }
+        }
+        left.is_empty()
     }
 
     /// Forgets an emptied device.

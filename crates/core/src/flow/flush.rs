@@ -119,13 +119,7 @@ impl<M: Memory> Core<M> {
 
     fn flushed(&mut self) {
         self.store.flushed(self.flush.covers);
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                let disk = DiskNo(number as u16);
-                self.wake_around(disk);
-                self.touch(disk);
-            }
-        }
+        self.wake_around_all();
     }
 
     /// A guest's flush, or a write with FUA that is staged or at the origin.

@@ -52,6 +52,12 @@ fn set(regions: &mut Regions, region: u64) {
     regions[(region / 8) as usize] |= 1 << (region % 8);
 }
 
+fn add(regions: &mut Regions, more: &Regions) {
+    for (byte, more) in regions.iter_mut().zip(more.iter()) {
+        *byte |= more;
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Clearing {
     No,
@@ -124,9 +130,7 @@ impl IntentMap {
 
     /// Writes the marks to all devices again: one joined.
     pub fn write_again(&mut self) {
-        for (wanted, marked) in self.wanted.iter_mut().zip(self.marked.iter()) {
-            *wanted |= marked;
-        }
+        add(&mut self.wanted, &self.marked);
         self.any_wanted |= self.any_marked;
     }
 
@@ -191,9 +195,7 @@ impl<M: Memory> Core<M> {
         {
             let map = &mut self.disk_mut(disk).intents;
             let mut page = map.marked.clone();
-            for (byte, wanted) in page.iter_mut().zip(map.wanted.iter()) {
-                *byte |= wanted;
-            }
+            add(&mut page, &map.wanted);
             map.on_page = page;
             self.write_intents(disk);
         }
@@ -376,9 +378,7 @@ impl<M: Memory> Core<M> {
         if done {
             map.clearing = Clearing::Write;
             map.on_page = map.fresh.clone();
-            for (byte, wanted) in map.on_page.iter_mut().zip(map.wanted.iter()) {
-                *byte |= wanted;
-            }
+            add(&mut map.on_page, &map.wanted);
             self.write_intents(disk);
         }
     }

@@ -85,8 +85,8 @@ impl<M: Memory> Core<M> {
             }
         }
         let frames = usize::from(from_flash != 0) + usize::from(missing != 0);
-        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || !self.origin_frame_left(missing))
-        {
+        let origin_full = missing != 0 && !self.origin_frame_left();
+        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || origin_full) {
             return Step::Parked(Park::Frames);
         }
         if let Some((frame, ..)) = staged.filter(|_| from_staging != 0) {
@@ -119,10 +119,6 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn origin_frame_left(&self, missing: u8) -> bool {
-        missing == 0 || self.origin_frames < (self.transfer_total - RESERVED_FRAMES) * 3 / 4
-    }
-
     fn add_hit(&mut self, number: u32, slot_no: SlotNo, slot: Slot, mask: u8, run: &mut Run) {
         let (device, at) = self.store.location(slot_no);
         let frame = self.request_frame(false).expect("frames were counted");
@@ -141,16 +137,8 @@ impl<M: Memory> Core<M> {
                 io
             }
         };
-        let block = BlockIo {
-            block: slot.block(),
-            mask,
-            slot: slot_no,
-            crc: slot.crc(),
-            seq: slot.seq(),
-            admit: false,
-        };
         self.ios[io].frames.push(frame);
-        self.ios[io].blocks.push(block);
+        self.ios[io].blocks.push(BlockIo { mask, ..BlockIo::of(slot_no, slot) });
     }
 
     fn add_fill(&mut self, number: u32, block: BlockNo, missing: u8, run: &mut Run) {
@@ -216,10 +204,7 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn hit_done(&mut self, io: &mut Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
-        let device = io.device.expect("a hit is on a device");
-        if let Err(failure) = result {
-            self.device_read_failed(device, failure);
-        }
+        self.note_device_read(io, result);
         self.requests[number].outstanding -= 1;
         for index in 0..io.blocks.len() {
             let (block, frame) = (io.blocks[index], io.frames[index]);
@@ -273,15 +258,11 @@ impl<M: Memory> Core<M> {
     }
 
     fn read_mirror(&mut self, number: u32, part: BlockIo, mirror: SlotNo) {
-        let (device, offset_bytes) = self.store.location(mirror);
         let frame = self.own_frame().expect("the frame of the first copy was just freed");
         let io = self.new_io(Purpose::Hit { request: number });
-        self.ios[io].frames.push(frame);
         self.ios[io].blocks.push(BlockIo { slot: mirror, ..part });
-        self.ios[io].device = Some(device);
-        self.ios[io].len = BLOCK_BYTES;
         self.requests[number].outstanding += 1;
-        self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+        self.read_slot(io, mirror, frame);
     }
 
     /// A live slot turned out to be damaged, and so its second copy, if it has one.

@@ -3,7 +3,6 @@
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
-use crate::action::{Action, IoId};
 use crate::core::Core;
 use crate::io::{BlockIo, Io, Purpose};
 use crate::media::IoFailure;
@@ -72,21 +71,11 @@ impl<M: Memory> Core<M> {
                 self.disk_mut(disk).restage.push_front(number);
                 break;
             };
-            let (device, offset_bytes) = self.store.location(number);
             let io = self.new_io(Purpose::Restage);
-            let i = &mut self.ios[io];
-            (i.disk, i.device, i.len) = (Some(disk), Some(device), BLOCK_BYTES);
-            i.frames.push(frame);
-            i.blocks.push(BlockIo {
-                block: slot.block(),
-                mask: slot.mask(),
-                slot: number,
-                crc: slot.crc(),
-                seq: slot.seq(),
-                admit: false,
-            });
+            self.ios[io].disk = Some(disk);
+            self.ios[io].blocks.push(BlockIo::of(number, slot));
             self.disk_mut(disk).restaging += 1;
-            self.emit(Action::ReadDevice { io: IoId(io), device, offset_bytes });
+            self.read_slot(io, number, frame);
         }
     }
 
@@ -94,9 +83,7 @@ impl<M: Memory> Core<M> {
         let disk = io.disk.expect("a block is of a disk");
         let (part, from) = (io.blocks[0], io.frames[0]);
         self.disk_mut(disk).restaging -= 1;
-        if let Err(failure) = result {
-            self.device_read_failed(io.device.expect("the read is of a device"), failure);
-        }
+        self.note_device_read(io, result);
         let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq && s.1.dirty());
         let newer = self.staging.find(disk, part.block).is_some();
         if let Some((number, _)) = current.filter(|_| !newer) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
 
 use super::entries::{self, Recovered};
-use super::scan::{self, Pool};
+use super::scan::{self, IntentFound, Pool, Present};
 use super::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
@@ -17,7 +17,7 @@ use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
-use crate::format::record::DeviceState;
+use crate::format::record::{DeviceRecord, DeviceState, DiskRecord};
 use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
@@ -25,8 +25,8 @@ use crate::pool;
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
-use crate::store::PageContent;
 use crate::store::slot::Status;
+use crate::store::{PageContent, Store};
 
 impl<M: Memory> Core<M> {
     /// Opens a pool. Disks are known but not attached; with the staging area of a core that was killed, every
@@ -242,17 +242,9 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
 
 fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros) -> (Core<M>, OpenReport) {
     let Opening { pool, recovered: r, survived, clean_stop } = opening;
-    let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
-    let device = |at: usize| {
-        let present = pool.present[at].as_ref()?;
-        Some(Device { seed: present.seed, id: present.superblock.device, errors: 0, unflushed: true })
-    };
-    let retired = pool
-        .record
-        .devices
-        .iter()
-        .map(|d| d.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments)));
+    let devices = pool.present.iter().enumerate();
     let mut report = OpenReport {
+        devices: devices.filter_map(|(at, d)| Some((DeviceNo(at as u8), d.as_ref()?.index))).collect(),
         ignored: pool.ignored.clone(),
         missing: pool.missing.clone(),
         staging_survived: survived,
@@ -261,7 +253,33 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         damaged_segments: r.damaged_segments,
         ..OpenReport::default()
     };
-    let mut core = Core {
+    let mut core = without_disks(&pool, r.store, memory, config, now);
+    core.adopt_disks(&pool.record.disks, r.intents);
+    if survived {
+        core.adopt_staging();
+    }
+    report.disks = core.summaries();
+    core.restage_unmirrored();
+    (core, report)
+}
+
+/// The core as it is before it knows its disks.
+fn without_disks<M: Memory>(
+    pool: &Pool,
+    store: Store,
+    memory: M,
+    config: CoreConfig,
+    now: Micros,
+) -> Core<M> {
+    let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
+    let device = |present: &Option<Present>| {
+        let present = present.as_ref()?;
+        Some(Device { seed: present.seed, id: present.superblock.device, errors: 0, unflushed: true })
+    };
+    let retired = |device: &Option<DeviceRecord>| {
+        device.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments))
+    };
+    Core {
         config,
         now,
         pool: pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
@@ -270,13 +288,13 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
         disks: Vec::new(),
-        devices: (0..pool.present.len()).map(device).collect(),
-        retired: retired.collect(),
+        devices: pool.present.iter().map(device).collect(),
+        retired: pool.record.devices.iter().map(retired).collect(),
         requests: Slab::new(),
         ios: Slab::new(),
         batches: Slab::new(),
         locks: Locks::default(),
-        sequence: Sequence::starting_at(r.store.flushed_seq + 1),
+        sequence: Sequence::starting_at(store.flushed_seq + 1),
         flush: Default::default(),
         record: RecordWriter::after(&pool.record),
         pool_job: None,
@@ -291,7 +309,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         frame_waiters: VecDeque::new(),
         staging_waiters: VecDeque::new(),
         reclaiming: Vec::new(),
-        intent_generations: r.intents.iter().map(|i| i.generation).collect(),
+        intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],
         pool_flushes: 0,
@@ -300,31 +318,24 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         loss_recorded: false,
         woke_stranded: false,
         memory,
-        store: r.store,
-    };
-    for (at, (record, intents)) in pool.record.disks.iter().zip(r.intents).enumerate() {
-        let number = DiskNo(at as u16);
-        core.staging.add_disk(number);
-        core.disks.push(record.as_ref().map(|record| {
-            let mut disk = Disk::new(number, record);
-            disk.intents.adopt(intents.marked, intents.generation);
-            disk
-        }));
+        store,
     }
-    if survived {
-        core.adopt_staging();
-    }
-    for (at, present) in pool.present.iter().enumerate() {
-        if let Some(present) = present {
-            report.devices.push((DeviceNo(at as u8), present.index));
-        }
-    }
-    report.disks = core.summaries();
-    core.restage_unmirrored();
-    (core, report)
 }
 
 impl<M: Memory> Core<M> {
+    fn adopt_disks(&mut self, records: &[Option<DiskRecord>], intents: Vec<IntentFound>) {
+        self.intent_generations = intents.iter().map(|i| i.generation).collect();
+        for (at, (record, intents)) in records.iter().zip(intents).enumerate() {
+            let number = DiskNo(at as u16);
+            self.staging.add_disk(number);
+            self.disks.push(record.as_ref().map(|record| {
+                let mut disk = Disk::new(number, record);
+                disk.intents.adopt(intents.marked, intents.generation);
+                disk
+            }));
+        }
+    }
+
     /// Takes over the staged blocks of a core that was killed.
     fn adopt_staging(&mut self) {
         for index in 0..self.memory.staging_frames() {

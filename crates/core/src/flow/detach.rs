@@ -1,0 +1,124 @@
+//! Detaching a disk, and the part of it that can be asked for alone: cleaning all that is dirty.
+//!
+//! Invariants
+//! - A detached disk has nothing staged, dirty or lost, no write to its origin is in flight, and the record
+//!   says durably that it is not dirty.
+//! - A job that gives up leaves the disk active and what is dirty in the cache.
+
+use haversack_model::{DiskNo, Micros};
+
+use crate::action::{JobError, JobId};
+use crate::core::Core;
+use crate::disk::DiskState;
+use crate::error::ManageError;
+use crate::flow::job::JobKind;
+use crate::memory::Memory;
+use crate::store::slot::Status;
+
+/// Failed rounds of cleaning after which a job that cleans gives up.
+const MOST_FAILURES: u64 = 3;
+
+impl<M: Memory> Core<M> {
+    /// Writes all that is dirty now back to the origin.
+    ///
+    /// # Errors
+    /// The disk is not attached or has a job.
+    pub fn clean(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.idle(disk)?;
+        let total = self.dirty_blocks(disk);
+        self.disk_mut(disk).cleaner.clean_all();
+        Ok(self.start_job(disk, JobKind::Clean { since_us: now, total }, None))
+    }
+
+    pub(crate) fn drive_clean_job(&mut self, disk: DiskNo, since_us: Micros) {
+        let dirty = self.dirty_blocks(disk);
+        let newer_only = self.oldest_dirty_us(disk).is_none_or(|oldest| oldest > since_us);
+        let idle = self.disk(disk).cleaner.is_idle();
+        let result = if !self.disk(disk).owned {
+            Err(JobError::NotOwner)
+        } else if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
+            Err(JobError::DataLost)
+        } else if dirty == 0 || newer_only && idle && self.staging.lists[disk.0 as usize].len == 0 {
+            Ok(())
+        } else if idle && self.only_lost_left(disk) {
+            Err(JobError::DataLost)
+        } else if self.disk(disk).cleaner.failures >= MOST_FAILURES {
+            Err(JobError::Origin)
+        } else {
+            return;
+        };
+        self.disk_mut(disk).cleaner.all = false;
+        self.end_job(disk, result);
+    }
+
+    /// Finishes a disk's requests, cleans it and takes no more. Its clean blocks stay for the next time.
+    ///
+    /// # Errors
+    /// The disk is not attached or has a job.
+    pub fn detach(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.idle(disk)?;
+        let total = self.dirty_blocks(disk);
+        let d = self.disk_mut(disk);
+        d.state = DiskState::Detaching;
+        d.cleaner.clean_all();
+        d.intents.clear_now = true;
+        Ok(self.start_job(disk, JobKind::Detach { total }, None))
+    }
+
+    pub(crate) fn drive_detach(&mut self, disk: DiskNo, version: Option<u64>) {
+        if let Some(version) = version {
+            if self.record.is_durable(version) {
+                self.disk_mut(disk).state = DiskState::Detached;
+                self.end_job(disk, Ok(()));
+            }
+            return;
+        }
+        let d = self.disk(disk);
+        if d.cleaner.failures >= MOST_FAILURES && d.cleaner.is_idle() {
+            self.give_up_detaching(disk, JobError::Origin);
+            return;
+        }
+        let staged = self.staging.all_of(disk).next().is_some();
+        if d.requests > 0 || !d.cleaner.is_idle() || d.origin_writes > 0 || staged || d.restaging > 0 {
+            return;
+        }
+        let dirty = self.dirty_blocks(disk);
+        let lost = !self.disk(disk).lost.is_empty();
+        if dirty > 0 || lost {
+            if self.only_lost_left(disk) {
+                self.give_up_detaching(disk, JobError::DataLost);
+            }
+            return;
+        }
+        if !self.disk(disk).intents.is_clear() && self.alive_devices().next().is_some() {
+            return;
+        }
+        let d = self.disk_mut(disk);
+        (d.cleaner.all, d.intents.clear_now, d.may_be_dirty) = (false, false, false);
+        self.await_record(disk);
+    }
+
+    fn give_up_detaching(&mut self, disk: DiskNo, error: JobError) {
+        let d = self.disk_mut(disk);
+        d.cleaner.all = false;
+        d.state = DiskState::Active;
+        self.end_job(disk, Err(error));
+    }
+
+    /// Whether no dirty block is left that could be cleaned.
+    fn only_lost_left(&self, disk: DiskNo) -> bool {
+        let segments = &self.store.disks[disk.0 as usize].segments;
+        let good = |n| {
+            let slot = self.store.slot(n);
+            slot.status() == Status::Live && slot.dirty() && !slot.mirror() && !slot.poisoned()
+        };
+        self.disk(disk).flush.staged_dirty() == 0
+            && !segments
+                .iter()
+                .any(|s| self.store.segments[*s as usize].dirty > 0 && self.store.slots_of(*s).any(good))
+    }
+}

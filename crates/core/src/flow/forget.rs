@@ -1,0 +1,102 @@
+//! Forgetting: what is cached of a disk counts no more, or the disk itself leaves the pool.
+//!
+//! Invariants
+//! - The caller destroys dirty blocks only by naming the disk.
+//! - A disk's number is free again only when no segment is the disk's any more.
+//! - The number's next disk goes on with the generations of the intent pages, so that none is taken for an
+//!   older one.
+
+use haversack_model::{DiskId, DiskNo, Micros};
+
+use crate::action::JobId;
+use crate::core::Core;
+use crate::disk::DiskState;
+use crate::error::ManageError;
+use crate::flow::job::JobKind;
+use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
+use crate::store::DiskSpace;
+use crate::store::segment::SegmentState;
+use crate::store::slot::Status;
+
+impl<M: Memory> Core<M> {
+    /// Forgets a detached disk and frees its space. Dirty blocks are destroyed only if the disk is named.
+    ///
+    /// # Errors
+    /// The disk is attached, has a job, or has dirty blocks and was not named.
+    pub fn forget(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        destroy_dirty: Option<DiskId>,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        let d = self.known(disk)?;
+        let gone = d.state == DiskState::Detached || d.state == DiskState::Active && !d.owned;
+        if !gone {
+            return Err(ManageError::Attached(d.id));
+        }
+        let (id, dirty_blocks) = (d.id, self.dirty_blocks(disk));
+        if dirty_blocks > 0 && destroy_dirty != Some(id) {
+            return Err(ManageError::Dirty { disk: id, dirty_blocks });
+        }
+        self.disk_mut(disk).state = DiskState::Detached;
+        self.void_cache(disk);
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::Forget, Some(version)))
+    }
+
+    pub(crate) fn drive_forget(&mut self, disk: DiskNo) {
+        if self.staging.all_of(disk).next().is_some() {
+            return;
+        }
+        for segment in self.store.disks[disk.0 as usize].segments.clone() {
+            let s = &self.store.segments[segment as usize];
+            let owned = s.state == SegmentState::Owned;
+            if owned && s.retained == 0 && !s.page_writing {
+                self.store.give_up(segment);
+                self.reclaiming.push((segment, None));
+            } else if owned {
+                self.want_flush(self.sequence.completed());
+            }
+        }
+        if !self.store.disks[disk.0 as usize].segments.is_empty() {
+            return;
+        }
+        self.end_job(disk, Ok(()));
+        let generation = self.disk(disk).intents.generation;
+        let at = disk.0 as usize;
+        if self.intent_generations.len() <= at {
+            self.intent_generations.resize(at + 1, 1);
+        }
+        self.intent_generations[at] = generation;
+        self.disks[at] = None;
+        self.store.disks[at] = DiskSpace::default();
+    }
+
+    /// Nothing cached of the disk counts any more, on flash either.
+    pub(crate) fn void_cache(&mut self, disk: DiskNo) {
+        let frames: Vec<FrameNo> = self.staging.all_of(disk).collect();
+        for frame in frames {
+            if self.staging.get(frame).committing {
+                self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
+                self.staging.abandon(frame);
+            } else {
+                self.unstage(frame);
+            }
+        }
+        let segments = self.store.disks[disk.0 as usize].segments.clone();
+        for segment in segments {
+            for number in self.store.slots_of(segment) {
+                let slot = self.store.slot(number);
+                if slot.status() == Status::Live {
+                    self.store.invalidate(disk, slot.block());
+                }
+            }
+        }
+        let since_seq = self.sequence.last() + 1;
+        let d = self.disk_mut(disk);
+        d.since_seq = since_seq;
+        d.lost.clear();
+    }
+}

@@ -1,0 +1,158 @@
+//! Jobs of a disk: management with an end. Here they start, are driven and end. What each does is in
+//! `ownership.rs`, `detach.rs`, `forget.rs`, `resize.rs` and `settings.rs`.
+//!
+//! Invariants
+//! - A disk has one job at most, and its end is told once.
+//! - A job that changes the record ends only when the record that holds the change is durable.
+
+use haversack_model::{DiskNo, Micros, WriteMode};
+
+use crate::action::{Event, JobError, JobId};
+use crate::core::Core;
+use crate::disk::{Disk, DiskState};
+use crate::error::ManageError;
+use crate::memory::Memory;
+
+/// A disk's job.
+pub(crate) struct Job {
+    id: JobId,
+    pub kind: JobKind,
+    /// The record version that must be durable.
+    version: Option<u64>,
+}
+
+/// See [`Job`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JobKind {
+    Attach,
+    Detach { total: u64 },
+    Release,
+    Mode(WriteMode),
+    Resize { before: u64, sectors: u64, dropped: bool },
+    Clean { since_us: Micros, total: u64 },
+    Forget,
+}
+
+impl Job {
+    /// Whether the disk leaves the pool for good.
+    pub fn forgets(&self) -> bool {
+        self.kind == JobKind::Forget
+    }
+
+    /// Whether the job needs everything staged to be committed.
+    pub fn commits(&self) -> bool {
+        matches!(self.kind, JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. })
+    }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Blocks done.
+    pub done_blocks: u64,
+    /// Blocks in all, as of the job's start.
+    pub total_blocks: u64,
+}
+
+impl<M: Memory> Core<M> {
+    pub(crate) fn new_job(&mut self) -> JobId {
+        self.next_job += 1;
+        JobId(self.next_job)
+    }
+
+    /// A disk that the pool knows.
+    pub(crate) fn known(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
+        self.disks.get(disk.0 as usize).and_then(Option::as_ref).ok_or(ManageError::NoSuchDisk(disk))
+    }
+
+    /// A disk that is attached.
+    pub(crate) fn attached(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
+        let d = self.known(disk)?;
+        if d.state != DiskState::Active {
+            return Err(ManageError::NotAttached(d.id));
+        }
+        Ok(d)
+    }
+
+    /// Whether a job of the disk may start.
+    pub(crate) fn idle(&self, disk: DiskNo) -> Result<(), ManageError> {
+        if self.known(disk)?.job.is_some() || self.stopping { Err(ManageError::Busy) } else { Ok(()) }
+    }
+
+    pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<u64>) -> JobId {
+        let id = self.new_job();
+        self.disk_mut(disk).job = Some(Job { id, kind, version });
+        self.touch(disk);
+        self.settle();
+        id
+    }
+
+    pub(crate) fn dirty_blocks(&self, disk: DiskNo) -> u64 {
+        self.store.disks[disk.0 as usize].dirty + self.disk(disk).flush.staged_dirty()
+    }
+
+    /// The job has changed the record, and goes on when that is durable.
+    pub(crate) fn await_record(&mut self, disk: DiskNo) {
+        let version = self.change_record();
+        if let Some(job) = self.disk_mut(disk).job.as_mut() {
+            job.version = Some(version);
+        }
+    }
+
+    /// Stops a job that cleans: what is clean stays clean. False if there is no such job.
+    pub fn cancel(&mut self, now: Micros, job: JobId) -> bool {
+        self.now = now;
+        for number in 0..self.disks.len() {
+            let Some(d) = self.disks[number].as_mut() else { continue };
+            let cancels = d.job.as_ref().is_some_and(|j| {
+                j.id == job
+                    && j.version.is_none()
+                    && matches!(j.kind, JobKind::Clean { .. } | JobKind::Detach { .. })
+            });
+            if cancels {
+                d.cleaner.all = false;
+                d.intents.clear_now = false;
+                d.state = DiskState::Active;
+                self.end_job(DiskNo(number as u16), Err(JobError::Cancelled));
+                self.settle();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How far a job that cleans is.
+    pub fn progress(&self, job: JobId) -> Option<Progress> {
+        let d = self.disks.iter().flatten().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
+        match d.job.as_ref()?.kind {
+            JobKind::Clean { total, .. } | JobKind::Detach { total } => {
+                Some(Progress { done_blocks: d.cleaner.done_blocks.min(total), total_blocks: total })
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn end_job(&mut self, disk: DiskNo, result: Result<(), JobError>) {
+        if let Some(job) = self.disk_mut(disk).job.take() {
+            self.event(Event::JobDone { job: job.id, result });
+        }
+    }
+
+    pub(crate) fn drive_job(&mut self, disk: DiskNo) {
+        let Some(job) = self.disk(disk).job.as_ref() else { return };
+        let (kind, version) = (job.kind, job.version);
+        let recorded = version.is_none_or(|v| self.record.is_durable(v));
+        match kind {
+            JobKind::Attach if recorded => self.end_attach(disk),
+            JobKind::Mode(mode) if recorded => self.end_mode(disk, mode),
+            JobKind::Release if recorded => self.drive_release(disk),
+            JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),
+            JobKind::Detach { .. } => self.drive_detach(disk, version),
+            JobKind::Resize { before, sectors, dropped } => {
+                self.drive_resize(disk, before, sectors, dropped, version);
+            }
+            JobKind::Forget if recorded => self.drive_forget(disk),
+            JobKind::Attach | JobKind::Mode(_) | JobKind::Release | JobKind::Forget => {}
+        }
+    }
+}

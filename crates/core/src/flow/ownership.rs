@@ -1,0 +1,171 @@
+//! Ownership of a disk's origin: attaching takes it, releasing gives it up, each under an epoch.
+//!
+//! Invariants
+//! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
+//! - A release ends only when no write to the origin is in flight.
+//! - Cached blocks count after an attach only if nobody else can have written the origin: the epoch is the
+//!   recorded one, and size, grid and persistence are the same.
+//! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
+//!   accepts the loss.
+
+use haversack_model::{DiskNo, Micros};
+
+use crate::action::JobId;
+use crate::admission;
+use crate::bugs::{Bug, planted};
+use crate::config::{DiskConfig, MAX_DISKS};
+use crate::core::Core;
+use crate::disk::{Disk, DiskState};
+use crate::error::ManageError;
+use crate::flow::job::JobKind;
+use crate::flow::request::Park;
+use crate::format::record::DiskRecord;
+use crate::memory::Memory;
+
+impl<M: Memory> Core<M> {
+    /// Lets a disk take requests, under an ownership epoch. With the epoch on record its cached blocks are
+    /// warm; with a higher one another host may have written the origin, and clean blocks are dropped.
+    ///
+    /// # Errors
+    /// See [`ManageError`]; nothing was changed then.
+    pub fn attach(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+        accept_loss: bool,
+    ) -> Result<(DiskNo, JobId), ManageError> {
+        self.now = now;
+        config.check().map_err(ManageError::BadConfig)?;
+        if self.stopping {
+            return Err(ManageError::Busy);
+        }
+        let known = self.disks.iter().position(|d| d.as_ref().is_some_and(|d| d.id == config.id));
+        let disk = match known {
+            Some(at) => {
+                let disk = DiskNo(at as u16);
+                let void = self.check_attach(disk, config, epoch, accept_loss)?;
+                if void {
+                    self.void_cache(disk);
+                }
+                disk
+            }
+            None => self.new_disk(config, epoch)?,
+        };
+        self.configure(disk, config, epoch);
+        let version = self.change_record();
+        let job = self.start_job(disk, JobKind::Attach, Some(version));
+        Ok((disk, job))
+    }
+
+    /// Checks whether a known disk may be attached so, and whether its cached blocks are void then.
+    fn check_attach(
+        &self,
+        disk: DiskNo,
+        config: &DiskConfig,
+        epoch: u64,
+        accept_loss: bool,
+    ) -> Result<bool, ManageError> {
+        self.idle(disk)?;
+        let d = self.disk(disk);
+        let detached_by_release = d.state == DiskState::Active && !d.owned;
+        if d.state != DiskState::Detached && !detached_by_release {
+            return Err(ManageError::Attached(d.id));
+        }
+        if epoch < d.epoch || epoch == d.epoch && !d.owned {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.epoch });
+        }
+        if d.damaged && !accept_loss {
+            return Err(ManageError::Damaged(d.id));
+        }
+        let geometry = config.phase != d.phase;
+        let persistence = config.persistence != d.persistence;
+        let newer = epoch > d.epoch && !planted(Bug::KeepOldEpoch);
+        let holds = self.store.disks[disk.0 as usize].live > 0 || self.staging.all_of(disk).next().is_some();
+        if d.owned && holds && config.sectors != d.sectors {
+            return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
+        }
+        let void = newer || geometry || config.sectors != d.sectors || persistence || d.damaged;
+        let dirty_blocks = self.dirty_blocks(disk);
+        if void && d.owned && !d.damaged && dirty_blocks > 0 {
+            return Err(ManageError::Dirty { disk: d.id, dirty_blocks });
+        }
+        Ok(void)
+    }
+
+    fn new_disk(&mut self, config: &DiskConfig, epoch: u64) -> Result<DiskNo, ManageError> {
+        let at = self.disks.iter().position(Option::is_none).unwrap_or(self.disks.len());
+        if at >= MAX_DISKS {
+            return Err(ManageError::DiskTableFull);
+        }
+        let disk = DiskNo(at as u16);
+        let record = DiskRecord {
+            id: config.id,
+            sectors: config.sectors,
+            phase: config.phase,
+            owned: true,
+            epoch,
+            may_be_dirty: false,
+            damaged: false,
+            persistence: config.persistence,
+            since_seq: self.sequence.last() + 1,
+        };
+        if self.disks.len() <= at {
+            self.disks.push(None);
+        }
+        let mut d = Disk::new(disk, &record);
+        d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
+        self.disks[at] = Some(d);
+        self.store.add_disk(disk);
+        self.staging.add_disk(disk);
+        Ok(disk)
+    }
+
+    fn configure(&mut self, disk: DiskNo, config: &DiskConfig, epoch: u64) {
+        let now = self.now;
+        let d = self.disk_mut(disk);
+        if d.intents.set_size(config.sectors) {
+            d.intents.mark_all_durably();
+        }
+        (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
+        (d.mode, d.target) = (config.mode, config.target);
+        d.admission = admission::of(config.admission);
+        d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
+        d.cleaner_config = config.cleaner;
+        (d.owned, d.epoch, d.damaged) = (true, epoch, false);
+        d.may_be_dirty |= config.mode.defers_origin();
+        d.state = DiskState::Attaching;
+        d.last_request_us = now;
+    }
+
+    pub(crate) fn end_attach(&mut self, disk: DiskNo) {
+        self.disk_mut(disk).state = DiskState::Active;
+        self.end_job(disk, Ok(()));
+    }
+
+    /// Gives up ownership: no write to the origin is started from now on.
+    ///
+    /// # Errors
+    /// The disk is not attached or has a job.
+    pub fn release(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.idle(disk)?;
+        self.disk_mut(disk).owned = false;
+        let parked: Vec<u32> = self.requests.iter().filter(|(_, r)| r.disk == disk).map(|(n, _)| n).collect();
+        for request in parked {
+            if self.requests[request].park != Park::Flush {
+                self.wake(request);
+            }
+        }
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::Release, Some(version)))
+    }
+
+    pub(crate) fn drive_release(&mut self, disk: DiskNo) {
+        let d = self.disk(disk);
+        if d.requests == 0 && d.origin_writes == 0 && d.cleaner.is_idle() {
+            self.end_job(disk, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Settings of an attached disk: mode, target, admission, cleaner, sequential cut-off.
+//!
+//! Invariants
+//! - A wrong setting changes nothing, and no setting loses, moves or reads data.
+//! - A mode that defers writes to the origin holds only when the record says durably that the disk may be
+//!   dirty.
+
+use haversack_model::{DiskNo, Micros, WriteMode};
+
+use crate::action::JobId;
+use crate::admission;
+use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
+use crate::core::Core;
+use crate::error::ManageError;
+use crate::flow::job::JobKind;
+use crate::memory::Memory;
+
+impl<M: Memory> Core<M> {
+    /// Changes the write mode. Nothing is lost or read again.
+    ///
+    /// # Errors
+    /// The disk is not attached, has a job, or keeps nothing over a restart while the mode defers writes.
+    pub fn set_mode(&mut self, now: Micros, disk: DiskNo, mode: WriteMode) -> Result<JobId, ManageError> {
+        self.now = now;
+        let persistence = self.attached(disk)?.persistence;
+        self.idle(disk)?;
+        if mode.defers_origin() && persistence == Persistence::None {
+            let message = format!("persistence 'none' does not go with mode {mode}: use wt, wa, wi or pt");
+            return Err(ManageError::BadConfig(message));
+        }
+        let mut version = None;
+        if mode.defers_origin() && !self.disk(disk).may_be_dirty {
+            self.disk_mut(disk).may_be_dirty = true;
+            version = Some(self.change_record());
+        }
+        Ok(self.start_job(disk, JobKind::Mode(mode), version))
+    }
+
+    pub(crate) fn end_mode(&mut self, disk: DiskNo, mode: WriteMode) {
+        self.disk_mut(disk).mode = mode;
+        self.end_job(disk, Ok(()));
+    }
+
+    /// Changes the target. Moves no data.
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn set_target(&mut self, now: Micros, disk: DiskNo, target: Target) -> Result<(), ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.disk_mut(disk).target = target;
+        self.wake_dirty(disk);
+        self.settle();
+        Ok(())
+    }
+
+    /// Changes which blocks may enter.
+    ///
+    /// # Errors
+    /// The disk is not attached or the setting is wrong.
+    pub fn set_admission(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        config: AdmissionConfig,
+    ) -> Result<(), ManageError> {
+        self.now = now;
+        let d = self.attached(disk)?;
+        let tried = DiskConfig { admission: config, ..DiskConfig::new(d.id, d.sectors) };
+        tried.check().map_err(ManageError::BadConfig)?;
+        self.disk_mut(disk).admission = admission::of(config);
+        Ok(())
+    }
+
+    /// Changes when dirty blocks are cleaned.
+    ///
+    /// # Errors
+    /// The disk is not attached or the setting is wrong.
+    pub fn set_cleaner(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        config: CleanerConfig,
+    ) -> Result<(), ManageError> {
+        self.now = now;
+        let d = self.attached(disk)?;
+        let tried = DiskConfig { cleaner: config, ..DiskConfig::new(d.id, d.sectors) };
+        tried.check().map_err(ManageError::BadConfig)?;
+        self.disk_mut(disk).cleaner_config = config;
+        self.wake_dirty(disk);
+        self.touch(disk);
+        self.settle();
+        Ok(())
+    }
+
+    /// Changes the sequential cut-off; 0 for none.
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn set_sequential_cutoff(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        bytes: u64,
+    ) -> Result<(), ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.disk_mut(disk).sequential_cutoff_bytes = bytes;
+        Ok(())
+    }
+}

@@ -146,7 +146,7 @@ impl Disk {
 
     /// Sectors that the grid lies before the disk: block 0 starts so many sectors before sector 0.
     fn shift(&self) -> u64 {
-        (SECTORS_PER_BLOCK - u64::from(self.phase)) % SECTORS_PER_BLOCK
+        shift(self.phase)
     }
 
     /// First and last block that sectors touch.
@@ -173,16 +173,21 @@ impl Disk {
 
     /// The places of a block that are inside the disk.
     pub fn inside(&self, block: BlockNo) -> u8 {
-        let start = block.0 * SECTORS_PER_BLOCK;
-        let mut mask = 0;
-        for at in 0..SECTORS_PER_BLOCK {
-            let place = start + at;
-            if place >= self.shift() && place - self.shift() < self.sectors {
-                mask |= 1 << at;
-            }
-        }
-        mask
+        inside(block, self.phase, self.sectors)
     }
+}
+
+/// Sectors that a grid of this phase lies before its disk.
+fn shift(phase: u8) -> u64 {
+    (SECTORS_PER_BLOCK - u64::from(phase)) % SECTORS_PER_BLOCK
+}
+
+/// The places of a block that are inside a disk of so many sectors.
+pub(crate) fn inside(block: BlockNo, phase: u8, sectors: u64) -> u8 {
+    let shift = shift(phase);
+    let places = block.0 * SECTORS_PER_BLOCK..(block.0 + 1) * SECTORS_PER_BLOCK;
+    let is_inside = |place: u64| place >= shift && place - shift < sectors;
+    places.enumerate().fold(0, |mask, (at, place)| mask | u8::from(is_inside(place)) << at)
 }
 
 /// The mask of `count` sectors from `first` on.

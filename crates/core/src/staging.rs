@@ -38,6 +38,8 @@ pub struct Staged {
     pub hits: u8,
     /// Part of a batch on its way to flash.
     pub committing: bool,
+    /// Its descriptor names sectors beyond the end of the disk.
+    pub trimmed: bool,
     /// A newer frame of the block exists.
     pub superseded: bool,
     /// The flash copy's other sectors are being read.
@@ -66,6 +68,7 @@ impl Staged {
             established: false,
             hits: 0,
             committing: false,
+            trimmed: false,
             superseded: false,
             merging: false,
             crc: 0,

@@ -1,7 +1,7 @@
 //! Changing the size of an attached disk.
 //!
-//! Growing: no page may list what once lay beyond the end, then the record says the new size. Shrinking:
-//! first the record, then what lies beyond is dropped.
+//! Growing: no page and no staging descriptor may list what once lay beyond the end, then the record says
+//! the new size. Shrinking: first the record, then what lies beyond is dropped; opening the pool drops it too.
 //!
 //! Invariants
 //! - A crash finds either size whole.
@@ -48,7 +48,8 @@ impl<M: Memory> Core<M> {
         let shrinks = sectors < before;
         let Some(version) = version else {
             let marked = self.disk(disk).intents.is_durably_marked();
-            if has_devices && (!marked || !shrinks && !self.pages_current(disk)) {
+            let trimmed = self.staging.all_of(disk).any(|f| self.staging.get(f).trimmed);
+            if trimmed || has_devices && (!marked || !shrinks && !self.pages_current(disk)) {
                 return;
             }
             self.disk_mut(disk).next_sectors = Some(sectors);

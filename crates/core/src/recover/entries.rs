@@ -11,6 +11,7 @@ use super::scan::{self, IntentFound, Pool, SegmentFound};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::Persistence;
+use crate::disk::inside;
 use crate::error::PoolError;
 use crate::flow::intent::{has, region_blocks_log2};
 use crate::format::page::NO_OWNER;
@@ -162,9 +163,13 @@ impl Recovered {
     fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Slot) {
         let disk = self.store.owner_of(number);
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
-        let shift = (8 - u64::from(record.phase)) % 8;
-        let void = slot.seq() < record.since_seq || slot.block().0 * 8 >= record.sectors + shift;
-        let mut slot = slot.with_established(true).with_mirror(false);
+        let mask = slot.mask() & inside(slot.block(), record.phase, record.sectors);
+        let void = slot.seq() < record.since_seq || mask == 0;
+        if void || mask != slot.mask() {
+            let segment = self.store.segment_of(number);
+            self.store.segments[segment as usize].stale = true;
+        }
+        let mut slot = slot.with_mask(mask).with_established(true).with_mirror(false);
         if !record.may_be_dirty {
             // The record knows that all was clean; the page was not written since.
             slot = slot.with_dirty(false);
@@ -172,10 +177,6 @@ impl Recovered {
         let existing = self.store.lookup(disk, slot.block());
         let remnant =
             slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
-        if void {
-            let segment = self.store.segment_of(number);
-            self.store.segments[segment as usize].stale = true;
-        }
         let Some((other, o)) = existing.filter(|_| !void) else {
             self.store.adopt(number, if void { remnant } else { slot });
             return;

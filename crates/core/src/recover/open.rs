@@ -374,7 +374,9 @@ impl<M: Memory> Core<M> {
         }
         self.staging.claim(frame);
         let mut staged = Staged::new(d.disk, d.block);
-        (staged.mask, staged.dirty, staged.poisoned) = (d.mask, d.dirty, d.poisoned);
+        (staged.mask, staged.dirty, staged.poisoned) =
+            (d.mask & self.disk(d.disk).inside(d.block), d.dirty, d.poisoned);
+        staged.trimmed = staged.mask != d.mask;
         (staged.crc, staged.version, staged.since_us) = (d.crc, d.version, self.now);
         staged.group = self.disk(d.disk).flush.open_group();
         if d.dirty {

@@ -45,11 +45,13 @@ struct Candidate {
     gone: Tick,
     covered_from: Tick,
     buried: bool,
+    /// Read after an accepted loss: nobody knows since when the devices have it.
+    undated: bool,
 }
 
 impl Candidate {
     fn new(version: Version) -> Self {
-        Candidate { version, gone: NEVER, covered_from: NEVER, buried: false }
+        Candidate { version, gone: NEVER, covered_from: NEVER, buried: false, undated: false }
     }
 }
 
@@ -268,18 +270,17 @@ impl Oracle {
         let explicit = list.iter().any(|c| c.version != WILD && allowed(c));
         let (mut seen, mut ended, mut before_cut) = (false, false, true);
         let last_cut = self.last_cut;
-        for c in &mut list {
-            if allowed(c) && (c.version != WILD || !explicit) {
-                if c.version == WILD {
-                    c.version = match content {
-                        Content::Data { version, .. } => version,
-                        _ => self.disks[disk].zero,
-                    };
-                }
-                seen = true;
-                ended |= self.writes[c.version as usize].end != NEVER;
-                before_cut &= self.writes[c.version as usize].end <= last_cut;
-            }
+        if !explicit && list.iter().any(allowed) {
+            let version = match content {
+                Content::Data { version, .. } => version,
+                _ => self.disks[disk].zero,
+            };
+            list.push(Candidate { undated: true, ..Candidate::new(version) });
+        }
+        for c in list.iter().filter(|c| c.version != WILD && allowed(c)) {
+            seen = true;
+            ended |= self.writes[c.version as usize].end != NEVER;
+            before_cut &= !c.undated && self.writes[c.version as usize].end <= last_cut;
         }
         if seen {
             for c in &mut list {
@@ -294,10 +295,17 @@ impl Oracle {
                 }
             }
         }
-        let sector = &mut self.disks[disk].sectors[at as usize];
+        let disk_state = &mut self.disks[disk];
+        let sector = &mut disk_state.sectors[at as usize];
         match list[..] {
             [only] if !sector.listed => sector.sole = only.version,
-            _ => sector.more = list,
+            _ => {
+                sector.more = list;
+                if !sector.listed {
+                    sector.listed = true;
+                    disk_state.open.push(at as u32);
+                }
+            }
         }
         if seen { Ok(()) } else { Err(self.describe(disk, start, at, content)) }
     }
@@ -497,6 +505,24 @@ mod tests {
         assert!(read(&mut o, None).is_err());
         assert!(read(&mut o, Some(b)).is_ok());
         assert!(read(&mut o, Some(a)).is_err());
+    }
+
+    #[test]
+    fn what_is_read_after_an_accepted_loss_is_not_durable_before_a_flush() {
+        let mut o = oracle();
+        let a = write(&mut o, Outcome::Done);
+        o.forgive(0, 5);
+        assert!(read(&mut o, Some(a)).is_ok());
+        assert!(read(&mut o, None).is_err());
+        o.crash(true);
+        assert!(read(&mut o, None).is_ok());
+        assert!(read(&mut o, Some(a)).is_err());
+        let b = write(&mut o, Outcome::Done);
+        let flush = o.begin_flush();
+        o.end_flush(0, flush);
+        o.crash(true);
+        assert!(read(&mut o, None).is_err());
+        assert!(read(&mut o, Some(b)).is_ok());
     }
 
     #[test]

@@ -486,6 +486,16 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).lock_waiters = waiters;
     }
 
+    /// An I/O of a number is completed; tells whether it was the last. Numbers that were completed before this
+    /// one count as completed only now: who waited for them, on whatever disk, is woken.
+    pub(crate) fn sequence_done(&mut self, seq: u64) -> bool {
+        let last = self.sequence.done(seq);
+        if self.sequence.completed() > seq {
+            self.wake_around_all();
+        }
+        last
+    }
+
     /// Wakes requests that wait for any disk's background work, and lets that be looked at.
     pub(crate) fn wake_around_all(&mut self) {
         for number in 0..self.disks.len() {

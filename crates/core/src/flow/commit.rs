@@ -248,7 +248,7 @@ impl<M: Memory> Core<M> {
             self.batches[batch].failed[copy as usize] = true;
             self.device_failed(io.device.expect("a commit is on a device"));
         }
-        if self.sequence.done(io.seq) {
+        if self.sequence_done(io.seq) {
             self.finish_batch(batch);
         }
     }

@@ -241,7 +241,7 @@ impl<M: Memory> Core<M> {
         if result.is_err() {
             self.device_failed(io.device.expect("a map is on a device"));
         }
-        self.sequence.done(io.seq);
+        self.sequence_done(io.seq);
         self.disk_mut(disk).intents.writing -= 1;
         self.want_flush(io.seq);
         self.touch(disk);

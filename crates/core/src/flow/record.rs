@@ -163,7 +163,7 @@ impl<M: Memory> Core<M> {
         if result.is_err() {
             self.device_failed(io.device.expect("a record is on a device"));
         }
-        self.sequence.done(io.seq);
+        self.sequence_done(io.seq);
         self.want_flush(io.seq);
         let writing = self.record.writing.as_mut().expect("the record is being written");
         writing.in_flight -= 1;

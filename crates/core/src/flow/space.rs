@@ -52,9 +52,11 @@ impl<M: Memory> Core<M> {
         if best.is_none() && self.may_grow(disk) && self.store.take_segment(disk, other_than).is_some() {
             best = self.store.best_segment(disk, other_than);
         }
+        if best.is_none() {
+            self.rewrite_some(disk);
+        }
         for _ in 0..4 {
-            // Segments that only wait for a flush need no eviction.
-            if best.is_some() || !none_there {
+            if best.is_some() || self.store.flush_makes_room(disk, other_than) {
                 break;
             }
             let free = self.store.disks[disk.0 as usize].free;
@@ -217,7 +219,7 @@ impl<M: Memory> Core<M> {
         if result.is_err() {
             self.device_failed(io.device.expect("a page is on a device"));
         }
-        self.sequence.done(io.seq);
+        self.sequence_done(io.seq);
         self.store.page_written(segment);
         self.want_flush(io.seq);
         self.touch(io.disk.expect("a page is of a disk"));

@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::SegmentState;
+use super::segment::{Segment, SegmentState};
 use super::slot::{Slot, SlotNo, Status};
 use super::{Store, hash};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -219,18 +219,26 @@ impl Store {
         }
     }
 
-    /// Whether the disk owns a segment on a usable device that is not `other_than`.
-    pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        if self.best_segment(disk, other_than).is_some() {
-            return true;
-        }
-        self.disks[disk.0 as usize].segments.iter().any(|number| {
-            let s = &self.segments[*number as usize];
+    /// The disk's segments on usable devices that are not `other_than`.
+    fn owned_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> impl Iterator<Item = &Segment> {
+        let segments = self.disks[disk.0 as usize].segments.iter();
+        segments.map(|number| &self.segments[*number as usize]).filter(move |s| {
             let device = DeviceNo(s.device);
             s.state == SegmentState::Owned
                 && Some(device) != other_than
                 && self.usable_devices().any(|d| d == device)
         })
+    }
+
+    /// Whether the disk owns a segment on a usable device that is not `other_than`.
+    pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
+        self.best_segment(disk, other_than).is_some() || self.owned_elsewhere(disk, other_than).next().is_some()
+    }
+
+    /// Whether a flush gives the disk room on a device that is not `other_than`.
+    pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
+        let has_room = |s: &Segment| s.free > 0 || s.pending > 0 || s.retained > 0;
+        self.owned_elsewhere(disk, other_than).any(|s| !s.page_ready(self.flushed_seq) && has_room(s))
     }
 
     /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.

@@ -139,9 +139,12 @@ impl Disk {
         self.job.as_ref().is_some_and(Job::forgets)
     }
 
-    /// Whether everything staged is to be committed now.
+    /// Whether everything staged is to be committed now. Writes that wait for the cleaner wait for that: what
+    /// is staged counts as dirty, and only what is on flash is cleaned.
     pub fn commit_all(&self) -> bool {
-        self.cleaner.eager(self.mode) || self.job.as_ref().is_some_and(Job::commits)
+        self.cleaner.eager(self.mode)
+            || !self.dirty_waiters.is_empty()
+            || self.job.as_ref().is_some_and(Job::commits)
     }
 
     /// Sectors that the grid lies before the disk: block 0 starts so many sectors before sector 0.

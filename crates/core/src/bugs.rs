@@ -48,6 +48,8 @@ pub enum Bug {
     IgnoreStaging,
     /// Recovery believes unflushed commits without verifying their data.
     TrustTornCommit,
+    /// Recovery believes a commit of which only one of two copies landed.
+    KeepLoneCopy,
     /// Coming back with a higher ownership epoch keeps the clean blocks.
     KeepOldEpoch,
 }
@@ -74,6 +76,7 @@ pub const ALL: &[Bug] = &[
     Bug::IgnoreStaging,
     Bug::TrustTornCommit,
     Bug::KeepOldEpoch,
+    Bug::KeepLoneCopy,
 ];
 
 /// Mistakes that the simulator does not catch reliably yet: it is too weak for them.

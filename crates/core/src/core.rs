@@ -60,6 +60,8 @@ pub struct Core<M> {
     pub(crate) pool: Uuid,
     pub(crate) redundancy: bool,
     pub(crate) degraded: bool,
+    /// Once this number is durable every dirty block has its second copy again.
+    pub(crate) rebuilt_seq: Option<u64>,
     pub(crate) distrust_clean: bool,
     pub(crate) store: Store,
     pub(crate) staging: Staging,

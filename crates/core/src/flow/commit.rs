@@ -35,7 +35,10 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_commit(&mut self, disk: DiskNo) {
         while self.store.usable_devices().next().is_some() {
             let waiting = self.staging.lists[disk.0 as usize].len;
-            let must = self.disk(disk).flush.must_commit() || self.disk(disk).commit_all() || self.stopping;
+            let must = self.disk(disk).flush.must_commit()
+                || self.disk(disk).commit_all()
+                || self.stopping
+                || self.rebuilding();
             let pressed =
                 !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();

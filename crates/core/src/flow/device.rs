@@ -97,7 +97,7 @@ impl<M: Memory> Core<M> {
             d.damaged = true;
         }
         if self.redundancy {
-            self.degraded = true;
+            (self.degraded, self.rebuilt_seq) = (true, None);
         } else {
             self.distrust_clean = true;
         }

@@ -62,7 +62,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn drive_pool_job(&mut self) -> bool {
-        if self.degraded && self.redundancy && self.rebuilt() {
+        if self.rebuilding() && self.rebuilt() {
             self.degraded = false;
             self.change_record();
             return true;

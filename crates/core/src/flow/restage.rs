@@ -47,11 +47,23 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether every dirty block has the copies it should have.
-    pub(crate) fn rebuilt(&self) -> bool {
+    /// Whether dirty blocks are to get second copies that they lost with a device.
+    pub(crate) fn rebuilding(&self) -> bool {
+        self.degraded && self.redundancy && self.store.usable_devices().count() >= 2
+    }
+
+    /// Whether every dirty block durably has the copies that it should have.
+    pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
         let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
-        self.store.usable_devices().count() >= 2 && !waiting && !self.store.disks.iter().any(alone)
+        if waiting || self.store.disks.iter().any(alone) {
+            self.rebuilt_seq = None;
+            return false;
+        }
+        let last = self.disks.iter().flatten().map(|d| d.last_commit_seq).max().unwrap_or(0);
+        let seq = *self.rebuilt_seq.get_or_insert(last);
+        self.want_flush(seq);
+        seq <= self.store.flushed_seq
     }
 
     pub(crate) fn drive_restage(&mut self, disk: DiskNo) {

@@ -5,6 +5,8 @@
 //!   commits that did not become durable: their pages are rewritten before anything else is.
 //! - What is decided does not depend on the order in which segments are read.
 
+use std::collections::HashMap;
+
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
 
 use super::scan::{self, IntentFound, Pool, SegmentFound};
@@ -28,6 +30,8 @@ pub(crate) struct Recovered {
     pub scrub: Vec<u32>,
     /// Damaged segments: both pages must be written anew.
     pub rebuild: Vec<u32>,
+    /// Second copies that must be written again: from where, and to where.
+    pub recopy: Vec<(SlotNo, SlotNo)>,
     /// Disks that may have lost dirty blocks.
     pub damaged: Vec<DiskNo>,
     /// The highest sequence number seen.
@@ -36,11 +40,6 @@ pub(crate) struct Recovered {
     pub damaged_segments: u64,
     /// Clean blocks are not to be believed.
     pub distrust_clean: bool,
-}
-
-struct Doubtful {
-    number: SlotNo,
-    slot: Slot,
 }
 
 /// Reads all segments and decides what counts. Writes nothing.
@@ -63,6 +62,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         intents,
         scrub: Vec::new(),
         rebuild: Vec::new(),
+        recopy: Vec::new(),
         damaged: Vec::new(),
         last_seq: pool.record.flushed_seq,
         torn_entries: 0,
@@ -72,17 +72,26 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     let listed = list(media, pool, &mut r)?;
     // A number that was durable once is never given out again: it would pass for durable.
     r.last_seq = r.last_seq.max(listed.flushed_seq);
-    let verified = verify(media, pool, &mut r, listed)?;
-    for (number, slot) in verified {
-        r.adopt(&pool.record.disks, number, slot);
+    let verified = verify(media, pool, &mut r, listed);
+    for entry in verified {
+        r.adopt(&pool.record.disks, entry.number, entry.slot);
     }
     r.keep(pool);
     r.store.collect_free_segments();
     Ok(r)
 }
 
+/// A listed slot.
+#[derive(Clone, Copy)]
+struct Entry {
+    number: SlotNo,
+    slot: Slot,
+    /// One of two copies.
+    twin: bool,
+}
+
 struct Listed {
-    entries: Vec<(SlotNo, Slot)>,
+    entries: Vec<Entry>,
     flushed_seq: u64,
 }
 
@@ -119,7 +128,9 @@ impl Recovered {
         let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
         let mut owned = false;
         for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
-            let Some(slot) = Slot::decode(entry.try_into().expect("an entry's bytes")) else { continue };
+            let Some((slot, twin)) = Slot::decode(entry.try_into().expect("an entry's bytes")) else {
+                continue;
+            };
             self.last_seq = self.last_seq.max(slot.seq());
             if !known || header.owner == NO_OWNER {
                 self.note_scrub(segment);
@@ -129,7 +140,7 @@ impl Recovered {
                 self.store.adopt_segment(segment, DiskNo(header.owner));
                 owned = true;
             }
-            listed.entries.push((number, slot));
+            listed.entries.push(Entry { number, slot, twin });
         }
     }
 
@@ -221,49 +232,91 @@ impl Recovered {
     }
 }
 
+/// What reading a doubtful entry's data showed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// It is there.
+    Whole,
+    /// Something else is there.
+    Torn,
+    /// Nobody knows: the read failed.
+    Unreadable,
+}
+
 /// Reads the data of entries that may not have been durable, and leaves out those whose data is not there.
-fn verify(
-    media: &mut dyn Media,
-    pool: &Pool,
-    r: &mut Recovered,
-    listed: Listed,
-) -> Result<Vec<(SlotNo, Slot)>, PoolError> {
-    let (durable, doubtful): (Vec<_>, Vec<_>) =
-        listed.entries.into_iter().partition(|(_, slot)| slot.seq() <= listed.flushed_seq);
-    let mut kept = durable;
+///
+/// A commit that should have two copies and has one never was durable: it is left out as well, or else a
+/// device that fails later would take a version with it that was seen. But a copy that is listed and not
+/// whole may be damage at rest, and is to be written again.
+fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed) -> Vec<Entry> {
+    let (mut kept, doubtful): (Vec<_>, Vec<_>) =
+        listed.entries.into_iter().partition(|entry| entry.slot.seq() <= listed.flushed_seq);
     if planted(Bug::TrustTornCommit) || planted(Bug::IgnoreChecksum) {
         kept.extend(doubtful);
-        return Ok(kept);
+        return kept;
     }
-    let doubtful: Vec<Doubtful> =
-        doubtful.into_iter().map(|(number, slot)| Doubtful { number, slot }).collect();
-    for chunk in doubtful.chunks(256) {
-        let mut pages = vec![[0u8; BLOCK_BYTES]; chunk.len()];
+    let verdicts = read_doubtful(media, pool, r, &doubtful);
+    let key = |entry: &Entry| (r.store.owner_of(entry.number), entry.slot.block(), entry.slot.seq());
+    let mut twins: HashMap<_, Vec<usize>> = HashMap::new();
+    for (at, entry) in doubtful.iter().enumerate().filter(|(_, entry)| entry.twin) {
+        twins.entry(key(entry)).or_default().push(at);
+    }
+    let all_here = pool.missing.is_empty() && !pool.record.degraded && r.damaged_segments == 0;
+    let mut torn = Vec::new();
+    for (at, entry) in doubtful.iter().enumerate() {
+        let twin = twins.get(&key(entry)).and_then(|both| both.iter().copied().find(|other| *other != at));
+        let twin = twin.filter(|_| entry.twin).map(|other| (doubtful[other], verdicts[other]));
+        let keeps = match (verdicts[at], twin) {
+            (Verdict::Whole, Some((other, Verdict::Torn))) => {
+                r.recopy.push((entry.number, other.number));
+                true
+            }
+            (Verdict::Whole, None) => !(entry.twin && all_here) || planted(Bug::KeepLoneCopy),
+            (Verdict::Torn, Some((_, verdict))) => verdict == Verdict::Whole,
+            (verdict, _) => verdict != Verdict::Torn,
+        };
+        if keeps {
+            kept.push(*entry);
+        } else {
+            torn.push(entry.number);
+        }
+    }
+    r.torn_entries += torn.len() as u64;
+    for segment in torn.into_iter().map(|number| r.store.segment_of(number)) {
+        if !r.scrub.contains(&segment) {
+            r.scrub.push(segment);
+        }
+    }
+    kept
+}
+
+fn read_doubtful(media: &mut dyn Media, pool: &Pool, r: &Recovered, doubtful: &[Entry]) -> Vec<Verdict> {
+    const AT_A_TIME: usize = 256;
+    let mut verdicts = Vec::with_capacity(doubtful.len());
+    let mut pages = vec![[0u8; BLOCK_BYTES]; doubtful.len().min(AT_A_TIME)];
+    for chunk in doubtful.chunks(AT_A_TIME) {
         let mut reads: Vec<PageRead<'_>> = pages
             .iter_mut()
             .zip(chunk)
-            .map(|(page, d)| {
-                let (device, offset_bytes) = r.store.location(d.number);
+            .map(|(page, entry)| {
+                let (device, offset_bytes) = r.store.location(entry.number);
                 let device = pool.present[device.0 as usize].as_ref().expect("the device is here").index;
                 PageRead { device, offset_bytes, page, result: Ok(()) }
             })
             .collect();
         media.read_batch(&mut reads);
         let results: Vec<bool> = reads.iter().map(|read| read.result.is_ok()).collect();
-        for ((d, page), read) in chunk.iter().zip(&pages).zip(results) {
-            let disk = r.store.owner_of(d.number);
+        for ((entry, page), is_read) in chunk.iter().zip(&pages).zip(results) {
+            let disk = r.store.owner_of(entry.number);
             let record = pool.record.disks[disk.0 as usize].as_ref().expect("the disk is known");
-            let crc = checksum::bind(checksum::crc32c(page), checksum::disk_seed(record.id), d.slot.block());
-            if read && crc == d.slot.crc() {
-                kept.push((d.number, d.slot));
-            } else {
-                r.torn_entries += 1;
-                let segment = r.store.segment_of(d.number);
-                if !r.scrub.contains(&segment) {
-                    r.scrub.push(segment);
-                }
-            }
+            let seed = checksum::disk_seed(record.id);
+            let whole = checksum::bind(checksum::crc32c(page), seed, entry.slot.block()) == entry.slot.crc();
+            verdicts.push(match (is_read, whole) {
+                (false, _) => Verdict::Unreadable,
+                (true, true) => Verdict::Whole,
+                (true, false) => Verdict::Torn,
+            });
         }
     }
-    Ok(kept)
+    verdicts
 }

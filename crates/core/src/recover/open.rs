@@ -21,7 +21,7 @@ use crate::format::record::{DeviceRecord, DeviceState, DiskRecord};
 use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
-use crate::pool;
+use crate::pool::{self, io_error};
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
@@ -109,6 +109,7 @@ fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
 
 /// Makes the pages say what was decided: what never became durable is listed no more, damaged pages are whole.
 fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Result<(), PoolError> {
+    write_second_copies(media, pool, r)?;
     // What was read may be in volatile caches yet: after this it is as durable as it was believed to be.
     flush_all(media, pool)?;
     let flushed_seq = r.store.flushed_seq.max(pool.record.flushed_seq);
@@ -128,6 +129,22 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
         pool.record.distrust_clean = false;
     }
     r.store.flushed(r.last_seq + 1);
+    Ok(())
+}
+
+/// Writes second copies again that did not land, so that no device can take what is believed with it.
+fn write_second_copies(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
+    let place = |number| {
+        let (device, offset_bytes) = r.store.location(number);
+        (pool.present[device.0 as usize].as_ref().expect("the device is here").index, offset_bytes)
+    };
+    for (from, to) in std::mem::take(&mut r.recopy) {
+        let (device, offset_bytes) = place(from);
+        let mut page = [0; BLOCK_BYTES];
+        media.read(device, offset_bytes, &mut page).map_err(|f| io_error(media, device, offset_bytes, f))?;
+        let (device, offset_bytes) = place(to);
+        pool::write(media, device, offset_bytes, &page)?;
+    }
     Ok(())
 }
 
@@ -285,6 +302,7 @@ fn without_disks<M: Memory>(
         pool: pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
         redundancy: pool.record.redundancy,
         degraded: pool.record.degraded,
+        rebuilt_seq: None,
         distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
         disks: Vec::new(),

@@ -30,14 +30,20 @@ pub struct PageWrite {
 
 impl Store {
     /// Whether `entry`, in another segment, would be believed if `slot` were listed no more, and should not be:
-    /// an older version, or a second copy of the same one that a durable page calls dirty although it is clean.
+    /// an older version, or a second copy of the same one that a durable page calls dirty. Without its twin
+    /// that copy would pass for a commit of which only half landed, or be believed to be dirty still.
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         let dirty_twin = match entry.status() {
-            Status::Live => !entry.dirty(),
+            Status::Live => true,
             Status::Remnant => !slot.durable_dirty(),
             Status::Retained | Status::Blank => false,
         };
         entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty() && dirty_twin
+    }
+
+    /// Whether a live slot is one of a block's two copies.
+    fn has_twin(&self, number: SlotNo) -> bool {
+        self.slot(number).mirror() || self.mirror_of(number).is_some()
     }
 
     /// May a remnant be left out of its segment's next page?
@@ -70,7 +76,8 @@ impl Store {
                     (!omit).then_some(slot.with_dirty(false))
                 }
             };
-            entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], Slot::encode));
+            let twin = slot.status() == Status::Live && slot.dirty() && self.has_twin(number);
+            entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], |slot| slot.encode(twin)));
         }
         let (free, ready) = {
             let s = &mut self.segments[segment as usize];

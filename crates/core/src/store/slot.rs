@@ -5,7 +5,8 @@
 //!          55..57 status   57 dirty   58 durably dirty   59 mirror   60 established   61..63 hits   63 poisoned
 //! word 1   bits 0..32 checksum   32..64 sequence number, low bits
 //! ```
-//! On flash the status is 1 for a listed slot, the durably-dirty bit is zero, and an unlisted slot is all zero.
+//! On flash the status is 1 for a listed slot, bit 58 says that a dirty block has a second copy, and an unlisted
+//! slot is all zero.
 
 use haversack_model::BlockNo;
 
@@ -48,6 +49,7 @@ const SEQ_HIGH_MASK: u64 = (1 << 9) - 1;
 const STATUS_SHIFT: u32 = 55;
 const DIRTY: u64 = 1 << 57;
 const DURABLE_DIRTY: u64 = 1 << 58;
+const TWIN: u64 = 1 << 58;
 const MIRROR: u64 = 1 << 59;
 const ESTABLISHED: u64 = 1 << 60;
 const HITS_SHIFT: u32 = 61;
@@ -174,20 +176,20 @@ impl Slot {
         self.with(POISONED, on)
     }
 
-    /// The entry as a metadata page lists it.
-    pub fn encode(self) -> [u8; ENTRY_BYTES] {
-        let listed = self.with_status(Status::Live).with_durable_dirty(false);
+    /// The entry as a metadata page lists it; `twin`: as one of two copies.
+    pub fn encode(self, twin: bool) -> [u8; ENTRY_BYTES] {
+        let listed = self.with_status(Status::Live).with(TWIN, twin);
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..8].copy_from_slice(&listed.w0.to_le_bytes());
         bytes[8..].copy_from_slice(&listed.w1.to_le_bytes());
         bytes
     }
 
-    /// Reads an entry; `None` for an unlisted slot.
-    pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Slot> {
+    /// Reads an entry and whether it is one of two copies; `None` for an unlisted slot.
+    pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<(Slot, bool)> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let slot = Slot { w0: word(0), w1: word(8) };
-        (slot.status() == Status::Live).then_some(slot.with_durable_dirty(slot.dirty()))
+        (slot.status() == Status::Live).then_some((slot.with_durable_dirty(slot.dirty()), slot.has(TWIN)))
     }
 }
 
@@ -207,7 +209,9 @@ mod tests {
             );
             assert_eq!(s.status(), Status::Live);
         }
-        assert_eq!(Slot::decode(&full.encode()), Some(full.with_durable_dirty(true)));
+        for twin in [false, true] {
+            assert_eq!(Slot::decode(&full.encode(twin)), Some((full.with_durable_dirty(true), twin)));
+        }
         assert_eq!(Slot::decode(&[0; ENTRY_BYTES]), None);
         assert_eq!(full.with_status(Status::Remnant).status(), Status::Remnant);
     }

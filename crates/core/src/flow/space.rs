@@ -61,6 +61,9 @@ impl<M: Memory> Core<M> {
             self.store.make_room(disk, free + 64);
             best = self.store.best_segment(disk, other_than);
         }
+        if best.is_none() && !none_there {
+            best = self.make_room_elsewhere(disk, other_than);
+        }
         if best.is_none() || self.store.unflushed_pages() * 2 > self.store.segments.len() {
             self.want_flush(self.sequence.completed());
         }
@@ -68,6 +71,23 @@ impl<M: Memory> Core<M> {
             self.disk_mut(disk).cleaner.pressed = true;
         }
         best
+    }
+
+    /// The disk may have free slots, but none where this copy must go. What it has there that is not worth
+    /// a page is evicted, unless a flush is all that is missing.
+    fn make_room_elsewhere(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+        let there = self.store.segments_elsewhere(disk, other_than);
+        if there.iter().any(|s| !self.store.segments[*s as usize].page_ready(self.store.flushed_seq)) {
+            return None;
+        }
+        for segment in &there {
+            if self.store.segments[*segment as usize].pending > 0 && self.shrink_page(*segment) {
+                return None;
+            }
+        }
+        let fullest = there.into_iter().max_by_key(|s| self.store.segments[*s as usize].live)?;
+        self.store.evict_clean(fullest);
+        self.store.best_segment(disk, other_than)
     }
 
     /// Without sharing of spare capacity a disk keeps within its target.

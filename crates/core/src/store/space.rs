@@ -221,16 +221,29 @@ impl Store {
 
     /// Whether the disk owns a segment on a usable device that is not `other_than`.
     pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        if self.best_segment(disk, other_than).is_some() {
-            return true;
-        }
-        self.disks[disk.0 as usize].segments.iter().any(|number| {
-            let s = &self.segments[*number as usize];
+        self.best_segment(disk, other_than).is_some() || !self.segments_elsewhere(disk, other_than).is_empty()
+    }
+
+    /// The disk's segments on usable devices but `other_than`.
+    pub fn segments_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Vec<u32> {
+        let there = |number: &&u32| {
+            let s = &self.segments[**number as usize];
             let device = DeviceNo(s.device);
             s.state == SegmentState::Owned
                 && Some(device) != other_than
                 && self.usable_devices().any(|d| d == device)
-        })
+        };
+        self.disks[disk.0 as usize].segments.iter().filter(there).copied().collect()
+    }
+
+    /// Evicts what is clean in a segment.
+    pub fn evict_clean(&mut self, segment: u32) {
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() == Status::Live && !slot.dirty() && !slot.mirror() {
+                self.evict(number);
+            }
+        }
     }
 
     /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.

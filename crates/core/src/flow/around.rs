@@ -328,6 +328,9 @@ impl<M: Memory> Core<M> {
         let request = &mut self.requests[number];
         request.next += request.window;
         (request.window, request.phase) = (0, AroundPhase::Check);
+        // Zeroes may have dropped what writers at the dirty limit wait for.
+        self.wake_dirty(disk);
+        let request = &self.requests[number];
         if request.park == Park::None && !request.queued {
             self.pump_window_end(number);
         }

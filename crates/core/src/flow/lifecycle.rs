@@ -666,6 +666,7 @@ impl<M: Memory> Core<M> {
                 }
             }
         }
+        self.wake_dirty(disk);
         true
     }
 

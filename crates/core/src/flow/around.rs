@@ -288,13 +288,13 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Drops what is staged in the window, at its end.
+    /// Drops what is staged dirty in the window, at its end. What the write itself staged is clean.
     fn drop_staged(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             if self.part(number, block) != self.disk(disk).inside(block) {
                 continue;
             }
-            if let Some(frame) = self.staging.find(disk, block).map(|s| s.0) {
+            if let Some((frame, _)) = self.staging.find(disk, block).filter(|s| s.1.dirty) {
                 self.unstage(frame);
             }
             self.disk_mut(disk).lost.remove(&block.0);

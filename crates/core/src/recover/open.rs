@@ -220,7 +220,6 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     record.openings += 1;
     record.clean_stop = false;
     record.distrust_clean = r.distrust_clean;
-    record.degraded |= record.redundancy && r.damaged_segments > 0;
     for missing in &pool.missing {
         if let Some(device) = record.devices[missing.0 as usize].as_mut() {
             device.state = DeviceState::Retired;

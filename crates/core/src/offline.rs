@@ -89,7 +89,7 @@ pub enum OfflineError {
     /// A device is missing or metadata is damaged: dirty blocks may be unknown, and older versions of others
     /// may pass for the newest.
     #[error(
-        "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back"
+        "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back, or drop it by name"
     )]
     Damaged(DiskId),
     /// The origin failed.
@@ -215,6 +215,11 @@ fn find(pool: &Pool, id: DiskId) -> Result<(DiskNo, DiskRecord), OfflineError> {
     found.ok_or(OfflineError::NoSuchDisk(id))
 }
 
+/// Whether every dirty block of a disk is known, in its newest version.
+fn is_certain(pool: &Pool, r: &Recovered, disk: DiskNo, record: &DiskRecord) -> bool {
+    !record.damaged && !r.damaged.contains(&disk) && (pool.missing.is_empty() || pool.covered)
+}
+
 /// Writes a disk's dirty blocks to its origin, flushes it, and then marks them clean by voiding what the
 /// pool has of the disk. After an error the pool is as it was, and the flush can be repeated.
 ///
@@ -231,7 +236,7 @@ pub fn flush_disk(
     if !record.owned {
         return Err(OfflineError::NotOwner { disk: id, epoch: record.epoch });
     }
-    if record.damaged || r.damaged.contains(&disk) || !pool.missing.is_empty() && !pool.covered {
+    if !is_certain(&pool, &r, disk, &record) {
         return Err(OfflineError::Damaged(id));
     }
     let grid = Disk::new(disk, &record);
@@ -268,7 +273,8 @@ fn write_block(
     Ok(())
 }
 
-/// Voids all that the pool has of a disk. Dirty blocks are destroyed only if `destroy_dirty` names the disk.
+/// Voids all that the pool has of a disk. Dirty blocks, known or possible, are destroyed only if
+/// `destroy_dirty` names the disk.
 ///
 /// # Errors
 /// See [`OfflineError`].
@@ -278,10 +284,13 @@ pub fn drop_disk(
     destroy_dirty: Option<DiskId>,
 ) -> Result<(), OfflineError> {
     let (pool, r) = load(media)?;
-    let (disk, _) = find(&pool, id)?;
+    let (disk, record) = find(&pool, id)?;
     let dirty_blocks = live_slots(&r, disk).iter().filter(|s| s.1.dirty()).count() as u64;
     if dirty_blocks > 0 && destroy_dirty != Some(id) {
         return Err(OfflineError::Dirty { disk: id, dirty_blocks });
+    }
+    if record.may_be_dirty && destroy_dirty != Some(id) && !is_certain(&pool, &r, disk, &record) {
+        return Err(OfflineError::Damaged(id));
     }
     void_disk(media, pool, &r, disk)?;
     Ok(())

@@ -288,13 +288,13 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Drops what is staged in the window, at its end.
+    /// Drops what is staged dirty in the window, at its end. What the write itself staged is clean.
     fn drop_staged(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             if self.part(number, block) != self.disk(disk).inside(block) {
                 continue;
             }
-            if let Some(frame) = self.staging.find(disk, block).map(|s| s.0) {
+            if let Some((frame, _)) = self.staging.find(disk, block).filter(|s| s.1.dirty) {
                 self.unstage(frame);
             }
             self.disk_mut(disk).lost.remove(&block.0);
@@ -328,6 +328,9 @@ impl<M: Memory> Core<M> {
         let request = &mut self.requests[number];
         request.next += request.window;
         (request.window, request.phase) = (0, AroundPhase::Check);
+        // Zeroes may have dropped what writers at the dirty limit wait for.
+        self.wake_dirty(disk);
+        let request = &self.requests[number];
         if request.park == Park::None && !request.queued {
             self.pump_window_end(number);
         }

@@ -61,6 +61,8 @@ pub(crate) struct Cleaner {
     pub pressed: bool,
     /// Everything is to be cleaned.
     pub all: bool,
+    /// What is staged has been dirty for long enough, or is all that could be cleaned.
+    overdue: bool,
     pub next_look_us: Micros,
     pub retry_us: Micros,
     budget_blocks: f64,
@@ -89,7 +91,10 @@ impl Cleaner {
 
     /// Whether staged blocks are to be cleaned without waiting for anything.
     pub fn eager(&self, mode: WriteMode) -> bool {
-        self.all || !self.asked.is_empty() || mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
+        self.all
+            || self.overdue
+            || !self.asked.is_empty()
+            || mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
     }
 }
 
@@ -102,8 +107,12 @@ impl<M: Memory> Core<M> {
             .filter(|s| s.dirty > 0)
             .map(|s| s.dirty_since_us)
             .min();
+        [on_flash, self.oldest_staged_us(disk)].into_iter().flatten().min()
+    }
+
+    fn oldest_staged_us(&self, disk: DiskNo) -> Option<Micros> {
         let staged = self.staging.waiting(disk).map(|f| self.staging.get(f)).filter(|s| s.dirty);
-        [on_flash, staged.map(|s| s.since_us).min()].into_iter().flatten().min()
+        staged.map(|s| s.since_us).min()
     }
 
     pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
@@ -144,6 +153,7 @@ impl<M: Memory> Core<M> {
         let target = self.target_blocks(disk) as f64;
         let dirty = self.store.disks[disk.0 as usize].dirty as f64;
         let now = self.now;
+        let staged_us = self.oldest_staged_us(disk);
         let d = self.disk_mut(disk);
         let config = d.cleaner_config;
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
@@ -152,6 +162,9 @@ impl<M: Memory> Core<M> {
             now.saturating_sub(d.cleaner.budget_us) as f64 * f64::from(config.rate_limit_blocks) / 1e6;
         d.cleaner.budget_blocks = (d.cleaner.budget_blocks + refill).min(f64::from(config.rate_limit_blocks));
         d.cleaner.budget_us = now;
+        let idle = now >= d.last_request_us + config.idle_us;
+        let aged = staged_us.is_some_and(|since| now >= since + config.age_us);
+        d.cleaner.overdue = staged_us.is_some() && (idle || aged || d.cleaner.pressed && dirty == 0.0);
         let urgent = d.cleaner.all
             || d.cleaner.pressed
             || !d.cleaner.asked.is_empty()
@@ -163,7 +176,6 @@ impl<M: Memory> Core<M> {
         if config.rate_limit_blocks > 0 && d.cleaner.budget_blocks < 1.0 {
             return false;
         }
-        let idle = now >= d.last_request_us + config.idle_us;
         dirty > target * f64::from(config.low_watermark)
             || idle
             || self.oldest_dirty_us(disk).is_some_and(|since| now >= since + config.age_us)
@@ -235,9 +247,13 @@ impl<M: Memory> Core<M> {
             *unflushed = true;
             return false;
         }
+        let mask = slot.mask() & self.disk(disk).inside(block);
+        if mask == 0 {
+            // The disk is being cut off before it.
+            return false;
+        }
         let Some(frame) = self.own_frame() else { return false };
         self.locks.lock(disk, block, LockKind::Clean);
-        let mask = slot.mask() & self.disk(disk).inside(block);
         let cleaning =
             Cleaning { block, slot: number, seq: slot.seq(), mask, frame, good: false, staged: false };
         self.disk_mut(disk).cleaner.blocks.push(cleaning);

@@ -101,6 +101,7 @@ impl<M: Memory> Core<M> {
                 }
             }
         }
+        self.wake_dirty(disk);
         true
     }
 

@@ -54,14 +54,9 @@ impl<M: Memory> Core<M> {
         }
         if best.is_none() {
             self.rewrite_some(disk);
-        }
-        for _ in 0..4 {
-            if best.is_some() || self.store.flush_makes_room(disk, other_than) {
-                break;
+            if !self.store.flush_makes_room(disk, other_than) {
+                best = self.evict_for(disk, other_than);
             }
-            let free = self.store.disks[disk.0 as usize].free;
-            self.store.make_room(disk, free + 64);
-            best = self.store.best_segment(disk, other_than);
         }
         if best.is_none() || self.store.unflushed_pages() * 2 > self.store.segments.len() {
             self.want_flush(self.sequence.completed());
@@ -70,6 +65,25 @@ impl<M: Memory> Core<M> {
             self.disk_mut(disk).cleaner.pressed = true;
         }
         best
+    }
+
+    /// Evicts until a segment has room: the coldest blocks, wherever they are, or for a second copy those of
+    /// one segment on another device.
+    fn evict_for(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+        if other_than.is_some() {
+            let live = |number: &u32| self.store.segments[*number as usize].live;
+            let fullest = self.store.owned_elsewhere(disk, other_than).max_by_key(live)?;
+            self.store.evict_clean(fullest);
+            return self.store.best_segment(disk, other_than);
+        }
+        for _ in 0..4 {
+            let free = self.store.disks[disk.0 as usize].free;
+            self.store.make_room(disk, free + 64);
+            if let Some(best) = self.store.best_segment(disk, None) {
+                return Some(best);
+            }
+        }
+        None
     }
 
     /// Without sharing of spare capacity a disk keeps within its target.

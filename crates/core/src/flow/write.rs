@@ -47,7 +47,9 @@ impl<M: Memory> Core<M> {
             self.fail(number, RequestError::DataLost);
             return None;
         }
-        let Some(frame) = self.staging.allocate() else {
+        // The last frame is for merges: without one, nothing that lacks sectors could be committed.
+        let frame = if self.staging.free() > 1 { self.staging.allocate() } else { None };
+        let Some(frame) = frame else {
             return Some(Park::Staging);
         };
         self.disk_mut(disk).lost.remove(&block.0);

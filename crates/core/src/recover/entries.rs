@@ -70,6 +70,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
     };
     let listed = list(media, pool, &mut r)?;
+    r.segments_lost(pool, &listed.lost);
     // A number that was durable once is never given out again: it would pass for durable.
     r.last_seq = r.last_seq.max(listed.flushed_seq);
     let verified = verify(media, pool, &mut r, listed);
@@ -93,10 +94,12 @@ struct Entry {
 struct Listed {
     entries: Vec<Entry>,
     flushed_seq: u64,
+    /// Damaged segments, and who may have owned them.
+    lost: Vec<(u32, Option<u16>)>,
 }
 
 fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
-    let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq };
+    let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
         let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment);
@@ -117,7 +120,7 @@ impl Recovered {
                 (header, content)
             }
             SegmentFound::Damaged { generation, owner } => {
-                self.segment_lost(pool, owner);
+                listed.lost.push((segment, owner));
                 self.store.segments[segment as usize].generation = generation;
                 self.rebuild.push(segment);
                 return;
@@ -150,22 +153,27 @@ impl Recovered {
         }
     }
 
-    /// A segment's newest page is damaged. With second copies nothing dirty is lost; without, nobody knows.
-    /// Either way an overtaken entry elsewhere could pass for the newest: clean blocks are not believed.
-    fn segment_lost(&mut self, pool: &Pool, owner: Option<u16>) {
-        self.distrust_clean = true;
-        self.damaged_segments += 1;
+    /// The newest pages of segments are damaged. With second copies nothing dirty is lost with those of one
+    /// device; otherwise nobody knows. Either way an overtaken entry elsewhere could pass for the newest:
+    /// clean blocks are not believed.
+    fn segments_lost(&mut self, pool: &Pool, lost: &[(u32, Option<u16>)]) {
+        self.distrust_clean |= !lost.is_empty();
+        self.damaged_segments = lost.len() as u64;
+        let mut devices = lost.iter().map(|(segment, _)| self.store.segments[*segment as usize].device);
+        let first = devices.next();
         let copies = pool.record.redundancy
             && !pool.record.degraded
             && pool.missing.is_empty()
-            && pool.present.iter().flatten().count() >= 2;
+            && devices.all(|device| Some(device) == first);
         if copies {
             return;
         }
-        for (at, disk) in pool.record.disks.iter().enumerate() {
-            let concerned = owner.is_none_or(|o| o == NO_OWNER || o as usize == at);
-            if concerned && disk.is_some_and(|d| d.may_be_dirty) {
-                self.damaged.push(DiskNo(at as u16));
+        for (_, owner) in lost {
+            for (at, disk) in pool.record.disks.iter().enumerate() {
+                let concerned = owner.is_none_or(|o| o == NO_OWNER || o as usize == at);
+                if concerned && disk.is_some_and(|d| d.may_be_dirty) {
+                    self.damaged.push(DiskNo(at as u16));
+                }
             }
         }
     }

@@ -66,6 +66,11 @@ fn read(media: &mut dyn Media, device: usize, offset: u64) -> Result<[u8; BLOCK_
 }
 
 fn read_superblock(media: &mut dyn Media, device: usize) -> Result<Superblock, PoolError> {
+    let (found_bytes, needed_bytes) =
+        (media.capacity_bytes(device), geometry::device_bytes(geometry::MIN_SEGMENTS));
+    if found_bytes < geometry::superblock_bytes(2) {
+        return Err(PoolError::TooSmall { device: media.name(device), found_bytes, needed_bytes });
+    }
     let mut version = None;
     let mut damaged = false;
     for copy in 0..2 {
@@ -123,6 +128,11 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
             let (device, other, id) = (media.name(device), media.name(other), superblock.device);
             return Err(PoolError::Duplicate { device, other, id });
         }
+        let (found_bytes, expected_bytes) =
+            (media.capacity_bytes(device), geometry::device_bytes(superblock.segments));
+        if found_bytes < expected_bytes {
+            return Err(PoolError::Truncated { device: media.name(device), found_bytes, expected_bytes });
+        }
         if let Some(found) = read_record(media, device)?
             && record.as_ref().is_none_or(|r| r.generation < found.generation)
         {
@@ -145,11 +155,6 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
         if !belongs {
             pool.ignored.push(index);
             continue;
-        }
-        let (found_bytes, expected_bytes) =
-            (media.capacity_bytes(index), geometry::device_bytes(superblock.segments));
-        if found_bytes < expected_bytes {
-            return Err(PoolError::Truncated { device: media.name(index), found_bytes, expected_bytes });
         }
         let seed = device_seed(superblock.device);
         pool.present[at] = Some(Present { index, superblock: *superblock, seed });

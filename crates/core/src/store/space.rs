@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::{Segment, SegmentState};
+use super::segment::SegmentState;
 use super::slot::{Slot, SlotNo, Status};
 use super::{Store, hash};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -220,9 +220,9 @@ impl Store {
     }
 
     /// The disk's segments on usable devices that are not `other_than`.
-    fn owned_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> impl Iterator<Item = &Segment> {
-        let segments = self.disks[disk.0 as usize].segments.iter();
-        segments.map(|number| &self.segments[*number as usize]).filter(move |s| {
+    pub fn owned_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> impl Iterator<Item = u32> {
+        self.disks[disk.0 as usize].segments.iter().copied().filter(move |number| {
+            let s = &self.segments[*number as usize];
             let device = DeviceNo(s.device);
             s.state == SegmentState::Owned
                 && Some(device) != other_than
@@ -237,8 +237,20 @@ impl Store {
 
     /// Whether a flush gives the disk room on a device that is not `other_than`.
     pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        let has_room = |s: &Segment| s.free > 0 || s.pending > 0 || s.retained > 0;
-        self.owned_elsewhere(disk, other_than).any(|s| !s.page_ready(self.flushed_seq) && has_room(s))
+        self.owned_elsewhere(disk, other_than).any(|number| {
+            let s = &self.segments[number as usize];
+            !s.page_ready(self.flushed_seq) && (s.free > 0 || s.pending > 0 || s.retained > 0)
+        })
+    }
+
+    /// Evicts what is clean in a segment.
+    pub fn evict_clean(&mut self, segment: u32) {
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() == Status::Live && !slot.dirty() && !slot.mirror() {
+                self.evict(number);
+            }
+        }
     }
 
     /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.

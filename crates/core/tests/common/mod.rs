@@ -1,0 +1,480 @@
+//! A driver for tests: devices and origins in memory, I/Os that end when the test says so, a clock that
+//! stands still. Each test file uses its own part of it.
+#![allow(dead_code)]
+
+pub mod sectors;
+mod storage;
+
+use std::collections::HashMap;
+
+use haversack_core::{
+    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory, IoFailure, IoId, JobError,
+    JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected, Request, RequestError, RequestTag,
+};
+use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
+
+pub use storage::{Device, Origin, POOL, Shelf, device_id, disk_id};
+
+/// The guests' buffers.
+#[derive(Default)]
+pub struct Buffers(pub HashMap<RequestTag, Vec<u8>>);
+
+impl Payloads for Buffers {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[&tag][at..at + into.len()]);
+    }
+
+    fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
+        let buffer = self.0.get_mut(&tag).expect("the guest reads into a buffer");
+        buffer[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+pub type TestMemory = HeapMemory<Buffers>;
+
+pub fn memory() -> TestMemory {
+    HeapMemory::new(128, 192, Buffers::default())
+}
+
+/// An I/O that the core asked for and that has not ended.
+pub struct Pending {
+    pub action: Action,
+    io: IoId,
+    pieces: Vec<Piece>,
+    /// What it writes: memory in flight must not change.
+    bytes: Vec<u8>,
+    /// What a device flush covers.
+    mark: usize,
+}
+
+/// What becomes of an I/O.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Done,
+    Hold,
+    Fail(IoFailure),
+}
+
+pub struct Rig {
+    core: Option<Core<TestMemory>>,
+    pub shelf: Shelf,
+    /// Where the pool's devices are on the shelf.
+    pub places: HashMap<DeviceNo, usize>,
+    pub origins: HashMap<DiskNo, Origin>,
+    pub now: Micros,
+    pub pending: Vec<Pending>,
+    pub answers: HashMap<RequestTag, Result<(), RequestError>>,
+    pub jobs: HashMap<JobId, Result<(), JobError>>,
+    pub events: Vec<Event>,
+    /// Everything that the core asked for, in order.
+    pub log: Vec<Action>,
+    pub report: OpenReport,
+    next_tag: u64,
+}
+
+impl Rig {
+    /// A new pool, opened.
+    pub fn new(segments: &[u32], redundancy: bool, config: CoreConfig) -> Rig {
+        Rig::open(Shelf::pool(segments, redundancy), memory(), config)
+    }
+
+    pub fn open(shelf: Shelf, memory: TestMemory, config: CoreConfig) -> Rig {
+        Rig::open_with(shelf, memory, config, OpenOptions::default())
+    }
+
+    pub fn open_with(mut shelf: Shelf, memory: TestMemory, config: CoreConfig, options: OpenOptions) -> Rig {
+        let opened = Core::open(&mut shelf, memory, config, &options, 0);
+        let (core, report) = opened.unwrap_or_else(|failure| panic!("{}", failure.error));
+        Rig {
+            core: Some(core),
+            shelf,
+            places: report.devices.iter().copied().collect(),
+            origins: HashMap::new(),
+            now: 0,
+            pending: Vec::new(),
+            answers: HashMap::new(),
+            jobs: HashMap::new(),
+            events: Vec::new(),
+            log: Vec::new(),
+            report,
+            next_tag: 0,
+        }
+    }
+
+    pub fn core(&mut self) -> &mut Core<TestMemory> {
+        self.core.as_mut().expect("the core is running")
+    }
+
+    pub fn running(&self) -> &Core<TestMemory> {
+        self.core.as_ref().expect("the core is running")
+    }
+
+    pub fn stats(&self, disk: DiskNo) -> DiskStats {
+        *self.running().disk_stats(disk).expect("the disk is known")
+    }
+
+    pub fn usage(&self, disk: DiskNo) -> DiskUsage {
+        self.running().disk_usage(disk).expect("the disk is known")
+    }
+
+    /// Attaches a disk and waits for it. A new one has an origin full of sevens.
+    pub fn attach(&mut self, config: &DiskConfig, epoch: u64) -> DiskNo {
+        let now = self.now;
+        let (disk, job) = self.core().attach(now, config, epoch, false).expect("the disk may be attached");
+        let bytes = config.sectors as usize * SECTOR_BYTES;
+        self.origins.entry(disk).or_insert_with(|| Origin::new(vec![7; bytes]));
+        self.finish(job);
+        disk
+    }
+
+    /// Attaches disk number `number` with a mode and otherwise defaults.
+    pub fn disk(&mut self, number: u8, sectors: u64, mode: WriteMode) -> DiskNo {
+        self.attach(&DiskConfig { mode, ..DiskConfig::new(disk_id(number), sectors) }, 1)
+    }
+
+    /// Runs until a job that must succeed has ended.
+    pub fn finish(&mut self, job: JobId) {
+        assert_eq!(self.outcome(job), Ok(()), "{job:?}");
+    }
+
+    /// Runs until a job has ended.
+    pub fn outcome(&mut self, job: JobId) -> Result<(), JobError> {
+        for _ in 0..100 {
+            self.run();
+            if let Some(result) = self.jobs.get(&job) {
+                return *result;
+            }
+            self.wait(1_000_000);
+        }
+        panic!("{job:?} does not end");
+    }
+
+    pub fn try_submit(
+        &mut self,
+        disk: DiskNo,
+        op: Op,
+        sector: u64,
+        payload: Vec<u8>,
+    ) -> Result<RequestTag, Rejected> {
+        let sectors = (payload.len() / SECTOR_BYTES) as u32;
+        self.submit_sized(disk, op, sector, sectors, payload)
+    }
+
+    pub fn submit_sized(
+        &mut self,
+        disk: DiskNo,
+        op: Op,
+        sector: u64,
+        sectors: u32,
+        payload: Vec<u8>,
+    ) -> Result<RequestTag, Rejected> {
+        let (tag, now) = (RequestTag(self.next_tag), self.now);
+        self.next_tag += 1;
+        self.core().memory_mut().payloads.0.insert(tag, payload);
+        let submitted = self.core().submit(now, Request { tag, disk, op, sector: SectorNo(sector), sectors });
+        self.collect();
+        submitted.map(|()| tag)
+    }
+
+    /// Starts a request that must be taken.
+    pub fn submit(&mut self, disk: DiskNo, op: Op, sector: u64, payload: Vec<u8>) -> RequestTag {
+        self.try_submit(disk, op, sector, payload).expect("the request is taken")
+    }
+
+    /// Starts a write of sectors full of `value`.
+    pub fn start_write(&mut self, disk: DiskNo, sector: u64, sectors: u32, value: u8) -> RequestTag {
+        self.submit(disk, Op::Write { fua: false }, sector, vec![value; sectors as usize * SECTOR_BYTES])
+    }
+
+    pub fn start_read(&mut self, disk: DiskNo, sector: u64, sectors: u32) -> RequestTag {
+        self.submit(disk, Op::Read, sector, vec![0xee; sectors as usize * SECTOR_BYTES])
+    }
+
+    pub fn start_flush(&mut self, disk: DiskNo) -> RequestTag {
+        self.submit(disk, Op::Flush, 0, Vec::new())
+    }
+
+    /// Writes sectors full of `value`.
+    pub fn write(&mut self, disk: DiskNo, sector: u64, sectors: u32, value: u8) {
+        let tag = self.start_write(disk, sector, sectors, value);
+        self.answered(tag);
+    }
+
+    /// Reads sectors; all bytes of a sector must be the same. Gives one byte for each.
+    pub fn read(&mut self, disk: DiskNo, sector: u64, sectors: u32) -> Vec<u8> {
+        let tag = self.start_read(disk, sector, sectors);
+        self.answered(tag);
+        let bytes = self.buffer(tag);
+        assert!(bytes.chunks(SECTOR_BYTES).all(|s| s.iter().all(|b| *b == s[0])), "a torn sector");
+        bytes.chunks(SECTOR_BYTES).map(|s| s[0]).collect()
+    }
+
+    pub fn flush(&mut self, disk: DiskNo) {
+        let tag = self.start_flush(disk);
+        self.answered(tag);
+    }
+
+    pub fn clean(&mut self, disk: DiskNo) {
+        let now = self.now;
+        let job = self.core().clean(now, disk).expect("the disk may be cleaned");
+        self.finish(job);
+    }
+
+    /// Takes a request's buffer.
+    pub fn buffer(&mut self, tag: RequestTag) -> Vec<u8> {
+        self.core().memory_mut().payloads.0.remove(&tag).expect("the request had a buffer")
+    }
+
+    /// Runs until a request is answered, which must have succeeded.
+    pub fn answered(&mut self, tag: RequestTag) {
+        assert_eq!(self.answer(tag), Ok(()), "{tag:?}");
+    }
+
+    /// Runs until a request is answered.
+    pub fn answer(&mut self, tag: RequestTag) -> Result<(), RequestError> {
+        for _ in 0..100 {
+            self.run();
+            if let Some(answer) = self.answers.get(&tag) {
+                return *answer;
+            }
+            self.wait(100_000);
+        }
+        panic!("{tag:?} is not answered");
+    }
+
+    pub fn is_answered(&self, tag: RequestTag) -> bool {
+        self.answers.contains_key(&tag)
+    }
+
+    /// Carries out all I/O, in order, until there is none.
+    pub fn run(&mut self) {
+        self.run_with(|_| Fate::Done);
+    }
+
+    /// Carries out all I/O but what `held` names.
+    pub fn run_without(&mut self, mut held: impl FnMut(&Action) -> bool) {
+        self.run_with(|action| if held(action) { Fate::Hold } else { Fate::Done });
+    }
+
+    /// Ends I/Os in order until only those that are held are left.
+    pub fn run_with(&mut self, mut fate: impl FnMut(&Action) -> Fate) {
+        self.collect();
+        let (mut at, mut steps) = (0, 0);
+        while at < self.pending.len() {
+            match fate(&self.pending[at].action) {
+                Fate::Hold => at += 1,
+                Fate::Done => self.end(at, Ok(())),
+                Fate::Fail(failure) => self.end(at, Err(failure)),
+            }
+            steps += 1;
+            let last = &self.log[self.log.len().saturating_sub(24)..];
+            assert!(steps < 200_000, "the core does not go idle: {last:#?}");
+        }
+    }
+
+    /// Lets time pass, and carries out all I/O.
+    pub fn wait(&mut self, micros: Micros) {
+        self.wait_with(micros, |_| Fate::Done);
+    }
+
+    pub fn wait_with(&mut self, micros: Micros, mut fate: impl FnMut(&Action) -> Fate) {
+        let until = self.now + micros;
+        let mut ticks = 0;
+        loop {
+            self.run_with(&mut fate);
+            let next = self.core().next_wakeup().filter(|at| *at < until);
+            self.now = next.map_or(until, |at| at.max(self.now));
+            let now = self.now;
+            self.core().tick(now);
+            self.run_with(&mut fate);
+            if next.is_none() {
+                return;
+            }
+            ticks += 1;
+            assert!(ticks < 100_000, "the core wants to be woken all the time");
+        }
+    }
+
+    /// Takes what the core wants done.
+    pub fn collect(&mut self) {
+        while let Some(action) = self.core().poll() {
+            self.log.push(action);
+            match action {
+                Action::Complete { tag, result } => {
+                    let again = self.answers.insert(tag, result);
+                    assert_eq!(again, None, "{tag:?} is answered once");
+                }
+                Action::Event(Event::JobDone { job, result }) => {
+                    let again = self.jobs.insert(job, result);
+                    assert_eq!(again, None, "{job:?} ends once");
+                }
+                Action::Event(event) => self.events.push(event),
+                Action::ReadDevice { io, .. }
+                | Action::WriteDevice { io, .. }
+                | Action::FlushDevice { io, .. }
+                | Action::ReadOrigin { io, .. }
+                | Action::WriteOrigin { io, .. }
+                | Action::ZeroOrigin { io, .. }
+                | Action::FlushOrigin { io, .. } => self.launch(io, action),
+            }
+        }
+    }
+
+    fn launch(&mut self, io: IoId, action: Action) {
+        let pieces: Vec<Piece> = self.running().pieces(io).collect();
+        let writes = matches!(action, Action::WriteDevice { .. } | Action::WriteOrigin { .. });
+        let bytes = if writes { self.gather(&pieces) } else { Vec::new() };
+        let mark = match action {
+            Action::FlushDevice { device, .. } => self.device(device).flush_mark(),
+            _ => 0,
+        };
+        self.pending.push(Pending { action, io, pieces, bytes, mark });
+    }
+
+    /// Ends one of the pending I/Os.
+    pub fn end(&mut self, at: usize, result: Result<(), IoFailure>) {
+        let pending = self.pending.remove(at);
+        let result = result.and_then(|()| self.perform(&pending));
+        let now = self.now;
+        self.core().complete(now, pending.io, result);
+        self.collect();
+    }
+
+    pub fn device(&mut self, device: DeviceNo) -> &mut Device {
+        &mut self.shelf.0[self.places[&device]]
+    }
+
+    fn origin(&mut self, disk: DiskNo) -> Result<&mut Origin, IoFailure> {
+        let origin = self.origins.get_mut(&disk).expect("the disk has an origin");
+        if origin.down { Err(IoFailure::Error) } else { Ok(origin) }
+    }
+
+    fn perform(&mut self, pending: &Pending) -> Result<(), IoFailure> {
+        if !pending.bytes.is_empty() {
+            assert!(
+                self.gather(&pending.pieces) == pending.bytes,
+                "memory in flight changed: {:?}",
+                pending.action
+            );
+        }
+        let length = pending.pieces.iter().map(|p| p.len).sum();
+        let range = |sector: SectorNo, sectors: u32| {
+            let at = sector.0 as usize * SECTOR_BYTES;
+            at..at + sectors as usize * SECTOR_BYTES
+        };
+        match pending.action {
+            Action::ReadDevice { device, offset_bytes, .. } => {
+                let mut bytes = vec![0; length];
+                self.device(device).read(offset_bytes, &mut bytes)?;
+                self.scatter(&pending.pieces, &bytes);
+            }
+            Action::WriteDevice { device, offset_bytes, .. } => {
+                self.device(device).write(offset_bytes, &pending.bytes)?;
+            }
+            Action::FlushDevice { device, .. } => self.device(device).flush(pending.mark),
+            Action::ReadOrigin { disk, sector, sectors, .. } => {
+                let bytes = self.origin(disk)?.bytes[range(sector, sectors)].to_vec();
+                self.scatter(&pending.pieces, &bytes);
+            }
+            Action::WriteOrigin { disk, sector, sectors, .. } => {
+                let origin = self.origin(disk)?;
+                origin.bytes[range(sector, sectors)].copy_from_slice(&pending.bytes);
+                origin.writes += 1;
+            }
+            Action::ZeroOrigin { disk, sector, sectors, .. } => {
+                let origin = self.origin(disk)?;
+                origin.bytes[range(sector, sectors)].fill(0);
+                origin.writes += 1;
+            }
+            Action::FlushOrigin { disk, .. } => {
+                let origin = self.origin(disk)?;
+                origin.flushed_writes = origin.writes;
+            }
+            Action::Complete { .. } | Action::Event(_) => unreachable!("no I/O"),
+        }
+        Ok(())
+    }
+
+    fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
+        let memory = self.running().memory();
+        pieces.iter().flat_map(|p| memory.frame(p.frame)[p.at..p.at + p.len].iter().copied()).collect()
+    }
+
+    fn scatter(&mut self, pieces: &[Piece], bytes: &[u8]) {
+        let mut rest = bytes;
+        for piece in pieces {
+            let (now, later) = rest.split_at(piece.len);
+            self.core().memory_mut().frame_mut(piece.frame)[piece.at..piece.at + piece.len]
+                .copy_from_slice(now);
+            rest = later;
+        }
+    }
+
+    /// Adds a formatted device of so many segments and waits until the pool has it.
+    pub fn add_device(&mut self, segments: u32) -> DeviceNo {
+        let (number, job) = self.start_adding(segments);
+        self.finish(job);
+        number
+    }
+
+    pub fn start_adding(&mut self, segments: u32) -> (DeviceNo, JobId) {
+        let place = self.shelf.0.len();
+        let name = format!("/dev/cache{place}");
+        self.shelf.0.push(Device::blank(&name, haversack_core::pool::device_bytes(segments)));
+        let number = self.core().next_device_no().expect("the pool takes another device");
+        let id = device_id(number.0);
+        let device = haversack_core::pool::prepare_device(&mut self.shelf, place, POOL, number, id);
+        self.places.insert(number, place);
+        let now = self.now;
+        let job = self.core().add_device(now, device.expect("a blank device")).expect("no other job runs");
+        (number, job)
+    }
+
+    /// Stops the core cleanly.
+    pub fn shutdown(&mut self) -> Shelf {
+        let now = self.now;
+        let job = self.core().shutdown(now);
+        self.finish(job);
+        self.core = None;
+        std::mem::replace(&mut self.shelf, Shelf(Vec::new()))
+    }
+
+    /// Kills the core. I/O in flight never happened.
+    pub fn kill(mut self) -> (Shelf, TestMemory) {
+        let core = self.core.take().expect("the core is running");
+        (self.shelf, core.into_memory())
+    }
+
+    /// Cuts the power: what was not flushed is gone, and so is the memory.
+    pub fn power_cut(mut self) -> Shelf {
+        for device in &mut self.shelf.0 {
+            device.power_cut();
+        }
+        self.shelf
+    }
+}
+
+/// I/Os of the log by kind.
+pub fn is_origin_write(action: &Action) -> bool {
+    matches!(action, Action::WriteOrigin { .. } | Action::ZeroOrigin { .. })
+}
+
+pub fn is_origin_read(action: &Action) -> bool {
+    matches!(action, Action::ReadOrigin { .. })
+}
+
+pub fn is_origin_flush(action: &Action) -> bool {
+    matches!(action, Action::FlushOrigin { .. })
+}
+
+pub fn is_device_read(action: &Action) -> bool {
+    matches!(action, Action::ReadDevice { .. })
+}
+
+pub fn is_device_write(action: &Action) -> bool {
+    matches!(action, Action::WriteDevice { .. })
+}
+
+pub fn is_device_flush(action: &Action) -> bool {
+    matches!(action, Action::FlushDevice { .. })
+}

@@ -1,0 +1,154 @@
+//! Devices that come, go and fail while the pool is in use; disks that change hands.
+
+mod common;
+
+use common::*;
+use haversack_core::{CoreConfig, DiskConfig, Event, ManageError, Rejected, RequestError};
+use haversack_model::{DeviceNo, WriteMode};
+
+const SECTORS: u64 = 4096;
+
+#[test]
+fn a_device_that_joins_takes_second_copies() {
+    let mut rig = Rig::new(&[4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    assert_eq!(rig.usage(disk).mirrored_blocks, 0);
+    assert!(rig.running().pool_stats().degraded);
+    let added = rig.add_device(4);
+    rig.flush(disk);
+    assert_eq!((rig.usage(disk).dirty_blocks, rig.usage(disk).mirrored_blocks), (100, 100));
+    assert!(!rig.running().pool_stats().degraded);
+    assert_eq!(rig.running().pool_stats().devices, 2);
+
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    assert!(rig.events.contains(&Event::DeviceFailed { device: DeviceNo(0), lost_blocks: 0 }));
+    assert_eq!(rig.read(disk, 0, 800), [1; 800]);
+    assert!(rig.running().pool_stats().degraded);
+    assert_eq!(added, DeviceNo(1));
+}
+
+#[test]
+fn a_removed_device_is_ignored_when_it_comes_back() {
+    let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    let now = rig.now;
+    let job = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    rig.finish(job);
+    rig.write(disk, 0, 800, 2);
+    let rig = Rig::open(rig.shutdown(), memory(), CoreConfig::default());
+    assert_eq!(
+        (rig.report.devices.as_slice(), rig.report.ignored.as_slice()),
+        (&[(DeviceNo(0), 0)][..], &[1][..])
+    );
+}
+
+#[test]
+fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
+    let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(1));
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_device_write);
+    assert!(!rig.is_answered(flush));
+    rig.answered(flush);
+}
+
+#[test]
+fn dirty_blocks_without_second_copy_answer_with_an_error_until_written_again() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 1);
+    rig.flush(disk);
+    rig.add_device(4);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    assert!(rig.events.contains(&Event::DeviceFailed { device: DeviceNo(0), lost_blocks: 8 }));
+    let read = rig.start_read(disk, 0, 8);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+    let part = rig.start_write(disk, 0, 4, 2);
+    assert_eq!(rig.answer(part), Err(RequestError::DataLost));
+    rig.write(disk, 0, 8, 2);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    assert_eq!(rig.read(disk, 64, 8), [7; 8]);
+}
+
+#[test]
+fn without_any_device_writes_wait_for_the_loss_to_be_noted() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteThrough(haversack_model::WriteThroughAck::Origin));
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    let write = rig.start_write(disk, 0, 8, 1);
+    rig.run();
+    assert!(rig.events.contains(&Event::PoolLost) && !rig.is_answered(write));
+    assert_eq!(rig.read(disk, 0, 8), [7; 8]);
+    rig.core().loss_recorded(now);
+    rig.answered(write);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [1; 8 * 512]);
+    rig.add_device(4);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+}
+
+#[test]
+fn a_released_disk_is_taken_back_only_under_a_higher_epoch() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig::new(disk_id(0), SECTORS);
+    let disk = rig.attach(&config, 3);
+    rig.write(disk, 0, 800, 1);
+    rig.log.clear();
+    let now = rig.now;
+    let job = rig.core().release(now, disk).expect("attached");
+    assert_eq!(rig.try_submit(disk, haversack_core::Op::Flush, 0, vec![]), Err(Rejected::NotOwner));
+    rig.run_without(is_device_flush);
+    assert!(!rig.jobs.contains_key(&job), "the record must be durable first");
+    rig.finish(job);
+    rig.wait(100_000_000);
+    assert!(!rig.log.iter().any(is_origin_write), "no write after the release");
+    for epoch in [2, 3] {
+        let old = ManageError::OldEpoch { given: epoch, recorded: 3 };
+        assert_eq!(rig.core().attach(now, &config, epoch, false).err(), Some(old));
+    }
+    rig.origins.get_mut(&disk).expect("an origin").bytes.fill(8);
+    let disk = rig.attach(&config, 4);
+    assert_eq!(rig.read(disk, 0, 800), [8; 800], "what was cached is void");
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+}
+
+#[test]
+fn a_release_waits_for_origin_writes_in_flight() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteInvalidate);
+    let write = rig.start_write(disk, 0, 8, 1);
+    rig.run_without(is_origin_write);
+    let now = rig.now;
+    let job = rig.core().release(now, disk).expect("attached");
+    rig.run_without(is_origin_write);
+    assert!(!rig.jobs.contains_key(&job));
+    rig.finish(job);
+    assert!(rig.is_answered(write));
+}
+
+#[test]
+fn the_recorded_epoch_keeps_the_cache_warm_and_a_higher_one_voids_it() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig { mode: WriteMode::WriteInvalidate, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.read(disk, 0, 800);
+    for (epoch, misses) in [(1, 100), (2, 200), (2, 200)] {
+        let now = rig.now;
+        let job = rig.core().detach(now, disk).expect("attached");
+        rig.finish(job);
+        rig.attach(&config, epoch);
+        rig.read(disk, 0, 800);
+        assert_eq!(rig.stats(disk).read_misses, misses, "epoch {epoch}");
+    }
+}

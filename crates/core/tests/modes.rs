@@ -1,0 +1,253 @@
+//! What each write mode sends where, and when it answers.
+
+mod common;
+
+use common::*;
+use haversack_core::{Action, CoreConfig, Op};
+use haversack_model::{DiskNo, SECTOR_BYTES, WriteMode, WriteThroughAck};
+
+const SECTORS: u64 = 8000;
+
+fn rig(mode: WriteMode) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[6], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, mode);
+    rig.log.clear();
+    (rig, disk)
+}
+
+fn count(rig: &Rig, what: impl Fn(&Action) -> bool) -> usize {
+    rig.log.iter().filter(|a| what(a)).count()
+}
+
+fn any_io(action: &Action) -> bool {
+    !matches!(action, Action::Complete { .. } | Action::Event(_))
+}
+
+/// Whether a read of the blocks needs no origin.
+fn is_cached(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32, value: u8) -> bool {
+    let before = count(rig, is_origin_read);
+    assert_eq!(rig.read(disk, sector, sectors), vec![value; sectors as usize]);
+    count(rig, is_origin_read) == before
+}
+
+#[test]
+fn wb_answers_before_any_io() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    let tag = rig.start_write(disk, 5, 20, 1);
+    assert!(rig.is_answered(tag), "it is staged");
+    assert_eq!(count(&rig, any_io), 0);
+    assert_eq!(rig.usage(disk).dirty_blocks, 4);
+    assert!(is_cached(&mut rig, disk, 5, 20, 1));
+}
+
+#[test]
+fn wb_flush_is_answered_after_the_device_flush() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    rig.write(disk, 5, 20, 1);
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_device_flush);
+    assert!(count(&rig, is_device_write) > 0 && count(&rig, is_device_flush) == 1);
+    assert!(!rig.is_answered(flush));
+    rig.answered(flush);
+    assert_eq!(count(&rig, is_origin_write), 0, "the origin has no part in it");
+}
+
+#[test]
+fn a_device_flush_follows_the_writes_that_it_covers() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    rig.write(disk, 0, 8, 1);
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_device_write);
+    assert_eq!(count(&rig, is_device_flush), 0);
+    rig.answered(flush);
+}
+
+#[test]
+fn wb_fua_is_a_write_that_waits_for_the_device_flush() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    let fua = rig.submit(disk, Op::Write { fua: true }, 3, vec![1; SECTOR_BYTES]);
+    rig.run_without(is_device_flush);
+    assert!(!rig.is_answered(fua));
+    assert_eq!(rig.read(disk, 3, 1), [1]);
+    rig.answered(fua);
+}
+
+#[test]
+fn concurrent_flushes_share_one() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    let other = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.log.clear();
+    rig.write(disk, 0, 8, 1);
+    rig.write(other, 0, 8, 2);
+    let flushes = [rig.start_flush(disk), rig.start_flush(other)];
+    rig.run_without(is_device_flush);
+    assert_eq!(rig.pending.len(), 1);
+    let more: Vec<_> = (0..5).map(|_| rig.start_flush(disk)).collect();
+    for tag in flushes.into_iter().chain(more) {
+        rig.answered(tag);
+    }
+    assert!(count(&rig, is_device_flush) <= 2, "one more at most for those that came late");
+}
+
+#[test]
+fn a_power_cut_keeps_what_was_flushed() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 1);
+    rig.flush(disk);
+    let origins = std::mem::take(&mut rig.origins);
+    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 64), [1; 64]);
+}
+
+#[test]
+fn a_kill_keeps_what_was_acknowledged() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 1);
+    let origins = std::mem::take(&mut rig.origins);
+    let (shelf, memory) = rig.kill();
+    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    assert!(rig.report.staging_survived);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 64), [1; 64]);
+}
+
+#[test]
+fn wt_answers_after_the_origin_has_it_and_keeps_it() {
+    let (mut rig, disk) = rig(WriteMode::WriteThrough(WriteThroughAck::Origin));
+    let tag = rig.start_write(disk, 5, 20, 1);
+    rig.run_without(is_origin_write);
+    assert!(!rig.is_answered(tag));
+    assert_eq!(count(&rig, is_origin_write), 1);
+    rig.answered(tag);
+    assert_eq!(rig.origins[&disk].sectors(5, 20), [1; 20 * SECTOR_BYTES]);
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+    assert!(is_cached(&mut rig, disk, 5, 20, 1));
+}
+
+#[test]
+fn wt_marks_its_intent_durably_before_the_origin_is_written() {
+    let (mut rig, disk) = rig(WriteMode::WriteThrough(WriteThroughAck::Origin));
+    let tag = rig.start_write(disk, 5, 20, 1);
+    rig.run_without(is_device_flush);
+    assert_eq!(count(&rig, is_origin_write), 0, "the mark is not durable yet");
+    rig.answered(tag);
+    rig.log.clear();
+    rig.write(disk, 40, 20, 2);
+    assert_eq!(count(&rig, is_device_write), 0, "the region is marked already");
+}
+
+#[test]
+fn wt_flush_flushes_the_origin() {
+    for mode in ["wt", "wa", "wi", "pt"] {
+        let (mut rig, disk) = rig(mode.parse().expect("a mode"));
+        rig.write(disk, 5, 20, 1);
+        let flush = rig.start_flush(disk);
+        rig.run_without(is_origin_flush);
+        assert!(!rig.is_answered(flush), "{mode}");
+        rig.answered(flush);
+        assert_eq!(rig.origins[&disk].flushed_writes, rig.origins[&disk].writes);
+        let again = rig.start_flush(disk);
+        rig.run_without(is_origin_flush);
+        assert!(rig.is_answered(again), "{mode}: nothing was written since");
+    }
+}
+
+#[test]
+fn wt_fua_waits_for_the_origin_flush() {
+    let (mut rig, disk) = rig(WriteMode::WriteThrough(WriteThroughAck::Origin));
+    let fua = rig.submit(disk, Op::Write { fua: true }, 3, vec![1; SECTOR_BYTES]);
+    rig.run_without(is_origin_flush);
+    assert!(!rig.is_answered(fua));
+    rig.answered(fua);
+}
+
+#[test]
+fn wt_cache_answers_at_once_and_is_cleaned_eagerly() {
+    let (mut rig, disk) = rig(WriteMode::WriteThrough(WriteThroughAck::Cache));
+    let tag = rig.start_write(disk, 5, 20, 1);
+    assert!(rig.is_answered(tag));
+    rig.run();
+    assert_eq!(rig.origins[&disk].sectors(5, 20), [1; 20 * SECTOR_BYTES], "no time had to pass");
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+    assert!(is_cached(&mut rig, disk, 5, 20, 1));
+}
+
+#[test]
+fn wa_updates_what_is_cached_and_brings_nothing_in() {
+    let (mut rig, disk) = rig(WriteMode::WriteAround);
+    rig.read(disk, 0, 16);
+    let tag = rig.start_write(disk, 0, 32, 1);
+    rig.run_without(is_origin_write);
+    assert!(!rig.is_answered(tag));
+    rig.answered(tag);
+    assert!(is_cached(&mut rig, disk, 0, 16, 1), "the cached blocks were updated");
+    assert!(!is_cached(&mut rig, disk, 16, 16, 1), "the others were not brought in");
+}
+
+#[test]
+fn wi_drops_what_is_cached() {
+    let (mut rig, disk) = rig(WriteMode::WriteInvalidate);
+    rig.read(disk, 0, 16);
+    assert!(is_cached(&mut rig, disk, 0, 16, 7));
+    rig.write(disk, 0, 8, 1);
+    assert!(is_cached(&mut rig, disk, 8, 8, 7));
+    assert!(!is_cached(&mut rig, disk, 0, 8, 1));
+    assert!(is_cached(&mut rig, disk, 0, 8, 1), "reads bring it in again");
+}
+
+#[test]
+fn pt_keeps_nothing() {
+    let (mut rig, disk) = rig(WriteMode::PassThrough);
+    rig.read(disk, 0, 16);
+    rig.write(disk, 0, 8, 1);
+    assert!(!is_cached(&mut rig, disk, 0, 8, 1));
+    assert!(!is_cached(&mut rig, disk, 8, 8, 7));
+    assert_eq!(rig.usage(disk).usage_blocks, 0);
+}
+
+#[test]
+fn leaving_wb_cleans_a_dirty_block_before_it_is_overtaken() {
+    let (mut rig, disk) = rig(WriteMode::WriteBack);
+    rig.write(disk, 0, 8, 1);
+    let now = rig.now;
+    let job = rig.core().set_mode(now, disk, WriteMode::WriteInvalidate).expect("no job runs");
+    rig.finish(job);
+    rig.log.clear();
+    rig.write(disk, 2, 2, 2);
+    assert_eq!(rig.read(disk, 0, 8), [1, 1, 2, 2, 1, 1, 1, 1]);
+    assert_eq!(count(&rig, is_origin_write), 2, "the block, and then the write");
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+}
+
+#[test]
+fn discard_and_write_zeroes_reach_the_origin_and_read_as_zeroes() {
+    for mode in ["wb", "wt", "wt-cache", "wa", "wi", "pt"] {
+        for op in [Op::Discard, Op::WriteZeroes] {
+            let (mut rig, disk) = rig(mode.parse().expect("a mode"));
+            rig.write(disk, 0, 64, 1);
+            let tag = rig.submit(disk, op, 3, vec![0; 40 * SECTOR_BYTES]);
+            rig.run_without(is_origin_write);
+            assert!(!rig.is_answered(tag), "{mode}");
+            rig.answered(tag);
+            let freed = |a: &Action| matches!(a, Action::ZeroOrigin { discard, .. } if *discard);
+            assert_eq!(count(&rig, freed) > 0, op == Op::Discard);
+            assert_eq!(rig.read(disk, 0, 64), [vec![1; 3], vec![0; 40], vec![1; 21]].concat(), "{mode}");
+        }
+    }
+}
+
+#[test]
+fn an_origin_that_fails_a_write_fails_the_request() {
+    for mode in ["wt", "wa", "wi", "pt"] {
+        let (mut rig, disk) = rig(mode.parse().expect("a mode"));
+        rig.origins.get_mut(&disk).expect("an origin").down = true;
+        let tag = rig.start_write(disk, 0, 8, 1);
+        assert_eq!(rig.answer(tag), Err(haversack_core::RequestError::Origin), "{mode}");
+        rig.origins.get_mut(&disk).expect("an origin").down = false;
+        assert_eq!(rig.read(disk, 0, 8), [7; 8], "{mode}");
+        assert_eq!(rig.stats(disk).failed_requests, 1);
+    }
+}

@@ -1,0 +1,126 @@
+//! Which blocks enter the cache, and how disks share it.
+
+mod common;
+
+use common::*;
+use haversack_core::{AdmissionConfig, CoreConfig, DiskConfig, Target};
+use haversack_model::{DiskNo, WriteMode};
+
+const SECTORS: u64 = 40_000;
+
+fn reader(rig: &mut Rig, number: u8, target: Target) -> DiskNo {
+    let mode = WriteMode::WriteInvalidate;
+    rig.attach(&DiskConfig { mode, target, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
+}
+
+/// Reads so many blocks, which enter as the cache likes.
+fn fill(rig: &mut Rig, disk: DiskNo, blocks: u64) {
+    for block in (0..blocks).step_by(8) {
+        rig.read(disk, block * 8, 64);
+    }
+}
+
+#[test]
+fn reuse_admits_a_block_at_its_nth_reuse() {
+    for n in 1..4 {
+        let mut rig = Rig::new(&[8], false, CoreConfig::default());
+        let disk = reader(&mut rig, 0, Target::Equal);
+        rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n, addresses: 100 }).expect("attached");
+        for _ in 0..n {
+            rig.read(disk, 80, 8);
+            assert_eq!(rig.usage(disk).usage_blocks, 0);
+        }
+        rig.read(disk, 80, 8);
+        assert_eq!(rig.usage(disk).usage_blocks, 1);
+        assert_eq!((rig.stats(disk).not_admitted, rig.stats(disk).read_misses), (n.into(), u64::from(n) + 1));
+        rig.read(disk, 80, 8);
+        assert_eq!(rig.stats(disk).read_hits, 1);
+    }
+}
+
+#[test]
+fn reuse_forgets_addresses_that_were_not_seen_for_long() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n: 1, addresses: 10 }).expect("attached");
+    rig.read(disk, 0, 8);
+    rig.read(disk, 800, 80);
+    rig.read(disk, 0, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 0);
+}
+
+#[test]
+fn long_sequential_runs_go_past_the_cache() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_sequential_cutoff(0, disk, 64 << 10).expect("attached");
+    fill(&mut rig, disk, 64);
+    assert_eq!(rig.usage(disk).usage_blocks, 16, "64 KiB entered, the rest did not");
+    assert_eq!(rig.stats(disk).not_admitted, 48);
+    rig.read(disk, 20_000, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 17);
+
+    let dirty = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.core().set_sequential_cutoff(0, dirty, 64 << 10).expect("attached");
+    for at in 0..8 {
+        rig.write(dirty, at * 64, 64, 1);
+    }
+    assert_eq!(rig.usage(dirty).dirty_blocks, 16);
+    assert_eq!(rig.origins[&dirty].sectors(128, 384), [1; 384 * 512]);
+    assert_eq!(rig.read(dirty, 0, 512), [1; 512]);
+}
+
+#[test]
+fn spare_capacity_is_shared_and_taken_back_when_it_is_needed() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let capacity = 8 * 253;
+    let greedy = reader(&mut rig, 0, Target::Blocks(capacity / 2));
+    let late = reader(&mut rig, 1, Target::Blocks(capacity / 2));
+    fill(&mut rig, greedy, 3000);
+    let alone = rig.usage(greedy).usage_blocks;
+    assert!(alone > capacity * 8 / 10, "nobody else needs it: {alone}");
+    rig.core().set_target(0, greedy, Target::Blocks(capacity / 4)).expect("attached");
+    assert_eq!(rig.usage(greedy).usage_blocks, alone, "a target moves nothing");
+    fill(&mut rig, late, 3000);
+    fill(&mut rig, greedy, 3000);
+    fill(&mut rig, late, 3000);
+    let (first, second) = (rig.usage(greedy), rig.usage(late));
+    assert!(second.usage_blocks > capacity * 4 / 10, "{second:?}");
+    assert!(first.usage_blocks < alone && first.usage_blocks > capacity / 10, "{first:?}");
+}
+
+#[test]
+fn without_sharing_a_disk_keeps_within_its_target() {
+    let mut rig = Rig::new(&[8], false, CoreConfig { share_spare: false, ..CoreConfig::default() });
+    let disk = reader(&mut rig, 0, Target::Blocks(500));
+    fill(&mut rig, disk, 3000);
+    let used = rig.usage(disk).usage_blocks;
+    assert!((250..=500 + 128).contains(&used), "{used}");
+}
+
+#[test]
+fn equal_targets_divide_the_pool() {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disks = [0, 1, 2].map(|number| reader(&mut rig, number, Target::Equal));
+    for disk in disks {
+        assert_eq!(rig.usage(disk).target_blocks, 8 * 253 / 3);
+    }
+    rig.core().set_target(0, disks[0], Target::Blocks(10)).expect("attached");
+    assert_eq!(rig.usage(disks[1]).target_blocks, 8 * 253 / 2);
+}
+
+#[test]
+fn a_full_cache_keeps_what_is_read_again() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    for round in 0..20 {
+        rig.read(disk, 0, 400);
+        for block in 0..100 {
+            rig.read(disk, (100 + round * 100 + block) * 8, 8);
+        }
+    }
+    let before = rig.stats(disk).read_misses;
+    rig.read(disk, 0, 400);
+    let missed = rig.stats(disk).read_misses - before;
+    assert!(missed <= 5, "{missed} of 50 blocks that are read all the time are gone");
+}

@@ -69,15 +69,19 @@ impl<M: Memory> Driver<M> {
         driver
     }
 
-    /// Submits a read of whole blocks without carrying out its I/Os.
-    pub fn submit_read(&mut self, tag: u64, block: u64, blocks: u32) {
-        let request = Request {
+    /// A read of whole blocks.
+    pub fn read_request(&self, tag: u64, block: u64, blocks: u32) -> Request {
+        Request {
             tag: RequestTag(tag),
             disk: self.disk,
             op: Op::Read,
             sector: SectorNo(block * SECTORS_PER_BLOCK),
             sectors: blocks * SECTORS_PER_BLOCK as u32,
-        };
+        }
+    }
+
+    /// Submits a request without carrying out its I/Os.
+    pub fn submit(&mut self, request: Request) {
         let taken = self.core.submit(self.now, request);
         taken.unwrap_or_else(|rejected| panic!("request {request:?}: {rejected}"));
     }
@@ -88,7 +92,7 @@ impl<M: Memory> Driver<M> {
     /// When the request is not complete in the end.
     pub fn read(&mut self, tag: u64, block: u64, blocks: u32) {
         let before = self.completed;
-        self.submit_read(tag, block, blocks);
+        self.submit(self.read_request(tag, block, blocks));
         self.drain();
         assert_eq!(self.completed, before + 1, "the read of {blocks} blocks at {block} hangs");
     }
@@ -157,5 +161,38 @@ impl<M: Memory> Driver<M> {
     /// The disk's share.
     pub fn usage(&self) -> DiskUsage {
         self.core.disk_usage(self.disk).expect("the disk is attached")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haversack_core::NullMemory;
+
+    #[test]
+    fn any_hint_is_taken() {
+        let blocks = 1000;
+        let setup = Setup {
+            segments: 8,
+            config: CoreConfig::default(),
+            disk: disk_of_blocks(blocks),
+            zero_reads: false,
+        };
+        let mut driver = Driver::open(&setup, NullMemory::new(64, 128));
+        let cached = driver.read_request(0, 0, 40);
+        let read = |disk, sector, sectors| Request {
+            disk: DiskNo(disk),
+            sector: SectorNo(sector),
+            sectors,
+            ..cached
+        };
+        let end = blocks * SECTORS_PER_BLOCK;
+        let all = read(0, 0, end as u32);
+        let hints = [cached, all, read(9, 0, 8), read(0, 0, 0), read(0, end, 8), read(0, u64::MAX, u32::MAX)];
+        driver.core.prefetch(&hints);
+        driver.read(0, 0, 40);
+        driver.core.prefetch(&hints);
+        driver.read(0, 0, 40);
+        driver.core.prefetch(&[]);
     }
 }

@@ -91,6 +91,19 @@ impl Index {
         None
     }
 
+    /// Reads the bucket where a search starts. The value is of no use; the bucket is in the processor's
+    /// cache then.
+    pub fn touch(&self, hash: u64) -> u64 {
+        u64::from(self.buckets[self.home(hash)].used)
+    }
+
+    /// The entry that a search most likely looks at first.
+    pub fn candidate(&self, hash: u64) -> Option<SlotNo> {
+        let bucket = &self.buckets[self.home(hash)];
+        let matches = bucket.matches(tag(hash));
+        (matches != 0).then(|| SlotNo(bucket.slots[matches.trailing_zeros() as usize]))
+    }
+
     /// Adds an entry.
     pub fn insert(&mut self, hash: u64, slot: SlotNo) {
         assert!(self.len < self.capacity, "the index holds no more entries than there are slots");
@@ -151,7 +164,11 @@ mod tests {
             index.insert(mix(u64::from(slot) + 1), SlotNo(slot));
         }
         for slot in 0..n {
-            assert_eq!(index.find(mix(u64::from(slot) + 1), |s| s.0 == slot), Some(SlotNo(slot)));
+            let hash = mix(u64::from(slot) + 1);
+            assert_eq!(index.find(hash, |s| s.0 == slot), Some(SlotNo(slot)));
+            if let Some(candidate) = index.candidate(hash) {
+                assert_eq!(index.find(hash, |_| true), Some(candidate));
+            }
         }
         assert!(index.bytes() <= n as usize * 6);
     }

@@ -94,6 +94,9 @@ pub struct Store {
     written_pages: VecDeque<(u64, u32)>,
 }
 
+/// Blocks whose reads of memory overlap in [`Store::prefetch`].
+pub const PREFETCH_TOGETHER: usize = 32;
+
 fn hash(disk: DiskNo, block: BlockNo) -> u64 {
     mix(block.0 ^ u64::from(disk.0) << 44)
 }
@@ -199,6 +202,29 @@ impl Store {
             wanted
         })?;
         Some((number, found))
+    }
+
+    /// Reads what [`Store::lookup`] of these blocks will read; at most [`PREFETCH_TOGETHER`] blocks. The
+    /// reads of a loop do not depend on each other, so that the processor does many at a time.
+    pub fn prefetch(&self, blocks: &[(DiskNo, BlockNo)]) {
+        let mut hashes = [0; PREFETCH_TOGETHER];
+        let mut read = 0;
+        for (to, (disk, block)) in hashes.iter_mut().zip(blocks) {
+            *to = hash(*disk, *block);
+            read ^= self.index.touch(*to);
+        }
+        let mut candidates = [SlotNo(0); PREFETCH_TOGETHER];
+        let mut found = 0;
+        for hash in &hashes[..blocks.len()] {
+            if let Some(number) = self.index.candidate(*hash) {
+                candidates[found] = number;
+                found += 1;
+            }
+        }
+        for number in &candidates[..found] {
+            read ^= u64::from(self.slot(*number).mask()) ^ u64::from(self.owner_of(*number).0);
+        }
+        std::hint::black_box(read);
     }
 
     /// Visits every entry of a block, whatever its status.

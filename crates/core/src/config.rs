@@ -172,6 +172,9 @@ pub struct CoreConfig {
     pub commit_blocks: u32,
     /// Unflushed blocks after which the devices are flushed without being asked.
     pub flush_after_blocks: u32,
+    /// How long after a flush the devices may not say yet what it made durable. Until they do, damage at rest
+    /// is taken for the tearing of a power loss.
+    pub flush_mark_us: Micros,
     /// May a disk exceed its target while nobody else needs the space?
     pub share_spare: bool,
     /// How often the write-intent map of a disk is cleared.
@@ -188,6 +191,7 @@ impl Default for CoreConfig {
             max_requests: 4096,
             commit_blocks: 128,
             flush_after_blocks: 16_384,
+            flush_mark_us: 1_000_000,
             share_spare: true,
             intent_clear_us: 60_000_000,
             clean_retry_us: 1_000_000,

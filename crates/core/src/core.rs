@@ -18,6 +18,7 @@ use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
 use crate::flow::flush::PoolFlush;
+use crate::flow::mark::FlushMark;
 use crate::flow::pool_job::PoolJob;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
@@ -60,6 +61,7 @@ pub struct Core<M> {
     pub(crate) pool: Uuid,
     pub(crate) redundancy: bool,
     pub(crate) degraded: bool,
+    pub(crate) mark: FlushMark,
     /// Once this number is durable every dirty block has its second copy again.
     pub(crate) rebuilt_seq: Option<u64>,
     pub(crate) distrust_clean: bool,
@@ -210,7 +212,7 @@ impl<M: Memory> Core<M> {
 
     /// When [`Core::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
-        self.disks.iter().flatten().filter_map(|d| self.disk_wakeup(d)).min()
+        self.disks.iter().flatten().filter_map(|d| self.disk_wakeup(d)).chain(self.mark.due_us()).min()
     }
 
     /// The next action to carry out.
@@ -397,7 +399,11 @@ impl<M: Memory> Core<M> {
     }
 
     fn drive_pool(&mut self) -> bool {
-        self.drive_record() | self.drive_reclaim() | self.drive_pool_job() | self.drive_pool_flush()
+        self.drive_record()
+            | self.drive_reclaim()
+            | self.drive_pool_job()
+            | self.drive_mark()
+            | self.drive_pool_flush()
     }
 
     /// Starts to describe an I/O. It is put into flight with [`Core::emit`].

@@ -114,6 +114,7 @@ impl World {
                 _ => Life::Detached,
             };
         }
+        self.note_marks();
         let memory = self.core.take().map(Core::into_memory);
         self.oracle.crash(kind == CrashKind::Power);
         self.end_of_memory(kind, memory)
@@ -156,8 +157,17 @@ impl World {
         }
     }
 
+    /// Damage may hit from now on what the core has noted as flushed.
+    fn note_marks(&mut self) {
+        if let Some(core) = &self.core {
+            let marked = core.marked_seq();
+            self.devices.iter_mut().for_each(|device| device.store.marked(marked));
+        }
+    }
+
     /// Some sectors of the device at risk go bad.
     pub(crate) fn rot(&mut self) {
+        self.note_marks();
         self.note_device_fault();
         for _ in 0..self.rng.skewed(64) {
             self.devices[0].store.rot(&mut self.rng);

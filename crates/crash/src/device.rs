@@ -3,7 +3,8 @@
 //! Invariants
 //! - A write is atomic per 512-byte sector and nothing larger.
 //! - A flush covers the writes completed before it was issued, no others.
-//! - Damage at rest never hits what was unflushed at a power cut: it could not be told from a torn write.
+//! - Damage at rest never hits what was unflushed at a power cut, or was flushed and is not noted as such yet:
+//!   it could not be told from a torn write.
 
 use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
@@ -139,7 +140,11 @@ pub struct Store {
     durable: Image,
     log: VecDeque<Logged>,
     doubtful: HashSet<u64>,
+    /// Writes that the pool has not noted as flushed yet: their stamp and range.
+    unmarked: Vec<(u64, std::ops::Range<u64>)>,
     serial: u64,
+    /// What the writes from now on are stamped with.
+    pub stamp: u64,
     /// Every I/O fails with `Gone`.
     pub gone: bool,
 }
@@ -155,7 +160,9 @@ impl Store {
             durable: image,
             log: VecDeque::new(),
             doubtful: HashSet::new(),
+            unmarked: Vec::new(),
             serial: 0,
+            stamp: 0,
             gone: false,
         }
     }
@@ -192,6 +199,7 @@ impl Store {
         let sectors = payload.sectors();
         self.check_range(sector, sectors);
         self.visible.put(self.blank, sector, &payload, 0, sectors);
+        self.unmarked.push((self.stamp, sector..sector + sectors));
         self.log.push_back(Logged { serial: self.serial, sector, payload });
         self.serial += 1;
     }
@@ -313,7 +321,12 @@ impl Store {
         self.sectors = sectors;
     }
 
-    /// Damages a durable sector that no crash has made doubtful; tells which.
+    /// Everything stamped up to `stamp` is noted as flushed.
+    pub fn marked(&mut self, stamp: u64) {
+        self.unmarked.retain(|write| write.0 > stamp);
+    }
+
+    /// Damages a durable sector that no crash has made doubtful and that is noted as flushed; tells which.
     pub fn rot(&mut self, rng: &mut Rng) -> Option<u64> {
         for _ in 0..32 {
             let sector = rng.below(self.sectors);
@@ -323,6 +336,7 @@ impl Store {
             if self.durable.get(page).is_none()
                 || self.doubtful.contains(&sector)
                 || self.log.iter().any(unflushed)
+                || self.unmarked.iter().any(|write| write.1.contains(&sector))
             {
                 continue;
             }

@@ -225,6 +225,9 @@ impl World {
                     return Err(IoFailure::Gone);
                 }
                 let data = self.gather(&flight.pieces);
+                let (stamp, marked) = (self.core().last_seq(), self.core().marked_seq());
+                self.devices[device].store.stamp = stamp;
+                self.devices[device].store.marked(marked);
                 self.devices[device].store.write(sector, Payload::Bytes(data));
                 Ok(())
             }

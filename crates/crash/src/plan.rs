@@ -123,6 +123,7 @@ fn core_config(rng: &mut Rng) -> CoreConfig {
         max_requests: rng.pick(&[4, 8, 16, 64]),
         commit_blocks: rng.pick(&[4, 8, 16, 32, 64]),
         flush_after_blocks: rng.pick(&[16, 64, 256, 4096]),
+        flush_mark_us: rng.pick(&[1_000, 20_000, 1_000_000]),
         share_spare: rng.one_in(2),
         intent_clear_us: rng.pick(&[3_000, 50_000, 1_000_000, 60_000_000]),
         clean_retry_us: rng.pick(&[2_000, 20_000, 200_000]),

@@ -141,6 +141,7 @@ impl<M: Memory> Core<M> {
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
         let seq = self.sequence.take(0);
+        self.mark.committed(seq);
         let batch = self.batches.take();
         let b = &mut self.batches[batch];
         (b.seq, b.disk, b.failed) = (seq, Some(disk), [false; 2]);
@@ -234,6 +235,7 @@ impl<M: Memory> Core<M> {
             opening: self.record.opening(),
         };
         let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
+        self.mark.carry(seq, header.flushed_seq);
         page::seal(self.memory.frame_mut(frame), header, &content, place);
         self.ios[io].seq = seq;
         self.ios[io].frames.push(frame);

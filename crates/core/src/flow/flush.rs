@@ -119,6 +119,7 @@ impl<M: Memory> Core<M> {
 
     fn flushed(&mut self) {
         self.store.flushed(self.flush.covers);
+        self.mark_flushed();
         self.wake_around_all();
     }
 

@@ -108,9 +108,13 @@ impl<M: Memory> Core<M> {
         match &self.record.writing {
             None if self.record.wanted > self.record.durable => {
                 self.record.generation += 1;
-                let bytes = self.pool_record().encode();
-                let version = self.record.wanted;
-                self.write_record(Writing { version, copy: 0, bytes, in_flight: 0, seq: 0 })
+                let record = self.pool_record();
+                let (version, bytes) = (self.record.wanted, record.encode());
+                let written = self.write_record(Writing { version, copy: 0, bytes, in_flight: 0, seq: 0 });
+                if let Some(writing) = &self.record.writing {
+                    self.mark.carry(writing.seq, record.flushed_seq);
+                }
+                written
             }
             Some(w) if w.in_flight == 0 && w.seq <= self.store.flushed_seq => {
                 let mut w = self.record.writing.take().expect("just seen");

@@ -13,6 +13,7 @@ use crate::config::{CoreConfig, Persistence};
 use crate::core::{Core, Device, MIN_FRAMES};
 use crate::disk::Disk;
 use crate::error::PoolError;
+use crate::flow::mark::FlushMark;
 use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
@@ -303,6 +304,7 @@ fn without_disks<M: Memory>(
         redundancy: pool.record.redundancy,
         degraded: pool.record.degraded,
         rebuilt_seq: None,
+        mark: FlushMark::after_recovery(store.flushed_seq, pool.record.flushed_seq),
         distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
         disks: Vec::new(),

@@ -182,8 +182,10 @@ impl Recovered {
     fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Slot) {
         let disk = self.store.owner_of(number);
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
-        let mask = slot.mask() & inside(slot.block(), record.phase, record.sectors);
-        let void = slot.seq() < record.since_seq || mask == 0;
+        let inside = inside(slot.block(), record.phase, record.sectors);
+        let mask = slot.mask() & inside;
+        // A lost block has no valid sectors.
+        let void = slot.seq() < record.since_seq || inside == 0 || mask == 0 && !slot.poisoned();
         if void || mask != slot.mask() {
             let segment = self.store.segment_of(number);
             self.store.segments[segment as usize].stale = true;

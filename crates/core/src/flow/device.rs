@@ -164,6 +164,7 @@ impl<M: Memory> Core<M> {
         let seed = device_seed(device.id);
         self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
         self.store.add_device(device.number, device.id, device.segments);
+        self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {
             if alone {
                 // The origins may hold unflushed writes that no map could mark.
@@ -174,11 +175,18 @@ impl<M: Memory> Core<M> {
         }
         let job = self.new_job();
         let version = self.change_record();
-        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { version } });
-        self.restage_unmirrored();
+        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { version, device: device.number } });
         self.touch_all();
         self.settle();
         Ok(job)
+    }
+
+    /// The pool has the device on record: it may be used. What is on a device that is not would be lost in a
+    /// crash.
+    pub(crate) fn open_device(&mut self, device: DeviceNo) {
+        self.store.undrain_device(device);
+        self.restage_unmirrored();
+        self.touch_all();
     }
 
     /// Empties a device and takes it out of the pool.

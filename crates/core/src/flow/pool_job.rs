@@ -21,7 +21,7 @@ pub(crate) struct PoolJob {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PoolJobKind {
     /// A device joined; the record must say so.
-    Add { version: u64 },
+    Add { version: u64, device: DeviceNo },
     /// A device is being emptied.
     Drain { device: DeviceNo },
     /// Pages elsewhere that list what the device had newer are being written.
@@ -80,7 +80,12 @@ impl<M: Memory> Core<M> {
 
     fn step_pool_job(&mut self, kind: PoolJobKind) -> Option<PoolJobKind> {
         match kind {
-            PoolJobKind::Add { version } if self.record.is_durable(version) && self.intents_settled() => None,
+            PoolJobKind::Add { version, device }
+                if self.record.is_durable(version) && self.intents_settled() =>
+            {
+                self.open_device(device);
+                None
+            }
             PoolJobKind::Gone { version } | PoolJobKind::Stopped { version }
                 if self.record.is_durable(version) =>
             {

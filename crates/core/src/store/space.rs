@@ -274,6 +274,13 @@ impl Store {
         }
     }
 
+    /// The empty device may be used from now on.
+    pub fn undrain_device(&mut self, device: DeviceNo) {
+        if let Some(space) = self.devices[device.0 as usize].as_mut() {
+            space.draining = false;
+        }
+    }
+
     /// The end of the disk is now inside the block: sectors beyond leave the slot.
     pub fn trim(&mut self, number: SlotNo, inside: u8) {
         let segment = self.segment_of(number);

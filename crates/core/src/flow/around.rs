@@ -207,6 +207,7 @@ impl<M: Memory> Core<M> {
             WriteMode::WriteAround => cached,
             WriteMode::WriteInvalidate | WriteMode::PassThrough => false,
         };
+        let is_clear = result.is_ok() && self.drop_overtaken(number, disk);
         for (index, frame) in io.frames.iter().enumerate() {
             let block = BlockNo(self.requests[number].next + index as u64);
             let cached = self.requests[number].cached & 1 << index != 0;
@@ -215,13 +216,13 @@ impl<M: Memory> Core<M> {
             let d = self.disk_mut(disk);
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
-            let keep = result.is_ok() && keeps(d.mode, cached);
+            let keep = is_clear && keeps(d.mode, cached);
             if keep && (cached || !bypass && d.admission.admit(block)) {
                 self.stage_clean(disk, block, *frame, part);
             }
             self.free_frame(*frame, true);
         }
-        self.end_of_origin(number, disk, result);
+        self.end_of_origin(number, disk, result, is_clear);
     }
 
     fn origin_changed(&mut self, disk: DiskNo) {
@@ -236,26 +237,40 @@ impl<M: Memory> Core<M> {
     pub(crate) fn zero_done(&mut self, _: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
         self.origin_changed(disk);
-        self.end_of_origin(number, disk, result);
+        let is_clear = result.is_ok() && self.drop_overtaken(number, disk);
+        self.end_of_origin(number, disk, result, is_clear);
+    }
+
+    /// Drops what the origin has overtaken in the window. Not while a durable page calls it dirty: false then.
+    fn drop_overtaken(&mut self, number: u32, disk: DiskNo) -> bool {
+        if self.window(number).any(|block| self.store.durably_dirty(disk, block).is_some()) {
+            return false;
+        }
+        self.drop_slots(number, disk);
+        self.drop_staged(number, disk);
+        true
     }
 
     /// The origin has the window, or failed it.
-    fn end_of_origin(&mut self, number: u32, disk: DiskNo, result: Result<(), IoFailure>) {
+    fn end_of_origin(
+        &mut self,
+        number: u32,
+        disk: DiskNo,
+        result: Result<(), IoFailure>,
+        is_clear: bool,
+    ) {
         self.requests[number].outstanding -= 1;
         if result.is_err() {
             self.fail(number, RequestError::Origin);
             self.end_window(number);
             return;
         }
-        let blocks = self.window(number);
-        if blocks.clone().any(|block| self.store.durably_dirty(disk, block).is_some()) {
+        if !is_clear {
             self.requests[number].phase = AroundPhase::Flush;
             self.requests[number].outstanding += 1;
             self.flush_origin(Purpose::ZeroFlush { request: number }, disk);
             return;
         }
-        self.drop_slots(number, disk);
-        self.drop_staged(number, disk);
         self.end_window(number);
     }
 
@@ -277,8 +292,9 @@ impl<M: Memory> Core<M> {
         self.pump_around(number);
     }
 
-    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what counts. Staged blocks stay until no
-    /// durable page lists what they overtook: a kill must not bring that back.
+    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what
+    /// counts. Staged blocks stay until no durable page lists what they overtook: a kill must not bring that
+    /// back.
     fn drop_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             let covered = self.part(number, block) == self.disk(disk).inside(block);
@@ -288,13 +304,13 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Drops what is staged dirty in the window, at its end. What the write itself staged is clean.
+    /// Drops what is staged in the window, before the write itself stages what it wrote.
     fn drop_staged(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             if self.part(number, block) != self.disk(disk).inside(block) {
                 continue;
             }
-            if let Some((frame, _)) = self.staging.find(disk, block).filter(|s| s.1.dirty) {
+            if let Some((frame, _)) = self.staging.find(disk, block) {
                 self.unstage(frame);
             }
             self.disk_mut(disk).lost.remove(&block.0);

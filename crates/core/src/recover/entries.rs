@@ -164,6 +164,7 @@ impl Recovered {
         let copies = pool.record.redundancy
             && !pool.record.degraded
             && pool.missing.is_empty()
+            && pool.present.iter().flatten().count() >= 2
             && devices.all(|device| Some(device) == first);
         if copies {
             return;

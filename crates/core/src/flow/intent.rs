@@ -78,6 +78,8 @@ pub(crate) struct IntentMap {
     any_wanted: bool,
     /// All regions are being marked.
     filling: bool,
+    /// A device has joined since the last page was sent off.
+    again: bool,
     pub generation: u64,
     writing: u32,
     written_seq: Option<u64>,
@@ -100,6 +102,7 @@ impl IntentMap {
             any_marked: false,
             any_wanted: false,
             filling: false,
+            again: false,
             generation: 1,
             writing: 0,
             written_seq: None,
@@ -130,8 +133,8 @@ impl IntentMap {
 
     /// Writes the marks to all devices again: one joined.
     pub fn write_again(&mut self) {
-        add(&mut self.wanted, &self.marked);
-        self.any_wanted |= self.any_marked;
+        self.again = self.any_marked || self.written_seq.is_some();
+        self.any_wanted |= self.again;
     }
 
     /// Whether no mark is on its way.
@@ -213,6 +216,7 @@ impl<M: Memory> Core<M> {
         let seq = self.sequence.take(devices.len() as u32);
         let map = &mut self.disk_mut(disk).intents;
         map.generation += 1;
+        map.again = false;
         (map.writing, map.written_seq) = (devices.len() as u32, Some(seq));
         let (generation, content) = (map.generation, map.on_page.clone());
         let header = Header {
@@ -272,7 +276,7 @@ impl<M: Memory> Core<M> {
         for (wanted, marked) in map.wanted.iter_mut().zip(map.marked.iter()) {
             *wanted &= !marked;
         }
-        map.any_wanted = map.wanted.iter().any(|b| *b != 0);
+        map.any_wanted = map.again || map.wanted.iter().any(|b| *b != 0);
         map.any_marked = map.marked.iter().any(|b| *b != 0);
         map.filling &= map.any_wanted;
         self.wake_around(disk);

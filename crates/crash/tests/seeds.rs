@@ -1,0 +1,18 @@
+//! Seeds that once showed a violation. What they do changes with the simulator; that none fails does not.
+
+use haversack_crash::{Options, run_seed};
+
+const ONCE_FAILED: &[u64] = &[
+    2, 8, 11, 29, 42, 71, 74, 76, 95, 130, 156, 165, 402, 514, 580, 620, 668, 698, 779, 801, 811, 894, 932, 1030,
+    1323, 1624, 1729, 1779, 1861, 1907, 1972, 2111, 2727, 5190, 5486, 5487, 5682, 6017, 200212, 201365, 202112,
+    202222, 203212, 300239, 300899, 300933, 301463, 302264, 400241, 400468, 401123, 401187, 401729, 402406,
+    500220, 500276, 500725, 501352, 502065, 502164, 503282, 600654, 600722, 600876, 601085, 601160, 601488,
+    601619, 601886, 601909, 601980, 602502, 602728, 603792, 604164, 604674, 604820, 605223, 700080,
+];
+
+#[test]
+fn seeds_that_once_failed_hold() {
+    let violations: Vec<String> =
+        ONCE_FAILED.iter().flat_map(|seed| run_seed(*seed, &Options::default()).violations).collect();
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}

@@ -46,6 +46,16 @@ impl Store {
         self.slot(number).mirror() || self.mirror_of(number).is_some()
     }
 
+    /// Whether the other copy of a bad one is still dirty: then the bad one must not pass for cleaned.
+    fn has_dirty_twin(&self, number: SlotNo) -> bool {
+        let slot = self.slot(number);
+        let mut has = false;
+        self.entries(self.owner_of(number), slot.block(), |_, entry| {
+            has |= entry.status() == Status::Live && entry.dirty() && entry.seq() == slot.seq();
+        });
+        has
+    }
+
     /// May a remnant be left out of its segment's next page?
     fn may_omit(&self, number: SlotNo) -> bool {
         let slot = self.slot(number);
@@ -72,11 +82,16 @@ impl Store {
                 Status::Remnant => {
                     let omit = self.may_omit(number);
                     kept |= !omit;
-                    self.edit(number, |s| s.with_hits(u8::from(omit)));
-                    (!omit).then_some(slot.with_dirty(false))
+                    let dirty = !omit && self.has_dirty_twin(number);
+                    self.edit(number, |s| s.with_hits(u8::from(omit)).with_dirty(dirty));
+                    (!omit).then_some(slot.with_dirty(dirty))
                 }
             };
-            let twin = slot.status() == Status::Live && slot.dirty() && self.has_twin(number);
+            let twin = match slot.status() {
+                Status::Live => slot.dirty() && self.has_twin(number),
+                Status::Remnant => listed.is_some_and(Slot::dirty),
+                Status::Retained | Status::Blank => false,
+            };
             entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], |slot| slot.encode(twin)));
         }
         let (free, ready) = {
@@ -172,7 +187,10 @@ impl Store {
         let shrinks = |number: SlotNo| {
             let slot = self.slot(number);
             match slot.status() {
-                Status::Remnant => slot.hits() == 0 && self.may_omit(number),
+                Status::Remnant => {
+                    let listed_dirty_in_vain = slot.dirty() && !self.has_dirty_twin(number);
+                    slot.hits() == 0 && (listed_dirty_in_vain || self.may_omit(number))
+                }
                 Status::Live => slot.durable_dirty() && !slot.dirty(),
                 Status::Retained | Status::Blank => false,
             }

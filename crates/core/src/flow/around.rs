@@ -159,10 +159,10 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
+        if let Some((frame, false)) = staged {
+            self.unstage(frame);
+        }
         if !dirty {
-            if let Some((frame, _)) = staged {
-                self.unstage(frame);
-            }
             self.store.narrow(disk, block, part);
         }
         cached

@@ -26,7 +26,8 @@ use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
 pub(crate) struct Recovered {
     pub store: Store,
     pub intents: Vec<IntentFound>,
-    /// Segments whose next page must be written: they list what never became durable.
+    /// Segments whose next page must be written: they list what never became durable, or as one of two copies
+    /// what counts alone.
     pub scrub: Vec<u32>,
     /// Damaged segments: both pages must be written anew.
     pub rebuild: Vec<u32>,
@@ -36,6 +37,8 @@ pub(crate) struct Recovered {
     pub damaged: Vec<DiskNo>,
     /// The highest sequence number seen.
     pub last_seq: u64,
+    /// Every commit up to it is known to be durable.
+    pub flushed_seq: u64,
     pub torn_entries: u64,
     pub damaged_segments: u64,
     /// Clean blocks are not to be believed.
@@ -65,6 +68,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         recopy: Vec::new(),
         damaged: Vec::new(),
         last_seq: pool.record.flushed_seq,
+        flushed_seq: pool.record.flushed_seq,
         torn_entries: 0,
         damaged_segments: 0,
         distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
@@ -73,6 +77,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     r.segments_lost(pool, &listed.lost);
     // A number that was durable once is never given out again: it would pass for durable.
     r.last_seq = r.last_seq.max(listed.flushed_seq);
+    r.flushed_seq = listed.flushed_seq;
     let verified = verify(media, pool, &mut r, listed);
     for entry in verified {
         r.adopt(&pool.record.disks, entry.number, entry.slot);
@@ -270,7 +275,7 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
         twins.entry(key(entry)).or_default().push(at);
     }
     let all_here = pool.missing.is_empty() && !pool.record.degraded && r.damaged_segments == 0;
-    let mut torn = Vec::new();
+    let (mut torn, mut relist) = (Vec::new(), Vec::new());
     for (at, entry) in doubtful.iter().enumerate() {
         let twin = twins.get(&key(entry)).and_then(|both| both.iter().copied().find(|other| *other != at));
         let twin = twin.filter(|_| entry.twin).map(|other| (doubtful[other], verdicts[other]));
@@ -283,14 +288,18 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
             (Verdict::Torn, Some((_, verdict))) => verdict == Verdict::Whole,
             (verdict, _) => verdict != Verdict::Torn,
         };
-        if keeps {
-            kept.push(*entry);
-        } else {
+        if !keeps {
             torn.push(entry.number);
+            continue;
+        }
+        kept.push(*entry);
+        if entry.twin && twin.is_none() {
+            // Once the damage is repaired, nothing else tells that it counts alone.
+            relist.push(entry.number);
         }
     }
     r.torn_entries += torn.len() as u64;
-    for segment in torn.into_iter().map(|number| r.store.segment_of(number)) {
+    for segment in torn.into_iter().chain(relist).map(|number| r.store.segment_of(number)) {
         if !r.scrub.contains(&segment) {
             r.scrub.push(segment);
         }

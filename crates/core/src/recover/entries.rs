@@ -187,8 +187,11 @@ impl Recovered {
     fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Slot) {
         let disk = self.store.owner_of(number);
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
-        let mask = slot.mask() & inside(slot.block(), record.phase, record.sectors);
-        let void = slot.seq() < record.since_seq || mask == 0;
+        let inside = inside(slot.block(), record.phase, record.sectors);
+        let mask = slot.mask() & inside;
+        // A poisoned entry without sectors says that its block is lost.
+        let nothing = if slot.poisoned() { inside == 0 } else { mask == 0 };
+        let void = slot.seq() < record.since_seq || nothing;
         if void || mask != slot.mask() {
             let segment = self.store.segment_of(number);
             self.store.segments[segment as usize].stale = true;

@@ -212,8 +212,12 @@ impl World {
         let (Some(no), now) = (self.devices[device].no, self.now) else {
             return Ok(());
         };
+        let left = self.devices.iter().filter(|d| d.no.is_some() && d.no != Some(no)).count();
         match self.core().remove_device(now, no) {
-            Ok(job) => self.start(job, Job::RemoveDevice(device)).map(|_| ()),
+            Ok(job) => {
+                self.thinned |= left == 1;
+                self.start(job, Job::RemoveDevice(device)).map(|_| ())
+            }
             Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => Ok(()),
             Err(error) => violation!("removing device {device} was refused: {error}"),
         }
@@ -240,7 +244,7 @@ impl World {
     pub(crate) fn note_device_fault(&mut self) {
         self.counts.faults += 1;
         let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
-        self.unprotected_fault |= !(self.plan.mirrored() && others);
+        self.unprotected_fault |= self.thinned || !(self.plan.mirrored() && others);
     }
 
     /// A disk may be forgotten once it is detached and clean.

@@ -19,7 +19,10 @@ impl World {
             let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
             let tried = match self.core().attach(now, &config, epoch, false) {
                 Err(ManageError::Damaged(_)) if self.unprotected_fault => {
-                    for at in 0..self.disks[disk].sectors.min(config.sectors) {
+                    // A resize may have been under way: the origin has the larger size.
+                    let d = &self.disks[disk];
+                    let size = d.origin.bytes() / SECTOR_BYTES as u64;
+                    for at in 0..size.min(8 * d.deferred.len() as u64) {
                         if self.disks[disk].may_be_dirty(at, 1) {
                             self.oracle.forgive(disk, at);
                         }

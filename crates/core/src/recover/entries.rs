@@ -262,8 +262,9 @@ enum Verdict {
 /// Reads the data of entries that may not have been durable, and leaves out those whose data is not there.
 ///
 /// A commit that should have two copies and has one never was durable: it is left out as well, or else a
-/// device that fails later would take a version with it that was seen. But a copy that is listed and not
-/// whole may be damage at rest, and is to be written again.
+/// device that fails later would take a version with it that was seen. Unless the other one may have been
+/// listed where nobody can read it. And a copy that is listed and not whole may be damage at rest, and is to
+/// be written again.
 fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed) -> Vec<Entry> {
     let (mut kept, doubtful): (Vec<_>, Vec<_>) =
         listed.entries.into_iter().partition(|entry| entry.slot.seq() <= listed.flushed_seq);
@@ -277,17 +278,22 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
     for (at, entry) in doubtful.iter().enumerate().filter(|(_, entry)| entry.twin) {
         twins.entry(key(entry)).or_default().push(at);
     }
-    let all_here = pool.missing.is_empty() && !pool.record.degraded && r.damaged_segments == 0;
-    let (mut torn, mut relist) = (Vec::new(), Vec::new());
+    let device = |segment| r.store.segments[segment as usize].device;
+    let whole_pool = pool.missing.is_empty() && !pool.record.degraded;
+    let lone = |entry: &Entry| {
+        let own = device(r.store.segment_of(entry.number));
+        entry.twin && whole_pool && r.rebuild.iter().all(|damaged| device(*damaged) == own)
+    };
+    let (mut torn, mut relist, mut recopy) = (Vec::new(), Vec::new(), Vec::new());
     for (at, entry) in doubtful.iter().enumerate() {
         let twin = twins.get(&key(entry)).and_then(|both| both.iter().copied().find(|other| *other != at));
         let twin = twin.filter(|_| entry.twin).map(|other| (doubtful[other], verdicts[other]));
         let keeps = match (verdicts[at], twin) {
             (Verdict::Whole, Some((other, Verdict::Torn))) => {
-                r.recopy.push((entry.number, other.number));
+                recopy.push((entry.number, other.number));
                 true
             }
-            (Verdict::Whole, None) => !(entry.twin && all_here) || planted(Bug::KeepLoneCopy),
+            (Verdict::Whole, None) => !lone(entry) || planted(Bug::KeepLoneCopy),
             (Verdict::Torn, Some((_, verdict))) => verdict == Verdict::Whole,
             (verdict, _) => verdict != Verdict::Torn,
         };
@@ -301,6 +307,7 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
             relist.push(entry.number);
         }
     }
+    r.recopy = recopy;
     r.torn_entries += torn.len() as u64;
     for segment in torn.into_iter().chain(relist).map(|number| r.store.segment_of(number)) {
         if !r.scrub.contains(&segment) {

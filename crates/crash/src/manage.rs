@@ -218,7 +218,8 @@ impl World {
         let left = self.devices.iter().filter(|d| d.no.is_some() && d.no != Some(no)).count();
         match self.core().remove_device(now, no) {
             Ok(job) => {
-                self.thinned |= left == 1;
+                // From now on dirty blocks have one copy, and old damage may be found.
+                self.unprotected_fault |= left == 1 && self.plan.faults.of_devices();
                 self.start(job, Job::RemoveDevice(device)).map(|_| ())
             }
             Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => Ok(()),
@@ -247,7 +248,7 @@ impl World {
     pub(crate) fn note_device_fault(&mut self) {
         self.counts.faults += 1;
         let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
-        self.unprotected_fault |= self.thinned || !(self.plan.mirrored() && others);
+        self.unprotected_fault |= !(self.plan.mirrored() && others);
     }
 
     /// A disk may be forgotten once it is detached and clean.

@@ -201,8 +201,6 @@ pub struct World {
     pub(crate) torn_store: bool,
     /// Dirty data may have been destroyed by an injected fault.
     pub(crate) unprotected_fault: bool,
-    /// A removal was to leave one device: dirty blocks may lack their second copy since.
-    pub(crate) thinned: bool,
     /// The host has on record that all devices were lost.
     pub(crate) contents_void: bool,
     pub(crate) recent: Vec<(usize, u64, u32)>,
@@ -252,7 +250,6 @@ impl World {
             trigger: None,
             torn_store: false,
             unprotected_fault: false,
-            thinned: false,
             contents_void: false,
             recent: Vec::new(),
             idle_wakeups: 0,

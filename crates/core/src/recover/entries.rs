@@ -26,8 +26,8 @@ use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
 pub(crate) struct Recovered {
     pub store: Store,
     pub intents: Vec<IntentFound>,
-    /// Segments whose next page must be written: they list what never became durable, or as one of two copies
-    /// what counts alone.
+    /// Segments whose next page must be written: they list what never became durable, as one of two copies
+    /// what counts alone, or as dirty what another page knows to be clean.
     pub scrub: Vec<u32>,
     /// Damaged segments: both pages must be written anew.
     pub rebuild: Vec<u32>,
@@ -82,6 +82,8 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     for entry in verified {
         r.adopt(&pool.record.disks, entry.number, entry.slot);
     }
+    r.scrub.sort_unstable();
+    r.scrub.dedup();
     r.keep(pool);
     r.store.collect_free_segments();
     Ok(r)
@@ -209,11 +211,17 @@ impl Recovered {
             return;
         };
         let newer = if planted(Bug::OldestWins) { slot.seq() < o.seq() } else { slot.seq() > o.seq() };
-        let cleaner = slot.seq() == o.seq() && !slot.dirty() && o.dirty();
+        let twins = slot.seq() == o.seq();
+        let cleaner = twins && !slot.dirty() && o.dirty();
+        if twins && slot.dirty() != o.dirty() {
+            // The clean copy must not be the only one that knows.
+            let dirty = if slot.dirty() { number } else { other };
+            self.note_scrub(self.store.segment_of(dirty));
+        }
         if newer || cleaner {
             self.store.demote(other);
             self.store.adopt(number, slot);
-        } else if slot.seq() == o.seq() && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none()
+        } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none()
         {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
@@ -309,10 +317,8 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
     }
     r.recopy = recopy;
     r.torn_entries += torn.len() as u64;
-    for segment in torn.into_iter().chain(relist).map(|number| r.store.segment_of(number)) {
-        if !r.scrub.contains(&segment) {
-            r.scrub.push(segment);
-        }
+    for number in torn.into_iter().chain(relist) {
+        r.note_scrub(r.store.segment_of(number));
     }
     kept
 }

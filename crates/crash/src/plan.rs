@@ -184,7 +184,7 @@ impl Plan {
             device_latency: 100,
             origin_latency: 500,
             faults: Faults {
-                loss: devices > 1 && rng.one_in(3),
+                loss: devices > 1 && rng.one_in(2),
                 page_rot: rng.one_in(4),
                 ..Faults::default()
             },

@@ -170,7 +170,7 @@ impl World {
         if self.rng.one_in(4) {
             self.clean_all()?;
         }
-        if self.plan.faults.loss && self.rng.one_in(2) {
+        if self.plan.faults.loss && !self.devices[0].store.gone {
             self.note_device_fault();
             self.devices[0].store.gone = true;
             self.crash_and_recover(CrashKind::Power)?;

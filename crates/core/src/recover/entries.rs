@@ -221,8 +221,7 @@ impl Recovered {
         if newer || cleaner {
             self.store.demote(other);
             self.store.adopt(number, slot);
-        } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none()
-        {
+        } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
         } else {

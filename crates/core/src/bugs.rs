@@ -61,12 +61,15 @@ pub const ALL: &[Bug] = &[
     Bug::SkipOriginFlush,
     Bug::ReuseSlotTooEarly,
     Bug::ForgetMirror,
+    Bug::AcceptOldPage,
     Bug::IgnoreChecksum,
     Bug::DropSectorMask,
     Bug::StaleAfterAround,
     Bug::SkipIntent,
     Bug::CleanAfterRelease,
+    Bug::CleanUnflushed,
     Bug::CleanWithoutOriginFlush,
+    Bug::OmitNewestFirst,
     Bug::OldestWins,
     Bug::DiscardKeepsDirty,
     Bug::TwoUnflushedPages,
@@ -75,12 +78,9 @@ pub const ALL: &[Bug] = &[
     Bug::ClearIntentEarly,
     Bug::IgnoreStaging,
     Bug::TrustTornCommit,
-    Bug::KeepOldEpoch,
     Bug::KeepLoneCopy,
+    Bug::KeepOldEpoch,
 ];
-
-/// Mistakes that the simulator does not catch reliably yet: it is too weak for them.
-pub const UNCAUGHT: &[Bug] = &[Bug::AcceptOldPage, Bug::CleanUnflushed, Bug::OmitNewestFirst];
 
 #[cfg(feature = "bug-zoo")]
 mod switch {

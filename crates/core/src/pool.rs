@@ -112,7 +112,7 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     let record = PoolRecord {
         generation: 1,
         redundancy: config.redundancy,
-        degraded: false,
+        degraded: config.redundancy && devices < 2,
         devices: (0..devices)
             .map(|d| {
                 let (id, segments) = (config.device_ids[d], segments[d]);

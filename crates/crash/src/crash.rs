@@ -1,10 +1,14 @@
 //! Crashes and what follows: what lands, opening the pool again (with more crashes in it), attaching.
 
-use haversack_core::{Core, OpenOptions, PoolError};
+use std::ops::Range;
 
-use crate::device::Payload;
+use haversack_core::{Core, OpenOptions, PoolError, pool};
+use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK};
+
+use crate::device::{Payload, Store};
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
+use crate::rng::Rng;
 use crate::run::tell;
 use crate::world::{CrashKind, Flow, Life, Stop, What, World, violation};
 
@@ -148,7 +152,7 @@ impl World {
     /// While the host is down, the device at risk may rot or disappear.
     fn damage(&mut self) {
         let faults = self.plan.faults;
-        if faults.rot && self.rng.one_in(3) {
+        if (faults.rot || faults.page_rot) && self.rng.one_in(3) {
             self.rot();
         }
         if faults.loss && self.rng.one_in(12) && !self.devices[0].store.gone {
@@ -165,12 +169,20 @@ impl World {
         }
     }
 
-    /// Some sectors of the device at risk go bad.
+    /// Some sectors of the device at risk go bad: anywhere, or in the newest page of some segment.
     pub(crate) fn rot(&mut self) {
         self.note_marks();
         self.note_device_fault();
-        for _ in 0..self.rng.skewed(64) {
-            self.devices[0].store.rot(&mut self.rng);
+        let store = &mut self.devices[0].store;
+        let targeted = self.plan.faults.page_rot || self.rng.one_in(3);
+        let page = newest_page(store, &mut self.rng).filter(|_| targeted);
+        let (within, most) = match page {
+            Some(page) => (page, 3),
+            None if self.plan.faults.rot => (0..store.bytes() / SECTOR_BYTES as u64, 64),
+            None => return,
+        };
+        for _ in 0..self.rng.skewed(most) {
+            store.rot(within.clone(), &mut self.rng);
         }
     }
 
@@ -265,4 +277,22 @@ impl World {
             return self.pump();
         }
     }
+}
+
+/// The sectors of the newest metadata page of a segment that has been in use.
+fn newest_page(store: &Store, rng: &mut Rng) -> Option<Range<u64>> {
+    let start = |segment| pool::device_bytes(segment) / SECTOR_BYTES as u64;
+    let segments = (store.bytes() / SECTOR_BYTES as u64 - start(0)) / (start(1) - start(0));
+    let generation = |page| {
+        let mut header = [0; SECTOR_BYTES];
+        store.read(page, &mut header);
+        u64::from_le_bytes(header[..8].try_into().expect("eight bytes")) & ((1 << 48) - 1)
+    };
+    let used = (0..segments as u32).filter_map(|segment| {
+        let pages = [start(segment), start(segment) + SECTORS_PER_BLOCK];
+        let newest = pages.into_iter().max_by_key(|page| generation(*page))?;
+        (generation(newest) > 1).then_some(newest..newest + SECTORS_PER_BLOCK)
+    });
+    let used: Vec<_> = used.collect();
+    (!used.is_empty()).then(|| used[rng.below(used.len() as u64) as usize].clone())
 }

@@ -7,6 +7,7 @@
 //!   it could not be told from a torn write.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
@@ -326,10 +327,10 @@ impl Store {
         self.unmarked.retain(|write| write.0 > stamp);
     }
 
-    /// Damages a durable sector that no crash has made doubtful and that is noted as flushed; tells which.
-    pub fn rot(&mut self, rng: &mut Rng) -> Option<u64> {
+    /// Damages a durable sector of a range that no crash has made doubtful and that is noted as flushed.
+    pub fn rot(&mut self, within: Range<u64>, rng: &mut Rng) -> Option<u64> {
         for _ in 0..32 {
-            let sector = rng.below(self.sectors);
+            let sector = within.start + rng.below(within.end - within.start);
             let page = sector / SECTORS_PER_BLOCK;
             let unflushed =
                 |write: &Logged| (write.sector..write.sector + write.payload.sectors()).contains(&sector);

@@ -4,6 +4,7 @@ use haversack_core::{Event, JobError, JobId};
 use haversack_model::{DeviceNo, SECTOR_BYTES, WriteMode};
 
 use crate::pattern;
+use crate::run::tell;
 use crate::world::{Flow, Life, Stop, What, World, violation};
 
 /// A management job in flight.
@@ -52,6 +53,7 @@ impl World {
         if let Some(disk) = job.disk() {
             self.disks[disk].busy = true;
         }
+        tell(|| format!("{:>10} {id:?} is {job:?}", self.now));
         self.jobs.push((id, job));
         self.pump()?;
         Ok(id)

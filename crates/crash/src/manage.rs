@@ -19,7 +19,10 @@ impl World {
             let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
             let tried = match self.core().attach(now, &config, epoch, false) {
                 Err(ManageError::Damaged(_)) if self.unprotected_fault => {
-                    for at in 0..self.disks[disk].sectors.min(config.sectors) {
+                    // A resize may have been under way: the origin has the larger size.
+                    let d = &self.disks[disk];
+                    let size = d.origin.bytes() / SECTOR_BYTES as u64;
+                    for at in 0..size.min(8 * d.deferred.len() as u64) {
                         if self.disks[disk].may_be_dirty(at, 1) {
                             self.oracle.forgive(disk, at);
                         }
@@ -212,8 +215,13 @@ impl World {
         let (Some(no), now) = (self.devices[device].no, self.now) else {
             return Ok(());
         };
+        let left = self.devices.iter().filter(|d| d.no.is_some() && d.no != Some(no)).count();
         match self.core().remove_device(now, no) {
-            Ok(job) => self.start(job, Job::RemoveDevice(device)).map(|_| ()),
+            Ok(job) => {
+                // From now on dirty blocks have one copy, and old damage may be found.
+                self.unprotected_fault |= left == 1 && self.plan.faults.of_devices();
+                self.start(job, Job::RemoveDevice(device)).map(|_| ())
+            }
             Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => Ok(()),
             Err(error) => violation!("removing device {device} was refused: {error}"),
         }

@@ -20,6 +20,8 @@ pub const MODES: [WriteMode; 6] = [
 pub struct Faults {
     /// Damage at rest on cache devices.
     pub rot: bool,
+    /// Damage at rest in segments' metadata.
+    pub page_rot: bool,
     /// A cache device disappears.
     pub loss: bool,
     /// Single reads of cache devices fail.
@@ -31,7 +33,7 @@ pub struct Faults {
 impl Faults {
     /// Whether cache devices are at risk.
     pub fn of_devices(&self) -> bool {
-        self.rot || self.loss || self.read_errors
+        self.rot || self.page_rot || self.loss || self.read_errors
     }
 }
 
@@ -144,6 +146,7 @@ impl Plan {
                 0 => faults.rot = true,
                 1 => faults.loss = devices > 1,
                 2 => faults.read_errors = true,
+                3 => faults.page_rot = true,
                 _ => {}
             }
             faults.outages = rng.one_in(2);
@@ -165,7 +168,7 @@ impl Plan {
         }
     }
 
-    /// A plan for a script: a tiny pool, quiet background, no faults.
+    /// A plan for a script: a tiny pool, quiet background, few faults.
     pub fn script(rng: &mut Rng) -> Plan {
         let devices = rng.pick(&[1, 2]);
         let disks = 2;
@@ -181,7 +184,11 @@ impl Plan {
             tear_unit: rng.pick(&[1, 8]),
             device_latency: 100,
             origin_latency: 500,
-            faults: Faults::default(),
+            faults: Faults {
+                loss: devices > 1 && rng.one_in(2),
+                page_rot: rng.one_in(4),
+                ..Faults::default()
+            },
             manage_permille: 0,
         };
         for disk in &mut plan.disks {

@@ -70,6 +70,8 @@ pub const SCRIPTS: &[&str] = &[
     "w0+16 w0+16 w8+16 r0+24 w4+8 flush r0+24 w0+24 . r0+24 .",
     "wb ; w0+256 . flush . idle6000000 wa ; w64+64 . idle2000000 flush . r0+256 .",
     "wt ; w0+64 . wa ; w0+32 . wt ; flush . r0+64 .",
+    "wb ; r0+512 . flush . w0+64 . clean ; flush . r0+64 .",
+    "wb ; w0+2048 . flush . w0+1024 . flush . d0+1024 . flush . r0+64 .",
     "wb ; w5+3 . flush . r0+16 . w9+2 . flush . clean ; r0+16 . flush .",
 ];
 
@@ -98,6 +100,16 @@ fn parse(word: &str) -> Option<Step> {
             _ => return None,
         },
     })
+}
+
+impl Step {
+    /// Sectors that a disk needs for the step.
+    fn end(&self) -> u64 {
+        match *self {
+            Write(at, n) | Fua(at, n) | Read(at, n) | Discard(at, n) | Zero(at, n) => at + u64::from(n),
+            _ => 0,
+        }
+    }
 }
 
 impl World {
@@ -155,6 +167,16 @@ impl World {
         self.crash_and_recover(kind)?;
         self.bring_back()?;
         self.verify(Extent::Touched)?;
+        if self.rng.one_in(4) {
+            self.clean_all()?;
+        }
+        if self.plan.faults.loss && !self.devices[0].store.gone {
+            self.note_device_fault();
+            self.devices[0].store.gone = true;
+            self.crash_and_recover(CrashKind::Power)?;
+            self.bring_back()?;
+            self.verify(Extent::Touched)?;
+        }
         for disk in 0..self.disks.len() {
             let at = self.rng.below(200);
             self.push(disk, Op::Write { fua: false }, at, 9)?;
@@ -190,6 +212,8 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
     let steps: Option<Vec<Step>> = SCRIPTS[number].split_whitespace().map(parse).collect();
     let steps = steps.expect("the scripts are well formed");
     let mut plan = Plan::script(rng);
+    let needed = steps.iter().map(Step::end).max().unwrap_or(0);
+    plan.disks[0].sectors = needed.max(plan.disks[0].sectors);
     plan.disks[0].mode = if plan.disks[0].persistence == haversack_core::Persistence::None {
         rng.pick(&MODES.map(|m| if m.defers_origin() { MODES[3] } else { m }))
     } else {

@@ -76,6 +76,18 @@ impl World {
         self.drain()
     }
 
+    /// Has the dirty blocks of every disk written back; the origins must have what reads show.
+    pub fn clean_all(&mut self) -> Flow {
+        for disk in 0..self.disks.len() {
+            if self.disks[disk].life == Life::Attached
+                && let Some(job) = self.clean(disk)?
+            {
+                self.finish(job)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All faults of origins are over.
     pub fn heal(&mut self) {
         for disk in &mut self.disks {

@@ -56,6 +56,9 @@ impl World {
             _ => Extent::Sample,
         };
         self.verify(extent)?;
+        if self.rng.one_in(8) {
+            self.clean_all()?;
+        }
         self.trigger = None;
         Ok(())
     }
@@ -166,7 +169,7 @@ impl World {
                 self.counts.faults += 1;
             }
             2 => self.disks[disk].slow_until = now + 20_000,
-            3 if faults.rot => self.rot(),
+            3 if faults.rot || faults.page_rot => self.rot(),
             4 if faults.loss && self.rng.one_in(3) => self.lose_device()?,
             _ => {}
         }

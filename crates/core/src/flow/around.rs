@@ -159,10 +159,10 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
+        if let Some((frame, false)) = staged {
+            self.unstage(frame);
+        }
         if !dirty {
-            if let Some((frame, _)) = staged {
-                self.unstage(frame);
-            }
             self.store.narrow(disk, block, part);
         }
         cached
@@ -252,13 +252,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// The origin has the window, or failed it.
-    fn end_of_origin(
-        &mut self,
-        number: u32,
-        disk: DiskNo,
-        result: Result<(), IoFailure>,
-        is_clear: bool,
-    ) {
+    fn end_of_origin(&mut self, number: u32, disk: DiskNo, result: Result<(), IoFailure>, is_clear: bool) {
         self.requests[number].outstanding -= 1;
         if result.is_err() {
             self.fail(number, RequestError::Origin);

@@ -205,6 +205,11 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::LastDevice(device));
         }
         self.store.drain_device(device);
+        if self.redundancy && self.store.usable_devices().nth(1).is_none() {
+            (self.degraded, self.rebuilt_seq) = (true, None);
+            self.change_record();
+            self.record.device_changed();
+        }
         let job = self.new_job();
         self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
         self.touch_all();

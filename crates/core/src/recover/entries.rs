@@ -26,7 +26,8 @@ use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
 pub(crate) struct Recovered {
     pub store: Store,
     pub intents: Vec<IntentFound>,
-    /// Segments whose next page must be written: they list what never became durable.
+    /// Segments whose next page must be written: they list what never became durable, as one of two copies
+    /// what counts alone, or as dirty what another page knows to be clean.
     pub scrub: Vec<u32>,
     /// Damaged segments: both pages must be written anew.
     pub rebuild: Vec<u32>,
@@ -36,6 +37,8 @@ pub(crate) struct Recovered {
     pub damaged: Vec<DiskNo>,
     /// The highest sequence number seen.
     pub last_seq: u64,
+    /// Every commit up to it is known to be durable.
+    pub flushed_seq: u64,
     pub torn_entries: u64,
     pub damaged_segments: u64,
     /// Clean blocks are not to be believed.
@@ -65,6 +68,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         recopy: Vec::new(),
         damaged: Vec::new(),
         last_seq: pool.record.flushed_seq,
+        flushed_seq: pool.record.flushed_seq,
         torn_entries: 0,
         damaged_segments: 0,
         distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
@@ -73,10 +77,13 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     r.segments_lost(pool, &listed.lost);
     // A number that was durable once is never given out again: it would pass for durable.
     r.last_seq = r.last_seq.max(listed.flushed_seq);
+    r.flushed_seq = listed.flushed_seq;
     let verified = verify(media, pool, &mut r, listed);
     for entry in verified {
         r.adopt(&pool.record.disks, entry.number, entry.slot);
     }
+    r.scrub.sort_unstable();
+    r.scrub.dedup();
     r.keep(pool);
     r.store.collect_free_segments();
     Ok(r)
@@ -186,7 +193,8 @@ impl Recovered {
         let inside = inside(slot.block(), record.phase, record.sectors);
         let mask = slot.mask() & inside;
         // A lost block has no valid sectors.
-        let void = slot.seq() < record.since_seq || inside == 0 || mask == 0 && !slot.poisoned();
+        let nothing = if slot.poisoned() { inside == 0 } else { mask == 0 };
+        let void = slot.seq() < record.since_seq || nothing;
         if void || mask != slot.mask() {
             let segment = self.store.segment_of(number);
             self.store.segments[segment as usize].stale = true;
@@ -204,12 +212,17 @@ impl Recovered {
             return;
         };
         let newer = if planted(Bug::OldestWins) { slot.seq() < o.seq() } else { slot.seq() > o.seq() };
-        let cleaner = slot.seq() == o.seq() && !slot.dirty() && o.dirty();
+        let twins = slot.seq() == o.seq();
+        let cleaner = twins && !slot.dirty() && o.dirty();
+        if twins && slot.dirty() != o.dirty() {
+            // The clean copy must not be the only one that knows.
+            let dirty = if slot.dirty() { number } else { other };
+            self.note_scrub(self.store.segment_of(dirty));
+        }
         if newer || cleaner {
             self.store.demote(other);
             self.store.adopt(number, slot);
-        } else if slot.seq() == o.seq() && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none()
-        {
+        } else if twins && slot.dirty() && o.dirty() && self.store.mirror_of(other).is_none() {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
         } else {
@@ -257,8 +270,9 @@ enum Verdict {
 /// Reads the data of entries that may not have been durable, and leaves out those whose data is not there.
 ///
 /// A commit that should have two copies and has one never was durable: it is left out as well, or else a
-/// device that fails later would take a version with it that was seen. But a copy that is listed and not
-/// whole may be damage at rest, and is to be written again.
+/// device that fails later would take a version with it that was seen. Unless the other one may have been
+/// listed where nobody can read it. And a copy that is listed and not whole may be damage at rest, and is to
+/// be written again.
 fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed) -> Vec<Entry> {
     let (mut kept, doubtful): (Vec<_>, Vec<_>) =
         listed.entries.into_iter().partition(|entry| entry.slot.seq() <= listed.flushed_seq);
@@ -272,31 +286,39 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
     for (at, entry) in doubtful.iter().enumerate().filter(|(_, entry)| entry.twin) {
         twins.entry(key(entry)).or_default().push(at);
     }
-    let all_here = pool.missing.is_empty() && !pool.record.degraded && r.damaged_segments == 0;
-    let mut torn = Vec::new();
+    let device = |segment| r.store.segments[segment as usize].device;
+    let whole_pool = pool.missing.is_empty() && !pool.record.degraded;
+    let lone = |entry: &Entry| {
+        let own = device(r.store.segment_of(entry.number));
+        entry.twin && whole_pool && r.rebuild.iter().all(|damaged| device(*damaged) == own)
+    };
+    let (mut torn, mut relist, mut recopy) = (Vec::new(), Vec::new(), Vec::new());
     for (at, entry) in doubtful.iter().enumerate() {
         let twin = twins.get(&key(entry)).and_then(|both| both.iter().copied().find(|other| *other != at));
         let twin = twin.filter(|_| entry.twin).map(|other| (doubtful[other], verdicts[other]));
         let keeps = match (verdicts[at], twin) {
             (Verdict::Whole, Some((other, Verdict::Torn))) => {
-                r.recopy.push((entry.number, other.number));
+                recopy.push((entry.number, other.number));
                 true
             }
-            (Verdict::Whole, None) => !(entry.twin && all_here) || planted(Bug::KeepLoneCopy),
+            (Verdict::Whole, None) => !lone(entry) || planted(Bug::KeepLoneCopy),
             (Verdict::Torn, Some((_, verdict))) => verdict == Verdict::Whole,
             (verdict, _) => verdict != Verdict::Torn,
         };
-        if keeps {
-            kept.push(*entry);
-        } else {
+        if !keeps {
             torn.push(entry.number);
+            continue;
+        }
+        kept.push(*entry);
+        if entry.twin && twin.is_none() {
+            // Once the damage is repaired, nothing else tells that it counts alone.
+            relist.push(entry.number);
         }
     }
+    r.recopy = recopy;
     r.torn_entries += torn.len() as u64;
-    for segment in torn.into_iter().map(|number| r.store.segment_of(number)) {
-        if !r.scrub.contains(&segment) {
-            r.scrub.push(segment);
-        }
+    for number in torn.into_iter().chain(relist) {
+        r.note_scrub(r.store.segment_of(number));
     }
     kept
 }

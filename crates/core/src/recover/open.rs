@@ -113,8 +113,12 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
     write_second_copies(media, pool, r)?;
     // What was read may be in volatile caches yet: after this it is as durable as it was believed to be.
     flush_all(media, pool)?;
-    let flushed_seq = r.store.flushed_seq.max(pool.record.flushed_seq);
-    for segment in std::mem::take(&mut r.scrub) {
+    let flushed_seq = pool.record.flushed_seq;
+    let mut scrub = std::mem::take(&mut r.scrub);
+    scrub.sort_unstable();
+    // Written twice without a flush in between, both pages of a pair could be torn.
+    scrub.dedup();
+    for segment in scrub {
         write_page(media, pool, r, segment, flushed_seq)?;
     }
     flush_all(media, pool)?;
@@ -238,6 +242,8 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     record.openings += 1;
     record.clean_stop = false;
     record.distrust_clean = r.distrust_clean;
+    // The pages that say so may be replaced next.
+    record.flushed_seq = r.flushed_seq;
     for missing in &pool.missing {
         if let Some(device) = record.devices[missing.0 as usize].as_mut() {
             device.state = DeviceState::Retired;

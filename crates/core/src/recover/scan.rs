@@ -261,7 +261,9 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
     let Found::Intact(header) = found[newest] else { unreachable!("the newest page is intact") };
     if may_be_newer(&found[1 - newest], header.generation) && !planted(Bug::AcceptOldPage) {
         let generation = known_generation(&found);
-        return SegmentFound::Damaged { generation, owner: Some(header.owner) };
+        // A segment changes hands only after a page that lists nothing.
+        let listed = page::content(&pages[newest]).iter().any(|byte| *byte != 0);
+        return SegmentFound::Damaged { generation, owner: listed.then_some(header.owner) };
     }
     let paired = matches!(found[1 - newest], Found::Intact(_));
     SegmentFound::Good { header, content: page::content(&pages[newest]), paired }

@@ -282,8 +282,7 @@ impl Store {
     fn relist(&mut self, number: u32, was_free: u8) {
         let segment = &self.segments[number as usize];
         let draining = self.devices[segment.device as usize].as_ref().is_none_or(|d| d.draining || !d.alive);
-        let ready =
-            segment.page_ready(self.flushed_seq) || planted(Bug::TwoUnflushedPages) && !segment.page_writing;
+        let ready = segment.page_ready(self.flushed_seq);
         let eligible = segment.state == SegmentState::Owned && ready && !draining;
         let disk = &mut self.disks[segment.owner as usize];
         disk.free_lists.place(&mut self.segments, number, was_free, eligible);

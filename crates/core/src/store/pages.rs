@@ -123,7 +123,7 @@ impl Store {
         let seq = s.page_seq;
         let behind = self.written_pages.iter().rev().take_while(|page| page.0 > seq).count();
         self.written_pages.insert(self.written_pages.len() - behind, (seq, segment));
-        if planted(Bug::TwoUnflushedPages) {
+        if planted(Bug::TwoUnflushedPages) && self.segments[segment as usize].owner != NO_OWNER {
             let free = self.segments[segment as usize].free;
             self.relist(segment, free);
         }

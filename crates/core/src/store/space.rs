@@ -232,7 +232,8 @@ impl Store {
 
     /// Whether the disk owns a segment on a usable device that is not `other_than`.
     pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        self.best_segment(disk, other_than).is_some() || self.owned_elsewhere(disk, other_than).next().is_some()
+        self.best_segment(disk, other_than).is_some()
+            || self.owned_elsewhere(disk, other_than).next().is_some()
     }
 
     /// Whether a flush gives the disk room on a device that is not `other_than`.

@@ -152,3 +152,31 @@ fn the_recorded_epoch_keeps_the_cache_warm_and_a_higher_one_voids_it() {
         assert_eq!(rig.stats(disk).read_misses, misses, "epoch {epoch}");
     }
 }
+
+#[test]
+fn a_device_is_removed_without_loss() {
+    for redundancy in [false, true] {
+        let mut rig = Rig::new(&[4, 4, 4], redundancy, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        rig.write(disk, 0, 800, 1);
+        rig.flush(disk);
+        for device in [DeviceNo(0), DeviceNo(1)] {
+            let now = rig.now;
+            let job = rig.core().remove_device(now, device).expect("others are left");
+            assert_eq!(rig.core().remove_device(now, DeviceNo(2)).err(), Some(ManageError::Busy));
+            rig.finish(job);
+            assert_eq!(rig.core().remove_device(now, device).err(), Some(ManageError::NoSuchDevice(device)));
+            let place = rig.places[&device];
+            rig.shelf.0[place].bytes.fill(0xdd);
+            assert_eq!(rig.read(disk, 0, 800), [1; 800]);
+        }
+        let origins = std::mem::take(&mut rig.origins);
+        let mut shelf = rig.shutdown();
+        let left = shelf.take(2);
+        let mut rig = Rig::open(Shelf(vec![left]), memory(), CoreConfig::default());
+        rig.origins = origins;
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        assert_eq!(rig.read(disk, 0, 800), [1; 800]);
+    }
+}
+

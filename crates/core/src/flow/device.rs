@@ -241,18 +241,12 @@ impl<M: Memory> Core<M> {
         empty
     }
 
-    /// Writes the pages that list what the emptied device had newer. True when none does.
+    /// Writes the pages that list what the emptied device had newer, and those that keep it listed. True when
+    /// no page does.
     pub(crate) fn purge_pages(&mut self, device: DeviceNo) -> bool {
         let left = self.store.overtaken_elsewhere(device);
         for segment in &left {
-            let s = &self.store.segments[*segment as usize];
-            if !s.page_ready(self.store.flushed_seq) {
-                self.want_flush(s.page_seq);
-            } else if s.retained == 0 && self.store.can_shrink(*segment) {
-                self.rewrite_page(*segment);
-            } else {
-                self.want_flush(self.sequence.completed());
-            }
+            self.shrink_page(*segment);
         }
         left.is_empty()
     }

@@ -105,7 +105,8 @@ impl<P: Payloads> Memory for HeapMemory<P> {
     }
 
     fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
-        let into = &mut self.bytes.as_chunks_mut::<BLOCK_BYTES>().0[frame.0 as usize][frame_at..frame_at + len];
+        let into =
+            &mut self.bytes.as_chunks_mut::<BLOCK_BYTES>().0[frame.0 as usize][frame_at..frame_at + len];
         self.payloads.take(tag, payload_at, into);
     }
 

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use haversack_core::{CoreConfig, DiskConfig, Event, ManageError, Rejected, RequestError};
+use haversack_core::{
+    Core, CoreConfig, DiskConfig, Event, ManageError, OpenOptions, PoolError, Rejected, RequestError,
+};
 use haversack_model::{DeviceNo, WriteMode};
 
 const SECTORS: u64 = 4096;
@@ -180,3 +182,62 @@ fn a_device_is_removed_without_loss() {
     }
 }
 
+#[test]
+fn a_pool_is_degraded_until_every_dirty_block_has_its_second_copy() {
+    for fails in [false, true] {
+        let devices: &[u32] = if fails { &[4, 4] } else { &[4] };
+        let mut rig = Rig::new(devices, true, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        rig.write(disk, 0, 808, 1);
+        rig.flush(disk);
+        if fails {
+            rig.core().fail_device(0, DeviceNo(1));
+        }
+        rig.write(disk, 4, 8, 2);
+        rig.write(disk, 2000, 3, 2);
+        let (_, job) = rig.start_adding(4);
+        rig.run_without(is_device_read);
+        assert!(rig.jobs.contains_key(&job), "the device is in use");
+        assert!(rig.running().pool_stats().degraded, "blocks wait for their second copies");
+        rig.run();
+        assert!(!rig.running().pool_stats().degraded);
+        assert_eq!((rig.usage(disk).dirty_blocks, rig.usage(disk).mirrored_blocks), (102, 102));
+        rig.core().fail_device(0, DeviceNo(0));
+        assert_eq!(rig.read(disk, 0, 16), [[1; 4], [2; 4], [2; 4], [1; 4]].concat());
+    }
+}
+
+#[test]
+fn a_device_that_only_just_joined_does_not_stand_in_for_the_first() {
+    let mut rig = Rig::new(&[4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let (_, job) = rig.start_adding(4);
+    rig.run_without(is_device_read);
+    assert!(rig.jobs.contains_key(&job), "the device is in use");
+    let mut shelf = rig.power_cut();
+    shelf.take(0);
+    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the first device has the only copies").error;
+    assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+#[test]
+fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
+    let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    rig.core().remove_device(0, DeviceNo(1)).expect("another is left");
+    rig.run_without(is_device_read);
+    let write = rig.start_write(disk, 1600, 800, 2);
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_device_read);
+    assert!(rig.is_answered(write) && rig.is_answered(flush));
+    let mut shelf = rig.power_cut();
+    shelf.take(0);
+    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the other device has the only copies").error;
+    assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}

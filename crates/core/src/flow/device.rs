@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo, Micros};
 
-use crate::action::{Event, JobError, JobId};
+use crate::action::{Event, JobId};
 use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
@@ -102,15 +102,14 @@ impl<M: Memory> Core<M> {
             self.distrust_clean = true;
         }
         self.retire(device);
-        self.change_record();
+        let version = self.change_record();
         self.record.device_changed();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
         }
-        if let Some(job) = self.pool_job.take_if(|j| j.is_removal_of(device)) {
-            let result = if lost.is_empty() { Ok(()) } else { Err(JobError::DataLost) };
-            self.event(Event::JobDone { job: job.id, result });
+        if let Some(removal) = self.pool_job.as_mut().filter(|j| j.empties() == Some(device)) {
+            removal.kind = PoolJobKind::Gone { version, lost: !lost.is_empty() };
         }
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {
@@ -147,9 +146,10 @@ impl<M: Memory> Core<M> {
     /// Takes a formatted device into the pool. Dirty blocks without a second copy get one.
     ///
     /// # Errors
-    /// The number is taken, or another job of the pool is running.
+    /// The number is taken, another job of the pool is running, or the pool is stopping.
     pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
         self.now = now;
+        self.running()?;
         if self.pool_job.is_some() {
             return Err(ManageError::Busy);
         }
@@ -157,6 +157,7 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::NoSuchDevice(device.number));
         }
         let alone = self.alive_devices().next().is_none();
+        self.expect_single_copies(self.alive_devices().count());
         let at = device.number.0 as usize;
         if self.devices.len() <= at {
             self.devices.resize_with(at + 1, || None);
@@ -184,9 +185,10 @@ impl<M: Memory> Core<M> {
     /// Empties a device and takes it out of the pool.
     ///
     /// # Errors
-    /// No such device, the only device, or another job of the pool is running.
+    /// No such device, the only device, another job of the pool is running, or the pool is stopping.
     pub fn remove_device(&mut self, now: Micros, device: DeviceNo) -> Result<JobId, ManageError> {
         self.now = now;
+        self.running()?;
         if self.pool_job.is_some() {
             return Err(ManageError::Busy);
         }
@@ -197,11 +199,22 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::LastDevice(device));
         }
         self.store.drain_device(device);
+        self.expect_single_copies(self.store.usable_devices().count());
         let job = self.new_job();
         self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
         self.touch_all();
         self.settle();
         Ok(job)
+    }
+
+    /// With so many devices to write to, dirty blocks may have no second copy: no flush is complete before the
+    /// record says so.
+    fn expect_single_copies(&mut self, usable: usize) {
+        if self.redundancy && usable < 2 && !self.degraded {
+            (self.degraded, self.rebuilt_seq) = (true, None);
+            self.change_record();
+            self.record.device_changed();
+        }
     }
 
     /// Moves what is left on a device that is being emptied. True when nothing is.

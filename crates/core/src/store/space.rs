@@ -232,7 +232,8 @@ impl Store {
 
     /// Whether the disk owns a segment on a usable device that is not `other_than`.
     pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        self.best_segment(disk, other_than).is_some() || self.owned_elsewhere(disk, other_than).next().is_some()
+        self.best_segment(disk, other_than).is_some()
+            || self.owned_elsewhere(disk, other_than).next().is_some()
     }
 
     /// Whether a flush gives the disk room on a device that is not `other_than`.
@@ -263,8 +264,17 @@ impl Store {
 
     /// Nothing new goes to the device from now on.
     pub fn drain_device(&mut self, device: DeviceNo) {
+        self.set_draining(device, true);
+    }
+
+    /// The device is to be emptied no more.
+    pub fn use_device(&mut self, device: DeviceNo) {
+        self.set_draining(device, false);
+    }
+
+    fn set_draining(&mut self, device: DeviceNo, draining: bool) {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
-        space.draining = true;
+        space.draining = draining;
         for number in space.first_segment..space.first_segment + space.segments {
             let s = &self.segments[number as usize];
             if s.owner != NO_OWNER {

@@ -150,7 +150,8 @@ impl<M: Memory> Core<M> {
     }
 
     /// Takes a block out of the cache before the origin overtakes it. Dirty content stays for now: zeroes
-    /// or a write over lost data drop it when the origin has them. Tells whether the block was cached.
+    /// or a write over lost data drop it when the origin has them. What is staged clean over it goes at once.
+    /// Tells whether the block was cached.
     fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
         let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
         let slot = self.store.lookup(disk, block).map(|s| s.1);
@@ -158,11 +159,11 @@ impl<M: Memory> Core<M> {
         if planted(Bug::StaleAfterAround) {
             return false;
         }
+        if let Some((frame, false)) = staged {
+            self.unstage(frame);
+        }
         let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
         if !dirty {
-            if let Some((frame, _)) = staged {
-                self.unstage(frame);
-            }
             self.store.narrow(disk, block, part);
         }
         cached
@@ -277,8 +278,8 @@ impl<M: Memory> Core<M> {
         self.pump_around(number);
     }
 
-    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what counts. Staged blocks stay until no
-    /// durable page lists what they overtook: a kill must not bring that back.
+    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what
+    /// counts. Staged blocks stay until no durable page lists what they overtook: a kill must not bring that back.
     fn drop_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             let covered = self.part(number, block) == self.disk(disk).inside(block);

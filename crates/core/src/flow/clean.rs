@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! - A block is written to the origin only when the version written is durable in the cache: else a power
-//!   loss could leave an older clean version in the cache of what the origin has newer.
+//!   loss could leave an older clean version in the cache of what the origin has newer. A disk that has nothing
+//!   on flash and gets no space there, be it that no device is left, has its staged blocks cleaned.
 //! - A block counts as clean only after the origin was flushed, and only if it was not written meanwhile.
 //! - The rate limit holds unless somebody waits.
 
@@ -37,7 +38,7 @@ struct Cleaning {
     mask: u8,
     frame: FrameNo,
     good: bool,
-    /// Comes from this staging frame: no cache device is left.
+    /// Comes from a staging frame: the disk has no space on a cache device.
     staged: bool,
 }
 
@@ -141,7 +142,7 @@ impl<M: Memory> Core<M> {
         if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
-        if self.alive_devices().next().is_none() {
+        if !self.has_space(disk) {
             self.pick_staged(disk);
         } else {
             self.forget_clean_asks(disk);
@@ -280,7 +281,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Without a cache device, staged blocks are all there is.
+    /// Without space on a cache device, staged blocks are all there is.
     fn pick_staged(&mut self, disk: DiskNo) {
         let room = (self.transfer.len() / 2).min(ROUND);
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
@@ -458,7 +459,8 @@ impl<M: Memory> Core<M> {
 
     fn call_clean(&mut self, disk: DiskNo, cleaning: &Cleaning) -> bool {
         if cleaning.staged {
-            let frame = self.staging.find(disk, cleaning.block).filter(|(_, s)| s.version == cleaning.seq);
+            let frame = self.staging.find(disk, cleaning.block);
+            let frame = frame.filter(|(_, s)| s.version == cleaning.seq && !s.committing);
             let Some((frame, _)) = frame else { return false };
             self.unstage(frame);
             self.wake_staging();

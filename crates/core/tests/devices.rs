@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use haversack_core::{
-    Core, CoreConfig, DiskConfig, Event, ManageError, OpenOptions, PoolError, Rejected, RequestError,
+    Action, Core, CoreConfig, DiskConfig, Event, ManageError, OpenOptions, PoolError, Rejected, RequestError,
 };
 use haversack_model::{DeviceNo, WriteMode};
 
@@ -240,4 +240,23 @@ fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
     let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
     let error = opened.err().expect("the other device has the only copies").error;
     assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+#[test]
+fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.start_adding(8);
+    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    rig.start_write(disk, 0, 1600, 1);
+    let flush = rig.start_flush(disk);
+    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    assert!(!rig.is_answered(flush), "what is written while the record is being written is durable with it");
+    let origins = std::mem::take(&mut rig.origins);
+    let (shelf, memory) = rig.kill();
+    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    assert_eq!(rig.report.ignored, [1]);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 1600), [1; 1600]);
 }

@@ -165,6 +165,7 @@ impl<M: Memory> Core<M> {
         let seed = device_seed(device.id);
         self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
         self.store.add_device(device.number, device.id, device.segments);
+        self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {
             if alone {
                 // The origins may hold unflushed writes that no map could mark.
@@ -175,8 +176,7 @@ impl<M: Memory> Core<M> {
         }
         let job = self.new_job();
         let version = self.change_record();
-        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { version } });
-        self.restage_unmirrored();
+        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { device: device.number, version } });
         self.touch_all();
         self.settle();
         Ok(job)

@@ -23,8 +23,10 @@ pub(crate) struct PoolJob {
 /// See [`PoolJob`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PoolJobKind {
-    /// A device joined; the record must say so.
-    Add { version: u64 },
+    /// A device joins: the record must say so before anything else is written to it.
+    Add { device: DeviceNo, version: u64 },
+    /// A device joined; it must have every mark.
+    Joined,
     /// A device is being emptied.
     Drain { device: DeviceNo },
     /// Pages elsewhere that list what the device had newer are being written.
@@ -92,9 +94,13 @@ impl<M: Memory> Core<M> {
 
     fn step_pool_job(&mut self, kind: PoolJobKind) -> ControlFlow<Result<(), JobError>, PoolJobKind> {
         let next = match kind {
-            PoolJobKind::Add { version } if self.record.is_durable(version) && self.intents_settled() => {
-                return ControlFlow::Break(Ok(()));
+            PoolJobKind::Add { device, version } if self.record.is_durable(version) => {
+                self.store.use_device(device);
+                self.restage_unmirrored();
+                self.touch_all();
+                PoolJobKind::Joined
             }
+            PoolJobKind::Joined if self.intents_settled() => return ControlFlow::Break(Ok(())),
             PoolJobKind::Gone { version, lost } if self.record.is_durable(version) => {
                 return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }

@@ -46,7 +46,9 @@ pub struct CleanerConfig {
     pub age_us: Micros,
     /// Clean everything when the disk had no request for so long.
     pub idle_us: Micros,
-    /// At most so many blocks a second; 0 for no limit.
+    /// At most so many blocks a second, in portions of a tenth of a second; 0 for no limit. It holds for whatever
+    /// can wait, a requested cleaning too. It does not hold where somebody waits: for a guest that is held back,
+    /// for space, for a detach, or when no cache device is left.
     pub rate_limit_blocks: u32,
 }
 

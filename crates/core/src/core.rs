@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
-use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestError};
+use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
@@ -78,6 +78,8 @@ pub struct Core<M> {
     pub(crate) flush: PoolFlush,
     pub(crate) record: RecordWriter,
     pub(crate) pool_job: Option<PoolJob>,
+    /// Stops that were asked for and have not begun.
+    pub(crate) stops: VecDeque<JobId>,
     pub(crate) next_job: u32,
     pub(crate) transfer: Vec<FrameNo>,
     pub(crate) origin_frames: usize,
@@ -118,9 +120,10 @@ impl<M: Memory> Core<M> {
         }
         let (sector, sectors) = (request.sector.0, request.sectors);
         let end = sector.checked_add(u64::from(sectors));
-        let fits = end.is_some_and(|end| end <= disk.sectors);
+        let disk_sectors = disk.open_sectors();
+        let fits = end.is_some_and(|end| end <= disk_sectors);
         if request.op != Op::Flush && (sectors == 0 || sectors > MAX_REQUEST_SECTORS || !fits) {
-            return Err(Rejected::OutOfRange { sector, sectors, disk_sectors: disk.sectors });
+            return Err(Rejected::OutOfRange { sector, sectors, disk_sectors });
         }
         if self.requests.len() >= self.config.max_requests as usize || self.stopping {
             return Err(Rejected::Busy);

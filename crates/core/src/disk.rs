@@ -120,6 +120,11 @@ impl Disk {
         }
     }
 
+    /// Sectors that a new request may touch: those of the smaller size while the disk is being resized.
+    pub fn open_sectors(&self) -> u64 {
+        self.job.as_ref().and_then(Job::resizes_to).map_or(self.sectors, |to| self.sectors.min(to))
+    }
+
     pub fn record(&self) -> DiskRecord {
         DiskRecord {
             id: self.id,

@@ -154,6 +154,9 @@ pub enum ManageError {
     /// A job of the disk or device is running.
     #[error("another management job is running on it; wait for it or cancel it")]
     Busy,
+    /// The pool is being stopped, or was.
+    #[error("the pool is stopping or has stopped; open it again first")]
+    Stopping,
     /// The epoch is older than the one on record.
     #[error("ownership epoch {given} is older than the recorded epoch {recorded}")]
     OldEpoch {

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use haversack_core::{CoreConfig, DiskConfig, Event, ManageError, Rejected, RequestError};
+use haversack_core::{
+    Action, Core, CoreConfig, DiskConfig, Event, ManageError, OpenOptions, PoolError, Rejected, RequestError,
+};
 use haversack_model::{DeviceNo, WriteMode};
 
 const SECTORS: u64 = 4096;
@@ -153,4 +155,110 @@ fn the_recorded_epoch_keeps_the_cache_warm_and_a_higher_one_voids_it() {
         rig.read(disk, 0, 800);
         assert_eq!(rig.stats(disk).read_misses, misses, "epoch {epoch}");
     }
+}
+
+#[test]
+fn a_device_is_removed_without_loss() {
+    for redundancy in [false, true] {
+        let mut rig = Rig::new(&[4, 4, 4], redundancy, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        rig.write(disk, 0, 800, 1);
+        rig.flush(disk);
+        for device in [DeviceNo(0), DeviceNo(1)] {
+            let now = rig.now;
+            let job = rig.core().remove_device(now, device).expect("others are left");
+            assert_eq!(rig.core().remove_device(now, DeviceNo(2)).err(), Some(ManageError::Busy));
+            rig.finish(job);
+            assert_eq!(rig.core().remove_device(now, device).err(), Some(ManageError::NoSuchDevice(device)));
+            let place = rig.places[&device];
+            rig.shelf.0[place].bytes.fill(0xdd);
+            assert_eq!(rig.read(disk, 0, 800), [1; 800]);
+        }
+        let origins = std::mem::take(&mut rig.origins);
+        let mut shelf = rig.shutdown();
+        let left = shelf.take(2);
+        let mut rig = Rig::open(Shelf(vec![left]), memory(), CoreConfig::default());
+        rig.origins = origins;
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        assert_eq!(rig.read(disk, 0, 800), [1; 800]);
+    }
+}
+
+#[test]
+fn a_pool_is_degraded_until_every_dirty_block_has_its_second_copy() {
+    for fails in [false, true] {
+        let devices: &[u32] = if fails { &[4, 4] } else { &[4] };
+        let mut rig = Rig::new(devices, true, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        rig.write(disk, 0, 808, 1);
+        rig.flush(disk);
+        if fails {
+            rig.core().fail_device(0, DeviceNo(1));
+        }
+        rig.write(disk, 4, 8, 2);
+        rig.write(disk, 2000, 3, 2);
+        let (_, job) = rig.start_adding(4);
+        rig.run_without(is_device_read);
+        assert!(rig.jobs.contains_key(&job), "the device is in use");
+        assert!(rig.running().pool_stats().degraded, "blocks wait for their second copies");
+        rig.run();
+        assert!(!rig.running().pool_stats().degraded);
+        assert_eq!((rig.usage(disk).dirty_blocks, rig.usage(disk).mirrored_blocks), (102, 102));
+        rig.core().fail_device(0, DeviceNo(0));
+        assert_eq!(rig.read(disk, 0, 16), [[1; 4], [2; 4], [2; 4], [1; 4]].concat());
+    }
+}
+
+#[test]
+fn a_device_that_only_just_joined_does_not_stand_in_for_the_first() {
+    let mut rig = Rig::new(&[4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let (_, job) = rig.start_adding(4);
+    rig.run_without(is_device_read);
+    assert!(rig.jobs.contains_key(&job), "the device is in use");
+    let mut shelf = rig.power_cut();
+    shelf.take(0);
+    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the first device has the only copies").error;
+    assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+#[test]
+fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
+    let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    rig.core().remove_device(0, DeviceNo(1)).expect("another is left");
+    rig.run_without(is_device_read);
+    let write = rig.start_write(disk, 1600, 800, 2);
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_device_read);
+    assert!(rig.is_answered(write) && rig.is_answered(flush));
+    let mut shelf = rig.power_cut();
+    shelf.take(0);
+    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the other device has the only copies").error;
+    assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+#[test]
+fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.start_adding(8);
+    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    rig.start_write(disk, 0, 1600, 1);
+    let flush = rig.start_flush(disk);
+    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    assert!(!rig.is_answered(flush), "what is written while the record is being written is durable with it");
+    let origins = std::mem::take(&mut rig.origins);
+    let (shelf, memory) = rig.kill();
+    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    assert_eq!(rig.report.ignored, [1]);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 1600), [1; 1600]);
 }

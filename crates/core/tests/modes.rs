@@ -240,6 +240,19 @@ fn discard_and_write_zeroes_reach_the_origin_and_read_as_zeroes() {
 }
 
 #[test]
+fn zeroes_over_a_partly_dirty_block_cover_what_was_read_of_the_rest() {
+    for op in [Op::Discard, Op::WriteZeroes] {
+        let (mut rig, disk) = rig(WriteMode::WriteBack);
+        rig.write(disk, 0, 4, 1);
+        rig.flush(disk);
+        assert_eq!(rig.read(disk, 0, 8), [1, 1, 1, 1, 7, 7, 7, 7]);
+        let tag = rig.submit(disk, op, 0, vec![0; 8 * SECTOR_BYTES]);
+        rig.answered(tag);
+        assert_eq!(rig.read(disk, 0, 8), [0; 8]);
+    }
+}
+
+#[test]
 fn an_origin_that_fails_a_write_fails_the_request() {
     for mode in ["wt", "wa", "wi", "pt"] {
         let (mut rig, disk) = rig(mode.parse().expect("a mode"));

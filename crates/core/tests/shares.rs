@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use haversack_core::{AdmissionConfig, CoreConfig, DiskConfig, Target};
+use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, RequestError, Target};
 use haversack_model::{DiskNo, WriteMode};
 
 const SECTORS: u64 = 40_000;
@@ -123,4 +123,35 @@ fn a_full_cache_keeps_what_is_read_again() {
     rig.read(disk, 0, 400);
     let missed = rig.stats(disk).read_misses - before;
     assert!(missed <= 5, "{missed} of 50 blocks that are read all the time are gone");
+}
+
+#[test]
+fn a_disk_that_gets_no_space_has_its_staged_blocks_cleaned() {
+    for (devices, redundancy) in [(&[2][..], false), (&[2, 2], true)] {
+        let mut rig = Rig::new(devices, redundancy, CoreConfig::default());
+        let cleaner = CleanerConfig {
+            low_watermark: 1.0,
+            high_watermark: 1.0,
+            dirty_limit: 1.0,
+            ..CleanerConfig::default()
+        };
+        let config =
+            DiskConfig { cleaner, target: Target::Blocks(506), ..DiskConfig::new(disk_id(0), SECTORS) };
+        let greedy = rig.attach(&config, 1);
+        let small = rig.disk(1, SECTORS, WriteMode::WriteBack);
+        rig.write(small, 0, 8, 2);
+        rig.origins.get_mut(&greedy).expect("an origin").down = true;
+        rig.write(greedy, 0, 300 * 8, 1);
+        let flush = rig.start_flush(greedy);
+        assert_eq!(rig.answer(flush), Err(RequestError::Origin));
+        assert_eq!(rig.running().pool_stats().free_segments, 0);
+        let now = rig.now;
+        let release = rig.core().release(now, greedy).expect("attached");
+        rig.finish(release);
+        rig.flush(small);
+        rig.write(small, 80, 8, 3);
+        rig.flush(small);
+        assert_eq!(rig.read(small, 0, 8), [2; 8]);
+        assert_eq!(rig.origins[&small].sectors(80, 8), [3; 8 * 512]);
+    }
 }

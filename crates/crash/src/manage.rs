@@ -86,7 +86,7 @@ impl World {
                 self.disks[disk].life = Life::Leaving;
                 self.start(job, Job::Detach(disk)).map(Some)
             }
-            Err(ManageError::Busy) => {
+            Err(ManageError::Busy | ManageError::Stopping) => {
                 self.advance()?;
                 Ok(None)
             }
@@ -106,7 +106,7 @@ impl World {
                 d.deferring |= mode.defers_origin();
                 self.start(job, Job::Mode(disk, mode)).map(Some)
             }
-            Err(ManageError::Busy) => Ok(None),
+            Err(ManageError::Busy | ManageError::Stopping) => Ok(None),
             Err(error) => violation!("setting mode {mode} of disk {disk} was refused: {error}"),
         }
     }
@@ -119,7 +119,7 @@ impl World {
         let since = self.oracle.now();
         match self.core().clean(now, no) {
             Ok(job) => self.start(job, Job::Clean(disk, since)).map(Some),
-            Err(ManageError::Busy) => Ok(None),
+            Err(ManageError::Busy | ManageError::Stopping) => Ok(None),
             Err(error) => violation!("cleaning disk {disk} was refused: {error}"),
         }
     }
@@ -136,7 +136,7 @@ impl World {
                 d.origin_forbidden = true;
                 self.start(job, Job::Release(disk, clean)).map(Some)
             }
-            Err(ManageError::Busy) => Ok(None),
+            Err(ManageError::Busy | ManageError::Stopping) => Ok(None),
             Err(error) => violation!("releasing disk {disk} was refused: {error}"),
         }
     }
@@ -193,7 +193,7 @@ impl World {
         self.devices[place].no = Some(no);
         match self.core().add_device(now, prepared) {
             Ok(job) => self.start(job, Job::AddDevice(place, no)).map(|_| ()),
-            Err(ManageError::Busy) => {
+            Err(ManageError::Busy | ManageError::Stopping) => {
                 self.devices[place].no = None;
                 self.devices[place].plugged = false;
                 Ok(())
@@ -222,7 +222,12 @@ impl World {
                 self.unprotected_fault |= left == 1 && self.plan.faults.of_devices();
                 self.start(job, Job::RemoveDevice(device)).map(|_| ())
             }
-            Err(ManageError::Busy | ManageError::LastDevice(_) | ManageError::NoSuchDevice(_)) => Ok(()),
+            Err(
+                ManageError::Busy
+                | ManageError::Stopping
+                | ManageError::LastDevice(_)
+                | ManageError::NoSuchDevice(_),
+            ) => Ok(()),
             Err(error) => violation!("removing device {device} was refused: {error}"),
         }
     }
@@ -261,7 +266,7 @@ impl World {
                 let job = self.start(job, Job::Forget(disk))?;
                 self.finish(job)
             }
-            Err(ManageError::Busy) => Ok(()),
+            Err(ManageError::Busy | ManageError::Stopping) => Ok(()),
             Err(ManageError::Dirty { .. } | ManageError::Damaged(_)) if self.unprotected_fault => Ok(()),
             Err(error) => violation!("forgetting disk {disk} was refused: {error}"),
         }
@@ -287,7 +292,7 @@ impl World {
                 d.sectors = d.sectors.min(sectors);
                 self.start(job, Job::Resize(disk, from, sectors)).map(|_| ())
             }
-            Err(ManageError::Busy) => {
+            Err(ManageError::Busy | ManageError::Stopping) => {
                 self.fit_origin(disk);
                 Ok(())
             }

@@ -150,7 +150,8 @@ impl<M: Memory> Core<M> {
     }
 
     /// Takes a block out of the cache before the origin overtakes it. Dirty content stays for now: zeroes
-    /// or a write over lost data drop it when the origin has them. Tells whether the block was cached.
+    /// or a write over lost data drop it when the origin has them. What is staged clean over it goes at once.
+    /// Tells whether the block was cached.
     fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
         let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
         let slot = self.store.lookup(disk, block).map(|s| s.1);
@@ -158,10 +159,10 @@ impl<M: Memory> Core<M> {
         if planted(Bug::StaleAfterAround) {
             return false;
         }
-        let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
         if let Some((frame, false)) = staged {
             self.unstage(frame);
         }
+        let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
         if !dirty {
             self.store.narrow(disk, block, part);
         }

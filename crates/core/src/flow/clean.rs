@@ -6,8 +6,10 @@
 //!
 //! Invariants
 //! - A block is written to the origin only when the version written is durable in the cache: else a power
-//!   loss could leave an older clean version in the cache of what the origin has newer.
+//!   loss could leave an older clean version in the cache of what the origin has newer. A disk that has nothing
+//!   on flash and gets no space there, be it that no device is left, has its staged blocks cleaned.
 //! - A block counts as clean only after the origin was flushed, and only if it was not written meanwhile.
+//! - The rate limit holds unless somebody waits.
 
 use std::collections::VecDeque;
 
@@ -36,7 +38,7 @@ struct Cleaning {
     mask: u8,
     frame: FrameNo,
     good: bool,
-    /// Comes from this staging frame: no cache device is left.
+    /// Comes from a staging frame: the disk has no space on a cache device.
     staged: bool,
 }
 
@@ -65,8 +67,11 @@ pub(crate) struct Cleaner {
     overdue: bool,
     pub next_look_us: Micros,
     pub retry_us: Micros,
+    /// Blocks that the rate limit allows now.
     budget_blocks: f64,
     budget_us: Micros,
+    /// Most blocks of the next round.
+    round: usize,
     /// Blocks cleaned since the last `all` was set.
     pub done_blocks: u64,
     pub failures: u64,
@@ -87,6 +92,20 @@ impl Cleaner {
 
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
+    }
+
+    /// Whether the rate limit lets a round start, which is a tenth of a second's blocks, or a full one.
+    fn within_limit(&mut self, now: Micros, blocks_a_second: u32) -> bool {
+        let rate = f64::from(blocks_a_second);
+        let portion = (rate / 10.0).max(1.0);
+        let refill = now.saturating_sub(self.budget_us) as f64 * rate / 1e6;
+        self.budget_blocks = (self.budget_blocks + refill).min(portion);
+        self.budget_us = now;
+        let missing = portion.min(ROUND as f64) - self.budget_blocks;
+        if missing > 0.0 {
+            self.next_look_us = now + (missing / rate * 1e6).ceil() as Micros;
+        }
+        missing <= 0.0
     }
 
     /// Whether staged blocks are to be cleaned without waiting for anything.
@@ -123,7 +142,7 @@ impl<M: Memory> Core<M> {
         if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
-        if self.alive_devices().next().is_none() {
+        if !self.has_space(disk) {
             self.pick_staged(disk);
         } else {
             self.forget_clean_asks(disk);
@@ -137,6 +156,7 @@ impl<M: Memory> Core<M> {
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
         (cleaner.phase, cleaner.failed) = (Phase::Reading, false);
+        cleaner.budget_blocks = (cleaner.budget_blocks - cleaner.blocks.len() as f64).max(0.0);
         self.read_round(disk);
     }
 
@@ -158,32 +178,33 @@ impl<M: Memory> Core<M> {
         let config = d.cleaner_config;
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
         d.cleaner.next_look_us = now + look;
-        let refill =
-            now.saturating_sub(d.cleaner.budget_us) as f64 * f64::from(config.rate_limit_blocks) / 1e6;
-        d.cleaner.budget_blocks = (d.cleaner.budget_blocks + refill).min(f64::from(config.rate_limit_blocks));
-        d.cleaner.budget_us = now;
         let idle = now >= d.last_request_us + config.idle_us;
         let aged = staged_us.is_some_and(|since| now >= since + config.age_us);
         d.cleaner.overdue = staged_us.is_some() && (idle || aged || d.cleaner.pressed && dirty == 0.0);
-        let urgent = d.cleaner.all
-            || d.cleaner.pressed
-            || !d.cleaner.asked.is_empty()
+        let detaches = d.state == DiskState::Detaching;
+        let due = d.cleaner.all
             || d.mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
-            || dirty > target * f64::from(config.high_watermark);
-        if urgent {
+            || dirty > target * f64::from(config.low_watermark)
+            || idle;
+        d.cleaner.round = ROUND;
+        if d.cleaner.pressed || !d.cleaner.asked.is_empty() || detaches {
             return true;
         }
-        if config.rate_limit_blocks > 0 && d.cleaner.budget_blocks < 1.0 {
+        if !due && self.oldest_dirty_us(disk).is_none_or(|since| now < since + config.age_us) {
             return false;
         }
-        dirty > target * f64::from(config.low_watermark)
-            || idle
-            || self.oldest_dirty_us(disk).is_some_and(|since| now >= since + config.age_us)
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        if config.rate_limit_blocks == 0 {
+            return true;
+        }
+        let within = cleaner.within_limit(now, config.rate_limit_blocks);
+        cleaner.round = (cleaner.budget_blocks as usize).min(ROUND);
+        within
     }
 
     /// Fills the round. What is dirty but not durable yet is committed and flushed first.
     fn pick(&mut self, disk: DiskNo) {
-        let room = (self.transfer.len() / 2).min(ROUND);
+        let room = (self.transfer.len() / 2).min(self.disk(disk).cleaner.round);
         let mut unflushed = false;
         while self.disk(disk).cleaner.blocks.len() < room {
             let Some(block) = self.disk_mut(disk).cleaner.asked.pop_front() else { break };
@@ -260,7 +281,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Without a cache device, staged blocks are all there is.
+    /// Without space on a cache device, staged blocks are all there is.
     fn pick_staged(&mut self, disk: DiskNo) {
         let room = (self.transfer.len() / 2).min(ROUND);
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
@@ -426,7 +447,6 @@ impl<M: Memory> Core<M> {
         d.cleaner.phase = Phase::Idle;
         d.stats.cleaned_blocks += cleaned;
         d.cleaner.done_blocks += cleaned;
-        d.cleaner.budget_blocks -= cleaned as f64;
         if d.cleaner.failed {
             d.cleaner.retry_us = retry_us;
             d.cleaner.failures += 1;
@@ -439,7 +459,8 @@ impl<M: Memory> Core<M> {
 
     fn call_clean(&mut self, disk: DiskNo, cleaning: &Cleaning) -> bool {
         if cleaning.staged {
-            let frame = self.staging.find(disk, cleaning.block).filter(|(_, s)| s.version == cleaning.seq);
+            let frame = self.staging.find(disk, cleaning.block);
+            let frame = frame.filter(|(_, s)| s.version == cleaning.seq && !s.committing);
             let Some((frame, _)) = frame else { return false };
             self.unstage(frame);
             self.wake_staging();

@@ -1,8 +1,8 @@
 //! Detaching a disk, and the part of it that can be asked for alone: cleaning all that is dirty.
 //!
 //! Invariants
-//! - A detached disk has nothing staged, dirty or lost, no write to its origin is in flight, and the record
-//!   says durably that it is not dirty.
+//! - A detached disk has nothing staged, dirty or lost, no I/O in flight, and the record says durably that it
+//!   is not dirty.
 //! - A job that gives up leaves the disk active and what is dirty in the cache.
 
 use haversack_model::{DiskNo, Micros};
@@ -15,7 +15,7 @@ use crate::flow::job::JobKind;
 use crate::memory::Memory;
 use crate::store::slot::Status;
 
-/// Failed rounds of cleaning after which a job that cleans gives up.
+/// Failed rounds of cleaning, and flushes of the origin, after which a job that cleans gives up.
 const MOST_FAILURES: u64 = 3;
 
 impl<M: Memory> Core<M> {
@@ -65,7 +65,7 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         d.state = DiskState::Detaching;
         d.cleaner.clean_all();
-        d.intents.clear_now = true;
+        d.intents.clear_soon();
         Ok(self.start_job(disk, JobKind::Detach { total }, None))
     }
 
@@ -78,12 +78,12 @@ impl<M: Memory> Core<M> {
             return;
         }
         let d = self.disk(disk);
-        if d.cleaner.failures >= MOST_FAILURES && d.cleaner.is_idle() {
+        if d.cleaner.failures + d.intents.failures >= MOST_FAILURES && d.cleaner.is_idle() {
             self.give_up_detaching(disk, JobError::Origin);
             return;
         }
         let staged = self.staging.all_of(disk).next().is_some();
-        if d.requests > 0 || !d.cleaner.is_idle() || d.origin_writes > 0 || staged || d.restaging > 0 {
+        if staged || !self.is_quiet(disk) {
             return;
         }
         let dirty = self.dirty_blocks(disk);
@@ -98,13 +98,15 @@ impl<M: Memory> Core<M> {
             return;
         }
         let d = self.disk_mut(disk);
-        (d.cleaner.all, d.intents.clear_now, d.may_be_dirty) = (false, false, false);
+        (d.cleaner.all, d.may_be_dirty) = (false, false);
+        d.intents.clear_at_leisure();
         self.await_record(disk);
     }
 
     fn give_up_detaching(&mut self, disk: DiskNo, error: JobError) {
         let d = self.disk_mut(disk);
         d.cleaner.all = false;
+        d.intents.clear_at_leisure();
         d.state = DiskState::Active;
         self.end_job(disk, Err(error));
     }

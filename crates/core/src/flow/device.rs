@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo, Micros};
 
-use crate::action::{Event, JobError, JobId};
+use crate::action::{Event, JobId};
 use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
@@ -102,15 +102,14 @@ impl<M: Memory> Core<M> {
             self.distrust_clean = true;
         }
         self.retire(device);
-        self.change_record();
+        let version = self.change_record();
         self.record.device_changed();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
         }
-        if let Some(job) = self.pool_job.take_if(|j| j.is_removal_of(device)) {
-            let result = if lost.is_empty() { Ok(()) } else { Err(JobError::DataLost) };
-            self.event(Event::JobDone { job: job.id, result });
+        if let Some(removal) = self.pool_job.as_mut().filter(|j| j.empties() == Some(device)) {
+            removal.kind = PoolJobKind::Gone { version, lost: !lost.is_empty() };
         }
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {
@@ -147,9 +146,10 @@ impl<M: Memory> Core<M> {
     /// Takes a formatted device into the pool. Dirty blocks without a second copy get one.
     ///
     /// # Errors
-    /// The number is taken, or another job of the pool is running.
+    /// The number is taken, another job of the pool is running, or the pool is stopping.
     pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
         self.now = now;
+        self.running()?;
         if self.pool_job.is_some() {
             return Err(ManageError::Busy);
         }
@@ -157,6 +157,7 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::NoSuchDevice(device.number));
         }
         let alone = self.alive_devices().next().is_none();
+        self.expect_single_copies(self.alive_devices().count());
         let at = device.number.0 as usize;
         if self.devices.len() <= at {
             self.devices.resize_with(at + 1, || None);
@@ -175,16 +176,16 @@ impl<M: Memory> Core<M> {
         }
         let job = self.new_job();
         let version = self.change_record();
-        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { version, device: device.number } });
+        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { device: device.number, version } });
         self.touch_all();
         self.settle();
         Ok(job)
     }
 
-    /// The pool has the device on record: it may be used. What is on a device that is not would be lost in a
-    /// crash.
-    pub(crate) fn open_device(&mut self, device: DeviceNo) {
-        self.store.undrain_device(device);
+    /// The device that joined is on record and has every mark: it may be used. Before that, a crash would lose
+    /// what is on it, or believe clean blocks on it that the origin has overtaken.
+    pub(crate) fn use_device(&mut self, device: DeviceNo) {
+        self.store.use_device(device);
         self.restage_unmirrored();
         self.touch_all();
     }
@@ -192,9 +193,10 @@ impl<M: Memory> Core<M> {
     /// Empties a device and takes it out of the pool.
     ///
     /// # Errors
-    /// No such device, the only device, or another job of the pool is running.
+    /// No such device, the only device, another job of the pool is running, or the pool is stopping.
     pub fn remove_device(&mut self, now: Micros, device: DeviceNo) -> Result<JobId, ManageError> {
         self.now = now;
+        self.running()?;
         if self.pool_job.is_some() {
             return Err(ManageError::Busy);
         }
@@ -205,16 +207,22 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::LastDevice(device));
         }
         self.store.drain_device(device);
-        if self.redundancy && self.store.usable_devices().nth(1).is_none() {
-            (self.degraded, self.rebuilt_seq) = (true, None);
-            self.change_record();
-            self.record.device_changed();
-        }
+        self.expect_single_copies(self.store.usable_devices().count());
         let job = self.new_job();
         self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
         self.touch_all();
         self.settle();
         Ok(job)
+    }
+
+    /// With so many devices to write to, dirty blocks may have no second copy: no flush is complete before the
+    /// record says so.
+    fn expect_single_copies(&mut self, usable: usize) {
+        if self.redundancy && usable < 2 && !self.degraded {
+            (self.degraded, self.rebuilt_seq) = (true, None);
+            self.change_record();
+            self.record.device_changed();
+        }
     }
 
     /// Moves what is left on a device that is being emptied. True when nothing is.
@@ -254,18 +262,12 @@ impl<M: Memory> Core<M> {
         empty
     }
 
-    /// Writes the pages that list what the emptied device had newer. True when none does.
+    /// Writes the pages that list what the emptied device had newer, and those that keep it listed. True when
+    /// no page does.
     pub(crate) fn purge_pages(&mut self, device: DeviceNo) -> bool {
         let left = self.store.overtaken_elsewhere(device);
         for segment in &left {
-            let s = &self.store.segments[*segment as usize];
-            if !s.page_ready(self.store.flushed_seq) {
-                self.want_flush(s.page_seq);
-            } else if s.retained == 0 && self.store.can_shrink(*segment) {
-                self.rewrite_page(*segment);
-            } else {
-                self.want_flush(self.sequence.completed());
-            }
+            self.shrink_page(*segment);
         }
         left.is_empty()
     }

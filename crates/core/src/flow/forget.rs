@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - The caller destroys dirty blocks only by naming the disk.
-//! - A disk's number is free again only when no segment is the disk's any more.
+//! - A disk's number is free again only when no segment is the disk's any more and no I/O of the disk is in
+//!   flight.
 //! - The number's next disk goes on with the generations of the intent pages, so that none is taken for an
 //!   older one.
 
@@ -60,7 +61,8 @@ impl<M: Memory> Core<M> {
                 self.want_flush(self.sequence.completed());
             }
         }
-        if !self.store.disks[disk.0 as usize].segments.is_empty() {
+        let owns = !self.store.disks[disk.0 as usize].segments.is_empty();
+        if owns || !self.is_quiet(disk) || self.disk(disk).intents.is_being_written() {
             return;
         }
         self.end_job(disk, Ok(()));

@@ -85,8 +85,11 @@ pub(crate) struct IntentMap {
     written_seq: Option<u64>,
     on_page: Regions,
     clearing: Clearing,
-    pub clear_now: bool,
+    /// A job waits for the marks to be cleared.
+    soon: bool,
     next_clear_us: Micros,
+    /// Failed flushes of the origin since the marks were to be cleared soon.
+    pub failures: u64,
     /// Segments whose pages list overtaken content, and the page that no longer does.
     stale: Vec<(u32, Option<u64>)>,
 }
@@ -108,8 +111,9 @@ impl IntentMap {
             written_seq: None,
             on_page: no_regions(),
             clearing: Clearing::No,
-            clear_now: false,
+            soon: false,
             next_clear_us: 0,
+            failures: 0,
             stale: Vec::new(),
         }
     }
@@ -139,7 +143,22 @@ impl IntentMap {
 
     /// Whether no mark is on its way.
     pub fn is_durably_marked(&self) -> bool {
-        !self.any_wanted && self.writing == 0 && self.written_seq.is_none()
+        !self.any_wanted && !self.is_being_written()
+    }
+
+    /// Whether a page was written that is not durable yet.
+    pub fn is_being_written(&self) -> bool {
+        self.writing > 0 || self.written_seq.is_some()
+    }
+
+    /// Clears the marks as soon as the origin lets it be done, and counts failures from now on.
+    pub fn clear_soon(&mut self) {
+        (self.soon, self.next_clear_us, self.failures) = (true, 0, 0);
+    }
+
+    /// Clears the marks in their usual time.
+    pub fn clear_at_leisure(&mut self) {
+        self.soon = false;
     }
 
     pub fn set_size(&mut self, sectors: u64) -> bool {
@@ -152,7 +171,7 @@ impl IntentMap {
     }
 
     fn idle(&self) -> bool {
-        self.writing == 0 && self.written_seq.is_none() && self.clearing == Clearing::No
+        !self.is_being_written() && self.clearing == Clearing::No
     }
 
     pub fn clear_due_us(&self) -> Option<Micros> {
@@ -194,8 +213,7 @@ impl<M: Memory> Core<M> {
         self.finish_intent_write(disk);
         self.clear_intents(disk);
         let map = &self.disk(disk).intents;
-        if map.any_wanted && map.writing == 0 && map.written_seq.is_none() && map.clearing != Clearing::Write
-        {
+        if map.any_wanted && !map.is_being_written() && map.clearing != Clearing::Write {
             let map = &mut self.disk_mut(disk).intents;
             let mut page = map.marked.clone();
             add(&mut page, &map.wanted);
@@ -206,8 +224,9 @@ impl<M: Memory> Core<M> {
 
     fn write_intents(&mut self, disk: DiskNo) {
         let devices: Vec<_> = self.alive_devices().collect();
-        if self.transfer.len() < devices.len() {
-            self.starved = true;
+        let starved = self.transfer.len() < devices.len();
+        if starved || devices.is_empty() {
+            self.starved |= starved;
             if self.disk(disk).intents.clearing == Clearing::Write {
                 self.disk_mut(disk).intents.clearing = Clearing::Rewrite;
             }
@@ -255,6 +274,7 @@ impl<M: Memory> Core<M> {
         let flushed_seq = self.store.flushed_seq;
         let (now, every) = (self.now, self.config.intent_clear_us);
         let map = &mut self.disk_mut(disk).intents;
+        let every = if map.soon { 0 } else { every };
         let durable = map.writing == 0 && map.written_seq.is_some_and(|seq| seq <= flushed_seq);
         if !durable {
             if map.writing == 0
@@ -289,7 +309,9 @@ impl<M: Memory> Core<M> {
         let attached = matches!(d.state, DiskState::Active | DiskState::Detaching);
         match map.clearing {
             Clearing::No => {
-                let due = map.any_marked && (map.clear_now || map.next_clear_us <= now);
+                // While the size changes, recovery may read the map as one of the other size.
+                let resizes = d.job.as_ref().is_some_and(|job| job.resizes_to().is_some());
+                let due = map.any_marked && map.next_clear_us <= now && !resizes;
                 if due && attached && d.owned && map.idle() && self.alive_devices().next().is_some() {
                     self.start_clearing(disk);
                 }
@@ -338,6 +360,7 @@ impl<M: Memory> Core<M> {
         let map = &mut self.disk_mut(disk).intents;
         map.clearing = Clearing::No;
         map.next_clear_us = retry;
+        map.failures += 1;
     }
 
     fn collect_stale(&mut self, disk: DiskNo) {
@@ -377,7 +400,7 @@ impl<M: Memory> Core<M> {
             true
         });
         let map = &mut self.disk_mut(disk).intents;
-        let done = left.is_empty() && map.writing == 0 && map.written_seq.is_none();
+        let done = left.is_empty() && !map.is_being_written();
         map.stale = left;
         if done {
             map.clearing = Clearing::Write;

@@ -11,6 +11,7 @@ use crate::action::{Event, JobError, JobId};
 use crate::core::Core;
 use crate::disk::{Disk, DiskState};
 use crate::error::ManageError;
+use crate::flow::resize::ResizeStage;
 use crate::memory::Memory;
 
 /// A disk's job.
@@ -28,7 +29,7 @@ pub(crate) enum JobKind {
     Detach { total: u64 },
     Release,
     Mode(WriteMode),
-    Resize { before: u64, sectors: u64, dropped: bool },
+    Resize { before: u64, sectors: u64, stage: ResizeStage },
     Clean { since_us: Micros, total: u64 },
     Forget,
 }
@@ -37,6 +38,14 @@ impl Job {
     /// Whether the disk leaves the pool for good.
     pub fn forgets(&self) -> bool {
         self.kind == JobKind::Forget
+    }
+
+    /// The size that the job is to give the disk.
+    pub fn resizes_to(&self) -> Option<u64> {
+        match self.kind {
+            JobKind::Resize { sectors, .. } => Some(sectors),
+            _ => None,
+        }
     }
 
     /// Whether the job needs everything staged to be committed.
@@ -74,9 +83,15 @@ impl<M: Memory> Core<M> {
         Ok(d)
     }
 
+    /// Whether the pool is not being stopped.
+    pub(crate) fn running(&self) -> Result<(), ManageError> {
+        if self.stopping { Err(ManageError::Stopping) } else { Ok(()) }
+    }
+
     /// Whether a job of the disk may start.
     pub(crate) fn idle(&self, disk: DiskNo) -> Result<(), ManageError> {
-        if self.known(disk)?.job.is_some() || self.stopping { Err(ManageError::Busy) } else { Ok(()) }
+        self.running()?;
+        if self.known(disk)?.job.is_some() { Err(ManageError::Busy) } else { Ok(()) }
     }
 
     pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<u64>) -> JobId {
@@ -85,6 +100,11 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
         self.settle();
         id
+    }
+
+    /// Whether no I/O of the disk is in flight, be it for its requests or in the background.
+    pub(crate) fn is_quiet(&self, disk: DiskNo) -> bool {
+        self.disk(disk).requests == 0 && !self.ios.iter().any(|(_, io)| io.disk == Some(disk))
     }
 
     pub(crate) fn dirty_blocks(&self, disk: DiskNo) -> u64 {
@@ -111,7 +131,7 @@ impl<M: Memory> Core<M> {
             });
             if cancels {
                 d.cleaner.all = false;
-                d.intents.clear_now = false;
+                d.intents.clear_at_leisure();
                 d.state = DiskState::Active;
                 self.end_job(DiskNo(number as u16), Err(JobError::Cancelled));
                 self.settle();
@@ -148,9 +168,7 @@ impl<M: Memory> Core<M> {
             JobKind::Release if recorded => self.drive_release(disk),
             JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),
             JobKind::Detach { .. } => self.drive_detach(disk, version),
-            JobKind::Resize { before, sectors, dropped } => {
-                self.drive_resize(disk, before, sectors, dropped, version);
-            }
+            JobKind::Resize { before, sectors, stage } => self.drive_resize(disk, before, sectors, stage),
             JobKind::Forget if recorded => self.drive_forget(disk),
             JobKind::Attach | JobKind::Mode(_) | JobKind::Release | JobKind::Forget => {}
         }

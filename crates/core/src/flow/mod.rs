@@ -15,7 +15,7 @@ pub mod pool_job;
 mod read;
 pub mod record;
 pub mod request;
-mod resize;
+pub mod resize;
 mod restage;
 mod settings;
 mod space;

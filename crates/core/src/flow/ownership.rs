@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
-//! - A release ends only when no write to the origin is in flight.
+//! - A release ends only when no I/O of the disk is in flight.
 //! - Cached blocks count after an attach only if nobody else can have written the origin: the epoch is the
 //!   recorded one, and size, grid and persistence are the same.
 //! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
@@ -37,9 +37,7 @@ impl<M: Memory> Core<M> {
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
-        if self.stopping {
-            return Err(ManageError::Busy);
-        }
+        self.running()?;
         let known = self.disks.iter().position(|d| d.as_ref().is_some_and(|d| d.id == config.id));
         let disk = match known {
             Some(at) => {
@@ -163,8 +161,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn drive_release(&mut self, disk: DiskNo) {
-        let d = self.disk(disk);
-        if d.requests == 0 && d.origin_writes == 0 && d.cleaner.is_idle() {
+        if self.is_quiet(disk) {
             self.end_job(disk, Ok(()));
         }
     }

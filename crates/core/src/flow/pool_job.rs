@@ -1,9 +1,12 @@
 //! Jobs of the pool: a device joins, a device is emptied and leaves, the pool stops.
 //!
 //! Invariants
-//! - There is one at a time; only a stop takes the place of another, which is cancelled.
+//! - There is one at a time, and none starts once the pool is to stop. A stop cancels a device's removal unless
+//!   the device is empty: it stays in use then. It waits for any other job.
 //! - A job is done only when the record that says so is durable. The loss of a device ends its removal early.
 //! - The record calls a stop clean only when no request is in flight and what was staged is durable.
+
+use std::ops::ControlFlow;
 
 use haversack_model::{DeviceNo, DiskNo, Micros};
 
@@ -20,14 +23,15 @@ pub(crate) struct PoolJob {
 /// See [`PoolJob`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PoolJobKind {
-    /// A device joined; the record must say so.
-    Add { version: u64, device: DeviceNo },
+    /// A device joins: the record must say so, and it must have every mark, before anything else is written to
+    /// it.
+    Add { device: DeviceNo, version: u64 },
     /// A device is being emptied.
     Drain { device: DeviceNo },
     /// Pages elsewhere that list what the device had newer are being written.
     Purge { device: DeviceNo },
-    /// The record must say that a device is gone.
-    Gone { version: u64 },
+    /// The record must say that a device is gone; dirty blocks may be lost with it.
+    Gone { version: u64, lost: bool },
     /// Everything staged is being committed.
     Stop,
     /// The last record is being written.
@@ -39,10 +43,11 @@ impl PoolJob {
         matches!(self.kind, PoolJobKind::Stopped { .. })
     }
 
-    pub fn is_removal_of(&self, gone: DeviceNo) -> bool {
+    /// The device that is being emptied.
+    pub fn empties(&self) -> Option<DeviceNo> {
         match self.kind {
-            PoolJobKind::Drain { device } | PoolJobKind::Purge { device } => device == gone,
-            _ => false,
+            PoolJobKind::Drain { device } | PoolJobKind::Purge { device } => Some(device),
+            _ => None,
         }
     }
 }
@@ -53,9 +58,12 @@ impl<M: Memory> Core<M> {
         self.now = now;
         self.stopping = true;
         let job = self.new_job();
-        if let Some(other) = self.pool_job.replace(PoolJob { id: job, kind: PoolJobKind::Stop }) {
-            self.event(Event::JobDone { job: other.id, result: Err(JobError::Cancelled) });
+        if let Some((removal, device)) = self.pool_job.as_ref().and_then(|j| Some((j.id, j.empties()?))) {
+            self.pool_job = None;
+            self.store.use_device(device);
+            self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
+        self.stops.push_back(job);
         self.touch_all();
         self.settle();
         job
@@ -67,43 +75,52 @@ impl<M: Memory> Core<M> {
             self.change_record();
             return true;
         }
-        let Some(job) = self.pool_job.take() else { return false };
-        let id = job.id;
-        let next = self.step_pool_job(job.kind);
-        let changed = next.as_ref() != Some(&job.kind);
-        match next {
-            Some(kind) => self.pool_job = Some(PoolJob { id, kind }),
-            None => self.event(Event::JobDone { job: id, result: Ok(()) }),
+        let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };
+        let Some(job) = self.pool_job.take().or_else(|| self.stops.pop_front().map(stop)) else {
+            return false;
+        };
+        match self.step_pool_job(job.kind) {
+            ControlFlow::Continue(kind) => {
+                self.pool_job = Some(PoolJob { id: job.id, kind });
+                kind != job.kind
+            }
+            ControlFlow::Break(result) => {
+                self.event(Event::JobDone { job: job.id, result });
+                true
+            }
         }
-        changed
     }
 
-    fn step_pool_job(&mut self, kind: PoolJobKind) -> Option<PoolJobKind> {
-        match kind {
-            PoolJobKind::Add { version, device }
+    fn step_pool_job(&mut self, kind: PoolJobKind) -> ControlFlow<Result<(), JobError>, PoolJobKind> {
+        let next = match kind {
+            PoolJobKind::Add { device, version }
                 if self.record.is_durable(version) && self.intents_settled() =>
             {
-                self.open_device(device);
-                None
+                self.use_device(device);
+                return ControlFlow::Break(Ok(()));
             }
-            PoolJobKind::Gone { version } | PoolJobKind::Stopped { version }
-                if self.record.is_durable(version) =>
-            {
-                None
+            PoolJobKind::Gone { version, lost } if self.record.is_durable(version) => {
+                return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }
-            PoolJobKind::Drain { device } if self.drain(device) => Some(PoolJobKind::Purge { device }),
+            PoolJobKind::Stopped { version } if self.record.is_durable(version) => {
+                return ControlFlow::Break(Ok(()));
+            }
+            PoolJobKind::Drain { device } if self.drain(device) => PoolJobKind::Purge { device },
             PoolJobKind::Purge { device } if self.purge_pages(device) => {
-                Some(PoolJobKind::Gone { version: self.remove_emptied(device) })
+                PoolJobKind::Gone { version: self.remove_emptied(device), lost: false }
             }
             PoolJobKind::Stop if self.all_committed() => {
-                Some(PoolJobKind::Stopped { version: self.change_record() })
+                PoolJobKind::Stopped { version: self.change_record() }
             }
-            other => Some(other),
-        }
+            other => other,
+        };
+        ControlFlow::Continue(next)
     }
 
+    /// Whether every device has every mark.
     fn intents_settled(&self) -> bool {
-        self.disks.iter().flatten().all(|d| d.intents.is_durably_marked())
+        self.alive_devices().next().is_none()
+            || self.disks.iter().flatten().all(|d| d.intents.is_durably_marked())
     }
 
     fn all_committed(&mut self) -> bool {

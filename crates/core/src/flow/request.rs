@@ -203,8 +203,8 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         d.requests -= 1;
         d.stats.failed_requests += u64::from(error.is_some());
-        let idle = d.requests == 0 && d.job.is_some();
-        if idle {
+        let awaited = d.job.as_ref().is_some_and(|job| d.requests == 0 || job.resizes_to().is_some());
+        if awaited {
             self.touch(disk);
         }
         self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });

@@ -1,13 +1,15 @@
 //! Changing the size of an attached disk.
 //!
 //! Growing: no page and no staging descriptor may list what once lay beyond the end, then the record says
-//! the new size. Shrinking: first the record, then what lies beyond is dropped; opening the pool drops it too.
+//! the new size. Shrinking: requests beyond the new end are refused, those in flight end; then the record says the
+//! new size; then what lies beyond is dropped. Opening the pool drops it too.
 //!
 //! Invariants
-//! - A crash finds either size whole.
+//! - A crash finds either size whole: until the record is durable, the old one holds for all but new requests,
+//!   and the cleaner writes what lies beyond the new end.
 //! - What once lay beyond the end never comes back when the disk grows over it.
 
-use haversack_model::{BlockNo, DiskNo, Micros};
+use haversack_model::{DiskNo, Micros};
 
 use crate::action::JobId;
 use crate::config::DiskConfig;
@@ -16,6 +18,21 @@ use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::memory::Memory;
 use crate::store::slot::Status;
+
+/// How far a change of size is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ResizeStage {
+    /// Requests beyond the new end are in flight.
+    Requests,
+    /// Something may list what once lay beyond the old end, or the map fits the new size not yet.
+    Pages,
+    /// The record is being written.
+    Record { version: u64 },
+    /// The record says the new size; what lies beyond is still there.
+    Beyond,
+    /// It is dropped; pages may list it.
+    Forgotten,
+}
 
 impl<M: Memory> Core<M> {
     /// Changes the size. What lies beyond a smaller size is dropped from the cache.
@@ -27,60 +44,65 @@ impl<M: Memory> Core<M> {
         let id = self.attached(disk)?.id;
         self.idle(disk)?;
         DiskConfig::new(id, sectors).check().map_err(ManageError::BadConfig)?;
-        let before = self.disk(disk).sectors;
-        let d = self.disk_mut(disk);
-        d.sectors = d.sectors.min(sectors);
-        if d.intents.set_size(sectors) {
-            d.intents.mark_all_durably();
-        }
-        Ok(self.start_job(disk, JobKind::Resize { before, sectors, dropped: false }, None))
+        let kind = JobKind::Resize { before: self.disk(disk).sectors, sectors, stage: ResizeStage::Requests };
+        Ok(self.start_job(disk, kind, None))
     }
 
-    pub(crate) fn drive_resize(
-        &mut self,
-        disk: DiskNo,
-        before: u64,
-        sectors: u64,
-        dropped: bool,
-        version: Option<u64>,
-    ) {
-        let has_devices = self.alive_devices().next().is_some();
+    pub(crate) fn drive_resize(&mut self, disk: DiskNo, before: u64, sectors: u64, stage: ResizeStage) {
         let shrinks = sectors < before;
-        let Some(version) = version else {
-            let marked = self.disk(disk).intents.is_durably_marked();
-            let trimmed = self.staging.all_of(disk).any(|f| self.staging.get(f).trimmed);
-            if trimmed || has_devices && (!marked || !shrinks && !self.pages_current(disk)) {
+        let next = match stage {
+            ResizeStage::Requests if !self.reaches_beyond(disk, sectors) => {
+                let intents = &mut self.disk_mut(disk).intents;
+                if intents.set_size(sectors) {
+                    intents.mark_all_durably();
+                }
+                ResizeStage::Pages
+            }
+            ResizeStage::Pages if self.may_resize(disk, shrinks) => {
+                self.disk_mut(disk).next_sectors = Some(sectors);
+                ResizeStage::Record { version: self.change_record() }
+            }
+            ResizeStage::Record { version } if self.record.is_durable(version) => {
+                let d = self.disk_mut(disk);
+                (d.sectors, d.next_sectors) = (sectors, None);
+                ResizeStage::Beyond
+            }
+            ResizeStage::Beyond if !shrinks || self.drop_beyond(disk, sectors) => ResizeStage::Forgotten,
+            ResizeStage::Forgotten if !shrinks || self.nothing_listed(disk) => {
+                self.end_job(disk, Ok(()));
                 return;
             }
-            self.disk_mut(disk).next_sectors = Some(sectors);
-            self.await_record(disk);
-            return;
+            _ => return,
         };
-        if !self.record.is_durable(version) {
-            return;
+        if let Some(job) = self.disk_mut(disk).job.as_mut() {
+            job.kind = JobKind::Resize { before, sectors, stage: next };
         }
-        let d = self.disk_mut(disk);
-        d.sectors = d.next_sectors.take().unwrap_or(d.sectors);
-        if shrinks && !dropped {
-            let last = self.disk(disk).blocks(sectors - 1, 1).0;
-            if !self.drop_beyond(disk, last, sectors) {
-                return;
-            }
-            if let Some(job) = self.disk_mut(disk).job.as_mut() {
-                job.kind = JobKind::Resize { before, sectors, dropped: true };
-            }
-        }
-        if !shrinks || !has_devices || self.pages_current(disk) {
-            self.end_job(disk, Ok(()));
-        }
+        self.drive_resize(disk, before, sectors, next);
+    }
+
+    /// Whether a request in flight reaches beyond so many sectors.
+    fn reaches_beyond(&self, disk: DiskNo, sectors: u64) -> bool {
+        self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors)
+    }
+
+    /// Whether the record may say the new size.
+    fn may_resize(&mut self, disk: DiskNo, shrinks: bool) -> bool {
+        let trimmed = self.staging.all_of(disk).any(|f| self.staging.get(f).trimmed);
+        let no_device = self.alive_devices().next().is_none();
+        let marked = self.disk(disk).intents.is_durably_marked();
+        !trimmed && (no_device || marked && (shrinks || self.pages_current(disk)))
+    }
+
+    /// Whether no page lists what was dropped.
+    fn nothing_listed(&mut self, disk: DiskNo) -> bool {
+        self.alive_devices().next().is_none() || self.pages_current(disk)
     }
 
     /// Drops what lies beyond the end, once nothing of it is on its way.
-    fn drop_beyond(&mut self, disk: DiskNo, last: BlockNo, sectors: u64) -> bool {
-        let in_flight =
-            self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors);
+    fn drop_beyond(&mut self, disk: DiskNo, sectors: u64) -> bool {
+        let last = self.disk(disk).blocks(sectors - 1, 1).0;
         let staged = self.staging.all_of(disk).any(|f| self.staging.get(f).block >= last);
-        if in_flight || staged || !self.disk(disk).cleaner.is_idle() || self.disk(disk).restaging > 0 {
+        if staged || !self.disk(disk).cleaner.is_idle() || self.disk(disk).restaging > 0 {
             return false;
         }
         let inside = self.disk(disk).inside(last);

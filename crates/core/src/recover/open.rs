@@ -18,7 +18,7 @@ use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
-use crate::format::record::{DeviceRecord, DeviceState, DiskRecord};
+use crate::format::record::{DeviceRecord, DeviceState, DiskRecord, PoolRecord};
 use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
@@ -96,9 +96,23 @@ fn prepare<M: Memory>(
         let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
         memory.store_descriptor(staging, &header.encode());
     }
+    if survived {
+        note_staged(memory, &mut pool.record);
+    }
     write_record(media, &mut pool, &recovered)?;
     write_pages(media, &mut pool, &mut recovered)?;
     Ok(Opening { pool, recovered, survived, clean_stop })
+}
+
+/// The record must say of a disk with dirty staged blocks that it may be dirty before they reach its pages. It
+/// may say otherwise: the disk was flushed offline, which sees only what is on flash.
+fn note_staged<M: Memory>(memory: &M, record: &mut PoolRecord) {
+    for frame in 0..memory.staging_frames() {
+        let staged = Descriptor::decode(memory.descriptor(frame)).filter(|d| d.dirty);
+        if let Some(disk) = staged.and_then(|d| record.disks.get_mut(d.disk.0 as usize)?.as_mut()) {
+            disk.may_be_dirty = true;
+        }
+    }
 }
 
 fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
@@ -324,6 +338,7 @@ fn without_disks<M: Memory>(
         flush: Default::default(),
         record: RecordWriter::after(&pool.record),
         pool_job: None,
+        stops: VecDeque::new(),
         next_job: 0,
         transfer: (staging_frames..frames).rev().map(FrameNo).collect(),
         origin_frames: 0,

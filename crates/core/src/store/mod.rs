@@ -49,7 +49,7 @@ pub struct DeviceSpace {
     pub free_segments: Vec<u32>,
     /// It may be used.
     pub alive: bool,
-    /// It is being emptied: nothing new goes to it.
+    /// It is being emptied, or not on record yet: nothing new goes to it.
     pub draining: bool,
 }
 

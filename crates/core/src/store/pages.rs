@@ -231,7 +231,7 @@ impl Store {
         oldest.filter(|o| o.2).map(|o| o.1)
     }
 
-    /// Segments elsewhere that list older entries of blocks whose newest entry is on a device.
+    /// Segments elsewhere that list remnants of blocks of which a device has as new or newer ones.
     pub fn overtaken_elsewhere(&self, device: DeviceNo) -> Vec<u32> {
         let mut found = Vec::new();
         for (at, segment) in self.segments.iter().enumerate() {
@@ -246,7 +246,8 @@ impl Store {
                 self.entries(DiskNo(segment.owner), slot.block(), |other, entry| {
                     let other = self.segment_of(other);
                     let elsewhere = self.segments[other as usize].device != device.0;
-                    if entry.seq() <= slot.seq() && elsewhere && !found.contains(&other) {
+                    let overtaken = entry.status() != Status::Live && entry.seq() <= slot.seq();
+                    if overtaken && elsewhere && !found.contains(&other) {
                         found.push(other);
                     }
                 });

@@ -264,21 +264,23 @@ impl Store {
 
     /// Nothing new goes to the device from now on.
     pub fn drain_device(&mut self, device: DeviceNo) {
+        self.set_draining(device, true);
+    }
+
+    /// The device is to be emptied no more.
+    pub fn use_device(&mut self, device: DeviceNo) {
+        self.set_draining(device, false);
+    }
+
+    fn set_draining(&mut self, device: DeviceNo, draining: bool) {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
-        space.draining = true;
+        space.draining = draining;
         for number in space.first_segment..space.first_segment + space.segments {
             let s = &self.segments[number as usize];
             if s.owner != NO_OWNER {
                 let free = s.free;
                 self.relist(number, free);
             }
-        }
-    }
-
-    /// The empty device may be used from now on.
-    pub fn undrain_device(&mut self, device: DeviceNo) {
-        if let Some(space) = self.devices[device.0 as usize].as_mut() {
-            space.draining = false;
         }
     }
 

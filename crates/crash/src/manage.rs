@@ -1,6 +1,6 @@
 //! Management calls.
 
-use haversack_core::{JobId, ManageError, pool};
+use haversack_core::{JobId, ManageError, Op, pool};
 use haversack_model::{SECTOR_BYTES, WriteMode};
 
 use crate::device::Payload;
@@ -104,6 +104,11 @@ impl World {
                 let d = &mut self.disks[disk];
                 d.config.mode = mode;
                 d.deferring |= mode.defers_origin();
+                // What waits may follow the new mode.
+                let waiting = self.requests.iter().flatten().filter(|r| r.disk == disk && r.op != Op::Read);
+                for request in waiting {
+                    d.note_write(request.sector, u64::from(request.sectors));
+                }
                 self.start(job, Job::Mode(disk, mode)).map(Some)
             }
             Err(ManageError::Busy | ManageError::Stopping) => Ok(None),

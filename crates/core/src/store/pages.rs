@@ -34,9 +34,9 @@ impl Store {
     /// that copy would pass for a commit of which only half landed, or be believed to be dirty still.
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         let dirty_twin = match entry.status() {
-            Status::Live => true,
+            Status::Live | Status::Retained => true,
             Status::Remnant => !slot.durable_dirty(),
-            Status::Retained | Status::Blank => false,
+            Status::Blank => false,
         };
         entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty() && dirty_twin
     }
@@ -51,7 +51,8 @@ impl Store {
         let slot = self.slot(number);
         let mut has = false;
         self.entries(self.owner_of(number), slot.block(), |_, entry| {
-            has |= entry.status() == Status::Live && entry.dirty() && entry.seq() == slot.seq();
+            let counts = matches!(entry.status(), Status::Live | Status::Retained);
+            has |= counts && entry.dirty() && entry.seq() == slot.seq();
         });
         has
     }

@@ -31,14 +31,11 @@ pub struct PageWrite {
 impl Store {
     /// Whether `entry`, in another segment, would be believed if `slot` were listed no more, and should not be:
     /// an older version, or a second copy of the same one that a durable page calls dirty. Without its twin
-    /// that copy would pass for a commit of which only half landed, or be believed to be dirty still.
+    /// that copy would pass for a commit of which only half landed, or be believed to be dirty still. (Two
+    /// that are of no use any more leave in three steps: one is listed as clean, the other leaves, the one.)
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
-        let dirty_twin = match entry.status() {
-            Status::Live | Status::Retained => true,
-            Status::Remnant => !slot.durable_dirty(),
-            Status::Blank => false,
-        };
-        entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty() && dirty_twin
+        entry.status() != Status::Blank
+            && (entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty())
     }
 
     /// Whether a live slot is one of a block's two copies.
@@ -189,7 +186,7 @@ impl Store {
             let slot = self.slot(number);
             match slot.status() {
                 Status::Remnant => {
-                    let listed_dirty_in_vain = slot.dirty() && !self.has_dirty_twin(number);
+                    let listed_dirty_in_vain = slot.durable_dirty() && !self.has_dirty_twin(number);
                     slot.hits() == 0 && (listed_dirty_in_vain || self.may_omit(number))
                 }
                 Status::Live => slot.durable_dirty() && !slot.dirty(),
@@ -223,7 +220,7 @@ impl Store {
                 let elsewhere = self.segment_of(other) != segment;
                 let blocks = elsewhere && Self::keeps_listed(slot, entry);
                 if blocks && oldest.is_none_or(|o| entry.seq() < o.0) {
-                    let twin = entry.status() == Status::Live;
+                    let twin = entry.status() == Status::Live && !entry.dirty();
                     let listed_on = twin || entry.status() == Status::Remnant && entry.hits() == 0;
                     oldest = Some((entry.seq(), self.segment_of(other), listed_on));
                 }

@@ -28,7 +28,7 @@ test: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	cargo test --workspace --release
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
-	cargo run --release -p haversack-crash -- --points 20000
+	cargo run --release -p haversack-crash -- --points 100000
 	cargo run --release -p haversack-bench -- traces --traces /nonexistent
 	cargo deny check licenses bans sources
 

@@ -45,8 +45,9 @@ impl FlushMark {
 
     /// Everything up to a number is durable.
     fn flushed(&mut self, seq: u64, due_us: Micros) {
-        while let Some((_, mark)) = self.carried.pop_front_if(|c| c.0 <= seq) {
-            self.durable = mark;
+        while let Some((_, mark)) = self.carried.front().filter(|c| c.0 <= seq) {
+            self.durable = *mark;
+            self.carried.pop_front();
         }
         let behind = self.durable < self.newest_commit.min(seq);
         self.due_us = behind.then(|| self.due_us.unwrap_or(due_us));

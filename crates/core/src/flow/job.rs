@@ -163,7 +163,7 @@ impl<M: Memory> Core<M> {
         let (kind, version) = (job.kind, job.version);
         let recorded = version.is_none_or(|v| self.record.is_durable(v));
         match kind {
-            JobKind::Attach if recorded => self.end_attach(disk),
+            JobKind::Attach if recorded && self.may_serve(disk) => self.end_attach(disk),
             JobKind::Mode(mode) if recorded => self.end_mode(disk, mode),
             JobKind::Release if recorded => self.drive_release(disk),
             JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),

@@ -39,18 +39,21 @@ impl<M: Memory> Core<M> {
         config.check().map_err(ManageError::BadConfig)?;
         self.running()?;
         let known = self.disks.iter().position(|d| d.as_ref().is_some_and(|d| d.id == config.id));
-        let disk = match known {
+        let (disk, void) = match known {
             Some(at) => {
                 let disk = DiskNo(at as u16);
-                let void = self.check_attach(disk, config, epoch, accept_loss)?;
-                if void {
-                    self.void_cache(disk);
-                }
-                disk
+                (disk, self.check_attach(disk, config, epoch, accept_loss)?)
             }
-            None => self.new_disk(config, epoch)?,
+            None => (self.new_disk(config, epoch)?, false),
         };
+        if void {
+            self.void_cache(disk);
+        }
         self.configure(disk, config, epoch);
+        if void {
+            // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
+            self.disk_mut(disk).intents.mark_all_durably();
+        }
         let version = self.change_record();
         let job = self.start_job(disk, JobKind::Attach, Some(version));
         Ok((disk, job))
@@ -134,6 +137,11 @@ impl<M: Memory> Core<M> {
         d.may_be_dirty |= config.mode.defers_origin();
         d.state = DiskState::Attaching;
         d.last_request_us = now;
+    }
+
+    /// Whether no mark that the disk needs before its first request is still on its way.
+    pub(crate) fn may_serve(&self, disk: DiskNo) -> bool {
+        self.alive_devices().next().is_none() || self.disk(disk).intents.is_durably_marked()
     }
 
     pub(crate) fn end_attach(&mut self, disk: DiskNo) {

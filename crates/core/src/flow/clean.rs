@@ -260,8 +260,8 @@ impl<M: Memory> Core<M> {
         if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
             return false;
         }
-        // A newer version is about to take its place, unless it waits for the space that this one takes.
-        if !self.disk(disk).cleaner.pressed && self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
+        // A newer version is about to take its place.
+        if self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
             return false;
         }
         if slot.seq() > self.store.flushed_seq && !planted(Bug::CleanUnflushed) {

@@ -215,7 +215,22 @@ impl<M: Memory> Core<M> {
 
     /// When [`Core::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
-        self.disks.iter().flatten().filter_map(|d| self.disk_wakeup(d)).chain(self.mark.due_us()).min()
+        (0..self.disks.len() as u16)
+            .filter_map(|number| self.disk_wakeup(DiskNo(number)))
+            .chain(self.mark.due_us())
+            .min()
+    }
+
+    /// When the disk's background work should next be looked at.
+    fn disk_wakeup(&self, disk: DiskNo) -> Option<Micros> {
+        let d = self.disks[disk.0 as usize].as_ref()?;
+        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching) && d.owned;
+        if !attached {
+            return None;
+        }
+        let clean = (self.store.disks[disk.0 as usize].dirty + d.flush.staged_dirty() > 0)
+            .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
+        [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
 
     /// The next action to carry out.

@@ -77,7 +77,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub fn new(number: DiskNo, record: &DiskRecord) -> Disk {
+    pub fn new(record: &DiskRecord) -> Disk {
         let defaults = DiskConfig::new(record.id, record.sectors);
         Disk {
             id: record.id,
@@ -102,7 +102,7 @@ impl Disk {
             stats: DiskStats::default(),
             flush: DiskFlush::default(),
             cleaner: Cleaner::default(),
-            intents: IntentMap::new(number, record.sectors),
+            intents: IntentMap::new(record.sectors),
             job: None,
             restage: VecDeque::new(),
             restaging: 0,
@@ -243,7 +243,7 @@ mod tests {
             persistence: Persistence::All,
             since_seq: 0,
         };
-        Disk::new(DiskNo(0), &record)
+        Disk::new(&record)
     }
 
     #[test]

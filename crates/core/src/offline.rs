@@ -239,7 +239,7 @@ pub fn flush_disk(
     if !is_certain(&pool, &r, disk, &record) {
         return Err(OfflineError::Damaged(id));
     }
-    let grid = Disk::new(disk, &record);
+    let grid = Disk::new(&record);
     let dirty: Vec<(SlotNo, Slot)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();
     let mut lost = Vec::new();
     for (done, (number, slot)) in dirty.iter().enumerate() {

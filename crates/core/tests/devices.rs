@@ -262,3 +262,26 @@ fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 1600), [1; 1600]);
 }
+
+#[test]
+fn what_is_cleaned_for_want_of_space_is_not_overtaken_by_a_device_that_is_not_out_yet() {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let mut rig = Rig::new(&[2, 2], false, config);
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    let other = rig.disk(1, 2 * SECTORS, WriteMode::WriteBack);
+    rig.read(disk, 0, 8);
+    // The other disk takes the rest of both devices.
+    rig.read(other, 0, 3 * 254 * 8);
+    assert_eq!((rig.usage(disk).segments, rig.usage(other).segments), (1, 3));
+    rig.write(disk, 0, 8, 2);
+    let now = rig.now;
+    rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    rig.run_without(is_device_write);
+    let origins = std::mem::take(&mut rig.origins);
+    let mut rig = Rig::open(rig.power_cut(), memory(), config);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    let read = rig.read(disk, 0, 8);
+    let in_origin = rig.origins[&disk].sectors(0, 8).iter().step_by(512).copied();
+    assert_eq!(in_origin.collect::<Vec<u8>>(), read);
+}

@@ -7,7 +7,8 @@
 //! Invariants
 //! - A block is written to the origin only when the version written is durable in the cache: else a power
 //!   loss could leave an older clean version in the cache of what the origin has newer. A disk that has nothing
-//!   on flash and gets no space there, be it that no device is left, has its staged blocks cleaned.
+//!   on flash and gets no space there, be it that no device is left, has its staged blocks cleaned; that is a
+//!   write past the cache, so the region is marked first: a device that has left may come back in a crash.
 //! - A block counts as clean only after the origin was flushed, and only if it was not written meanwhile.
 //! - The rate limit holds unless somebody waits.
 
@@ -92,6 +93,11 @@ impl Cleaner {
 
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
+    }
+
+    /// The staged blocks that are on their way to the origin.
+    pub fn staged_blocks(&self) -> impl Iterator<Item = BlockNo> + '_ {
+        self.blocks.iter().filter(|c| c.staged).map(|c| c.block)
     }
 
     /// Whether the rate limit lets a round start, which is a tenth of a second's blocks, or a full one.
@@ -260,8 +266,8 @@ impl<M: Memory> Core<M> {
         if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
             return false;
         }
-        // A newer version is about to take its place.
-        if self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
+        // A newer version is about to take its place, unless it waits for the space that this one takes.
+        if !self.disk(disk).cleaner.pressed && self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
             return false;
         }
         if slot.seq() > self.store.flushed_seq && !planted(Bug::CleanUnflushed) {
@@ -291,7 +297,7 @@ impl<M: Memory> Core<M> {
                 self.unstage(staging_frame);
                 continue;
             }
-            if self.locks.get(disk, staged.block).is_some() {
+            if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
                 continue;
             }
             let Some(frame) = self.own_frame() else { break };
@@ -308,6 +314,7 @@ impl<M: Memory> Core<M> {
                 staged: true,
             });
         }
+        self.drive_intents(disk);
     }
 
     fn read_round(&mut self, disk: DiskNo) {

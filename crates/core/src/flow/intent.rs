@@ -68,7 +68,6 @@ enum Clearing {
 
 /// A disk's map.
 pub(crate) struct IntentMap {
-    disk: DiskNo,
     log2: u32,
     /// Durably marked.
     pub marked: Regions,
@@ -95,9 +94,8 @@ pub(crate) struct IntentMap {
 }
 
 impl IntentMap {
-    pub fn new(disk: DiskNo, sectors: u64) -> IntentMap {
+    pub fn new(sectors: u64) -> IntentMap {
         IntentMap {
-            disk,
             log2: region_blocks_log2(sectors),
             marked: no_regions(),
             wanted: no_regions(),
@@ -332,7 +330,11 @@ impl<M: Memory> Core<M> {
                 }
             }
         }
-        let map = &mut self.disk_mut(disk).intents;
+        let d = self.disk_mut(disk);
+        for block in d.cleaner.staged_blocks() {
+            set(&mut fresh, d.intents.region(block));
+        }
+        let map = &mut d.intents;
         map.fresh = fresh;
         if planted(Bug::ClearIntentEarly) {
             map.clearing = Clearing::Write;
@@ -408,17 +410,5 @@ impl<M: Memory> Core<M> {
             add(&mut map.on_page, &map.wanted);
             self.write_intents(disk);
         }
-    }
-
-    /// When the disk's background work should next be looked at.
-    pub(crate) fn disk_wakeup(&self, d: &crate::disk::Disk) -> Option<Micros> {
-        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching) && d.owned;
-        if !attached {
-            return None;
-        }
-        let disk = d.intents.disk;
-        let clean = (self.store.disks[disk.0 as usize].dirty + d.flush.staged_dirty() > 0)
-            .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
-        [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
 }

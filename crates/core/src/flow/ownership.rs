@@ -114,7 +114,7 @@ impl<M: Memory> Core<M> {
         if self.disks.len() <= at {
             self.disks.push(None);
         }
-        let mut d = Disk::new(disk, &record);
+        let mut d = Disk::new(&record);
         d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
         self.disks[at] = Some(d);
         self.store.add_disk(disk);

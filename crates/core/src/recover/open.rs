@@ -370,7 +370,7 @@ impl<M: Memory> Core<M> {
             let number = DiskNo(at as u16);
             self.staging.add_disk(number);
             self.disks.push(record.as_ref().map(|record| {
-                let mut disk = Disk::new(number, record);
+                let mut disk = Disk::new(record);
                 disk.intents.adopt(intents.marked, intents.generation);
                 disk
             }));

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use haversack_model::{BlockNo, DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, WriteMode};
+use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::admission::{self, Admission, sequential::Sequential};
 use crate::checksum;

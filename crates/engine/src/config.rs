@@ -1,0 +1,78 @@
+//! What a shard is started with, and what a disk is attached with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use haversack_core::{CoreConfig, DiskConfig, OpenOptions};
+
+/// Settings of a shard: one pool of cache devices, one reactor thread.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// The pool's name, for messages and the thread.
+    pub name: String,
+    /// The cache devices: block devices or files made by [`crate::pool::create`], in any order.
+    pub devices: Vec<PathBuf>,
+    /// The shared-memory file of the staging area, normally under `/dev/shm`. It survives the process: a daemon
+    /// that was killed finds every acknowledged write in it.
+    pub staging_path: PathBuf,
+    /// Blocks of the staging area.
+    pub staging_blocks: u32,
+    /// Blocks of memory for data on its way between devices, origins and the staging area.
+    pub transfer_blocks: u32,
+    /// Settings of the cache core.
+    pub core: CoreConfig,
+    /// How to open the pool.
+    pub open: OpenOptions,
+    /// How long the reactor looks for new work without sleeping after it had some, in microseconds.
+    pub poll_us: u32,
+}
+
+impl ShardConfig {
+    /// A shard with the defaults: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory.
+    pub fn new(name: &str, devices: Vec<PathBuf>) -> ShardConfig {
+        ShardConfig {
+            name: name.to_string(),
+            devices,
+            staging_path: PathBuf::from(format!("/dev/shm/haversack-{name}")),
+            staging_blocks: 16_384,
+            transfer_blocks: 8_192,
+            core: CoreConfig::default(),
+            open: OpenOptions::default(),
+            poll_us: 50,
+        }
+    }
+}
+
+/// A disk to attach.
+#[derive(Clone, Debug)]
+pub struct DiskSpec {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its identity, size and policies. `sectors` must be the disk's size; the origin may be larger.
+    pub config: DiskConfig,
+    /// The ownership epoch to attach under.
+    pub epoch: u64,
+    /// Attach although dirty data may be lost: the operator named the disk.
+    pub accept_loss: bool,
+    /// Where its data is.
+    pub origin: OriginSpec,
+    /// How long requests wait for an origin that is away before they fail.
+    pub origin_wait: Duration,
+}
+
+/// A backing store that the engine speaks to itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OriginSpec {
+    /// A file or block device.
+    File {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// An NBD server.
+    Nbd {
+        /// Its NBD URI: `nbd://`, `nbds://`, `nbd+unix://` or `nbds+unix://`.
+        uri: String,
+        /// Connections, if the server lets several be used.
+        connections: u8,
+    },
+}

@@ -1,0 +1,88 @@
+//! What can go wrong when shards, devices and origins are set up. Errors of single I/Os go to the client.
+
+use std::io;
+use std::path::PathBuf;
+
+use haversack_core::{JobError, ManageError, PoolError};
+
+/// Why the engine refused something.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A file or device could not be used.
+    #[error("{path}: cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or device.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another process uses the device.
+    #[error("{path}: in use by another process; is another haversackd running on it?")]
+    InUse {
+        /// The device.
+        path: PathBuf,
+    },
+    /// Not a block device or a regular file.
+    #[error("{path}: neither a block device nor a regular file")]
+    WrongKind {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The staging file is of another size.
+    #[error(
+        "{path}: a staging area of {found_bytes} bytes, {expected_bytes} configured; set the configured size back, \
+         or stop the daemon cleanly before changing it"
+    )]
+    StagingSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found_bytes: u64,
+        /// The size that the configuration asks for.
+        expected_bytes: u64,
+    },
+    /// The origin is smaller than the disk.
+    #[error("origin {origin}: {found_bytes} bytes, the disk needs {needed_bytes}; enlarge the origin or shrink the disk")]
+    OriginTooSmall {
+        /// The origin.
+        origin: String,
+        /// Its bytes.
+        found_bytes: u64,
+        /// The disk's bytes.
+        needed_bytes: u64,
+    },
+    /// The origin cannot be used.
+    #[error("origin {origin}: {why}")]
+    Origin {
+        /// The origin.
+        origin: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// The pool cannot be created, opened or checked.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The core refused a management call.
+    #[error(transparent)]
+    Manage(#[from] ManageError),
+    /// A management job failed.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The kernel does not let io_uring be used.
+    #[error("cannot set up io_uring: {0}; Linux 5.15 or later is needed, and kernel.io_uring_disabled must be 0")]
+    Ring(io::Error),
+    /// The shard's thread has ended.
+    #[error("the shard of pool '{0}' has stopped")]
+    Stopped(String),
+}
+
+/// A result of the engine.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// Adds path and action to a system error.
+pub(crate) fn at(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> EngineError {
+    let path = path.to_path_buf();
+    move |source| EngineError::Io { action, path, source }
+}

@@ -1,0 +1,368 @@
+//! How other threads speak to a shard: closures that its reactor runs between two I/Os, and what comes back.
+//!
+//! No call here waits for I/O of a device or an origin, except those that say so: what takes long is a [`Job`].
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use haversack_core::{
+    AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, OpenReport, Progress, Target,
+};
+use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+
+use crate::config::{DiskSpec, ShardConfig};
+use crate::error::{EngineError, Result};
+use crate::mailbox::Mailbox;
+use crate::origin;
+use crate::reactor::Reactor;
+use crate::snapshot::Snapshot;
+
+/// A running shard. Dropping it stops the thread at once, as a kill would: nothing acknowledged is lost, and the next
+/// start finds the staging area. [`Handle::shutdown`] first makes it a clean stop.
+pub struct Shard {
+    handle: Handle,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Shard {
+    /// Opens the pool and starts the reactor. Takes as long as reading the pool's metadata does.
+    ///
+    /// # Errors
+    /// A device or the pool cannot be opened; nothing runs then.
+    pub fn start(config: ShardConfig) -> Result<(Shard, OpenReport)> {
+        let (mailbox, receiver) = Mailbox::new().map_err(EngineError::Ring)?;
+        let handle = Handle { name: config.name.clone(), mailbox };
+        let (reactor, report) = Reactor::open(&config, receiver)?;
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{}", config.name))
+            .spawn(move || reactor.run())
+            .map_err(EngineError::Ring)?;
+        Ok((Shard { handle, thread: Some(thread) }, report))
+    }
+
+    /// The way to speak to the shard.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.handle.mailbox.post(Box::new(Reactor::stop));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A management job under way.
+pub struct Job {
+    handle: Handle,
+    id: JobId,
+    end: mpsc::Receiver<std::result::Result<(), JobError>>,
+}
+
+impl Job {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Why it failed, or that the shard has stopped.
+    pub fn wait(self) -> Result<()> {
+        let end = self.end.recv().map_err(|_| self.handle.stopped())?;
+        Ok(end?)
+    }
+
+    /// Waits for the end for some time: `None` if it has not ended by then.
+    ///
+    /// # Errors
+    /// Why it failed, or that the shard has stopped.
+    pub fn wait_for(&self, time: Duration) -> Result<Option<()>> {
+        match self.end.recv_timeout(time) {
+            Ok(end) => Ok(Some(end?)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(self.handle.stopped()),
+        }
+    }
+
+    /// How far it is, if it tells.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn progress(&self) -> Result<Option<Progress>> {
+        let id = self.id;
+        self.handle.run(move |reactor| reactor.progress(id))
+    }
+
+    /// Stops it if it is one that cleans; what is clean stays clean. False if it cannot be stopped any more.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn cancel(&self) -> Result<bool> {
+        let id = self.id;
+        self.handle.run(move |reactor| reactor.cancel(id))
+    }
+}
+
+/// Speaks to a shard; cheap to clone, usable from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    name: String,
+    mailbox: Mailbox,
+}
+
+impl Handle {
+    /// The pool's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn stopped(&self) -> EngineError {
+        EngineError::Stopped(self.name.clone())
+    }
+
+    /// Runs something on the reactor's thread and waits for what it returns.
+    pub(crate) fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Reactor) -> R + Send + 'static,
+    ) -> Result<R> {
+        let (sender, answer) = mpsc::sync_channel(1);
+        self.mailbox.post(Box::new(move |reactor| {
+            // Who asked may have given up waiting.
+            let _ = sender.send(work(reactor));
+        }));
+        answer.recv().map_err(|_| self.stopped())
+    }
+
+    fn job(
+        &self,
+        work: impl FnOnce(&mut Reactor) -> std::result::Result<JobId, ManageError> + Send + 'static,
+    ) -> Result<Job> {
+        let (sender, end) = mpsc::channel();
+        let id = self.run(move |reactor| {
+            let id = work(reactor)?;
+            reactor.await_job(id, sender);
+            Ok::<_, ManageError>(id)
+        })??;
+        Ok(Job { handle: self.clone(), id, end })
+    }
+
+    /// Attaches a disk: opens its origin (in the calling thread; an NBD origin that is away is waited for up to its
+    /// `origin_wait`), then lets the core take it.
+    ///
+    /// # Errors
+    /// The origin cannot be used or is too small, or the core refuses the disk.
+    pub fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, Job)> {
+        let origin = origin::open(&spec, self)?;
+        let (sender, end) = mpsc::channel();
+        let (disk, id) = self.run(move |reactor| {
+            let (disk, id) = reactor.attach(spec, origin)?;
+            reactor.await_job(id, sender);
+            Ok::<_, ManageError>((disk, id))
+        })??;
+        Ok((disk, Job { handle: self.clone(), id, end }))
+    }
+
+    /// Cleans a disk and detaches it. Its clients get errors from then on; its clean blocks stay warm.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn detach(&self, disk: DiskNo) -> Result<Job> {
+        self.job(move |reactor| reactor.core_call(|core, now| core.detach(now, disk)))
+    }
+
+    /// Writes all that is dirty now back to the origin.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn clean(&self, disk: DiskNo) -> Result<Job> {
+        self.job(move |reactor| reactor.core_call(|core, now| core.clean(now, disk)))
+    }
+
+    /// Forgets a detached disk. Dirty blocks are destroyed only if the disk is named.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<Job> {
+        self.job(move |reactor| reactor.core_call(|core, now| core.forget(now, disk, destroy_dirty)))
+    }
+
+    /// Changes the size of a disk. The origin must have it already; clients are told.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn resize(&self, disk: DiskNo, sectors: u64) -> Result<Job> {
+        self.job(move |reactor| reactor.resize(disk, sectors))
+    }
+
+    /// Changes the write mode.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<Job> {
+        self.job(move |reactor| reactor.core_call(|core, now| core.set_mode(now, disk, mode)))
+    }
+
+    /// Changes a disk's share.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
+        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_target(now, disk, target)))??)
+    }
+
+    /// Changes which blocks may enter.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
+        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_admission(now, disk, admission)))??)
+    }
+
+    /// Changes when dirty blocks are cleaned.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()> {
+        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_cleaner(now, disk, cleaner)))??)
+    }
+
+    /// Changes the sequential cut-off; 0 bytes for never.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()> {
+        Ok(self.run(move |reactor| {
+            reactor.core_call(|core, now| core.set_sequential_cutoff(now, disk, bytes))
+        })??)
+    }
+
+    /// Formats a device or file and takes it into the pool. Formatting happens on the reactor's thread of a pool in use
+    /// only for metadata, a few milliseconds a GiB.
+    ///
+    /// # Errors
+    /// The device cannot be opened or is unfit, or the pool is busy.
+    pub fn add_device(&self, path: &Path) -> Result<Job> {
+        let path = path.to_path_buf();
+        let (sender, end) = mpsc::channel();
+        let id = self.run(move |reactor| {
+            let id = reactor.add_device(&path)?;
+            reactor.await_job(id, sender);
+            Ok::<_, EngineError>(id)
+        })??;
+        Ok(Job { handle: self.clone(), id, end })
+    }
+
+    /// Empties a device and takes it out of the pool.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn remove_device(&self, device: DeviceNo) -> Result<Job> {
+        self.job(move |reactor| reactor.core_call(|core, now| core.remove_device(now, device)))
+    }
+
+    /// Stops cleanly: everything staged is committed, requests in flight finish, new ones wait for ever. Drop the
+    /// [`Shard`] when the job has ended.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn shutdown(&self) -> Result<Job> {
+        self.job(|reactor| Ok(reactor.core_call(|core, now| core.shutdown(now))))
+    }
+
+    /// All counters, shares and latencies as they are now.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.run(|reactor| reactor.snapshot())
+    }
+
+    /// What happens from now on: failed devices, corruption, origins away and back.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
+        let (sender, receiver) = mpsc::channel();
+        self.run(move |reactor| reactor.subscribe(sender))?;
+        Ok(receiver)
+    }
+
+    /// The caller has noted durably that what is on lost devices is void (see [`Event::PoolLost`]).
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn loss_recorded(&self) -> Result<()> {
+        self.run(|reactor| reactor.core_call(|core, now| core.loss_recorded(now)))
+    }
+
+    /// Makes an NBD connection, past its negotiation, a client of a disk.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
+        self.run(move |reactor| reactor.add_nbd_client(client))
+    }
+
+    /// Serves a disk on a vhost-user-blk socket until the disk is detached or the server is dropped.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn serve_vhost_user(&self, disk: DiskNo, socket: &Path, queues: u16) -> Result<VhostUserServer> {
+        crate::front::vhost_user::serve(self, disk, socket, queues)
+    }
+}
+
+pub use crate::front::vhost_user::VhostUserServer;
+
+/// An NBD connection in its transmission phase.
+pub struct NbdClient {
+    /// The disk that it reads and writes.
+    pub disk: DiskNo,
+    /// The connection: a stream socket.
+    pub socket: OwnedFd,
+    /// The client understands structured replies.
+    pub structured_replies: bool,
+    /// Ids that `base:allocation` and `haversack:cache` have on this connection.
+    pub contexts: Vec<(u32, NbdContext)>,
+    /// The export is read-only.
+    pub read_only: bool,
+}
+
+/// A metadata context of an NBD connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NbdContext {
+    /// `base:allocation`.
+    Allocation,
+    /// `haversack:cache`: which parts are cached and dirty.
+    Cache,
+}
+
+/// What happened in a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EngineEvent {
+    /// The core tells something.
+    Core(Event),
+    /// An origin cannot be reached; its requests wait.
+    OriginAway {
+        /// The disk.
+        disk: DiskNo,
+        /// What went wrong.
+        why: String,
+    },
+    /// An origin is back.
+    OriginBack {
+        /// The disk.
+        disk: DiskNo,
+    },
+    /// A cache device answered with an error.
+    DeviceError {
+        /// The device.
+        path: PathBuf,
+        /// Byte offset of the I/O.
+        offset_bytes: u64,
+        /// The system's error number.
+        errno: i32,
+    },
+}

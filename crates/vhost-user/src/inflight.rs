@@ -60,7 +60,14 @@ pub(crate) struct InflightRegion {
 
 impl InflightRegion {
     /// A new, zeroed region in memory of its own, for the front end to keep.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the numbers make no sense; else what the kernel says.
     pub fn create(queues: u16, queue_size: u16) -> io::Result<(InflightShape, OwnedFd)> {
+        if queues == 0 || !(1..=MAX_QUEUE_SIZE).contains(&queue_size) {
+            let what = format!("{queues} queues of {queue_size} descriptors cannot be tracked");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let size_bytes = usize::from(queues) * queue_bytes(queue_size);
         let file = rustix::fs::memfd_create("haversack-inflight", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, size_bytes as u64)?;

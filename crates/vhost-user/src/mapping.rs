@@ -14,7 +14,7 @@ use rustix::fs::FileType;
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// `f_type` of hugetlbfs, whose files are mapped in units of their own page size.
-const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// A shared, writable mapping of a part of a file.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Drop for Mapping {
 /// The unit in which a file must be mapped.
 fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
     let of_file = rustix::fs::fstatfs(file)?;
-    let huge = i64::from(of_file.f_type) == HUGETLBFS_MAGIC;
+    let huge = of_file.f_type as u64 == HUGETLBFS_MAGIC;
     Ok(if huge { of_file.f_bsize as u64 } else { rustix::param::page_size() as u64 })
 }
 

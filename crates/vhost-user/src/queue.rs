@@ -371,10 +371,12 @@ impl Queue {
     pub fn set_notification(&mut self, wanted: bool) {
         self.notification = wanted;
         let log = self.log.as_deref();
-        if !self.event_index {
+        if self.event_index {
+            // An index that was passed already is not passed again before the index wraps around.
+            let event = if wanted { self.last_available } else { self.last_available.wrapping_sub(1) };
+            self.ring.set_available_event(event, log);
+        } else {
             self.ring.set_no_notify(!wanted, log);
-        } else if wanted {
-            self.ring.set_available_event(self.last_available, log);
         }
     }
 

@@ -217,3 +217,119 @@ impl InflightQueue {
 fn entry(head: u16) -> usize {
     HEADER_BYTES + usize::from(head) * ENTRY_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u16 = 8;
+
+    /// A region after some heads were taken, on its second life or later; and the file behind it.
+    struct Life {
+        shape: InflightShape,
+        file: OwnedFd,
+    }
+
+    impl Life {
+        fn new() -> Self {
+            let (shape, file) = InflightRegion::create(2, SIZE).unwrap();
+            Self { shape, file }
+        }
+
+        fn queue(&self) -> InflightQueue {
+            InflightRegion::map(self.shape, &self.file).unwrap().queue(1).unwrap()
+        }
+
+        /// The heads that a back end finds whose ring's used index is `used_index`.
+        fn recovered(&self, used_index: u16) -> Vec<u16> {
+            self.queue().recover(SIZE, used_index).unwrap().expect("the region was in use").heads
+        }
+    }
+
+    #[test]
+    fn a_new_region_remembers_nothing_and_starts_at_the_rings_index() {
+        let life = Life::new();
+        assert!(life.queue().recover(SIZE, 65530).unwrap().is_none());
+        // Killed before the first completion: the index of the ring is not taken for a batch.
+        assert!(life.recovered(65530).is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_is_found_in_its_order() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        for head in [5, 2, 7] {
+            queue.taken(head);
+        }
+        queue.before_used(2);
+        queue.after_used(2, 1);
+        queue.taken(2);
+        assert_eq!(life.recovered(1), [5, 7, 2]);
+        // The order outlives another life.
+        let mut queue = life.queue();
+        queue.recover(SIZE, 1).unwrap();
+        queue.taken(0);
+        assert_eq!(life.recovered(1), [5, 7, 2, 0]);
+    }
+
+    #[test]
+    fn a_kill_around_the_used_index_neither_loses_nor_repeats() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 65535).unwrap();
+        queue.taken(3);
+        queue.taken(4);
+        queue.before_used(3);
+        assert_eq!(life.recovered(65535), [3, 4], "killed before the used index moved");
+        let mut queue = life.queue();
+        queue.recover(SIZE, 65535).unwrap();
+        queue.before_used(3);
+        assert_eq!(life.recovered(0), [4], "killed after the used index moved (and wrapped)");
+        assert_eq!(life.recovered(0), [4], "and killed again");
+    }
+
+    #[test]
+    fn a_batch_of_another_back_end_is_finished_by_its_list() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        for head in [6, 1, 0] {
+            queue.taken(head);
+        }
+        queue.before_used(1);
+        queue.before_used(6);
+        assert_eq!(life.recovered(2), [0]);
+    }
+
+    #[test]
+    fn regions_that_do_not_fit_are_refused() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        let refused = |queue: &mut InflightQueue, size, used| queue.recover(size, used).err().unwrap();
+        let what = |fault| match fault {
+            Fault::InflightRegion { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(what(refused(&mut queue, 2 * SIZE, 0)), "queue size");
+        assert_eq!(what(refused(&mut queue, SIZE, SIZE + 1)), "last batch");
+        queue.taken(7);
+        assert_eq!(what(refused(&mut queue, 4, 0)), "descriptor in flight");
+        queue.store(LAST_BATCH_HEAD, SIZE);
+        assert_eq!(what(refused(&mut queue, SIZE, 1)), "last batch's head");
+        queue.store(ENTRIES, 4);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "descriptor count");
+        queue.store(FEATURES, 1);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "features");
+        queue.store(VERSION_AT, 2);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "version");
+
+        assert!(InflightRegion::create(0, SIZE).is_err());
+        assert!(InflightRegion::create(1, MAX_QUEUE_SIZE + 1).is_err());
+        let shape = InflightShape { queues: 3, ..life.shape };
+        assert!(InflightRegion::map(shape, &life.file).is_err());
+        let shape = InflightShape { size_bytes: u64::MAX, ..life.shape };
+        assert!(InflightRegion::map(shape, &life.file).is_err());
+    }
+}

@@ -16,6 +16,7 @@ mod config;
 mod connection;
 mod dirty_log;
 mod fault;
+pub mod fuzz;
 mod inflight;
 mod mapping;
 mod memory;

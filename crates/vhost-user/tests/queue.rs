@@ -344,7 +344,7 @@ fn every_write_to_guest_memory_is_logged() {
     let data = [(BUFFERS + 4000, 200), (REGION_BYTES, 312)];
     driver.submit(driver::READ, 0, &data).unwrap();
     let head = next(&mut queue).head;
-    assert_eq!(marked(&file), [], "a request that was only taken wrote nothing");
+    assert!(marked(&file).is_empty(), "a request that was only taken wrote nothing");
     queue.copy_to_guest(head, 0, &[1; 90]);
     assert_eq!(marked(&file), [BUFFERS / 4096]);
     queue.copy_to_guest(head, 90, &[1; 422]);
@@ -365,5 +365,5 @@ fn every_write_to_guest_memory_is_logged() {
     let head = next(&mut queue).head;
     queue.copy_to_guest(head, 0, &[1; 512]);
     queue.complete(head, Status::Ok);
-    assert_eq!(marked(&file), []);
+    assert!(marked(&file).is_empty());
 }

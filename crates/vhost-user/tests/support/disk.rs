@@ -30,7 +30,9 @@ pub enum Mood {
 enum Command {
     Update(QueueUpdate, Sender<()>),
     /// Stop; and finish the requests in flight, or leave them as a killed process would.
-    Stop { finish: bool },
+    Stop {
+        finish: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -119,7 +121,10 @@ impl Handler for TestDisk {
         let (commands, received) = channel();
         let thread = std::thread::spawn({
             let (state, wake) = (self.state.clone(), wake.clone());
-            move || Work { queue, held: BTreeSet::new(), state, numbers: Numbers(index.into()) }.run(&received, &wake)
+            move || {
+                Work { queue, held: BTreeSet::new(), state, numbers: Numbers(index.into()) }
+                    .run(&received, &wake)
+            }
         });
         self.record(Event::Started(index));
         self.workers.lock().unwrap().insert(index, Worker { commands, wake, thread });

@@ -38,9 +38,9 @@ pub struct Driver {
     pub indirect: bool,
     pub available: u16,
     pub used: u16,
-    free: Vec<u16>,
+    pub free: Vec<u16>,
     /// Descriptors of the chains in flight, and where their status byte is.
-    chains: HashMap<u16, (Vec<u16>, u64)>,
+    pub chains: HashMap<u16, (Vec<u16>, u64)>,
 }
 
 impl Driver {

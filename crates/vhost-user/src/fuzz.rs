@@ -65,7 +65,7 @@ fn serve(mut queue: Queue, held: usize, size: u16) {
     let mut in_flight: Vec<BlkRequest> = Vec::new();
     // A ring that is never empty would go on for ever.
     for _ in 0..4 * u32::from(size) {
-        queue.set_notification(in_flight.len() % 2 == 0);
+        queue.set_notification(in_flight.len().is_multiple_of(2));
         match queue.next() {
             Ok(Some(request)) => {
                 use_data(&queue, &request);

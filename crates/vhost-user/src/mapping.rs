@@ -55,10 +55,10 @@ impl Mapping {
         let mapped = mapped.and_then(|bytes| usize::try_from(bytes).ok());
         let mapped_bytes = mapped.ok_or_else(|| refused(format!("{len} bytes are too many to map")))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of this process.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, file, first)
-        }?;
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, first) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address zero".into()))?;
         Ok(Self { base, mapped_bytes, start: (offset - first) as usize, len: len as usize })
     }

@@ -335,3 +335,73 @@ pub(crate) fn inflight(shape: &InflightShape) -> Vec<u8> {
     body.extend_from_slice(&[0; 4]);
     body
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn bodies_as_qemu_sends_them() {
+        let region = |at| RegionDescription {
+            guest_address: at,
+            size_bytes: at + 1,
+            user_address: at + 2,
+            file_offset: at + 3,
+        };
+        let decode = |request, body: &[u64]| Request::decode(request, &words(body)).unwrap();
+        let table = decode(5, &[2, 10, 11, 12, 13, 20, 21, 22, 23]);
+        assert_eq!(table, Request::SetMemoryTable(vec![region(10), region(20)]));
+        assert_eq!(table.files(), Some(2));
+        assert_eq!(decode(37, &[0, 10, 11, 12, 13]), Request::AddMemoryRegion(region(10)));
+        let addresses =
+            RingAddresses { descriptors: 0x10, used: 0x20, available: 0x30, used_log: Some(0x40) };
+        let expected = Request::SetRingAddresses { index: 3, addresses };
+        assert_eq!(decode(9, &[3 | 1 << 32, 0x10, 0x20, 0x30, 0x40]), expected);
+        assert_eq!(decode(12, &[0x102]), Request::SetRingKick { index: 2, file: false });
+        assert_eq!(decode(13, &[2]).files(), Some(1));
+        assert_eq!(decode(18, &[1 | 1 << 32]), Request::SetRingEnable { index: 1, enable: true });
+        let shape = InflightShape { size_bytes: 0, file_offset: 0, queues: 4, queue_size: 128 };
+        assert_eq!(decode(31, &[0, 0, 4 | 128 << 16]), Request::GetInflight(shape));
+        assert_eq!(Request::decode(31, &inflight(&shape)), Ok(Request::GetInflight(shape)));
+        let write_cache = config(32, 0, &[1]);
+        let expected = Request::SetConfig { offset: 32, bytes: vec![1], migration: false };
+        assert_eq!(Request::decode(25, &write_cache), Ok(expected));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |request, body: &[u8]| Request::decode(request, body).unwrap_err();
+        assert_eq!(wrong(2, &[0; 7]), MessageError::Length { request: 2, found: 7 });
+        assert_eq!(wrong(3, &[0; 1]), MessageError::Length { request: 3, found: 1 });
+        assert_eq!(wrong(24, &config(0, 0, &[])[..11]), MessageError::Length { request: 24, found: 11 });
+        assert_eq!(wrong(19, &[0; 8]), MessageError::Unknown(19));
+        let regions = MAX_FILES as u64 + 1;
+        let field = "number of memory regions";
+        assert_eq!(wrong(5, &words(&[regions])), MessageError::Field { request: 5, field, found: regions });
+        let header = |flags: u32, size: u32| {
+            let mut bytes = [0; HEADER_BYTES];
+            bytes[..4].copy_from_slice(&7u32.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&flags.to_ne_bytes());
+            bytes[8..].copy_from_slice(&size.to_ne_bytes());
+            Header::decode(bytes)
+        };
+        assert_eq!(header(9, 40), Ok(Header { request: 7, need_reply: true, body_bytes: 40 }));
+        assert_eq!(header(2, 0), Err(MessageError::Flags { request: 7, flags: 2 }));
+        assert_eq!(header(1, 4097), Err(MessageError::TooLong { request: 7, found: 4097 }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(request in 0u32..48, body in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(decoded) = Request::decode(request, &body) {
+                prop_assert!(decoded.files().unwrap_or(0) <= MAX_FILES);
+            }
+        }
+    }
+}

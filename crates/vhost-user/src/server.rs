@@ -134,9 +134,12 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
         _ => {}
     }
     let listener = UnixListener::bind(&new)?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))?;
-    std::fs::rename(&new, path)?;
-    Ok(listener)
+    let named = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))
+        .and_then(|()| std::fs::rename(&new, path));
+    if named.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    named.map(|()| listener)
 }
 
 fn accept_loop(listener: &UnixListener, shared: &Shared, handler: &dyn Handler) {

@@ -96,7 +96,10 @@ impl<M: Memory> Core<M> {
 
     /// The sectors of a block that are cached, and those that are dirty.
     fn block_masks(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
-        let staged = self.staging.find(disk, block).map_or((0, 0), |(_, s)| (s.mask, if s.dirty { s.mask } else { 0 }));
+        let staged = self
+            .staging
+            .find(disk, block)
+            .map_or((0, 0), |(_, s)| (s.mask, if s.dirty { s.mask } else { 0 }));
         let slot = self.store.lookup(disk, block).filter(|s| !s.1.poisoned());
         let flash = slot.map_or((0, 0), |(_, s)| (s.mask(), if s.dirty() { s.mask() } else { 0 }));
         (staged.0 | flash.0, staged.1 | flash.1)

@@ -44,7 +44,9 @@ pub enum EngineError {
         expected_bytes: u64,
     },
     /// The origin is smaller than the disk.
-    #[error("origin {origin}: {found_bytes} bytes, the disk needs {needed_bytes}; enlarge the origin or shrink the disk")]
+    #[error(
+        "origin {origin}: {found_bytes} bytes, the disk needs {needed_bytes}; enlarge the origin or shrink the disk"
+    )]
     OriginTooSmall {
         /// The origin.
         origin: String,
@@ -71,7 +73,9 @@ pub enum EngineError {
     #[error(transparent)]
     Job(#[from] JobError),
     /// The kernel does not let io_uring be used.
-    #[error("cannot set up io_uring: {0}; Linux 5.15 or later is needed, and kernel.io_uring_disabled must be 0")]
+    #[error(
+        "cannot set up io_uring: {0}; Linux 5.15 or later is needed, and kernel.io_uring_disabled must be 0"
+    )]
     Ring(io::Error),
     /// The shard's thread has ended.
     #[error("the shard of pool '{0}' has stopped")]

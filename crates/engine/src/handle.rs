@@ -14,9 +14,9 @@ use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
 use crate::config::{DiskSpec, ShardConfig};
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
+use crate::front;
 use crate::front::nbd::{NbdClient, NbdConnection};
 use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
-use crate::front;
 use crate::mailbox::Mailbox;
 use crate::media::Devices;
 use crate::origin;
@@ -230,7 +230,8 @@ impl Handle {
     /// # Errors
     /// See [`ManageError`].
     pub fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
-        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_admission(now, disk, admission)))??)
+        Ok(self
+            .run(move |reactor| reactor.core_call(|core, now| core.set_admission(now, disk, admission)))??)
     }
 
     /// Changes when dirty blocks are cleaned.

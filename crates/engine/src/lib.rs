@@ -6,6 +6,7 @@
 
 mod clock;
 pub mod config;
+mod control;
 mod device;
 pub mod error;
 mod front;

@@ -77,7 +77,12 @@ impl LiveDevice {
     }
 
     /// Counts what has landed. An error comes with the byte offset that it was for.
-    pub fn landed(&mut self, io: IoId, result: Result<usize, i32>, took_us: Micros) -> Result<(), (i32, u64)> {
+    pub fn landed(
+        &mut self,
+        io: IoId,
+        result: Result<usize, i32>,
+        took_us: Micros,
+    ) -> Result<(), (i32, u64)> {
         let InFlight { offset_bytes, bytes, kind } = self.in_flight[io.0 as usize];
         if let Err(errno) = result {
             self.errors += 1;

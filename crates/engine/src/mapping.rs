@@ -14,8 +14,7 @@ pub(crate) struct Mapping {
 fn map(start: *mut u8, len: usize, flags: i32, file: i32, offset: u64) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, or with MAP_FIXED one inside memory that the caller owns and lends mutably.
-    let address =
-        unsafe { libc::mmap(start.cast(), len, protection, flags, file, offset as libc::off_t) };
+    let address = unsafe { libc::mmap(start.cast(), len, protection, flags, file, offset as libc::off_t) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

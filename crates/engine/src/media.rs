@@ -90,7 +90,12 @@ impl Media for Devices {
         }
     }
 
-    fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> std::result::Result<(), IoFailure> {
+    fn write(
+        &mut self,
+        device: usize,
+        offset_bytes: u64,
+        pages: &[u8],
+    ) -> std::result::Result<(), IoFailure> {
         let mut offset = offset_bytes;
         for part in pages.chunks(BUFFER_BYTES) {
             let bytes = &mut self.buffer.bytes_mut()[..part.len()];

@@ -55,7 +55,11 @@ fn open_file(path: &Path, bytes: u64) -> Result<File> {
     lock::exclusively(&file, path)?;
     let found_bytes = file.metadata().map_err(at("examine", path))?.len();
     if found_bytes != 0 && found_bytes != bytes {
-        return Err(EngineError::StagingSize { path: path.to_path_buf(), found_bytes, expected_bytes: bytes });
+        return Err(EngineError::StagingSize {
+            path: path.to_path_buf(),
+            found_bytes,
+            expected_bytes: bytes,
+        });
     }
     // All of it is claimed now: a memory file system that is full must not end the process later.
     // SAFETY: the descriptor is open.
@@ -71,7 +75,12 @@ impl<P> SharedMemory<P> {
     ///
     /// # Errors
     /// The file cannot be opened, is in use, is of another size, or does not fit into memory.
-    pub fn open(path: &Path, staging_frames: u32, transfer_frames: u32, payloads: P) -> Result<SharedMemory<P>> {
+    pub fn open(
+        path: &Path,
+        staging_frames: u32,
+        transfer_frames: u32,
+        payloads: P,
+    ) -> Result<SharedMemory<P>> {
         let file = open_file(path, staging_file_bytes(staging_frames))?;
         let head = descriptor_bytes(staging_frames);
         let staging = staging_frames as usize * BLOCK_BYTES;

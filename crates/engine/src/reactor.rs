@@ -14,13 +14,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use haversack_core::{
-    Action, Core, Event, IoFailure, IoId, JobError, JobId, ManageError, Op, OpenReport, Progress, Rejected, Request,
-    RequestError, RequestTag,
+    Action, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
+    RequestTag,
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::clock;
-use crate::config::{DiskSpec, ShardConfig};
+use crate::config::ShardConfig;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::front::{Client, ClientContext, Front, Wish};
@@ -29,10 +29,9 @@ use crate::live::{LiveDevice, LiveDisk};
 use crate::mailbox::Letters;
 use crate::media::{Devices, failure};
 use crate::memory::SharedMemory;
-use crate::origin::{OpenOrigin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
+use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
-use crate::snapshot::{DiskSnapshot, Snapshot};
 
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
@@ -52,10 +51,10 @@ pub(crate) struct Reactor {
     pub(crate) disks: Vec<Option<LiveDisk>>,
     letters: Letters,
     bell_listens: bool,
-    jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
+    pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
     /// What is to be done here when jobs have ended.
-    afterwards: Vec<(JobId, Afterwards)>,
-    subscribers: Vec<Sender<EngineEvent>>,
+    pub(crate) afterwards: Vec<(JobId, Afterwards)>,
+    pub(crate) subscribers: Vec<Sender<EngineEvent>>,
     asked: Vec<Wish>,
     batch: Vec<Request>,
     runs: Vec<(u64, u32)>,
@@ -67,7 +66,7 @@ pub(crate) struct Reactor {
     spare_iovecs: Vec<Vec<libc::iovec>>,
     poll_us: Micros,
     pub(crate) now: Micros,
-    stopped: bool,
+    pub(crate) stopped: bool,
 }
 
 impl Reactor {
@@ -169,7 +168,9 @@ impl Reactor {
         match landing.owner {
             Owner::Mailbox => self.bell_listens = false,
             Owner::Device { io, device } => self.device_landed(io, device, landing),
-            Owner::Origin { disk, token } => self.origin(disk, |o, context| o.landed(context, token, landing)),
+            Owner::Origin { disk, token } => {
+                self.origin(disk, |o, context| o.landed(context, token, landing));
+            }
             Owner::Client { client, part } => {
                 self.client(client, |c, context| c.landed(context, part, landing));
             }
@@ -212,7 +213,9 @@ impl Reactor {
         for wish in asked.drain(..) {
             match wish {
                 Wish::Request(asked) => batch.push(asked.request(client)),
-                Wish::Status { slot, disk, sector, sectors } => self.tell_status(client, slot, disk, sector, sectors),
+                Wish::Status { slot, disk, sector, sectors } => {
+                    self.tell_status(client, slot, disk, sector, sectors);
+                }
             }
         }
         asked.append(&mut self.asked);
@@ -293,7 +296,7 @@ impl Reactor {
                 any = true;
             }
             for event in std::mem::take(&mut self.events) {
-                self.tell(event);
+                self.tell(&event);
             }
             match self.backlog.pop_front() {
                 Some(request) => {
@@ -311,8 +314,12 @@ impl Reactor {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::ReadDevice { io, device, offset_bytes } => self.device_io(io, device, offset_bytes, false),
-            Action::WriteDevice { io, device, offset_bytes } => self.device_io(io, device, offset_bytes, true),
+            Action::ReadDevice { io, device, offset_bytes } => {
+                self.device_io(io, device, offset_bytes, false);
+            }
+            Action::WriteDevice { io, device, offset_bytes } => {
+                self.device_io(io, device, offset_bytes, true);
+            }
             Action::FlushDevice { io, device } => {
                 let live = self.devices[device.0 as usize].as_mut().expect("the core flushes devices in use");
                 live.start_flush(io);
@@ -409,7 +416,8 @@ impl Reactor {
         let (disk, kind) = (state.disk(), state.kind());
         let (ring, asked) = (&mut self.ring, &mut self.asked);
         let done = state.complete(&mut ClientContext { ring, client, now: self.now, asked }, slot, result);
-        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut)) {
+        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut))
+        {
             live.client_latency(kind, done, self.now);
         }
         if state.is_closed() {
@@ -429,7 +437,7 @@ impl Reactor {
                 *id != job
             });
         }
-        self.tell(EngineEvent::Core(event));
+        self.tell(&EngineEvent::Core(event));
     }
 
     fn after_job(&mut self, job: JobId, succeeded: bool) {
@@ -456,7 +464,7 @@ impl Reactor {
         }
     }
 
-    fn tell(&mut self, event: EngineEvent) {
+    fn tell(&mut self, event: &EngineEvent) {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 
@@ -478,119 +486,10 @@ impl Reactor {
         let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
         Some(Duration::from_micros(due.saturating_sub(clock::now_us()).max(1)).min(LONGEST_SLEEP))
     }
-
-    // What other threads ask, through the mailbox.
-
-    /// Calls the core with the present time.
-    pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
-        self.now = clock::now_us();
-        call(&mut self.core, self.now)
-    }
-
-    pub(crate) fn stop(&mut self) {
-        self.stopped = true;
-    }
-
-    pub(crate) fn await_job(&mut self, job: JobId, sender: Sender<std::result::Result<(), JobError>>) {
-        self.jobs.push((job, sender));
-    }
-
-    pub(crate) fn progress(&self, job: JobId) -> Option<Progress> {
-        self.core.progress(job)
-    }
-
-    pub(crate) fn cancel(&mut self, job: JobId) -> bool {
-        self.core_call(|core, now| core.cancel(now, job))
-    }
-
-    pub(crate) fn subscribe(&mut self, sender: Sender<EngineEvent>) {
-        self.subscribers.push(sender);
-    }
-
-    pub(crate) fn attach(
-        &mut self,
-        spec: DiskSpec,
-        origin: OpenOrigin,
-    ) -> std::result::Result<(DiskNo, JobId), ManageError> {
-        let (config, epoch, accept_loss) = (spec.config.clone(), spec.epoch, spec.accept_loss);
-        if self.disks.iter().flatten().any(|live| live.spec.config.id == config.id && live.detached) {
-            // The connections of its last time are still ending.
-            return Err(ManageError::Busy);
-        }
-        let (disk, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
-        let live = LiveDisk::new(spec, (origin.make)(disk));
-        put(&mut self.disks, disk.0.into(), live);
-        self.origin(disk, |origin, context| origin.begin(context));
-        Ok((disk, job))
-    }
-
-    pub(crate) fn detach(&mut self, disk: DiskNo) -> std::result::Result<JobId, ManageError> {
-        let job = self.core_call(|core, now| core.detach(now, disk))?;
-        self.afterwards.push((job, Afterwards::Detached(disk)));
-        Ok(job)
-    }
-
-    pub(crate) fn resize(&mut self, disk: DiskNo, sectors: u64) -> std::result::Result<JobId, ManageError> {
-        let job = self.core_call(|core, now| core.resize(now, disk, sectors))?;
-        self.afterwards.push((job, Afterwards::Resized(disk, sectors)));
-        Ok(job)
-    }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let devices = self.devices.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
-        let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
-        Snapshot {
-            pool: self.core.pool_stats(),
-            devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
-            disks: disks.filter_map(|(at, live)| self.disk_snapshot(DiskNo(at as u16), live)).collect(),
-        }
-    }
-
-    fn disk_snapshot(&self, disk: DiskNo, live: &LiveDisk) -> Option<DiskSnapshot> {
-        let info = self.core.disk_info(disk)?;
-        Some(DiskSnapshot {
-            disk,
-            id: info.id,
-            name: live.spec.name.clone(),
-            sectors: info.sectors,
-            mode: info.mode,
-            stats: *self.core.disk_stats(disk)?,
-            usage: self.core.disk_usage(disk)?,
-            origin_up: live.origin.is_up(),
-            origin_errors: live.origin_errors,
-            clients: self.clients_of(disk).len() as u64,
-            vhost_user_latency: live.vhost_user_latency.clone(),
-            nbd_latency: live.nbd_latency.clone(),
-            origin_latency: live.origin_latency.clone(),
-        })
-    }
-
-    pub(crate) fn add_device(
-        &mut self,
-        device: CacheDevice,
-        new: haversack_core::NewDevice,
-    ) -> std::result::Result<JobId, ManageError> {
-        let number = new.number();
-        let job = self.core_call(|core, now| core.add_device(now, new))?;
-        put(&mut self.devices, number.0.into(), LiveDevice::new(device));
-        Ok(job)
-    }
-
-    /// The numbers of a disk's clients.
-    pub(crate) fn clients_of(&self, disk: DiskNo) -> Vec<u32> {
-        self.core.memory().payloads.of_disk(disk)
-    }
-
-    /// Adds a client; from now on it is asked for requests.
-    pub(crate) fn add_client(&mut self, client: Box<dyn Client>) -> u32 {
-        let number = self.core.memory_mut().payloads.insert(client);
-        self.client(number, |c, context| c.begin(context));
-        number
-    }
 }
 
 /// Puts something at its place in a table that grows.
-fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
+pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
     if table.len() <= at {
         table.resize_with(at + 1, || None);
     }
@@ -598,7 +497,7 @@ fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
 }
 
 /// What is to be done when a job has succeeded.
-enum Afterwards {
+pub(crate) enum Afterwards {
     Detached(DiskNo),
     Resized(DiskNo, u64),
 }

@@ -117,10 +117,9 @@ impl Flight {
             Kind::Read => opcode::Readv::new(fd, start, count as u32).offset(self.offset_bytes).build(),
             Kind::Write => opcode::Writev::new(fd, start, count as u32).offset(self.offset_bytes).build(),
             Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Kind::Allocate => opcode::Fallocate::new(fd, self.left as u64)
-                .offset(self.offset_bytes)
-                .mode(self.mode)
-                .build(),
+            Kind::Allocate => {
+                opcode::Fallocate::new(fd, self.left as u64).offset(self.offset_bytes).mode(self.mode).build()
+            }
             Kind::Receive => {
                 let into = &self.iovecs[0];
                 opcode::Recv::new(fd, into.iov_base.cast(), into.iov_len as u32).build()
@@ -139,6 +138,8 @@ impl Flight {
 /// See the module.
 pub(crate) struct Ring {
     uring: IoUring,
+    /// Boxed: the kernel keeps addresses inside of flights while the table grows.
+    #[allow(clippy::vec_box)]
     flights: Vec<Box<Flight>>,
     free: Vec<u32>,
     in_flight: usize,
@@ -285,7 +286,10 @@ impl Ring {
             }
         };
         if let Err(error) = result {
-            assert!(is_passing(&error) || error.raw_os_error() == Some(libc::ETIME), "io_uring waits: {error}");
+            assert!(
+                is_passing(&error) || error.raw_os_error() == Some(libc::ETIME),
+                "io_uring waits: {error}"
+            );
         }
     }
 

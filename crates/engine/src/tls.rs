@@ -99,7 +99,8 @@ pub fn relay(connection: Connection, socket: OwnedFd) -> io::Result<OwnedFd> {
     // The type is only a name for a stream socket here: reads, writes and shutdown work on Unix sockets as well.
     socket.set_nonblocking(true)?;
     ours.set_nonblocking(true)?;
-    let mut relay = Relay { connection, socket, plain: ours, from_tls: Vec::new(), sent: 0, plain_ended: false };
+    let mut relay =
+        Relay { connection, socket, plain: ours, from_tls: Vec::new(), sent: 0, plain_ended: false };
     relay.connection.set_buffer_limit(Some(WAITING_BYTES));
     let run = move || {
         if let Err(error) = relay.run() {

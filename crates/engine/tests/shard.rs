@@ -121,7 +121,8 @@ fn unfit_origins_and_devices_are_refused() {
     assert!(refused.to_string().contains("enlarge the origin"), "{refused}");
     let refused = handle.attach(spec(1, 8, file(place.path("none")))).err().unwrap();
     assert!(matches!(refused, EngineError::Io { .. }), "{refused}");
-    let mut gone = spec(1, 8, OriginSpec::Nbd { uri: "nbd+unix:///x?socket=/nowhere".into(), connections: 1 });
+    let mut gone =
+        spec(1, 8, OriginSpec::Nbd { uri: "nbd+unix:///x?socket=/nowhere".into(), connections: 1 });
     gone.origin_wait = std::time::Duration::from_millis(100);
     assert!(handle.attach(gone).err().unwrap().to_string().contains("nowhere"));
     let mut other = place.shard_config(config.devices.clone());

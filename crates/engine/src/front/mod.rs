@@ -26,7 +26,12 @@ pub(crate) struct Asked {
 pub(crate) enum Wish {
     Request(Asked),
     /// What of a range is cached and dirty; answered by [`Client::status`].
-    Status { slot: u32, disk: DiskNo, sector: SectorNo, sectors: u64 },
+    Status {
+        slot: u32,
+        disk: DiskNo,
+        sector: SectorNo,
+        sectors: u64,
+    },
 }
 
 impl Asked {

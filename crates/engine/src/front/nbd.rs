@@ -14,8 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
 use haversack_model::{DiskNo, Micros, SECTOR_BYTES, SectorNo};
 use haversack_nbd::{
-    Command, CommandFlags, Errno, Extent, ExtentWriter, MetaContext, MetaContexts, Negotiated, Refusal, Replier,
-    ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
+    Command, CommandFlags, Errno, Extent, ExtentWriter, MetaContext, MetaContexts, Negotiated, Refusal,
+    Replier, ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
 };
 
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
@@ -270,7 +270,9 @@ impl NbdConnection {
             Command::Read => (Op::Read, MAX_REQUEST_SECTORS),
             Command::Cache => (Op::Read, PREFETCH_SECTORS),
             Command::Write => (Op::Write { fua: flags.contains(CommandFlags::FUA) }, MAX_REQUEST_SECTORS),
-            Command::WriteZeroes if flags.contains(CommandFlags::NO_HOLE) => (Op::WriteZeroes, MAX_REQUEST_SECTORS),
+            Command::WriteZeroes if flags.contains(CommandFlags::NO_HOLE) => {
+                (Op::WriteZeroes, MAX_REQUEST_SECTORS)
+            }
             // Where the client lets the space be freed it gets zeroes either way.
             Command::WriteZeroes | Command::Trim => (Op::Discard, MAX_REQUEST_SECTORS),
             Command::BlockStatus => return self.ask_status(context, number),
@@ -317,7 +319,8 @@ impl NbdConnection {
         }
         let count = self.replies.len().min(REPLIES_AT_A_TIME);
         self.leaving.extend(self.replies.drain(..count));
-        let iovec = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let iovec =
+            |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let slots = &self.slots;
         let iovecs = self.leaving.iter().flat_map(|reply| {
             let data = reply.slot.map_or(&[][..], |slot| &slots[slot as usize].buffer[..reply.data_bytes]);
@@ -410,7 +413,11 @@ impl Client for NbdConnection {
         };
         match result {
             Ok(()) if request.command == Command::Read => {
-                self.reply(Head::Fixed(self.replier.read_data(&request)), Some(number), request.length as usize);
+                self.reply(
+                    Head::Fixed(self.replier.read_data(&request)),
+                    Some(number),
+                    request.length as usize,
+                );
             }
             Ok(()) => self.reply(Head::Fixed(self.replier.success(&request)), Some(number), 0),
             Err(error) => {

@@ -8,9 +8,9 @@
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::Arc;
 
 use haversack_core::{Op, RequestError};
 use haversack_model::{DiskNo, Micros, SectorNo};
@@ -216,7 +216,9 @@ impl QueueClient {
 
     fn stop(&mut self, context: &mut ClientContext<'_>, sender: Sender<Queue>) {
         self.stopping = Some(sender);
-        if self.listening && let Some(kick) = self.kick {
+        if self.listening
+            && let Some(kick) = self.kick
+        {
             context.ring.cancel(kick);
         }
         self.give_back();
@@ -224,7 +226,8 @@ impl QueueClient {
 
     /// Gives the queue back if it is to be and nothing is in flight.
     fn give_back(&mut self) {
-        if self.stopping.is_none() || self.listening || self.queue.as_ref().is_none_or(|q| q.in_flight() > 0) {
+        if self.stopping.is_none() || self.listening || self.queue.as_ref().is_none_or(|q| q.in_flight() > 0)
+        {
             return;
         }
         if let (Some(sender), Some(mut queue)) = (self.stopping.take(), self.queue.take()) {
@@ -291,7 +294,13 @@ impl QueueClient {
         let mut parts = 0;
         for range in self.queue().ranges(head).iter().filter(|range| range.sectors > 0) {
             let (op, sector) = (op(range.unmap), SectorNo(range.sector));
-            context.asked.push(Wish::Request(Asked { slot: head.into(), disk, op, sector, sectors: range.sectors }));
+            context.asked.push(Wish::Request(Asked {
+                slot: head.into(),
+                disk,
+                op,
+                sector,
+                sectors: range.sectors,
+            }));
             parts += 1;
         }
         if parts == 0 {
@@ -386,7 +395,9 @@ impl Client for QueueClient {
     }
 
     fn wake_up(&mut self, _: &mut ClientContext<'_>) {
-        if self.stopping.is_none() && let Some(queue) = &mut self.queue {
+        if self.stopping.is_none()
+            && let Some(queue) = &mut self.queue
+        {
             queue.set_notification(false);
         }
     }

@@ -27,10 +27,7 @@ pub(super) struct Connection {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-fn negotiate(
-    stream: &mut dyn Stream,
-    negotiation: &mut ClientNegotiation,
-) -> io::Result<Option<Connected>> {
+fn negotiate(stream: &mut dyn Stream, negotiation: &mut ClientNegotiation) -> io::Result<Option<Connected>> {
     let (mut output, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
     loop {
         let bytes = &mut buffer[..negotiation.wanted_bytes()];

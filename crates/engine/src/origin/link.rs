@@ -103,7 +103,11 @@ impl Link {
     }
 
     pub fn begin(&mut self, context: &mut OriginContext<'_>, place: usize) {
-        self.receive(context.ring, Owner::Origin { disk: context.disk, token: place as u64 * 2 }, context.now);
+        self.receive(
+            context.ring,
+            Owner::Origin { disk: context.disk, token: place as u64 * 2 },
+            context.now,
+        );
     }
 
     fn receive(&mut self, ring: &mut Ring, owner: Owner, now: u64) {
@@ -126,13 +130,7 @@ impl Link {
     }
 
     /// Puts a request in line to be sent. False if the server would refuse it.
-    pub fn start(
-        &mut self,
-        command: Command,
-        flags: CommandFlags,
-        part: Part,
-        zeroes: bool,
-    ) -> bool {
+    pub fn start(&mut self, command: Command, flags: CommandFlags, part: Part, zeroes: bool) -> bool {
         match self.session.start(command, flags, part.offset_bytes, part.length) {
             Ok((cookie, head)) => {
                 self.parts[cookie.slot()] = Some(part);
@@ -199,7 +197,9 @@ impl Link {
         self.receiving = false;
         match result {
             Ok(0) => self.hang_up("the server closed it"),
-            Err(errno) => self.hang_up(&format!("receive failed: {}", std::io::Error::from_raw_os_error(errno))),
+            Err(errno) => {
+                self.hang_up(&format!("receive failed: {}", std::io::Error::from_raw_os_error(errno)));
+            }
             Ok(bytes) => {
                 let input = std::mem::take(&mut self.input);
                 if let Err(error) = self.read_replies(&input[..bytes], memory) {

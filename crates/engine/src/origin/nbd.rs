@@ -233,7 +233,12 @@ impl NbdOrigin {
     fn link_ended(&mut self, context: &mut OriginContext<'_>, place: usize) {
         let Some(link) = self.links[place].take_if(|link| link.is_over()) else { return };
         if !self.closing {
-            tracing::warn!(origin = self.uri, disk = context.disk.0, why = link.why(), "connection to the origin lost");
+            tracing::warn!(
+                origin = self.uri,
+                disk = context.disk.0,
+                why = link.why(),
+                "connection to the origin lost"
+            );
             let _ = self.wanted.send(place);
         }
         if self.flushed < self.written {

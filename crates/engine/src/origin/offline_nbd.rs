@@ -21,10 +21,8 @@ impl OfflineNbd {
     }
 
     fn ask(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> Result<(), IoFailure> {
-        let (_, head) = self
-            .session
-            .start(command, CommandFlags::NONE, offset, length)
-            .map_err(|_| IoFailure::Error)?;
+        let (_, head) =
+            self.session.start(command, CommandFlags::NONE, offset, length).map_err(|_| IoFailure::Error)?;
         let gone = |_| IoFailure::Gone;
         self.socket.write_all(&head).and_then(|()| self.socket.write_all(payload)).map_err(gone)?;
         let mut buffer = [0; 4096];

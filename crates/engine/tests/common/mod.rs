@@ -13,8 +13,8 @@ use haversack_core::{DiskConfig, OpenReport};
 use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, pool};
 use haversack_model::{DiskId, DiskNo};
 use haversack_nbd::{
-    BlockSize, ClientSession, Command, CommandFlags, Connected, Errno, Event, ExportInfo, Exports, MetaContexts,
-    Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags as F,
+    BlockSize, ClientSession, Command, CommandFlags, Connected, Errno, Event, ExportInfo, Exports,
+    MetaContexts, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags as F,
 };
 
 pub const MIB: u64 = 1 << 20;
@@ -102,14 +102,8 @@ pub fn attach(shard: &Shard, spec: DiskSpec) -> DiskNo {
 }
 
 fn export(size_bytes: u64) -> ExportInfo {
-    let features = [
-        F::SEND_FLUSH,
-        F::SEND_FUA,
-        F::SEND_TRIM,
-        F::SEND_WRITE_ZEROES,
-        F::SEND_CACHE,
-        F::CAN_MULTI_CONN,
-    ];
+    let features =
+        [F::SEND_FLUSH, F::SEND_FUA, F::SEND_TRIM, F::SEND_WRITE_ZEROES, F::SEND_CACHE, F::CAN_MULTI_CONN];
     ExportInfo {
         name: "disk".into(),
         description: String::new(),
@@ -197,7 +191,8 @@ impl Client {
     }
 
     pub fn write(&mut self, sector: u64, sectors: u64, version: u64) {
-        self.ask(Command::Write, CommandFlags::NONE, sector, sectors, &patterns(sector, sectors, version)).unwrap();
+        self.ask(Command::Write, CommandFlags::NONE, sector, sectors, &patterns(sector, sectors, version))
+            .unwrap();
     }
 
     pub fn flush(&mut self) {

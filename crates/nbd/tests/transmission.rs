@@ -256,7 +256,7 @@ impl MemoryServer {
             };
             match self.rules.check(&request).unwrap() {
                 Verdict::Serve if request.command == Command::Write => {
-                    self.write = Some((request, Vec::new()))
+                    self.write = Some((request, Vec::new()));
                 }
                 Verdict::Serve => self.serve(&request, output),
                 other => panic!("{other:?}: clients do not send {request:?}"),

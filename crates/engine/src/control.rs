@@ -71,6 +71,12 @@ impl Reactor {
         Ok(job)
     }
 
+    pub(crate) fn remove_device(&mut self, device: DeviceNo) -> std::result::Result<JobId, ManageError> {
+        let job = self.core_call(|core, now| core.remove_device(now, device))?;
+        self.afterwards.push((job, Afterwards::Removed(device)));
+        Ok(job)
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let devices = self.devices.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
         let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{EngineError, Result, at};
+use crate::faults::Faults;
 use crate::lock;
 
 /// An open cache device.
@@ -14,6 +15,8 @@ pub(crate) struct CacheDevice {
     file: File,
     pub path: PathBuf,
     pub capacity_bytes: u64,
+    /// It fails on demand.
+    pub faults: Option<Faults>,
 }
 
 fn open_with(path: &Path, flags: i32) -> io::Result<File> {
@@ -44,11 +47,13 @@ fn open_alone(path: &Path) -> Result<File> {
 
 impl CacheDevice {
     /// Opens a device and locks it. A device that another process holds is waited for a while.
-    pub fn open(path: &Path) -> Result<CacheDevice> {
+    pub fn open(name: &Path) -> Result<CacheDevice> {
+        let (path, faults) = Faults::of(name);
+        let path = path.as_path();
         let mut file = open_alone(path)?;
         lock::exclusively(&file, path)?;
         let capacity_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
-        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes })
+        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes, faults })
     }
 
     /// Makes a file of `size_bytes`, all of it allocated, unless there is one or it is a device. Opens it.

@@ -271,7 +271,7 @@ impl Handle {
     /// # Errors
     /// See [`ManageError`].
     pub fn remove_device(&self, device: DeviceNo) -> Result<Job> {
-        self.job(move |reactor| reactor.core_call(|core, now| core.remove_device(now, device)))
+        self.job(move |reactor| reactor.remove_device(device))
     }
 
     /// Stops cleanly: everything staged is committed, requests in flight finish, new ones wait for ever. Drop the

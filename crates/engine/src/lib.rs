@@ -9,6 +9,7 @@ pub mod config;
 mod control;
 mod device;
 pub mod error;
+mod faults;
 mod front;
 pub mod handle;
 pub mod histogram;

@@ -5,30 +5,26 @@ use haversack_model::{DeviceNo, Micros};
 
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
+use crate::faults::DeviceOp;
 use crate::front::ClientKind;
 use crate::origin::{Origin, OriginOp, OriginRequest};
 use crate::reactor::Finished;
 use crate::snapshot::{DeviceSnapshot, Latencies};
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct InFlight {
     offset_bytes: u64,
     bytes: u64,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Kind {
-    #[default]
-    Read,
-    Write,
-    Flush,
+    op: DeviceOp,
 }
 
 /// A cache device in use.
 pub(crate) struct LiveDevice {
     pub device: CacheDevice,
     in_flight: Vec<InFlight>,
+    flights: u32,
+    /// The pool uses it no more.
+    pub retired: bool,
     pub errors: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -40,6 +36,8 @@ impl LiveDevice {
         LiveDevice {
             device,
             in_flight: Vec::new(),
+            flights: 0,
+            retired: false,
             errors: 0,
             read_bytes: 0,
             written_bytes: 0,
@@ -47,21 +45,19 @@ impl LiveDevice {
         }
     }
 
-    fn note(&mut self, io: IoId, in_flight: InFlight) {
-        let at = io.0 as usize;
+    /// Notes an I/O that starts now.
+    pub fn start(&mut self, io: IoId, op: DeviceOp, offset_bytes: u64, bytes: u64) {
+        let (at, started) = (io.0 as usize, InFlight { offset_bytes, bytes, op });
         if self.in_flight.len() <= at {
-            self.in_flight.resize(at + 1, InFlight::default());
+            self.in_flight.resize(at + 1, started);
         }
-        self.in_flight[at] = in_flight;
+        self.in_flight[at] = started;
+        self.flights += 1;
     }
 
-    pub fn start(&mut self, io: IoId, offset_bytes: u64, bytes: u64, writes: bool) {
-        let kind = if writes { Kind::Write } else { Kind::Read };
-        self.note(io, InFlight { offset_bytes, bytes, kind });
-    }
-
-    pub fn start_flush(&mut self, io: IoId) {
-        self.note(io, InFlight { kind: Kind::Flush, ..InFlight::default() });
+    /// Whether it can be closed.
+    pub fn is_over(&self) -> bool {
+        self.retired && self.flights == 0
     }
 
     pub fn snapshot(&self, device: DeviceNo) -> DeviceSnapshot {
@@ -83,21 +79,22 @@ impl LiveDevice {
         result: Result<usize, i32>,
         took_us: Micros,
     ) -> Result<(), (i32, u64)> {
-        let InFlight { offset_bytes, bytes, kind } = self.in_flight[io.0 as usize];
+        self.flights -= 1;
+        let InFlight { offset_bytes, bytes, op } = self.in_flight[io.0 as usize];
         if let Err(errno) = result {
             self.errors += 1;
             return Err((errno, offset_bytes));
         }
-        match kind {
-            Kind::Read => {
+        match op {
+            DeviceOp::Read => {
                 self.read_bytes += bytes;
                 self.latency.read.record(took_us);
             }
-            Kind::Write => {
+            DeviceOp::Write => {
                 self.written_bytes += bytes;
                 self.latency.write.record(took_us);
             }
-            Kind::Flush => self.latency.flush.record(took_us),
+            DeviceOp::Flush => self.latency.flush.record(took_us),
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::clock;
 use crate::config::ShardConfig;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
+use crate::faults::DeviceOp;
 use crate::front::{Client, ClientContext, Front, Wish};
 use crate::handle::EngineEvent;
 use crate::live::{LiveDevice, LiveDisk};
@@ -60,6 +61,8 @@ pub(crate) struct Reactor {
     runs: Vec<(u64, u32)>,
     /// Requests for which the core has no room yet.
     backlog: VecDeque<Request>,
+    /// I/Os of devices that fail on demand.
+    struck: Vec<Landing>,
     answers: Vec<OriginAnswer>,
     events: Vec<EngineEvent>,
     retries: Retries,
@@ -101,6 +104,7 @@ impl Reactor {
             batch: Vec::new(),
             runs: Vec::new(),
             backlog: VecDeque::new(),
+            struck: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
             retries: Retries::default(),
@@ -146,6 +150,10 @@ impl Reactor {
             self.landed(landing);
             worked = true;
         }
+        for landing in std::mem::take(&mut self.struck) {
+            self.landed(landing);
+            worked = true;
+        }
         worked |= self.polled(|client, context| client.poll(context));
         worked |= self.pass_time();
         self.carry_out() | worked
@@ -186,6 +194,19 @@ impl Reactor {
             failure(errno)
         });
         self.core.complete(self.now, io, result);
+        self.close_if_over(device);
+    }
+
+    /// The pool uses a device no more: it is closed when its last I/O has landed.
+    fn retire(&mut self, device: DeviceNo) {
+        if let Some(live) = self.devices[device.0 as usize].as_mut() {
+            live.retired = true;
+            self.close_if_over(device);
+        }
+    }
+
+    fn close_if_over(&mut self, device: DeviceNo) {
+        self.devices[device.0 as usize].take_if(|live| live.is_over());
     }
 
     /// Lets a client act, then submits what it asks.
@@ -315,17 +336,12 @@ impl Reactor {
     fn act(&mut self, action: Action) {
         match action {
             Action::ReadDevice { io, device, offset_bytes } => {
-                self.device_io(io, device, offset_bytes, false);
+                self.device_io(io, device, offset_bytes, DeviceOp::Read);
             }
             Action::WriteDevice { io, device, offset_bytes } => {
-                self.device_io(io, device, offset_bytes, true);
+                self.device_io(io, device, offset_bytes, DeviceOp::Write);
             }
-            Action::FlushDevice { io, device } => {
-                let live = self.devices[device.0 as usize].as_mut().expect("the core flushes devices in use");
-                live.start_flush(io);
-                let (owner, fd) = (Owner::Device { io, device }, live.device.fd());
-                self.ring.flush(owner, fd, self.now);
-            }
+            Action::FlushDevice { io, device } => self.device_io(io, device, 0, DeviceOp::Flush),
             Action::ReadOrigin { io, disk, sector, sectors } => {
                 self.origin_io(io, disk, OriginOp::Read, sector, sectors);
             }
@@ -341,21 +357,30 @@ impl Reactor {
         }
     }
 
-    fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, writes: bool) {
+    fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, op: DeviceOp) {
         let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
         let memory = self.core.memory();
+        let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
+        if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
+            live.start(io, op, offset_bytes, 0);
+            self.struck.push(Landing { owner, result: Err(errno), started_us: now });
+            return;
+        }
+        if op == DeviceOp::Flush {
+            live.start(io, op, 0, 0);
+            self.ring.flush(owner, fd, now);
+            return;
+        }
         let mut bytes = 0;
         let iovecs = self.core.pieces(io).map(|piece| {
             bytes += piece.len as u64;
             libc::iovec { iov_base: memory.address(piece.frame, piece.at).cast(), iov_len: piece.len }
         });
-        let (owner, fd) = (Owner::Device { io, device }, live.device.fd());
-        if writes {
-            self.ring.write(owner, fd, offset_bytes, iovecs, self.now);
-        } else {
-            self.ring.read(owner, fd, offset_bytes, iovecs, self.now);
+        match op {
+            DeviceOp::Read => self.ring.read(owner, fd, offset_bytes, iovecs, now),
+            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, offset_bytes, iovecs, now),
         }
-        live.start(io, offset_bytes, bytes, writes);
+        live.start(io, op, offset_bytes, bytes);
     }
 
     fn origin_io(&mut self, io: IoId, disk: DiskNo, op: OriginOp, sector: SectorNo, sectors: u32) {
@@ -437,6 +462,9 @@ impl Reactor {
                 *id != job
             });
         }
+        if let Event::DeviceFailed { device, .. } = event {
+            self.retire(device);
+        }
         self.tell(&EngineEvent::Core(event));
     }
 
@@ -456,6 +484,7 @@ impl Reactor {
                 }
                 self.origin(disk, |origin, context| origin.close(context));
             }
+            Afterwards::Removed(device) => self.retire(device),
             Afterwards::Resized(disk, sectors) => {
                 for client in self.clients_of(disk) {
                     self.client(client, |client, _| client.resized(sectors));
@@ -499,6 +528,7 @@ pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
 /// What is to be done when a job has succeeded.
 pub(crate) enum Afterwards {
     Detached(DiskNo),
+    Removed(DeviceNo),
     Resized(DiskNo, u64),
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use haversack_engine::{EngineError, OriginSpec, Shard};
+use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard};
 use haversack_nbd::{Command, CommandFlags, Errno};
 
 fn file(path: std::path::PathBuf) -> OriginSpec {
@@ -146,4 +146,50 @@ fn a_detached_disk_answers_with_an_error_or_hangs_up() {
         client.ask(Command::Read, CommandFlags::NONE, 0, 8, &[])
     }));
     assert!(ended.is_err() || ended.is_ok_and(|read| read == Err(Errno::ESHUTDOWN)));
+}
+
+#[test]
+fn a_device_that_fails_or_is_pulled_loses_no_write_that_has_two_copies() {
+    for fault in ["write", "read", "flush", "gone"] {
+        let place = Place::new("fault");
+        let mut config = place.pool(&[32, 32], true);
+        let second = config.devices[1].clone();
+        config.devices[1] = format!("faulty:{}", second.display()).into();
+        let (shard, _) = start(&config);
+        let disk = attach(&shard, spec(1, 8, file(place.origin("origin", 8))));
+        let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+        let events = shard.handle().events().unwrap();
+        client.write(0, 4096, 1);
+        client.flush();
+        client.read(4096, 4096);
+        std::fs::write(format!("{}.fault", second.display()), fault).unwrap();
+        for round in 0..8 {
+            client.write(0, 2048, 2 + round);
+            client.flush();
+            assert_eq!(client.read(0, 2048), patterns(0, 2048, 2 + round), "{fault}");
+            assert_eq!(client.read(2048, 6144)[..1 << 20], patterns(2048, 2048, 1), "{fault}");
+        }
+        let failed = events.try_iter().any(|event| matches!(event, EngineEvent::DeviceError { .. }));
+        assert!(failed, "{fault}");
+        shard.handle().clean(disk).unwrap().wait().unwrap();
+        drop(shard);
+        let origin = std::fs::read(place.path("origin")).unwrap();
+        assert_eq!(origin[..4096 * 512], [patterns(0, 2048, 9), patterns(2048, 2048, 1)].concat(), "{fault}");
+    }
+}
+
+#[test]
+fn a_device_joins_and_another_leaves() {
+    let place = Place::new("devices");
+    let (shard, _) = start(&place.pool(&[32], false));
+    let disk = attach(&shard, spec(1, 8, file(place.origin("origin", 8))));
+    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    client.write(0, 8192, 1);
+    let handle = shard.handle();
+    handle.add_device(&place.path("cache-new"), Some(32 * MIB)).unwrap().wait().unwrap();
+    handle.remove_device(haversack_model::DeviceNo(0)).unwrap().wait().unwrap();
+    assert_eq!(client.read(0, 8192), patterns(0, 8192, 1));
+    let devices = handle.snapshot().unwrap().devices;
+    let paths: Vec<&str> = devices.iter().map(|d| d.path.as_str()).collect();
+    assert_eq!(paths, [place.path("cache-new").to_str().unwrap()]);
 }

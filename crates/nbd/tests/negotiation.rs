@@ -246,6 +246,20 @@ fn long_and_unknown_options_are_refused_and_skipped() {
 }
 
 #[test]
+fn a_long_option_is_skipped_in_any_pieces() {
+    let stream = [option_bytes(77, &[7; 9000]), option_bytes(c::OPT_LIST, b"x")].concat();
+    for piece in [1, 7, 1000, 8999, 9001] {
+        let mut server = Server::new(TlsPolicy::Off, 3);
+        for bytes in stream.chunks(piece) {
+            assert!(matches!(server.send(bytes), Ok(ServerStep::Continue)));
+            assert!(server.negotiation.wanted_bytes() <= 8192);
+        }
+        let kinds: Vec<u32> = parse_replies(&server.output).iter().map(|reply| reply.kind).collect();
+        assert_eq!(kinds, [c::REP_ERR_TOO_BIG, c::REP_ERR_INVALID]);
+    }
+}
+
+#[test]
 fn meta_contexts_are_listed_and_chosen() {
     let (list, set) = (c::OPT_LIST_META_CONTEXT, c::OPT_SET_META_CONTEXT);
     let mut server = Server::new(TlsPolicy::Off, 3);

@@ -1,0 +1,66 @@
+//! Cache devices that fail on demand, for tests of what happens then.
+//!
+//! A device named `faulty:PATH` is the device at PATH. While a file `PATH.fault` exists, it fails what the file's
+//! words say: `read`, `write`, `flush` with an I/O error, or `gone` for everything, as a device that was pulled.
+
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "faulty:";
+
+/// What is asked of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DeviceOp {
+    Read,
+    Write,
+    Flush,
+}
+
+/// The faults of a device.
+pub(crate) struct Faults {
+    file: PathBuf,
+}
+
+impl Faults {
+    /// The device that a name means, and its faults if it is one that has some.
+    pub fn of(name: &Path) -> (PathBuf, Option<Faults>) {
+        let Some(path) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            return (name.to_path_buf(), None);
+        };
+        (PathBuf::from(path), Some(Faults { file: PathBuf::from(format!("{path}.fault")) }))
+    }
+
+    /// The error number that an I/O fails with now.
+    pub fn strike(&self, op: DeviceOp) -> Option<i32> {
+        let words = std::fs::read_to_string(&self.file).ok()?;
+        let word = match op {
+            DeviceOp::Read => "read",
+            DeviceOp::Write => "write",
+            DeviceOp::Flush => "flush",
+        };
+        let says = |wanted| words.split_whitespace().any(|word| word == wanted);
+        if says("gone") {
+            return Some(libc::ENODEV);
+        }
+        says(word).then_some(libc::EIO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_faulty_devices_fail_and_only_as_told() {
+        let path = std::env::temp_dir().join(format!("haversack-faults-{}", std::process::id()));
+        assert!(Faults::of(&path).1.is_none());
+        let (device, faults) = Faults::of(Path::new(&format!("faulty:{}", path.display())));
+        let faults = faults.expect("it is faulty");
+        assert_eq!((device, faults.strike(DeviceOp::Read)), (path, None));
+        std::fs::write(&faults.file, "read flush\n").unwrap();
+        assert_eq!(faults.strike(DeviceOp::Read), Some(libc::EIO));
+        assert_eq!(faults.strike(DeviceOp::Write), None);
+        std::fs::write(&faults.file, "gone").unwrap();
+        assert_eq!(faults.strike(DeviceOp::Write), Some(libc::ENODEV));
+        std::fs::remove_file(&faults.file).unwrap();
+    }
+}

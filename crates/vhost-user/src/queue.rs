@@ -431,7 +431,8 @@ impl Queue {
         self.index
     }
 
-    /// The eventfd that the driver kicks; `None` if the queue must be polled.
+    /// The eventfd that the driver kicks; `None` if the queue must be polled. QEMU makes it non-blocking, and it is
+    /// left as it came: wait with a poll for it, then read it to reset it.
     pub fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_deref().map(AsFd::as_fd)
     }

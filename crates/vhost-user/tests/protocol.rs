@@ -265,6 +265,41 @@ fn requests_in_flight_when_a_back_end_dies_are_done_once_by_the_next() {
     }
 }
 
+/// The stores of a completion, taken back one by one as if the kill had come before them.
+#[test]
+fn a_kill_on_either_side_of_the_used_index_repeats_only_what_the_guest_has_not_seen() {
+    use std::os::unix::fs::FileExt;
+    for seen in [true, false] {
+        let path = socket_path();
+        let ram = Ram::new();
+        let disk = TestDisk::new(DISK_BYTES);
+        let server = serve(&path, 0o600, config(1), disk.clone()).unwrap();
+        let mut client = Client::new(&path, &ram, 0);
+        let inflight = client.new_inflight(1, 16);
+        client.start(vec![Driver::new(&ram, 0, 16)], Some(&inflight));
+        let queue = &mut client.queues[0];
+        let head = queue.submit(driver::WRITE, 5, &[(BUFFERS, 512)]).unwrap();
+        assert_ne!(head, 0, "the region's initial batch head");
+        wait_for("a completion", || (queue.driver.used_index() == 1).then_some(()));
+        let driver = client.queues.pop().unwrap().driver;
+        drop((client, server));
+
+        let region = &inflight.1;
+        region.write_all_at(&[1], 16 + 16 * u64::from(head)).unwrap();
+        region.write_all_at(&[0; 2], 14).unwrap();
+        ram.set_u16(driver.used_at() + 2, u16::from(seen));
+
+        let disk = TestDisk::new(DISK_BYTES);
+        let _server = serve(&path, 0o600, config(1), disk.clone()).unwrap();
+        let mut client = Client::new(&path, &ram, 0);
+        client.start(vec![driver], Some(&inflight));
+        let queue = &mut client.queues[0];
+        assert_eq!(queue.wait(), (head, 1, 0));
+        assert_eq!(queue.run(driver::WRITE, 6, &[(BUFFERS, 512)]), 0);
+        assert_eq!(disk.taken(), if seen { vec![6] } else { vec![5, 6] });
+    }
+}
+
 #[test]
 fn malformed_messages_end_their_session_and_no_other() {
     let (server, disk) = served(1);

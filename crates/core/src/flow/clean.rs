@@ -297,7 +297,9 @@ impl<M: Memory> Core<M> {
                 self.unstage(staging_frame);
                 continue;
             }
-            if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
+            let busy =
+                self.locks.get(disk, staged.block).is_some() || self.commit_in_flight(Some(&staged), None);
+            if busy || !self.intent_marked(disk, staged.block) {
                 continue;
             }
             let Some(frame) = self.own_frame() else { break };

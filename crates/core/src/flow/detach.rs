@@ -97,8 +97,9 @@ impl<M: Memory> Core<M> {
         if !self.disk(disk).intents.is_clear() && self.alive_devices().next().is_some() {
             return;
         }
+        let clean_seq = self.sequence.last();
         let d = self.disk_mut(disk);
-        (d.cleaner.all, d.may_be_dirty) = (false, false);
+        (d.cleaner.all, d.may_be_dirty, d.clean_seq) = (false, false, clean_seq);
         d.intents.clear_at_leisure();
         self.await_record(disk);
     }

@@ -213,7 +213,7 @@ pub enum Event {
         /// Whether the block was dirty and had no good second copy: its data is lost.
         lost: bool,
     },
-    /// Cleaning a disk is held up by its origin.
+    /// Cleaning a disk is held up by its origin, or by a cache device that cannot be read.
     CleanFailed {
         /// The disk.
         disk: DiskNo,
@@ -226,6 +226,11 @@ pub enum JobError {
     /// The origin failed; dirty data stays in the cache.
     #[error("the origin failed; the dirty data stays in the cache, try again when the origin is back")]
     Origin,
+    /// A cache device failed to read dirty data that has no other copy; the data stays in the cache.
+    #[error(
+        "a cache device cannot be read; the dirty data stays in the cache, try again or replace the device"
+    )]
+    DeviceRead,
     /// The job was cancelled.
     #[error("cancelled")]
     Cancelled,

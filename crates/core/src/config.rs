@@ -181,7 +181,7 @@ pub struct CoreConfig {
     pub share_spare: bool,
     /// How often the write-intent map of a disk is cleared.
     pub intent_clear_us: Micros,
-    /// How long the cleaner waits after its origin failed.
+    /// How long the cleaner waits after its origin, or a read of a cache device, failed.
     pub clean_retry_us: Micros,
     /// Read errors after which a cache device counts as failed.
     pub device_read_errors: u32,

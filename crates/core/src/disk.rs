@@ -51,6 +51,7 @@ pub(crate) struct Disk {
     pub may_be_dirty: bool,
     pub damaged: bool,
     pub since_seq: u64,
+    pub clean_seq: u64,
     /// Blocks whose only dirty copy was lost with a device.
     pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
     pub stats: DiskStats,
@@ -98,6 +99,7 @@ impl Disk {
             may_be_dirty: record.may_be_dirty,
             damaged: record.damaged,
             since_seq: record.since_seq,
+            clean_seq: record.clean_seq,
             lost: HashSet::default(),
             stats: DiskStats::default(),
             flush: DiskFlush::default(),
@@ -136,6 +138,7 @@ impl Disk {
             damaged: self.damaged,
             persistence: self.persistence,
             since_seq: self.since_seq,
+            clean_seq: self.clean_seq,
         }
     }
 
@@ -242,6 +245,7 @@ mod tests {
             damaged: false,
             persistence: Persistence::All,
             since_seq: 0,
+            clean_seq: 0,
         };
         Disk::new(&record)
     }

@@ -5,7 +5,8 @@
 //!
 //! Invariants
 //! - The table names the newest frame of a block. An older frame of it exists only while it is being
-//!   committed, and its valid sectors are also in the newer one.
+//!   committed, and its valid sectors are also in the newer one. Until that commit has ended, the older frame
+//!   has a descriptor: the newer one must not go before it.
 //! - Sectors outside a frame's mask are zero.
 
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ pub struct Staged {
     pub hits: u8,
     /// Part of a batch on its way to flash.
     pub committing: bool,
+    /// The last commit that it, or an older frame of its block, went out with; 0: none.
+    pub commit_seq: u64,
     /// Its descriptor names sectors beyond the end of the disk.
     pub trimmed: bool,
     /// A newer frame of the block exists.
@@ -68,6 +71,7 @@ impl Staged {
             established: false,
             hits: 0,
             committing: false,
+            commit_seq: 0,
             trimmed: false,
             superseded: false,
             merging: false,
@@ -216,10 +220,11 @@ impl Staging {
         self.lists[disk.0 as usize].len -= 1;
     }
 
-    /// The frame becomes part of a batch.
-    pub fn start_commit(&mut self, frame: FrameNo) {
+    /// The frame becomes part of batch `seq`.
+    pub fn start_commit(&mut self, frame: FrameNo, seq: u64) {
         self.unlink(frame);
-        self.get_mut(frame).committing = true;
+        let staged = self.get_mut(frame);
+        (staged.committing, staged.commit_seq) = (true, seq);
     }
 
     /// The batch failed: the frame waits again.

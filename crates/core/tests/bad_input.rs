@@ -49,10 +49,10 @@ fn used_pool() -> Shelf {
 fn another_version_is_refused() {
     let mut shelf = used_pool();
     for copy in [0, 4096] {
-        shelf.0[1].bytes[copy + VERSION_AT..][..4].copy_from_slice(&2u32.to_le_bytes());
+        shelf.0[1].bytes[copy + VERSION_AT..][..4].copy_from_slice(&1u32.to_le_bytes());
     }
     let error = refused_by_all(&mut shelf, "/dev/cache1", "use the program that wrote it");
-    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 2, expected: 1 });
+    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 2 });
 }
 
 #[test]

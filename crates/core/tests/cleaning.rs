@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use haversack_core::{CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
+use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 
 /// Never cleans without being asked.
@@ -232,6 +232,24 @@ fn a_dead_origin_ends_the_job_and_keeps_the_data() {
     rig.origins.get_mut(&disk).expect("an origin").down = false;
     rig.clean(disk);
     assert_eq!(rig.origins[&disk].sectors(0, 800), [1; 800 * 512]);
+}
+
+#[test]
+fn a_block_that_cannot_be_read_ends_the_job_and_holds_up_no_other() {
+    for detaches in [false, true] {
+        let (mut rig, disk) = rig(LAZY, 2000);
+        rig.write(disk, 0, 800, 1);
+        let now = rig.now;
+        let job = if detaches { rig.core().detach(now, disk) } else { rig.core().clean(now, disk) };
+        let job = job.expect("no job runs");
+        let first_slot = |a: &Action| matches!(a, Action::ReadDevice { offset_bytes: 9_445_376, .. });
+        let failing = |a: &Action| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+        rig.wait_with(10_000_000, failing);
+        assert_eq!(rig.jobs.get(&job), Some(&Err(JobError::DeviceRead)));
+        assert_eq!(rig.usage(disk).dirty_blocks, 1);
+        rig.clean(disk);
+        assert_eq!(rig.origins[&disk].sectors(0, 800), [1; 800 * 512]);
+    }
 }
 
 #[test]

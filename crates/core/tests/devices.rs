@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, Event, ManageError, OpenOptions, PoolError, Rejected, RequestError,
+    Action, Core, CoreConfig, DiskConfig, Event, ManageError, Op, OpenOptions, PoolError, Rejected,
+    RequestError,
 };
 use haversack_model::{DeviceNo, WriteMode};
 
@@ -242,6 +243,37 @@ fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
     let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
     let error = opened.err().expect("the other device has the only copies").error;
     assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+/// The first version of a block is on its way to a device that is being emptied, so nothing of it stays on flash.
+#[test]
+fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_evicted() {
+    for (op, value) in [(Op::Discard, 0), (Op::Write { fua: false }, 2)] {
+        let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+        let mut rig = Rig::new(&[4, 4], false, config);
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        let read = rig.start_read(disk, 0, 8);
+        rig.run_without(is_device_write);
+        assert!(rig.is_answered(read));
+        let slow = rig.pending.iter().find_map(|pending| match pending.action {
+            Action::WriteDevice { device, .. } => Some(device),
+            _ => None,
+        });
+        let slow = slow.expect("the block is on its way to flash");
+        let is_slow = |a: &Action| matches!(a, Action::WriteDevice { device, .. } if *device == slow);
+        rig.start_write(disk, 0, 8, 1);
+        rig.core().remove_device(0, slow).expect("another is left");
+        rig.run_without(is_slow);
+        let newest = rig.submit_sized(disk, op, 0, 8, vec![value; 8 * 512]).expect("the request is taken");
+        rig.run_without(is_slow);
+        let expected = if rig.is_answered(newest) { value } else { 1 };
+        let origins = std::mem::take(&mut rig.origins);
+        let (shelf, memory) = rig.kill();
+        let mut rig = Rig::open(shelf, memory, config);
+        rig.origins = origins;
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        assert_eq!(rig.read(disk, 0, 8), [expected; 8], "{op:?}");
+    }
 }
 
 #[test]

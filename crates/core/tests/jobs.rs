@@ -302,3 +302,54 @@ fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
     rig.clean(disk);
     assert_eq!(rig.origins[&disk].sectors(80, 8), [2; 8 * 512]);
 }
+
+#[test]
+fn what_a_detach_cleaned_stays_clean_when_the_disk_comes_back() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = lazy(&mut rig, 0);
+    rig.write(disk, 0, 800, 1);
+    let job = rig.core().detach(0, disk).expect("attached");
+    rig.finish(job);
+    let disk = lazy(&mut rig, 0);
+    rig.write(disk, 80, 8, 2);
+    let (shelf, staging) = rig.kill();
+    let rig = Rig::open(shelf, staging, CoreConfig::default());
+    assert_eq!((rig.report.disks[0].cached_blocks, rig.report.disks[0].dirty_blocks), (100, 1));
+}
+
+/// The record may land and earlier commits may not: a later commit must not pass for one of those.
+#[test]
+fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
+    for detaches in [false, true] {
+        let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+        let mut rig = Rig::new(&[24], false, config);
+        let other = lazy(&mut rig, 1);
+        let disk = detaches.then(|| lazy(&mut rig, 0));
+        let is_commit = |a: &Action| writes_to(a, 9_437_184..u64::MAX);
+        for at in 0..16 {
+            rig.start_write(other, at * 80, 8, 1);
+        }
+        let cleaner = LAZY;
+        let job = match disk {
+            Some(disk) => rig.core().detach(0, disk).expect("attached"),
+            None => {
+                let config = DiskConfig { cleaner, ..DiskConfig::new(disk_id(0), SECTORS) };
+                rig.core().attach(0, &config, 1, false).expect("a new disk").1
+            }
+        };
+        rig.run_without(is_commit);
+        assert!(!rig.jobs.contains_key(&job), "the record is not durable yet");
+        let (shelf, _) = rig.kill();
+
+        let mut rig = Rig::open(shelf, memory(), config);
+        let disk = lazy(&mut rig, 0);
+        rig.write(disk, 0, 8, 2);
+        rig.flush(disk);
+        let origins = std::mem::take(&mut rig.origins);
+        let mut rig = Rig::open(rig.power_cut(), memory(), config);
+        rig.origins = origins;
+        let disk = lazy(&mut rig, 0);
+        assert_eq!(rig.usage(disk).dirty_blocks, 1, "detaches: {detaches}");
+        assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    }
+}

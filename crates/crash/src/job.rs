@@ -125,7 +125,7 @@ impl World {
                 JobError::Cancelled => {
                     matches!(job, Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_))
                 }
-                JobError::NoDevice | JobError::DataLost => self.unprotected_fault,
+                JobError::NoDevice | JobError::DeviceRead | JobError::DataLost => self.unprotected_fault,
                 JobError::NotOwner => job.disk().is_some_and(|d| self.disks[d].origin_forbidden),
             };
             if !fair {

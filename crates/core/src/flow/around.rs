@@ -120,9 +120,7 @@ impl<M: Memory> Core<M> {
             let covered = self.part(number, block) == self.disk(disk).inside(block);
             let staged = self.staging.find(disk, block).map(|(_, s)| *s);
             let slot = self.store.lookup(disk, block).map(|s| s.1);
-            let committing = staged.is_some_and(|s| s.committing)
-                || slot.is_some_and(|s| s.seq() > self.sequence.completed());
-            if committing {
+            if self.commit_in_flight(staged.as_ref(), slot) {
                 wait = true;
                 continue;
             }

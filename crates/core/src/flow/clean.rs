@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
-use crate::action::Event;
+use crate::action::{Event, JobError};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::{DiskState, runs};
@@ -58,7 +58,8 @@ pub(crate) struct Cleaner {
     phase: Phase,
     blocks: Vec<Cleaning>,
     in_flight: u32,
-    failed: bool,
+    /// What failed in this round.
+    failed: Option<JobError>,
     asked: VecDeque<BlockNo>,
     /// Somebody waits for clean blocks.
     pub pressed: bool,
@@ -75,7 +76,9 @@ pub(crate) struct Cleaner {
     round: usize,
     /// Blocks cleaned since the last `all` was set.
     pub done_blocks: u64,
+    /// Rounds that failed since then, and what failed last.
     pub failures: u64,
+    pub last_failure: Option<JobError>,
 }
 
 impl Cleaner {
@@ -88,7 +91,7 @@ impl Cleaner {
 
     /// Asks for everything to be cleaned, and counts from now on.
     pub fn clean_all(&mut self) {
-        (self.all, self.done_blocks, self.failures) = (true, 0, 0);
+        (self.all, self.done_blocks, self.failures, self.last_failure) = (true, 0, 0, None);
     }
 
     pub fn is_idle(&self) -> bool {
@@ -161,7 +164,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
-        (cleaner.phase, cleaner.failed) = (Phase::Reading, false);
+        (cleaner.phase, cleaner.failed) = (Phase::Reading, None);
         cleaner.budget_blocks = (cleaner.budget_blocks - cleaner.blocks.len() as f64).max(0.0);
         self.read_round(disk);
     }
@@ -297,7 +300,9 @@ impl<M: Memory> Core<M> {
                 self.unstage(staging_frame);
                 continue;
             }
-            if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
+            let busy =
+                self.locks.get(disk, staged.block).is_some() || self.commit_in_flight(Some(&staged), None);
+            if busy || !self.intent_marked(disk, staged.block) {
                 continue;
             }
             let Some(frame) = self.own_frame() else { break };
@@ -353,7 +358,7 @@ impl<M: Memory> Core<M> {
                     Some(mirror) if tried(number) => self.read_cleaning(disk, at as usize, mirror),
                     Some(mirror) if !tried(mirror) => self.read_cleaning(disk, at as usize, number),
                     None if !tried(number) => self.read_cleaning(disk, at as usize, number),
-                    _ if result.is_err() => self.disk_mut(disk).cleaner.failed = true,
+                    _ if result.is_err() => self.disk_mut(disk).cleaner.failed = Some(JobError::DeviceRead),
                     _ => self.damaged(disk, number),
                 }
             }
@@ -417,11 +422,14 @@ impl<M: Memory> Core<M> {
         d.origin_writes -= 1;
         d.origin_changes += 1;
         d.cleaner.in_flight -= 1;
-        d.cleaner.failed |= result.is_err();
+        if result.is_err() {
+            d.cleaner.failed = Some(JobError::Origin);
+        }
         if d.cleaner.in_flight > 0 {
             return;
         }
-        if d.cleaner.failed {
+        // What could not be read does not hold up the others.
+        if d.cleaner.failed == Some(JobError::Origin) {
             self.end_round(disk, false);
         } else if planted(Bug::CleanWithoutOriginFlush) {
             self.end_round(disk, true);
@@ -434,7 +442,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn clean_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the cleaner is of a disk");
         let d = self.disk_mut(disk);
-        d.cleaner.failed |= result.is_err();
+        if result.is_err() {
+            d.cleaner.failed = Some(JobError::Origin);
+        }
         self.end_round(disk, result.is_ok());
     }
 
@@ -454,9 +464,10 @@ impl<M: Memory> Core<M> {
         d.cleaner.phase = Phase::Idle;
         d.stats.cleaned_blocks += cleaned;
         d.cleaner.done_blocks += cleaned;
-        if d.cleaner.failed {
+        if d.cleaner.failed.is_some() {
             d.cleaner.retry_us = retry_us;
             d.cleaner.failures += 1;
+            d.cleaner.last_failure = d.cleaner.failed;
             self.event(Event::CleanFailed { disk });
         }
         self.wake_dirty(disk);

@@ -16,6 +16,7 @@ use crate::io::{BlockIo, Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
+use crate::staging::Staged;
 use crate::store::PageContent;
 use crate::store::slot::{Slot, SlotNo};
 
@@ -112,7 +113,7 @@ impl<M: Memory> Core<M> {
             }
             let slot = self.store.lookup(disk, staged.block);
             // Its older version is on its way: were this one faster, a kill would leave the older staged.
-            if slot.is_some_and(|(_, s)| s.seq() > self.sequence.completed()) {
+            if self.commit_in_flight(Some(staged), slot.map(|s| s.1)) {
                 continue;
             }
             if let Some((slot_no, slot)) = slot
@@ -139,6 +140,13 @@ impl<M: Memory> Core<M> {
         kind
     }
 
+    /// Whether a commit of any version of a block may not have ended, from its newest frame and its slot. What the
+    /// commit put on flash may have been evicted since; what it took from staging is still there.
+    pub(crate) fn commit_in_flight(&self, staged: Option<&Staged>, slot: Option<Slot>) -> bool {
+        let newest = staged.map_or(0, |s| s.commit_seq).max(slot.map_or(0, Slot::seq));
+        newest > self.sequence.completed()
+    }
+
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
         let seq = self.sequence.take(0);
         self.mark.committed(seq);
@@ -153,7 +161,7 @@ impl<M: Memory> Core<M> {
         let mut on_probation = false;
         for (index, frame) in frames.iter().enumerate() {
             on_probation |= self.install(disk, *frame, index, copies, seq);
-            self.staging.start_commit(*frame);
+            self.staging.start_commit(*frame, seq);
         }
         if on_probation {
             self.store.note_filled(disk, segments[0], seq);

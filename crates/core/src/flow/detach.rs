@@ -15,7 +15,7 @@ use crate::flow::job::JobKind;
 use crate::memory::Memory;
 use crate::store::slot::Status;
 
-/// Failed rounds of cleaning, and flushes of the origin, after which a job that cleans gives up.
+/// Failed rounds of cleaning, and failed flushes of the origin, after which a job that cleans gives up.
 const MOST_FAILURES: u64 = 3;
 
 impl<M: Memory> Core<M> {
@@ -45,7 +45,7 @@ impl<M: Memory> Core<M> {
         } else if idle && self.only_lost_left(disk) {
             Err(JobError::DataLost)
         } else if self.disk(disk).cleaner.failures >= MOST_FAILURES {
-            Err(JobError::Origin)
+            Err(self.why_not_cleaned(disk))
         } else {
             return;
         };
@@ -79,7 +79,7 @@ impl<M: Memory> Core<M> {
         }
         let d = self.disk(disk);
         if d.cleaner.failures + d.intents.failures >= MOST_FAILURES && d.cleaner.is_idle() {
-            self.give_up_detaching(disk, JobError::Origin);
+            self.give_up_detaching(disk, self.why_not_cleaned(disk));
             return;
         }
         let staged = self.staging.all_of(disk).next().is_some();
@@ -97,10 +97,16 @@ impl<M: Memory> Core<M> {
         if !self.disk(disk).intents.is_clear() && self.alive_devices().next().is_some() {
             return;
         }
+        let clean_seq = self.sequence.last();
         let d = self.disk_mut(disk);
-        (d.cleaner.all, d.may_be_dirty) = (false, false);
+        (d.cleaner.all, d.may_be_dirty, d.clean_seq) = (false, false, clean_seq);
         d.intents.clear_at_leisure();
         self.await_record(disk);
+    }
+
+    /// What failed last while the disk was cleaned: if not the cleaner, it was a flush of the origin.
+    fn why_not_cleaned(&self, disk: DiskNo) -> JobError {
+        self.disk(disk).cleaner.last_failure.unwrap_or(JobError::Origin)
     }
 
     fn give_up_detaching(&mut self, disk: DiskNo, error: JobError) {

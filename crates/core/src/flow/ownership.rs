@@ -110,6 +110,7 @@ impl<M: Memory> Core<M> {
             damaged: false,
             persistence: config.persistence,
             since_seq: self.sequence.last() + 1,
+            clean_seq: 0,
         };
         if self.disks.len() <= at {
             self.disks.push(None);

@@ -117,6 +117,7 @@ impl<M: Memory> Core<M> {
             for (first, count) in runs(s.mask & !mask) {
                 self.memory.copy(old, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
             }
+            staged.commit_seq = s.commit_seq;
             staged.mask |= s.mask;
             staged.dirty |= s.dirty;
             staged.poisoned = s.poisoned && staged.mask != inside;

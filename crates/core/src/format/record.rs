@@ -51,6 +51,8 @@ pub struct DiskRecord {
     pub persistence: Persistence,
     /// Entries of older commits are void.
     pub since_seq: u64,
+    /// What commits up to this number wrote is clean, whatever their pages say.
+    pub clean_seq: u64,
 }
 
 /// The pool record.
@@ -95,6 +97,13 @@ fn persistence_of(code: u8) -> Option<Persistence> {
     })
 }
 
+impl DiskRecord {
+    /// The highest number that the entry tells of: commits up to it were made before it was written.
+    pub fn last_seq(&self) -> u64 {
+        self.clean_seq.max(self.since_seq.saturating_sub(1))
+    }
+}
+
 impl PoolRecord {
     /// The record's pages, whole.
     pub fn encode(&self) -> Vec<u8> {
@@ -118,7 +127,7 @@ impl PoolRecord {
             if let Some(d) = disk {
                 w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
                 w.flag(d.may_be_dirty).flag(d.damaged).u8(persistence_code(d.persistence));
-                w.u64(d.since_seq);
+                w.u64(d.since_seq).u64(d.clean_seq);
             }
         }
         let body = w.0;
@@ -187,6 +196,7 @@ impl PoolRecord {
             damaged: r.flag()?,
             persistence: persistence_of(r.u8()?)?,
             since_seq: r.u64()?,
+            clean_seq: r.u64()?,
         })
     }
 }
@@ -207,6 +217,7 @@ mod tests {
             damaged: false,
             persistence: Persistence::Dirty,
             since_seq: 9,
+            clean_seq: 11,
         };
         let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Retired };
         let record = PoolRecord {

@@ -75,8 +75,10 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     };
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
-    // A number that was durable once is never given out again: it would pass for durable.
-    r.last_seq = r.last_seq.max(listed.flushed_seq);
+    // A number that was durable once is never given out again: it would pass for durable. Nor is one that the
+    // record tells of: it would pass for void, or clean.
+    let told = pool.record.disks.iter().flatten().map(DiskRecord::last_seq).max().unwrap_or(0);
+    r.last_seq = r.last_seq.max(listed.flushed_seq).max(told);
     r.flushed_seq = listed.flushed_seq;
     let verified = verify(media, pool, &mut r, listed);
     for entry in verified {
@@ -200,8 +202,8 @@ impl Recovered {
             self.store.segments[segment as usize].stale = true;
         }
         let mut slot = slot.with_mask(mask).with_established(true).with_mirror(false);
-        if !record.may_be_dirty {
-            // The record knows that all was clean; the page was not written since.
+        if slot.seq() <= record.clean_seq {
+            // The disk was detached clean after that commit; the page was not written since.
             slot = slot.with_dirty(false);
         }
         let existing = self.store.lookup(disk, slot.block());

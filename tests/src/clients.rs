@@ -14,7 +14,8 @@ pub fn nbdinfo(uri: &str) -> Result<Value> {
     let mut nbdinfo = tools::tool("nbdinfo")?;
     nbdinfo.args(["--json", uri]);
     let text = tools::run(nbdinfo)?;
-    serde_json::from_str(&text).map_err(|error| Error::Check(format!("nbdinfo printed no JSON ({error}): {text}")))
+    serde_json::from_str(&text)
+        .map_err(|error| Error::Check(format!("nbdinfo printed no JSON ({error}): {text}")))
 }
 
 /// Copies from an NBD URI or a file to another.

@@ -59,10 +59,16 @@ impl Guest {
     /// If QEMU does not start or the guest's program does not answer.
     pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
         let image = image()?;
-        let (socket, console) = (place.path(format!("{name}.sock")), place.path(format!("{name}-console.log")));
+        let (socket, console) =
+            (place.path(format!("{name}.sock")), place.path(format!("{name}-console.log")));
         let mut qemu = tools::tool("qemu-system-x86_64")?;
         qemu.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg", "-cpu", "max", "-smp", "2"]);
-        qemu.args(["-m", MEMORY, "-object", &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on")]);
+        qemu.args([
+            "-m",
+            MEMORY,
+            "-object",
+            &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
+        ]);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         qemu.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
         qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
@@ -114,7 +120,9 @@ impl Guest {
                 return Err(Error::TimedOut { what: format!("guest: {command}"), limit });
             }
             Err(error) => return Err(Error::io(format!("guest: {command}"))(error)),
-            Ok(0) => return Err(Error::Guest { command: command.into(), answer: "the guest is gone".into() }),
+            Ok(0) => {
+                return Err(Error::Guest { command: command.into(), answer: "the guest is gone".into() });
+            }
             Ok(_) => {}
         }
         match line.trim_end().split_once(' ') {
@@ -141,7 +149,8 @@ impl Guest {
     pub fn no_complaints(&self) -> Result<()> {
         let console = std::fs::read(&self.console).map_err(Error::io(self.console.display().to_string()))?;
         let console = String::from_utf8_lossy(&console).into_owned();
-        let complaint = console.lines().find(|line| line.contains("I/O error") || line.contains("Corruption"));
+        let complaint =
+            console.lines().find(|line| line.contains("I/O error") || line.contains("Corruption"));
         complaint.map_or(Ok(()), |line| Err(Error::Check(format!("the guest's kernel says: {line}"))))
     }
 }
@@ -154,7 +163,8 @@ impl Answer {
             None => (text, None),
         };
         let pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
-        let mut fields: BTreeMap<_, _> = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let mut fields: BTreeMap<_, _> =
+            pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         fields.extend(first.map(|first| ("first".to_owned(), first)));
         Self { text: text.to_owned(), fields }
     }
@@ -209,7 +219,8 @@ fn attach(qemu: &mut Command, number: usize, disk: &Attachment) -> Result<()> {
                 "server": { "type": "unix", "path": socket }, "reconnect-delay": reconnect_s,
             });
             qemu.args(["-blockdev", &node.to_string()]);
-            let device = format!("virtio-blk-pci,drive=disk{number},num-queues=2,werror=report,rerror=report");
+            let device =
+                format!("virtio-blk-pci,drive=disk{number},num-queues=2,werror=report,rerror=report");
             qemu.args(["-device", &device]);
         }
     }

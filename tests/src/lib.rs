@@ -5,7 +5,7 @@
 //! | [`place`] | a test's own directory, and its turn: tests run one at a time |
 //! | [`process`] | servers that are started, paused, killed, and never outlive their test |
 //! | [`guest`] | Linux in QEMU, its commands and answers |
-//! | [`nbdkit`], [`storage_daemon`], [`tgt`] | servers of disks |
+//! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`] | NBD clients |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
@@ -16,6 +16,7 @@
 pub mod clients;
 pub mod error;
 pub mod guest;
+pub mod haversack;
 pub mod image;
 pub mod nbdkit;
 pub mod place;

@@ -45,7 +45,12 @@ impl Place {
     fn new(name: &str) -> Result<Self> {
         // Short: a Unix socket's path has 107 bytes at most.
         let directory = TempDir::with_prefix("haversack-").map_err(Error::io("a temporary directory"))?;
-        let place = Self { path: directory.path().to_owned(), directory: Some(directory), passed: false, start: Instant::now() };
+        let place = Self {
+            path: directory.path().to_owned(),
+            directory: Some(directory),
+            passed: false,
+            start: Instant::now(),
+        };
         place.say(&format!("--- {name}"));
         Ok(place)
     }
@@ -62,7 +67,9 @@ impl Place {
 
     fn print_logs(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log")) {
+        for path in
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"))
+        {
             let text = std::fs::read(&path).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();

@@ -33,8 +33,11 @@ impl Process {
     /// If it cannot be started.
     pub fn start(place: &Place, name: &str, command: &Command) -> Result<Self> {
         let log = place.path(format!("{name}.log"));
-        let file =
-            OpenOptions::new().create(true).append(true).open(&log).map_err(Error::io(log.display().to_string()))?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .map_err(Error::io(log.display().to_string()))?;
         let errors = file.try_clone().map_err(Error::io(log.display().to_string()))?;
         let mut wrapped = tools::tool("setpriv")?;
         wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());

@@ -8,8 +8,8 @@ use crate::{Answer, Error, Guest, Place, Result, image};
 /// How long a load may go without finishing a request before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Every kind of request on `disk`, which holds the pattern of the disk named `name` or, if `fresh`, zeroes. Returns
-/// the digest of the disk's bytes.
+/// Every kind of request on `disk`, which starts with zeroes, or with the pattern of the disk named `name`, as `start`
+/// says. Returns the digest of the disk's bytes.
 ///
 /// # Errors
 /// If anything is wrong.
@@ -44,13 +44,31 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Starts it on disks that are open.
+    /// Starts requests of every kind on disks that are open.
     ///
     /// # Errors
     /// If the guest refuses.
     pub fn start(place: &'a Place, guest: &'a mut Guest, disks: &[&str], seed: u64) -> Result<Self> {
+        Self::start_mix(place, guest, disks, seed, "mixed")
+    }
+
+    /// Starts writes alone.
+    ///
+    /// # Errors
+    /// If the guest refuses.
+    pub fn start_writes(place: &'a Place, guest: &'a mut Guest, disks: &[&str], seed: u64) -> Result<Self> {
+        Self::start_mix(place, guest, disks, seed, "writes")
+    }
+
+    fn start_mix(
+        place: &'a Place,
+        guest: &'a mut Guest,
+        disks: &[&str],
+        seed: u64,
+        mix: &str,
+    ) -> Result<Self> {
         for (disk, seed) in disks.iter().zip(seed..) {
-            guest.ask(&format!("start {disk} {seed}"))?;
+            guest.ask(&format!("start {disk} {seed} {mix}"))?;
         }
         Ok(Self { place, guest, disks: disks.iter().map(|disk| (*disk).to_owned()).collect() })
     }

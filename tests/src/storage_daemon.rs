@@ -30,7 +30,8 @@ impl StorageDaemon {
     /// # Errors
     /// If it does not start.
     pub fn start(place: &Place, name: &str, mut node: Value) -> Result<Self> {
-        let (vhost_user, nbd) = (place.path(format!("{name}-vhost.sock")), place.path(format!("{name}-nbd.sock")));
+        let (vhost_user, nbd) =
+            (place.path(format!("{name}-vhost.sock")), place.path(format!("{name}-nbd.sock")));
         let ready = place.path(format!("{name}.pid"));
         for leftover in [&vhost_user, &nbd, &ready] {
             // Of an earlier one that was killed.
@@ -42,7 +43,8 @@ impl StorageDaemon {
         daemon.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", nbd.display())]);
         daemon.args(["--export", &format!("type=nbd,id=nbd,node-name=disk,name={name},writable=on")]);
         let address = format!("addr.type=unix,addr.path={}", vhost_user.display());
-        let export = format!("type=vhost-user-blk,id=vhost,node-name=disk,writable=on,num-queues=2,{address}");
+        let export =
+            format!("type=vhost-user-blk,id=vhost,node-name=disk,writable=on,num-queues=2,{address}");
         daemon.args(["--export", &export]);
         daemon.arg("--pidfile").arg(&ready);
         let mut process = Process::start(place, name, &daemon)?;

@@ -34,7 +34,11 @@ pub fn tool(tool: &str) -> Result<Command> {
     let found = directories.map(|directory| directory.join(tool)).find(|path| path.is_file());
     found.map(Command::new).ok_or_else(|| Error::MissingTool {
         tool: tool.to_owned(),
-        package: PACKAGES.iter().find(|(name, _)| *name == tool).map_or(tool, |(_, package)| *package).to_owned(),
+        package: PACKAGES
+            .iter()
+            .find(|(name, _)| *name == tool)
+            .map_or(tool, |(_, package)| *package)
+            .to_owned(),
     })
 }
 

@@ -72,6 +72,24 @@ fn a_load_survives_restarts_over_nbd_and_a_pause() {
 }
 
 #[test]
+fn an_idle_guest_comes_back_over_vhost_user() {
+    test("restart over vhost-user", |place| {
+        let file = image::zeroes(place, "disk.img", 32)?;
+        let mut server = StorageDaemon::file(place, "vm1", &file)?;
+        let mut guest = Guest::boot(place, "guest", &[server.vhost_user()])?;
+        guest.ask("open vda vm1 zeroes")?;
+        for seed in 0..3 {
+            guest.ask(&format!("write vda {seed} 100"))?.clean()?;
+            server.kill()?;
+            guest.begin("verify vda")?;
+            server = StorageDaemon::file(place, "vm1", &file)?;
+            guest.finish("verify vda", Duration::from_secs(20))?.clean()?;
+        }
+        guest.off()
+    });
+}
+
+#[test]
 fn a_guest_notices_errors_and_damage_in_passing() {
     test("errors", |place| {
         let faulty = Nbdkit::start(
@@ -126,10 +144,17 @@ fn clients_agree_on_nbd_servers() {
         clients::compare(&server.uri(), &name)?;
         image::put(&copy, 12345, b"!")?;
         must_notice(clients::compare(&server.uri(), &copy.display().to_string()), "mismatch")?;
-        clients::qemu_io(&server.uri(), &["write -P 0x42 1000k 8k", "discard 0 64k", "flush", "read -P 0x42 1000k 8k"])?;
+        clients::qemu_io(
+            &server.uri(),
+            &["write -P 0x42 1000k 8k", "discard 0 64k", "flush", "read -P 0x42 1000k 8k"],
+        )?;
         must_notice(clients::qemu_io(&server.uri(), &["read -P 0x43 1000k 8k"]), "verification failed")?;
         clients::fio_verify(&server.uri(), 32)?;
         drop(server);
+
+        let forgetful = Nbdkit::start(place, "forgetful", &["null", "8M"])?;
+        must_notice(clients::fio_verify(&forgetful.uri(), 8), "verify")?;
+        forgetful.stop()?;
 
         let slow = Nbdkit::start(place, "slow", &["--filter=delay", "memory", "8M", "delay-read=20ms"])?;
         let start = std::time::Instant::now();

@@ -7,7 +7,7 @@
 //! | `write DISK SEED COUNT`, `read`, `zeroes`, `discard` | COUNT random requests of that kind |
 //! | `flush DISK` | one flush |
 //! | `verify DISK` | reads everything; tells the digest of all bytes |
-//! | `start DISK SEED`, `progress DISK`, `stop DISK` | a load from several threads |
+//! | `start DISK SEED mixed\|writes`, `progress DISK`, `stop DISK` | a load from several threads |
 //! | `mkfs DISK ext4\|xfs`, `mount`, `fsck` | a file system |
 //! | `fill SEED MEBIBYTES`, `files SEED MEBIBYTES`, `umount` | files in it: written, read back |
 //! | `off` | powers off |
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{Buffer, Disk};
 use crate::files;
-use crate::load::Load;
+use crate::load::{Load, Mix};
 use crate::oracle::Start;
 use crate::pattern;
 use crate::random::Random;
@@ -58,7 +58,7 @@ impl Guest {
             ["discard", disk, seed, count] => self.several(Kind::Discard, disk, seed, count),
             ["flush", disk] => self.several(Kind::Flush, disk, "0", "1"),
             ["verify", disk] => self.verify(disk),
-            ["start", disk, seed] => self.start(disk, seed),
+            ["start", disk, seed, mix] => self.start(disk, seed, mix),
             ["progress", disk] => self.progress(disk),
             ["stop", disk] => self.stop(disk),
             ["mkfs", disk, kind] => files::make(disk, kind.parse()?).map(|()| String::new()),
@@ -128,11 +128,16 @@ impl Guest {
         Ok(format!("digest={digest:016x} {tally}"))
     }
 
-    fn start(&mut self, name: &str, seed: &str) -> Result<String, String> {
+    fn start(&mut self, name: &str, seed: &str, mix: &str) -> Result<String, String> {
         let seed = number(seed)?;
+        let mix = match mix {
+            "mixed" => Mix::Mixed,
+            "writes" => Mix::Writes,
+            _ => return Err(format!("a load is mixed or writes, not {mix}")),
+        };
         self.idle(name)?;
         if let Some(State::Idle(disk)) = self.disks.remove(name) {
-            self.disks.insert(name.to_owned(), State::Loaded(Load::start(disk, seed)));
+            self.disks.insert(name.to_owned(), State::Loaded(Load::start(disk, seed, mix)));
         }
         Ok(String::new())
     }

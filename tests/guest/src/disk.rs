@@ -39,8 +39,10 @@ impl Disk {
         let limit = |file: &str| -> io::Result<usize> {
             fs::read_to_string(queue.join(file))?.trim().parse().map_err(io::Error::other)
         };
-        let sectors: u64 =
-            fs::read_to_string(format!("/sys/block/{name}/size"))?.trim().parse().map_err(io::Error::other)?;
+        let sectors: u64 = fs::read_to_string(format!("/sys/block/{name}/size"))?
+            .trim()
+            .parse()
+            .map_err(io::Error::other)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -100,7 +102,13 @@ impl Disk {
     ///
     /// # Errors
     /// An I/O error or wrong bytes.
-    pub fn run(&mut self, kind: Kind, sector: u64, sectors: usize, buffer: &mut Buffer) -> Result<(), Trouble> {
+    pub fn run(
+        &mut self,
+        kind: Kind,
+        sector: u64,
+        sectors: usize,
+        buffer: &mut Buffer,
+    ) -> Result<(), Trouble> {
         let bytes = &mut buffer.bytes()[..sectors * SECTOR_BYTES];
         let at_bytes = sector * SECTOR_BYTES as u64;
         let result = match kind {

@@ -147,12 +147,19 @@ pub fn verify(seed: u64, mebibytes: u64) -> Result<u64, String> {
             continue;
         }
         let mut bytes = Vec::new();
-        File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|e| format!("{name}: {e}"))?;
+        File::open(&path)
+            .and_then(|mut file| file.read_to_end(&mut bytes))
+            .map_err(|e| format!("{name}: {e}"))?;
         let mut wanted = vec![0; sectors as usize * SECTOR_BYTES];
         pattern::fill(&mut wanted, seed ^ number, 0, 1);
         if bytes != wanted {
-            let at = bytes.iter().zip(&wanted).position(|(a, b)| a != b).unwrap_or(bytes.len().min(wanted.len()));
-            return Err(format!("{name} is wrong from byte {at} on ({} of {} bytes)", bytes.len(), wanted.len()));
+            let at =
+                bytes.iter().zip(&wanted).position(|(a, b)| a != b).unwrap_or(bytes.len().min(wanted.len()));
+            return Err(format!(
+                "{name} is wrong from byte {at} on ({} of {} bytes)",
+                bytes.len(),
+                wanted.len()
+            ));
         }
         files += 1;
     }
@@ -164,7 +171,8 @@ pub fn verify(seed: u64, mebibytes: u64) -> Result<u64, String> {
 /// # Errors
 /// The kernel's, with the module; one that is loaded already is none.
 pub fn load_modules(directory: &Path) -> io::Result<()> {
-    let mut modules = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut modules =
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     modules.sort();
     for module in modules {
         match rustix::system::finit_module(File::open(&module)?, c"", 0) {

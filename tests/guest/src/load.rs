@@ -16,6 +16,15 @@ const THREADS: usize = 4;
 /// How long a thread rests after a request that went wrong.
 const REST: Duration = Duration::from_millis(10);
 
+/// Which requests a load makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Every kind, reads and writes most of all.
+    Mixed,
+    /// Writes alone: nothing that must wait for what the disk does not have at hand.
+    Writes,
+}
+
 /// A load that runs.
 #[derive(Debug)]
 pub struct Load {
@@ -26,14 +35,14 @@ pub struct Load {
 
 impl Load {
     /// Starts the threads. The same seed gives each thread the same requests.
-    pub fn start(disk: Disk, seed: u64) -> Self {
+    pub fn start(disk: Disk, seed: u64, mix: Mix) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let tally = Arc::new(Mutex::new(Tally::default()));
         let threads = (0..)
             .zip(disk.split(THREADS))
             .map(|(thread, part)| {
                 let (stop, tally) = (stop.clone(), tally.clone());
-                thread::spawn(move || work(part, Random::new(seed ^ (thread << 56)), &stop, &tally))
+                thread::spawn(move || work(part, mix, Random::new(seed ^ (thread << 56)), &stop, &tally))
             })
             .collect();
         Self { stop, tally, threads }
@@ -56,10 +65,10 @@ impl Load {
     }
 }
 
-fn work(mut disk: Disk, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tally>) -> Disk {
+fn work(mut disk: Disk, mix: Mix, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tally>) -> Disk {
     let mut buffer = Buffer::new();
     while !stop.load(Ordering::Relaxed) {
-        let kind = pick(&mut random);
+        let kind = pick(mix, &mut random);
         if !disk.offers(kind) {
             continue;
         }
@@ -74,7 +83,10 @@ fn work(mut disk: Disk, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tal
     disk
 }
 
-fn pick(random: &mut Random) -> Kind {
+fn pick(mix: Mix, random: &mut Random) -> Kind {
+    if mix == Mix::Writes {
+        return Kind::Write;
+    }
     match random.below(100) {
         0..45 => Kind::Read,
         45..90 => Kind::Write,

@@ -139,7 +139,9 @@ impl Oracle {
             let found = pattern::identify(bytes, key, sector);
             let allowed = match &found {
                 Found::Version(version) => {
-                    *state == UNKNOWN || *version == *state & !DISCARDED || (*version == 0 && *state & DISCARDED != 0)
+                    *state == UNKNOWN
+                        || *version == *state & !DISCARDED
+                        || (*version == 0 && *state & DISCARDED != 0)
                 }
                 Found::Foreign(_) => false,
             };

@@ -74,7 +74,10 @@ impl fmt::Display for Tally {
         let [reads, writes, zeroes, discards, flushes] = self.requests;
         let requests: u64 = self.requests.iter().sum();
         let (errors, wrong, longest_ms) = (self.errors, self.wrong, self.longest.as_millis());
-        write!(out, "requests={requests} reads={reads} writes={writes} zeroes={zeroes} discards={discards} ")?;
+        write!(
+            out,
+            "requests={requests} reads={reads} writes={writes} zeroes={zeroes} discards={discards} "
+        )?;
         write!(out, "flushes={flushes} sectors={} longest_ms={longest_ms} ", self.sectors)?;
         write!(out, "errors={errors} wrong={wrong} first={}", self.first.as_deref().unwrap_or("none"))
     }

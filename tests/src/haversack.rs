@@ -1,6 +1,5 @@
 //! The daemon under test and its command line.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,9 @@ use crate::{Attachment, Error, Place, Result, tools};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to end cleanly.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the daemon under test has its sockets, in the test's place.
+const RUNTIME: &str = "run";
 
 /// A disk of the daemon's configuration.
 #[derive(Debug, Clone)]
@@ -41,12 +43,38 @@ pub struct Settings {
     pub staging_mib: u64,
     /// The disks.
     pub disks: Vec<Disk>,
+    /// Lines at the end of the file, in the last disk's table.
+    pub more: String,
 }
 
 impl Settings {
     /// A pool of one device of `cache_mib` MiB.
     pub fn new(cache_mib: u64, disks: Vec<Disk>) -> Self {
-        Self { cache_mib, staging_mib: 16, disks }
+        Self { cache_mib, staging_mib: 16, disks, more: String::new() }
+    }
+
+    /// The configuration file of a daemon whose sockets are in `runtime`, a directory in the test's place. Paths
+    /// in a place need no escapes in TOML.
+    pub fn text(&self, place: &Place, runtime: &str) -> String {
+        let runtime = place.path(runtime);
+        let pool = pool_of(place);
+        let mut text = format!(
+            "[daemon]\nruntime_dir = \"{}\"\n\n\
+             [[pool]]\nname = \"{pool}\"\ndevices = [\"{}\"]\nstaging = \"{}MiB\"\n\n\
+             [nbd]\nlisten = [\"unix:{}\"]\n",
+            runtime.display(),
+            place.path("cache.img").display(),
+            self.staging_mib,
+            runtime.join("nbd.sock").display()
+        );
+        for Disk { name, origin, mode } in &self.disks {
+            text += &format!(
+                "\n[[disk]]\nname = \"{name}\"\npool = \"{pool}\"\norigin = \"{origin}\"\nmode = \"{mode}\"\n\
+                 vhost_user = \"{}\"\n",
+                runtime.join(format!("{name}.sock")).display()
+            );
+        }
+        text + &self.more
     }
 }
 
@@ -79,7 +107,8 @@ impl<'a> Haversack<'a> {
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
         let path = self.place.path("haversackd.toml");
-        std::fs::write(&path, self.configuration()).map_err(Error::io(path.display().to_string()))?;
+        std::fs::write(&path, self.settings.text(self.place, RUNTIME))
+            .map_err(Error::io(path.display().to_string()))?;
         let mut command = tools::own("haversackd")?;
         command.arg("--config").arg(&path);
         let mut process = Process::start(self.place, "haversackd", &command)?;
@@ -123,23 +152,62 @@ impl<'a> Haversack<'a> {
     /// What it complained of.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let mut command = tools::own("haversack")?;
-        command.arg("--socket").arg(self.place.path("run/control.sock")).args(arguments);
+        command.arg("--socket").arg(self.socket("control.sock")).args(arguments);
         tools::run(command)
+    }
+
+    /// Detaches a disk: its dirty blocks are written back, and it is gone when this returns.
+    ///
+    /// # Errors
+    /// What the daemon complained of.
+    pub fn detach(&self, disk: &str) -> Result<()> {
+        self.command(&["disk", "detach", disk]).map(|_| ())
+    }
+
+    /// Attaches a disk of the settings again.
+    ///
+    /// # Errors
+    /// If there is no such disk, or what the daemon complained of.
+    pub fn attach(&self, disk: &str) -> Result<()> {
+        let known = self.settings.disks.iter().find(|known| known.name == disk);
+        let Disk { name, origin, mode } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
+        let (pool, socket) = (pool_of(self.place), self.socket(&format!("{name}.sock")));
+        let socket = socket.display().to_string();
+        let place = ["--pool", &pool, "--origin", origin, "--mode", mode, "--vhost-user", &socket];
+        self.command(&[&["disk", "attach", name], &place[..]].concat()).map(|_| ())
+    }
+
+    /// Starts a second daemon on the same pool, which must not work. Returns what it complained of.
+    ///
+    /// # Errors
+    /// If it does not give up.
+    pub fn second_daemon(&self) -> Result<String> {
+        let path = self.place.path("second.toml");
+        let text = self.settings.text(self.place, "second");
+        std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))?;
+        let mut command = tools::own("haversackd")?;
+        command.arg("--config").arg(&path);
+        let mut process = Process::start(self.place, "second", &command)?;
+        match process.wait_for(START_LIMIT, || Ok(false)) {
+            Err(Error::Failed { output, .. }) => Ok(output),
+            Err(error) => Err(error),
+            Ok(()) => Err(Error::Check("a second daemon runs on the pool".into())),
+        }
     }
 
     /// A disk for a guest, over vhost-user-blk.
     pub fn vhost_user(&self, disk: &str) -> Attachment {
-        Attachment::VhostUser(self.vhost_user_socket(disk))
+        Attachment::VhostUser(self.socket(&format!("{disk}.sock")))
     }
 
     /// A disk for a guest, over NBD.
     pub fn nbd(&self, disk: &str) -> Attachment {
-        Attachment::Nbd { socket: self.place.path("nbd.sock"), export: disk.to_owned(), reconnect_s: 60 }
+        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s: 60 }
     }
 
     /// The URI of a disk's NBD export.
     pub fn uri(&self, disk: &str) -> String {
-        format!("nbd+unix:///{disk}?socket={}", self.place.path("nbd.sock").display())
+        format!("nbd+unix:///{disk}?socket={}", self.socket("nbd.sock").display())
     }
 
     /// `kill -9` of every helper process of the daemon. Returns how many there were.
@@ -159,33 +227,9 @@ impl<'a> Haversack<'a> {
         self.process.take().ok_or_else(not_running)
     }
 
-    fn vhost_user_socket(&self, disk: &str) -> PathBuf {
-        self.place.path(format!("{disk}.sock"))
-    }
-
-    /// The configuration file. Paths of a test's place need no escapes in TOML.
-    fn configuration(&self) -> String {
-        let path = |name: &str| self.place.path(name).display().to_string();
-        let pool = pool_of(self.place);
-        let mut text = format!(
-            "[daemon]\nruntime_dir = \"{}\"\n\n\
-             [[pool]]\nname = \"{pool}\"\ndevices = [\"{}\"]\nstaging = \"{}MiB\"\n\n\
-             [nbd]\nlisten = [\"unix:{}\"]\n",
-            path("run"),
-            path("cache.img"),
-            self.settings.staging_mib,
-            path("nbd.sock")
-        );
-        for Disk { name, origin, mode } in &self.settings.disks {
-            let socket = self.vhost_user_socket(name);
-            let _ = write!(
-                text,
-                "\n[[disk]]\nname = \"{name}\"\npool = \"{pool}\"\norigin = \"{origin}\"\nmode = \"{mode}\"\n\
-                 vhost_user = \"{}\"\n",
-                socket.display()
-            );
-        }
-        text
+    /// A socket of the daemon.
+    fn socket(&self, name: &str) -> PathBuf {
+        self.place.path(RUNTIME).join(name)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{Error, Place, Result, tools};
 #[derive(Debug)]
 pub struct Nbdkit {
     process: Process,
+    name: String,
     socket: PathBuf,
 }
 
@@ -28,16 +29,28 @@ impl Nbdkit {
         nbdkit.arg("--foreground").arg("--unix").arg(&socket).arg("--pidfile").arg(&ready).args(arguments);
         let mut process = Process::start(place, name, &nbdkit)?;
         process.wait_for_file(&ready)?;
-        Ok(Self { process, socket })
+        Ok(Self { process, name: name.to_owned(), socket })
     }
 
-    /// Starts one that serves a file.
+    /// Starts one that serves a file and logs its requests.
     ///
     /// # Errors
     /// As [`Nbdkit::start`].
     pub fn file(place: &Place, name: &str, file: &Path) -> Result<Self> {
         let text = file.to_str().ok_or_else(|| Error::Check(format!("{} is not UTF-8", file.display())))?;
-        Self::start(place, name, &["file", text])
+        let log = format!("logfile={}", place.path(format!("{name}-requests.log")).display());
+        Self::start(place, name, &["--filter=log", "file", text, &log, "logappend=true"])
+    }
+
+    /// Bytes that clients have read from a server started by [`Nbdkit::file`], those of its predecessors included.
+    ///
+    /// # Errors
+    /// If there is no log of its requests.
+    pub fn bytes_read(&self) -> Result<u64> {
+        let path = self.socket.with_file_name(format!("{}-requests.log", self.name));
+        let log = std::fs::read_to_string(&path).map_err(Error::io(path.display().to_string()))?;
+        let reads = log.lines().filter(|line| line.contains(" Read id="));
+        Ok(reads.filter_map(|line| hexadecimal(line.split_once("count=0x")?.1)).sum())
     }
 
     /// Its socket.
@@ -70,4 +83,10 @@ impl Nbdkit {
     pub fn stop(self) -> Result<()> {
         self.process.terminate(Duration::from_secs(20)).map(|_| ())
     }
+}
+
+/// The number at the start of a text.
+fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = text.split(|c: char| !c.is_ascii_hexdigit()).next()?;
+    u64::from_str_radix(digits, 16).ok()
 }

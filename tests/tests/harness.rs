@@ -160,7 +160,12 @@ fn clients_agree_on_nbd_servers() {
         let start = std::time::Instant::now();
         clients::qemu_io(&slow.uri(), &["read 0 4k", "read 4k 4k", "read 8k 4k"])?;
         check(start.elapsed() >= Duration::from_millis(60), "nbdkit's delay has no effect")?;
-        slow.stop()
+        slow.stop()?;
+
+        let counting = Nbdkit::file(place, "counting", &file)?;
+        clients::qemu_io(&counting.uri(), &["read 0 4k", "read 8k 64k", "write 0 4k"])?;
+        check(counting.bytes_read()? == 68 << 10, format!("{} bytes counted", counting.bytes_read()?))?;
+        counting.stop()
     });
 }
 

@@ -1,6 +1,5 @@
 //! What stops a test.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// The result of most of the harness.
@@ -16,12 +15,6 @@ pub enum Error {
         tool: String,
         /// Debian's package of it.
         package: String,
-    },
-    /// A program of this workspace is not built.
-    #[error("{} is not there: build it with `cargo build --release --workspace --bins`", path.display())]
-    NotBuilt {
-        /// Where it was looked for.
-        path: PathBuf,
     },
     /// A program ended with an error.
     #[error("{command}\n  failed ({status}):\n{output}")]

@@ -245,6 +245,6 @@ fn image() -> Result<&'static Path> {
     }
     let mut script = Command::new(tools::workspace().join("scripts/guest-image"));
     script.current_dir(tools::workspace());
-    let built = PathBuf::from(tools::run(script)?.trim());
+    let built = PathBuf::from(tools::run_within(script, tools::BUILD_LIMIT)?.trim());
     Ok(IMAGE.get_or_init(|| built))
 }

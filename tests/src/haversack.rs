@@ -10,6 +10,8 @@ use crate::{Attachment, Error, Place, Result, tools};
 
 /// How long the daemon may take to start: it recovers its pool first.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long the daemon may take to find that it cannot start.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(20);
 /// How long the daemon may take to end cleanly.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -113,7 +115,9 @@ impl<'a> Haversack<'a> {
         command.arg("--config").arg(&path);
         let mut process = Process::start(self.place, "haversackd", &command)?;
         process.wait_for(START_LIMIT, || {
-            Ok(self.settings.disks.iter().all(|disk| self.command(&["disk", "show", &disk.name]).is_ok()))
+            Ok(self.settings.disks.iter().all(|Disk { name, .. }| {
+                self.socket(&format!("{name}.sock")).exists() && self.command(&["disk", "show", name]).is_ok()
+            }))
         })?;
         self.process = Some(process);
         Ok(())
@@ -188,7 +192,7 @@ impl<'a> Haversack<'a> {
         let mut command = tools::own("haversackd")?;
         command.arg("--config").arg(&path);
         let mut process = Process::start(self.place, "second", &command)?;
-        match process.wait_for(START_LIMIT, || Ok(false)) {
+        match process.wait_for(REFUSAL_LIMIT, || Ok(false)) {
             Err(Error::Failed { output, .. }) => Ok(output),
             Err(error) => Err(error),
             Ok(()) => Err(Error::Check("a second daemon runs on the pool".into())),

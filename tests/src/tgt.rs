@@ -19,13 +19,15 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// Serves a file on `port`, or on a free one.
+    /// Serves a file on `port`, such as an earlier one's, or on a free one.
     ///
     /// # Errors
     /// If tgtd does not start or tgtadm does not set it up.
     pub fn start(place: &Place, name: &str, file: &Path, port: Option<u16>) -> Result<Self> {
         let port = port.map_or_else(free_port, Ok)?;
         let control = place.path(format!("{name}-control"));
+        // Of an earlier one that was killed.
+        let _ = std::fs::remove_file(&control);
         let mut tgtd = tools::tool("tgtd")?;
         tgtd.args(["--foreground", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         tgtd.env("TGT_IPC_SOCKET", &control);
@@ -47,6 +49,19 @@ impl Tgt {
     /// The disk's URI.
     pub fn uri(&self) -> String {
         format!("iscsi://127.0.0.1:{}/{TARGET}/1", self.port)
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// If it is gone already.
+    pub fn kill(self) -> Result<()> {
+        self.process.kill()
     }
 
     /// The disk as QEMU's `--blockdev` takes it.

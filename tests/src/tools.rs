@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
 /// How long a program that is run to its end may take.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a build may take, on a busy machine.
+pub const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
 /// The tools that tests use and the Debian packages that have them.
 const PACKAGES: &[(&str, &str)] = &[
@@ -42,16 +46,33 @@ pub fn tool(tool: &str) -> Result<Command> {
     })
 }
 
-/// A command that runs a program of this workspace, built beside the test.
+/// A command that runs a program of this workspace, newly built; or the one in the directory that
+/// `HAVERSACK_PROGRAMS` names, to test what is installed.
 ///
 /// # Errors
-/// [`Error::NotBuilt`].
+/// What the compiler complained of.
 pub fn own(program: &str) -> Result<Command> {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(directory) = DIRECTORY.get() {
+        return Ok(Command::new(directory.join(program)));
+    }
+    let directory = std::env::var_os("HAVERSACK_PROGRAMS").map_or_else(build, |path| Ok(path.into()))?;
+    Ok(Command::new(DIRECTORY.get_or_init(|| directory).join(program)))
+}
+
+/// Builds the programs with the test's own profile, so that no test runs an old one. Returns their directory.
+fn build() -> Result<PathBuf> {
     let test = std::env::current_exe().map_err(Error::io("the test's own path"))?;
     // A test is in `target/PROFILE/deps`.
-    let profile = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
-    let path = profile.join(program);
-    if path.is_file() { Ok(Command::new(path)) } else { Err(Error::NotBuilt { path }) }
+    let directory = test.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "haversackd", "--bin", "haversack"]);
+    cargo.arg("--target-dir").arg(directory.parent().unwrap_or(&directory));
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    run_within(cargo, BUILD_LIMIT)?;
+    Ok(directory)
 }
 
 /// The workspace's root.
@@ -63,14 +84,22 @@ pub fn workspace() -> PathBuf {
 ///
 /// # Errors
 /// [`Error::Failed`] with all that it printed, or [`Error::TimedOut`].
-pub fn run(mut command: Command) -> Result<String> {
+pub fn run(command: Command) -> Result<String> {
+    run_within(command, LIMIT)
+}
+
+/// As [`run`], with a limit of one's own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
     let line = line_of(&command);
     let output = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let errors = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let clone = |file: &std::fs::File| file.try_clone().map_err(Error::io("a temporary file"));
     command.stdin(Stdio::null()).stdout(clone(&output)?).stderr(clone(&errors)?);
     let mut child = command.spawn().map_err(Error::io(line.clone()))?;
-    let waited = wait_until(&line, LIMIT, || Ok(child.try_wait().map_err(Error::io("wait"))?.is_some()));
+    let waited = wait_until(&line, limit, || Ok(child.try_wait().map_err(Error::io("wait"))?.is_some()));
     if let Err(error) = waited {
         // It may end by itself at this very moment; either way it is gone after the wait.
         let _ = child.kill();

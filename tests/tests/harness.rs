@@ -180,6 +180,11 @@ fn tgt_serves_an_iscsi_disk() {
         guest.ask("write vda 1 200")?.clean()?;
         guest.ask("flush vda")?.clean()?;
         let digest = scenario::verify(place, &mut guest, "vda")?;
+        let port = target.port();
+        target.kill()?;
+        guest.begin("verify vda")?;
+        let _back = Tgt::start(place, "tgt", &file, Some(port))?;
+        guest.finish("verify vda", Duration::from_secs(60))?.clean()?;
         guest.off()?;
         scenario::same_digest(&file, &digest)
     });

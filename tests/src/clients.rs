@@ -67,7 +67,14 @@ pub fn qemu_io(disk: &str, commands: &[&str]) -> Result<String> {
 pub fn fio_verify(uri: &str, mebibytes: u64) -> Result<()> {
     let mut fio = tools::tool("fio")?;
     fio.args(["--name=verify", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--bs=4k"]);
-    fio.args(["--iodepth=16", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--fsync=256"]);
+    fio.args([
+        "--iodepth=16",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--fsync=256",
+    ]);
     fio.args([&format!("--size={mebibytes}m"), "--randseed=1"]);
     tools::run(fio).map(|_| ())
 }

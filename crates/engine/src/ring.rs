@@ -67,7 +67,6 @@ struct Flight {
     done: usize,
     mode: i32,
     message: libc::msghdr,
-    value: u64,
     started_us: u64,
 }
 
@@ -85,7 +84,6 @@ impl Flight {
             mode: 0,
             // SAFETY: all zero is a valid empty header.
             message: unsafe { std::mem::zeroed() },
-            value: 0,
             started_us: 0,
         })
     }
@@ -129,7 +127,8 @@ impl Flight {
                 self.message.msg_iovlen = count;
                 opcode::SendMsg::new(fd, &raw const self.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
-            Kind::Bell => opcode::Read::new(fd, (&raw mut self.value).cast(), 8).build(),
+            // A read would end at once: guests make their bells non-blocking.
+            Kind::Bell => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         };
         entry.user_data(u64::from(number))
     }
@@ -242,7 +241,7 @@ impl Ring {
         self.transfer(number, 0, iovecs);
     }
 
-    /// Waits for an eventfd and resets it.
+    /// Waits for an eventfd to be rung and resets it.
     pub fn listen(&mut self, owner: Owner, fd: RawFd, now: u64) {
         let number = self.take(owner, Kind::Bell, fd, now);
         self.launch(number);
@@ -326,10 +325,21 @@ impl Ring {
                 // The file ends before the transfer does.
                 if flight.left > 0 { Err(libc::EIO) } else { Ok(flight.done) }
             }
-            Kind::Flush | Kind::Allocate | Kind::Receive | Kind::Bell => Ok(result as usize),
+            Kind::Bell => {
+                reset(flight.fd);
+                Ok(0)
+            }
+            Kind::Flush | Kind::Allocate | Kind::Receive => Ok(result as usize),
         };
         Some(Landing { owner: flight.owner, result: outcome, started_us: flight.started_us })
     }
+}
+
+/// Resets an eventfd that has been rung.
+fn reset(bell: RawFd) {
+    let mut value = 0u64;
+    // SAFETY: reads eight bytes into a value that lives through the call. It does not block: the bell has been rung.
+    unsafe { libc::read(bell, (&raw mut value).cast(), 8) };
 }
 
 /// Errors after which the same call may work.

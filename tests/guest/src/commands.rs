@@ -1,0 +1,201 @@
+//! The commands of the guest: one line each, answered by one line that starts with `ok` or `error`.
+//!
+//! | command | what |
+//! |---|---|
+//! | `disks` | names, sizes and smallest requests of the disks |
+//! | `open DISK NAME zeroes\|pattern\|unknown` | knows the disk's content from now on; its bytes are made for NAME |
+//! | `write DISK SEED COUNT`, `read`, `zeroes`, `discard` | COUNT random requests of that kind |
+//! | `flush DISK` | one flush |
+//! | `verify DISK` | reads everything; tells the digest of all bytes |
+//! | `start DISK SEED mixed\|writes`, `progress DISK`, `stop DISK` | a load from several threads |
+//! | `mkfs DISK ext4\|xfs`, `mount`, `fsck` | a file system |
+//! | `fill SEED MEBIBYTES`, `files SEED MEBIBYTES`, `umount` | files in it: written, read back |
+//! | `off` | powers off |
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::disk::{Buffer, Disk};
+use crate::files;
+use crate::load::{Load, Mix};
+use crate::oracle::Start;
+use crate::pattern;
+use crate::random::Random;
+use crate::tally::{Kind, Tally};
+
+/// A disk is idle or under load.
+#[derive(Debug)]
+enum State {
+    Idle(Disk),
+    Loaded(Load),
+}
+
+/// The guest between two commands.
+#[derive(Debug, Default)]
+pub struct Guest {
+    disks: BTreeMap<String, State>,
+    buffer: Buffer,
+}
+
+impl Guest {
+    /// Carries out a line and gives the answer's line.
+    pub fn answer(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match self.run(&words) {
+            Ok(answer) => format!("ok {answer}").trim_end().to_owned(),
+            Err(error) => format!("error {}", error.replace('\n', " | ")),
+        }
+    }
+
+    fn run(&mut self, words: &[&str]) -> Result<String, String> {
+        match words {
+            ["disks"] => disks().map_err(|error| error.to_string()),
+            ["open", disk, name, start] => self.open(disk, name, start),
+            ["write", disk, seed, count] => self.several(Kind::Write, disk, seed, count),
+            ["read", disk, seed, count] => self.several(Kind::Read, disk, seed, count),
+            ["zeroes", disk, seed, count] => self.several(Kind::Zeroes, disk, seed, count),
+            ["discard", disk, seed, count] => self.several(Kind::Discard, disk, seed, count),
+            ["flush", disk] => self.several(Kind::Flush, disk, "0", "1"),
+            ["verify", disk] => self.verify(disk),
+            ["start", disk, seed, mix] => self.start(disk, seed, mix),
+            ["progress", disk] => self.progress(disk),
+            ["stop", disk] => self.stop(disk),
+            ["mkfs", disk, kind] => files::make(disk, kind.parse()?).map(|()| String::new()),
+            ["mount", disk, kind] => files::mount(disk, kind.parse()?).map(|()| String::new()),
+            ["umount"] => files::unmount().map(|()| String::new()),
+            ["fsck", disk, kind] => files::check(disk, kind.parse()?).map(|()| String::new()),
+            ["fill", seed, mebibytes] => {
+                files::fill(number(seed)?, number(mebibytes)?).map(|files| format!("files={files}"))
+            }
+            ["files", seed, mebibytes] => {
+                files::verify(number(seed)?, number(mebibytes)?).map(|files| format!("files={files}"))
+            }
+            _ => Err(format!("no such command: {}", words.join(" "))),
+        }
+    }
+
+    fn open(&mut self, disk: &str, name: &str, start: &str) -> Result<String, String> {
+        let start = match start {
+            "zeroes" => Start::Zeroes,
+            "pattern" => Start::Pattern,
+            "unknown" => Start::Unknown,
+            _ => return Err(format!("a disk starts with zeroes, pattern or unknown, not {start}")),
+        };
+        let opened = Disk::open(disk, pattern::key_of(name), start).map_err(|e| format!("{disk}: {e}"))?;
+        let answer = format!(
+            "sectors={} unit_bytes={} discard={} zeroes={}",
+            opened.range().end,
+            opened.unit_bytes(),
+            opened.offers(Kind::Discard),
+            opened.offers(Kind::Zeroes)
+        );
+        self.disks.insert(disk.to_owned(), State::Idle(opened));
+        Ok(answer)
+    }
+
+    fn idle(&mut self, disk: &str) -> Result<(&mut Disk, &mut Buffer), String> {
+        match self.disks.get_mut(disk) {
+            Some(State::Idle(disk)) => Ok((disk, &mut self.buffer)),
+            Some(State::Loaded(_)) => Err(format!("{disk} is under load; stop it first")),
+            None => Err(format!("{disk} is not open")),
+        }
+    }
+
+    fn several(&mut self, kind: Kind, disk: &str, seed: &str, count: &str) -> Result<String, String> {
+        let (seed, count) = (number(seed)?, number(count)?);
+        let (opened, buffer) = self.idle(disk)?;
+        if !opened.offers(kind) {
+            return Err(format!("{disk} does not offer {kind:?}"));
+        }
+        let mut random = Random::new(seed);
+        let mut tally = Tally::default();
+        for _ in 0..count {
+            let (sector, sectors) = opened.place(&mut random);
+            let start = Instant::now();
+            let result = opened.run(kind, sector, sectors, buffer);
+            tally.count(kind, sectors, start.elapsed(), &result);
+        }
+        Ok(tally.to_string())
+    }
+
+    fn verify(&mut self, disk: &str) -> Result<String, String> {
+        let (disk, buffer) = self.idle(disk)?;
+        let mut tally = Tally::default();
+        let digest = disk.verify(buffer, |sectors, result| {
+            tally.count(Kind::Read, sectors, Duration::ZERO, &result);
+        });
+        Ok(format!("digest={digest:016x} {tally}"))
+    }
+
+    fn start(&mut self, name: &str, seed: &str, mix: &str) -> Result<String, String> {
+        let seed = number(seed)?;
+        let mix = match mix {
+            "mixed" => Mix::Mixed,
+            "writes" => Mix::Writes,
+            _ => return Err(format!("a load is mixed or writes, not {mix}")),
+        };
+        self.idle(name)?;
+        if let Some(State::Idle(disk)) = self.disks.remove(name) {
+            self.disks.insert(name.to_owned(), State::Loaded(Load::start(disk, seed, mix)));
+        }
+        Ok(String::new())
+    }
+
+    fn progress(&self, disk: &str) -> Result<String, String> {
+        match self.disks.get(disk) {
+            Some(State::Loaded(load)) => Ok(load.tally().to_string()),
+            _ => Err(format!("{disk} is not under load")),
+        }
+    }
+
+    fn stop(&mut self, name: &str) -> Result<String, String> {
+        match self.disks.remove(name) {
+            Some(State::Loaded(load)) => {
+                let (disk, tally) = load.stop();
+                self.disks.insert(name.to_owned(), State::Idle(disk));
+                Ok(tally.to_string())
+            }
+            other => {
+                self.disks.extend(other.map(|state| (name.to_owned(), state)));
+                Err(format!("{name} is not under load"))
+            }
+        }
+    }
+}
+
+fn disks() -> std::io::Result<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let size = fs::read_to_string(format!("/sys/block/{name}/size"))?;
+        found.push(format!("{name}={}", size.trim()));
+    }
+    found.sort();
+    Ok(found.join(" "))
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|error| format!("{word} is no number: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_make_no_sense_say_so() {
+        let mut guest = Guest::default();
+        for (line, complaint) in [
+            ("", "error no such command: "),
+            ("write vda 1", "error no such command: write vda 1"),
+            ("write vda x 1", "error x is no number: invalid digit found in string"),
+            ("write vda 1 1", "error vda is not open"),
+            ("stop vda", "error vda is not under load"),
+            ("open vda vm1 full", "error a disk starts with zeroes, pattern or unknown, not full"),
+            ("mkfs vda fat", "error the file system fat is not known; ext4 and xfs are"),
+        ] {
+            assert_eq!(guest.answer(line), complaint);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Random requests on a disk from several threads until told to stop.
+//!
+//! Each thread owns a part of the disk with that part's oracle, so no two requests in flight overlap.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::disk::{Buffer, Disk};
+use crate::random::Random;
+use crate::tally::{Kind, Tally};
+
+/// Threads, and so requests in flight at most, on a disk.
+const THREADS: usize = 4;
+/// How long a thread rests after a request that went wrong.
+const REST: Duration = Duration::from_millis(10);
+
+/// Which requests a load makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Every kind, reads and writes most of all.
+    Mixed,
+    /// Writes alone: nothing that must wait for what the disk does not have at hand.
+    Writes,
+}
+
+/// A load that runs.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    tally: Arc<Mutex<Tally>>,
+    threads: Vec<JoinHandle<Disk>>,
+}
+
+impl Load {
+    /// Starts the threads. The same seed gives each thread the same requests.
+    pub fn start(disk: Disk, seed: u64, mix: Mix) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let threads = (0..)
+            .zip(disk.split(THREADS))
+            .map(|(thread, part)| {
+                let (stop, tally) = (stop.clone(), tally.clone());
+                thread::spawn(move || work(part, mix, Random::new(seed ^ (thread << 56)), &stop, &tally))
+            })
+            .collect();
+        Self { stop, tally, threads }
+    }
+
+    /// What was done so far.
+    pub fn tally(&self) -> Tally {
+        self.tally.lock().expect("no thread panics with the lock").clone()
+    }
+
+    /// Waits for the requests in flight and gives the disk back.
+    ///
+    /// # Panics
+    /// If a thread did.
+    pub fn stop(self) -> (Disk, Tally) {
+        self.stop.store(true, Ordering::Relaxed);
+        let parts = self.threads.into_iter().map(|thread| thread.join().expect("a load thread")).collect();
+        let tally = self.tally.lock().expect("no thread panics with the lock").clone();
+        (Disk::join(parts), tally)
+    }
+}
+
+fn work(mut disk: Disk, mix: Mix, mut random: Random, stop: &AtomicBool, tally: &Mutex<Tally>) -> Disk {
+    let mut buffer = Buffer::new();
+    while !stop.load(Ordering::Relaxed) {
+        let kind = pick(mix, &mut random);
+        if !disk.offers(kind) {
+            continue;
+        }
+        let (sector, sectors) = disk.place(&mut random);
+        let start = Instant::now();
+        let result = disk.run(kind, sector, sectors, &mut buffer);
+        tally.lock().expect("no thread panics with the lock").count(kind, sectors, start.elapsed(), &result);
+        if result.is_err() {
+            thread::sleep(REST);
+        }
+    }
+    disk
+}
+
+fn pick(mix: Mix, random: &mut Random) -> Kind {
+    if mix == Mix::Writes {
+        return Kind::Write;
+    }
+    match random.below(100) {
+        0..45 => Kind::Read,
+        45..90 => Kind::Write,
+        90..94 => Kind::Zeroes,
+        94..97 => Kind::Discard,
+        _ => Kind::Flush,
+    }
+}

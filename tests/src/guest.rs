@@ -1,0 +1,250 @@
+//! A Linux guest in QEMU (software emulation), its disks, and its commands.
+//!
+//! The guest's program is `tests/guest`; its commands are listed in `haversack_guest::commands`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::error::check;
+use crate::process::Process;
+use crate::{Error, Place, Result, tools};
+
+/// How long a guest may take to start, on a busy machine.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How long a command may take unless told otherwise.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// The guest's memory. With vhost-user it is shared with the server.
+const MEMORY: &str = "256M";
+
+/// How a disk comes into the guest. The first one is `vda`, the second `vdb`.
+#[derive(Debug, Clone)]
+pub enum Attachment {
+    /// vhost-user-blk on this socket; QEMU connects again when the server is gone.
+    VhostUser(PathBuf),
+    /// QEMU's NBD client on this socket, with an export's name; it connects again for `reconnect_s` seconds.
+    Nbd {
+        /// The server's socket.
+        socket: PathBuf,
+        /// The export.
+        export: String,
+        /// How long requests wait for a server that is gone, in seconds.
+        reconnect_s: u32,
+    },
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    process: Process,
+    port: BufReader<UnixStream>,
+    console: PathBuf,
+}
+
+/// What the guest answered to a command.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    text: String,
+    fields: BTreeMap<String, String>,
+}
+
+impl Guest {
+    /// Boots a guest with these disks. The logs are `NAME.log` and the kernel's `NAME-console.log`.
+    ///
+    /// # Errors
+    /// If QEMU does not start or the guest's program does not answer.
+    pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
+        let image = image()?;
+        let (socket, console) =
+            (place.path(format!("{name}.sock")), place.path(format!("{name}-console.log")));
+        let mut qemu = tools::tool("qemu-system-x86_64")?;
+        qemu.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg", "-cpu", "max", "-smp", "2"]);
+        qemu.args([
+            "-m",
+            MEMORY,
+            "-object",
+            &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
+        ]);
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        qemu.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
+        qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        qemu.args(["-serial", &format!("file:{}", console.display())]);
+        qemu.args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())]);
+        for (number, disk) in disks.iter().enumerate() {
+            attach(&mut qemu, number, disk)?;
+        }
+        // QEMU holds the line until somebody connects; the guest says it is ready in its own time.
+        let mut process = Process::start(place, name, &qemu)?;
+        let mut connected = None;
+        process.wait_for(BOOT_LIMIT, || {
+            connected = UnixStream::connect(&socket).ok();
+            Ok(connected.is_some())
+        })?;
+        let port = connected.ok_or_else(|| Error::Check("a connection that succeeded is there".into()))?;
+        let mut guest = Self { process, port: BufReader::new(port), console };
+        guest.finish("boot", BOOT_LIMIT)?;
+        place.say(&format!("{name} is up"));
+        Ok(guest)
+    }
+
+    /// Gives a command and waits for its answer.
+    ///
+    /// # Errors
+    /// If the guest answers with an error, not in time, or not at all.
+    pub fn ask(&mut self, command: &str) -> Result<Answer> {
+        self.begin(command)?;
+        self.finish(command, COMMAND_LIMIT)
+    }
+
+    /// Gives a command whose answer is taken later, with [`Guest::finish`].
+    ///
+    /// # Errors
+    /// If the guest is gone.
+    pub fn begin(&mut self, command: &str) -> Result<()> {
+        self.port.get_mut().write_all(format!("{command}\n").as_bytes()).map_err(Error::io(command))
+    }
+
+    /// Waits for the answer to `command`.
+    ///
+    /// # Errors
+    /// As [`Guest::ask`]. After a time-out the guest is of no use any more.
+    pub fn finish(&mut self, command: &str, limit: Duration) -> Result<Answer> {
+        let mut line = String::new();
+        self.port.get_ref().set_read_timeout(Some(limit)).map_err(Error::io(command))?;
+        match self.port.read_line(&mut line) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return Err(Error::TimedOut { what: format!("guest: {command}"), limit });
+            }
+            Err(error) => return Err(Error::io(format!("guest: {command}"))(error)),
+            Ok(0) => {
+                return Err(Error::Guest { command: command.into(), answer: "the guest is gone".into() });
+            }
+            Ok(_) => {}
+        }
+        match line.trim_end().split_once(' ') {
+            Some(("ok", text)) => Ok(Answer::new(text)),
+            None if line.trim_end() == "ok" => Ok(Answer::new("")),
+            _ => Err(Error::Guest { command: command.into(), answer: line.trim_end().into() }),
+        }
+    }
+
+    /// Powers the guest off and waits until QEMU has ended.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn off(mut self) -> Result<()> {
+        self.ask("off")?;
+        let status = self.process.wait(COMMAND_LIMIT)?;
+        check(status.success(), format!("QEMU ended with {status}"))
+    }
+
+    /// Fails if the guest's kernel has complained of I/O errors.
+    ///
+    /// # Errors
+    /// [`Error::Check`] with the line.
+    pub fn no_complaints(&self) -> Result<()> {
+        let console = std::fs::read(&self.console).map_err(Error::io(self.console.display().to_string()))?;
+        let console = String::from_utf8_lossy(&console).into_owned();
+        let complaint =
+            console.lines().find(|line| line.contains("I/O error") || line.contains("Corruption"));
+        complaint.map_or(Ok(()), |line| Err(Error::Check(format!("the guest's kernel says: {line}"))))
+    }
+}
+
+impl Answer {
+    /// Takes an answer's line apart: words `key=value`; `first` takes the rest of the line.
+    fn new(text: &str) -> Self {
+        let (words, first) = match text.split_once("first=") {
+            Some((words, first)) => (words, Some(first.to_owned())),
+            None => (text, None),
+        };
+        let pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
+        let mut fields: BTreeMap<_, _> =
+            pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        fields.extend(first.map(|first| ("first".to_owned(), first)));
+        Self { text: text.to_owned(), fields }
+    }
+
+    /// A field of the answer.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn text(&self, field: &str) -> Result<&str> {
+        let found = self.fields.get(field).map(String::as_str);
+        found.ok_or_else(|| Error::Check(format!("the guest's answer has no {field}: {}", self.text)))
+    }
+
+    /// A field of the answer that is a number.
+    ///
+    /// # Errors
+    /// If it is not there or none.
+    pub fn number(&self, field: &str) -> Result<u64> {
+        let text = self.text(field)?;
+        text.parse().map_err(|_| Error::Check(format!("the guest's {field} is no number: {text}")))
+    }
+
+    /// Fails if a request failed or read wrong bytes.
+    ///
+    /// # Errors
+    /// [`Error::Check`] with all that the guest said.
+    pub fn clean(self) -> Result<Self> {
+        let right = self.number("errors")? == 0 && self.number("wrong")? == 0;
+        check(right, format!("the guest met errors or wrong bytes: {}", self.text))?;
+        Ok(self)
+    }
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+fn attach(qemu: &mut Command, number: usize, disk: &Attachment) -> Result<()> {
+    match disk {
+        Attachment::VhostUser(socket) => {
+            let reconnect = reconnect_option()?;
+            let socket = socket.display();
+            qemu.args(["-chardev", &format!("socket,id=line{number},path={socket},{reconnect}")]);
+            let device = format!("vhost-user-blk-pci,chardev=line{number},num-queues=2");
+            qemu.args(["-device", &device]);
+        }
+        Attachment::Nbd { socket, export, reconnect_s } => {
+            let node = serde_json::json!({
+                "driver": "nbd", "node-name": format!("disk{number}"), "export": export, "discard": "unmap",
+                "server": { "type": "unix", "path": socket }, "reconnect-delay": reconnect_s,
+            });
+            qemu.args(["-blockdev", &node.to_string()]);
+            let device =
+                format!("virtio-blk-pci,drive=disk{number},num-queues=2,werror=report,rerror=report");
+            qemu.args(["-device", &device]);
+        }
+    }
+    Ok(())
+}
+
+/// How QEMU's socket is told to connect again soon: in seconds before version 9.2, in milliseconds since.
+fn reconnect_option() -> Result<&'static str> {
+    let mut qemu = tools::tool("qemu-system-x86_64")?;
+    qemu.arg("--version");
+    let text = tools::run(qemu)?;
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Ok(if version >= (9, 2) { "reconnect-ms=100" } else { "reconnect=1" })
+}
+
+/// The directory of the guest's kernel and initramfs; they are built once per run.
+fn image() -> Result<&'static Path> {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(image) = IMAGE.get() {
+        return Ok(image);
+    }
+    let mut script = Command::new(tools::workspace().join("scripts/guest-image"));
+    script.current_dir(tools::workspace());
+    let built = PathBuf::from(tools::run_within(script, tools::BUILD_LIMIT)?.trim());
+    Ok(IMAGE.get_or_init(|| built))
+}

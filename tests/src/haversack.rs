@@ -1,0 +1,262 @@
+//! The daemon under test and its command line.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::Process;
+use crate::{Attachment, Error, Place, Result, tools};
+
+/// How long the daemon may take to start: it recovers its pool first.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long the daemon may take to find that it cannot start.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(20);
+/// How long the daemon may take to end cleanly.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the daemon under test has its sockets, in the test's place.
+const RUNTIME: &str = "run";
+
+/// A disk of the daemon's configuration.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// Its name, which is also its NBD export's.
+    pub name: String,
+    /// Its origin's URI.
+    pub origin: String,
+    /// Its write mode.
+    pub mode: String,
+}
+
+impl Disk {
+    /// A disk in write-back mode.
+    pub fn new(name: &str, origin: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), origin: origin.into(), mode: "wb".to_owned() }
+    }
+}
+
+/// What the daemon is told by its configuration.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The size of the only cache device, in MiB.
+    pub cache_mib: u64,
+    /// The size of the staging area, in MiB.
+    pub staging_mib: u64,
+    /// The disks.
+    pub disks: Vec<Disk>,
+    /// Lines at the end of the file, in the last disk's table.
+    pub more: String,
+}
+
+impl Settings {
+    /// A pool of one device of `cache_mib` MiB.
+    pub fn new(cache_mib: u64, disks: Vec<Disk>) -> Self {
+        Self { cache_mib, staging_mib: 16, disks, more: String::new() }
+    }
+
+    /// The configuration file of a daemon whose sockets are in `runtime`, a directory in the test's place. Paths
+    /// in a place need no escapes in TOML.
+    pub fn text(&self, place: &Place, runtime: &str) -> String {
+        let runtime = place.path(runtime);
+        let pool = pool_of(place);
+        let mut text = format!(
+            "[daemon]\nruntime_dir = \"{}\"\n\n\
+             [[pool]]\nname = \"{pool}\"\ndevices = [\"{}\"]\nstaging = \"{}MiB\"\n\n\
+             [nbd]\nlisten = [\"unix:{}\"]\n",
+            runtime.display(),
+            place.path("cache.img").display(),
+            self.staging_mib,
+            runtime.join("nbd.sock").display()
+        );
+        for Disk { name, origin, mode } in &self.disks {
+            text += &format!(
+                "\n[[disk]]\nname = \"{name}\"\npool = \"{pool}\"\norigin = \"{origin}\"\nmode = \"{mode}\"\n\
+                 vhost_user = \"{}\"\n",
+                runtime.join(format!("{name}.sock")).display()
+            );
+        }
+        text + &self.more
+    }
+}
+
+/// A daemon with a pool of one file, in a test's place.
+#[derive(Debug)]
+pub struct Haversack<'a> {
+    place: &'a Place,
+    settings: Settings,
+    process: Option<Process>,
+}
+
+impl<'a> Haversack<'a> {
+    /// Creates the pool, writes the configuration, and starts the daemon.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn start(place: &'a Place, settings: Settings) -> Result<Self> {
+        let mut create = tools::own("haversack")?;
+        create.args(["pool", "create", &pool_of(place)]).arg(place.path("cache.img"));
+        create.args(["--size", &format!("{}M", settings.cache_mib)]);
+        tools::run(create)?;
+        let mut daemon = Self { place, settings, process: None };
+        daemon.start_again()?;
+        Ok(daemon)
+    }
+
+    /// Starts the daemon on its pool, after [`Haversack::kill`] or [`Haversack::stop`].
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_again(&mut self) -> Result<()> {
+        let path = self.place.path("haversackd.toml");
+        std::fs::write(&path, self.settings.text(self.place, RUNTIME))
+            .map_err(Error::io(path.display().to_string()))?;
+        let mut command = tools::own("haversackd")?;
+        command.arg("--config").arg(&path);
+        let mut process = Process::start(self.place, "haversackd", &command)?;
+        process.wait_for(START_LIMIT, || {
+            Ok(self.settings.disks.iter().all(|Disk { name, .. }| {
+                self.socket(&format!("{name}.sock")).exists() && self.command(&["disk", "show", name]).is_ok()
+            }))
+        })?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn kill(&mut self) -> Result<()> {
+        self.take()?.kill()
+    }
+
+    /// `kill -9`, a moment without a daemon, and a new start.
+    ///
+    /// # Errors
+    /// If it was not running or does not start.
+    pub fn kill_and_restart(&mut self, moment: Duration) -> Result<()> {
+        self.kill()?;
+        std::thread::sleep(moment);
+        self.start_again()
+    }
+
+    /// Ends the daemon cleanly (SIGTERM).
+    ///
+    /// # Errors
+    /// If it does not end, or not cleanly.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.take()?.terminate(STOP_LIMIT)?;
+        crate::error::check(status.success(), format!("haversackd ended with {status}"))
+    }
+
+    /// Runs `haversack` with these arguments against the daemon and returns what it printed.
+    ///
+    /// # Errors
+    /// What it complained of.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = tools::own("haversack")?;
+        command.arg("--socket").arg(self.socket("control.sock")).args(arguments);
+        tools::run(command)
+    }
+
+    /// Detaches a disk: its dirty blocks are written back, and it is gone when this returns.
+    ///
+    /// # Errors
+    /// What the daemon complained of.
+    pub fn detach(&self, disk: &str) -> Result<()> {
+        self.command(&["disk", "detach", disk]).map(|_| ())
+    }
+
+    /// Attaches a disk of the settings again.
+    ///
+    /// # Errors
+    /// If there is no such disk, or what the daemon complained of.
+    pub fn attach(&self, disk: &str) -> Result<()> {
+        let known = self.settings.disks.iter().find(|known| known.name == disk);
+        let Disk { name, origin, mode } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
+        let (pool, socket) = (pool_of(self.place), self.socket(&format!("{name}.sock")));
+        let socket = socket.display().to_string();
+        let place = ["--pool", &pool, "--origin", origin, "--mode", mode, "--vhost-user", &socket];
+        self.command(&[&["disk", "attach", name], &place[..]].concat()).map(|_| ())
+    }
+
+    /// Starts a second daemon on the same pool, which must not work. Returns what it complained of.
+    ///
+    /// # Errors
+    /// If it does not give up.
+    pub fn second_daemon(&self) -> Result<String> {
+        let path = self.place.path("second.toml");
+        let text = self.settings.text(self.place, "second");
+        std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))?;
+        let mut command = tools::own("haversackd")?;
+        command.arg("--config").arg(&path);
+        let mut process = Process::start(self.place, "second", &command)?;
+        match process.wait_for(REFUSAL_LIMIT, || Ok(false)) {
+            Err(Error::Failed { output, .. }) => Ok(output),
+            Err(error) => Err(error),
+            Ok(()) => Err(Error::Check("a second daemon runs on the pool".into())),
+        }
+    }
+
+    /// A disk for a guest, over vhost-user-blk.
+    pub fn vhost_user(&self, disk: &str) -> Attachment {
+        Attachment::VhostUser(self.socket(&format!("{disk}.sock")))
+    }
+
+    /// A disk for a guest, over NBD.
+    pub fn nbd(&self, disk: &str) -> Attachment {
+        Attachment::Nbd { socket: self.socket("nbd.sock"), export: disk.to_owned(), reconnect_s: 60 }
+    }
+
+    /// The URI of a disk's NBD export.
+    pub fn uri(&self, disk: &str) -> String {
+        format!("nbd+unix:///{disk}?socket={}", self.socket("nbd.sock").display())
+    }
+
+    /// `kill -9` of every helper process of the daemon. Returns how many there were.
+    ///
+    /// # Errors
+    /// If the daemon is not running.
+    pub fn kill_helpers(&self) -> Result<usize> {
+        let process = self.process.as_ref().ok_or_else(not_running)?;
+        let children: Vec<Pid> = process.children()?;
+        for child in &children {
+            kill_process(*child, Signal::KILL).map_err(|error| Error::io("kill a helper")(error.into()))?;
+        }
+        Ok(children.len())
+    }
+
+    fn take(&mut self) -> Result<Process> {
+        self.process.take().ok_or_else(not_running)
+    }
+
+    /// A socket of the daemon.
+    fn socket(&self, name: &str) -> PathBuf {
+        self.place.path(RUNTIME).join(name)
+    }
+}
+
+impl Drop for Haversack<'_> {
+    fn drop(&mut self) {
+        self.process = None;
+        // The staging area outlives the daemon on purpose; the test's is named after its pool.
+        let pool = pool_of(self.place);
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().contains(&pool) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// The pool's name: no two tests' are the same.
+fn pool_of(place: &Place) -> String {
+    let directory = place.path("");
+    let name = directory.file_name().map(Path::new).unwrap_or(Path::new("main"));
+    name.display().to_string().to_lowercase()
+}
+
+fn not_running() -> Error {
+    Error::Check("haversackd is not running".into())
+}

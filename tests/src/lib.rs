@@ -1,0 +1,34 @@
+//! The harness of the end-to-end tests: guests, servers and clients around the daemon, all of them real.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`place`] | a test's own directory, and its turn: tests run one at a time |
+//! | [`process`] | servers that are started, paused, killed, and never outlive their test |
+//! | [`guest`] | Linux in QEMU, its commands and answers |
+//! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
+//! | [`clients`] | NBD clients |
+//! | [`image`] | disk images that tell what they must contain |
+//! | [`scenario`] | what guests do to a disk, whoever serves it |
+//!
+//! The tests in `tests/harness.rs` prove the harness itself against QEMU's and nbdkit's servers: that it passes what
+//! works, and that it notices wrong bytes and errors. The others are about `haversackd`.
+
+pub mod clients;
+pub mod error;
+pub mod guest;
+pub mod haversack;
+pub mod image;
+pub mod nbdkit;
+pub mod place;
+pub mod process;
+pub mod scenario;
+pub mod storage_daemon;
+pub mod tgt;
+pub mod tools;
+
+pub use error::{Error, Result};
+pub use guest::{Answer, Attachment, Guest};
+pub use place::{Place, test};
+
+/// Bytes of a mebibyte.
+pub const MIB: u64 = 1 << 20;

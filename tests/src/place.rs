@@ -1,0 +1,93 @@
+//! A test's own directory, and its turn.
+//!
+//! Tests are heavy and share the machine's processors, so they run one at a time. A test that fails keeps its
+//! directory and prints the end of every log in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::{Error, Result, process};
+
+/// Held by the test that runs.
+static TURN: Mutex<()> = Mutex::new(());
+/// How much of a log is printed.
+const LINES_OF_A_LOG: usize = 40;
+
+/// The directory of a running test.
+#[derive(Debug)]
+pub struct Place {
+    directory: Option<TempDir>,
+    passed: bool,
+    path: PathBuf,
+    start: Instant,
+}
+
+/// Runs a test: waits for its turn, makes its place, and fails with the error and the logs.
+///
+/// # Panics
+/// If the test fails; that is how a test does.
+pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
+    // A test that has panicked leaves nothing behind that the next one could trip over.
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = Place::new(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    if let Err(error) = body(&place) {
+        drop(place);
+        panic!("{name}: {error}");
+    }
+    place.say("passed");
+    place.passed = true;
+}
+
+impl Place {
+    fn new(name: &str) -> Result<Self> {
+        // Short: a Unix socket's path has 107 bytes at most.
+        let directory = TempDir::with_prefix("haversack-").map_err(Error::io("a temporary directory"))?;
+        let place = Self {
+            path: directory.path().to_owned(),
+            directory: Some(directory),
+            passed: false,
+            start: Instant::now(),
+        };
+        place.say(&format!("--- {name}"));
+        Ok(place)
+    }
+
+    /// The path of something in the directory.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Tells what the test does, with the time since it started.
+    pub fn say(&self, what: &str) {
+        println!("{:7.2} s  {what}", self.start.elapsed().as_secs_f64());
+    }
+
+    fn print_logs(&self) {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for path in
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"))
+        {
+            let text = std::fs::read(&path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            println!("--- the end of {}", path.display());
+            for line in &lines[lines.len().saturating_sub(LINES_OF_A_LOG)..] {
+                println!("{line}");
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        process::kill_all_of(&self.path(""));
+        let directory = self.directory.take();
+        if let Some(directory) = directory.filter(|_| !self.passed) {
+            self.print_logs();
+            println!("--- everything is kept in {}", directory.keep().display());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Programs of the system and of this workspace, and running them to their end.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::{Error, Result};
+
+/// How long a program that is run to its end may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a build may take, on a busy machine.
+pub const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+
+/// The tools that tests use and the Debian packages that have them.
+const PACKAGES: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-storage-daemon", "qemu-utils (or qemu-system-common before QEMU 8)"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("nbdkit", "nbdkit"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
+    ("fio", "fio"),
+    ("tgtd", "tgt"),
+    ("tgtadm", "tgt"),
+    ("setpriv", "util-linux"),
+];
+
+/// A command that runs `tool`, wherever Debian keeps it.
+///
+/// # Errors
+/// [`Error::MissingTool`] with the package to install.
+pub fn tool(tool: &str) -> Result<Command> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = directories.map(|directory| directory.join(tool)).find(|path| path.is_file());
+    found.map(Command::new).ok_or_else(|| Error::MissingTool {
+        tool: tool.to_owned(),
+        package: PACKAGES
+            .iter()
+            .find(|(name, _)| *name == tool)
+            .map_or(tool, |(_, package)| *package)
+            .to_owned(),
+    })
+}
+
+/// A command that runs a program of this workspace, newly built; or the one in the directory that
+/// `HAVERSACK_PROGRAMS` names, to test what is installed.
+///
+/// # Errors
+/// What the compiler complained of.
+pub fn own(program: &str) -> Result<Command> {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(directory) = DIRECTORY.get() {
+        return Ok(Command::new(directory.join(program)));
+    }
+    let directory = std::env::var_os("HAVERSACK_PROGRAMS").map_or_else(build, |path| Ok(path.into()))?;
+    Ok(Command::new(DIRECTORY.get_or_init(|| directory).join(program)))
+}
+
+/// Builds the programs with the test's own profile, so that no test runs an old one. Returns their directory.
+fn build() -> Result<PathBuf> {
+    let test = std::env::current_exe().map_err(Error::io("the test's own path"))?;
+    // A test is in `target/PROFILE/deps`.
+    let directory = test.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "haversackd", "--bin", "haversack"]);
+    cargo.arg("--target-dir").arg(directory.parent().unwrap_or(&directory));
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    run_within(cargo, BUILD_LIMIT)?;
+    Ok(directory)
+}
+
+/// The workspace's root.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace").to_owned()
+}
+
+/// Runs a program to its end and returns what it wrote to stdout.
+///
+/// # Errors
+/// [`Error::Failed`] with all that it printed, or [`Error::TimedOut`].
+pub fn run(command: Command) -> Result<String> {
+    run_within(command, LIMIT)
+}
+
+/// As [`run`], with a limit of one's own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
+    let line = line_of(&command);
+    let output = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
+    let errors = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
+    let clone = |file: &std::fs::File| file.try_clone().map_err(Error::io("a temporary file"));
+    command.stdin(Stdio::null()).stdout(clone(&output)?).stderr(clone(&errors)?);
+    let mut child = command.spawn().map_err(Error::io(line.clone()))?;
+    let waited = wait_until(&line, limit, || Ok(child.try_wait().map_err(Error::io("wait"))?.is_some()));
+    if let Err(error) = waited {
+        // It may end by itself at this very moment; either way it is gone after the wait.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    let status = child.wait().map_err(Error::io(line.clone()))?;
+    let (output, errors) = (whole(output)?, whole(errors)?);
+    if status.success() {
+        Ok(output)
+    } else {
+        Err(Error::Failed { command: line, status: status.to_string(), output: output + &errors })
+    }
+}
+
+/// A command line as one would type it, nearly.
+pub fn line_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Asks again and again until the answer is yes.
+///
+/// # Errors
+/// The question's own, or [`Error::TimedOut`].
+pub fn wait_until(what: &str, limit: Duration, mut question: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !question()? {
+        if start.elapsed() > limit {
+            return Err(Error::TimedOut { what: what.to_owned(), limit });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn whole(mut file: std::fs::File) -> Result<String> {
+    use std::io::{Read, Seek};
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(Error::io("a temporary file"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,66 @@
+//! Origins that `haversackd` reaches through a helper: iSCSI and qcow2. The helper is killed under load, and so
+//! is the daemon.
+
+use std::path::Path;
+use std::time::Duration;
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::tgt::Tgt;
+use haversack_e2e::{Guest, Place, Result, image, test, tools};
+
+/// How often the daemon is killed under load.
+const KILLS: u32 = 5;
+
+/// A load on a small cache before `origin`, with kills. Returns the digest of the disk, all of which is at the origin.
+fn load_with_kills(place: &Place, origin: String) -> Result<String> {
+    let mut daemon = Haversack::start(place, Settings::new(32, vec![Disk::new("vm1", origin)]))?;
+    let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1")])?;
+    guest.ask("open vda vm1 zeroes")?;
+    let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
+    load.advance(300)?;
+    let helpers = daemon.kill_helpers()?;
+    check(helpers > 0, "the daemon has no helper process")?;
+    place.say("helper killed");
+    load.advance(500)?;
+    for _ in 0..KILLS {
+        daemon.kill_and_restart(Duration::from_millis(100))?;
+        load.advance(100)?;
+    }
+    place.say(&format!("daemon killed and restarted {KILLS} times"));
+    load.stop()?;
+    let digest = scenario::verify(place, &mut guest, "vda")?;
+    guest.off()?;
+    daemon.command(&["disk", "flush", "vm1"])?;
+    daemon.stop()?;
+    Ok(digest)
+}
+
+#[test]
+fn an_iscsi_origin() {
+    test("iSCSI origin", |place| {
+        let file = image::zeroes(place, "lun.img", 64)?;
+        let target = Tgt::start(place, "tgt", &file, None)?;
+        let digest = load_with_kills(place, target.uri())?;
+        scenario::same_digest(&file, &digest)
+    });
+}
+
+#[test]
+fn a_qcow2_origin() {
+    test("qcow2 origin", |place| {
+        let (image, raw) = (place.path("origin.qcow2"), place.path("origin.img"));
+        qemu_img(&["create", "-q", "-f", "qcow2"], &image, &["64M"])?;
+        let digest = load_with_kills(place, format!("qcow2:{}", image.display()))?;
+        qemu_img(&["check", "-q"], &image, &[])?;
+        qemu_img(&["convert", "-f", "qcow2", "-O", "raw"], &image, &[&raw.display().to_string()])?;
+        scenario::same_digest(&raw, &digest)
+    });
+}
+
+fn qemu_img(before: &[&str], image: &Path, after: &[&str]) -> Result<()> {
+    let mut command = tools::tool("qemu-img")?;
+    command.args(before).arg(image).args(after);
+    tools::run(command).map(|_| ())
+}

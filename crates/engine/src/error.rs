@@ -77,6 +77,9 @@ pub enum EngineError {
         "cannot set up io_uring: {0}; Linux 5.15 or later is needed, and kernel.io_uring_disabled must be 0"
     )]
     Ring(io::Error),
+    /// A connection cannot be used.
+    #[error("cannot use the connection: {0}")]
+    Socket(io::Error),
     /// The shard's thread has ended.
     #[error("the shard of pool '{0}' has stopped")]
     Stopped(String),

@@ -312,11 +312,13 @@ impl Handle {
     /// Makes an NBD connection, past its negotiation, a client of a disk.
     ///
     /// # Errors
-    /// The shard has stopped.
+    /// The socket is none, or the shard has stopped.
     pub fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
+        let connection = |client| NbdConnection::new(client).map_err(EngineError::Socket);
         self.run(move |reactor| {
-            reactor.add_client(Box::new(NbdConnection::new(client)));
-        })
+            reactor.add_client(Box::new(connection(client)?));
+            Ok(())
+        })?
     }
 
     /// Serves a disk of so many sectors on a vhost-user-blk socket, until the server is dropped.

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
 use haversack_model::{DiskNo, Micros, SECTOR_BYTES, SectorNo};
@@ -112,10 +113,13 @@ pub(crate) struct NbdConnection {
 }
 
 impl NbdConnection {
-    pub fn new(client: NbdClient) -> NbdConnection {
-        NbdConnection {
+    pub fn new(client: NbdClient) -> std::io::Result<NbdConnection> {
+        // The ring waits for a socket only if the socket would.
+        let socket = UnixStream::from(client.socket);
+        socket.set_nonblocking(false)?;
+        Ok(NbdConnection {
             disk: client.disk,
-            socket: client.socket,
+            socket: socket.into(),
             rules: client.negotiated.rules(),
             replier: client.negotiated.replier(),
             contexts: client.negotiated.meta_contexts,
@@ -133,7 +137,7 @@ impl NbdConnection {
             is_sending: false,
             closing: false,
             broken: false,
-        }
+        })
     }
 
     fn receive(&mut self, context: &mut ClientContext<'_>) {

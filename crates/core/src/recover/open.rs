@@ -225,19 +225,19 @@ fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Resu
         if !r.intents[disk].repair {
             continue;
         }
-        for _ in 0..2 {
-            let found = &mut r.intents[disk];
-            found.generation += 1;
-            let number = DiskNo(disk as u16);
-            let offset_bytes = geometry::intent_bytes(number, found.generation);
-            let header = Header {
-                generation: found.generation,
-                flushed_seq: 0,
-                owner: number.0,
-                kind: Kind::Intent,
-                opening: pool.record.openings as u8,
-            };
-            for device in pool.present.iter().flatten() {
+        let (found, number) = (&mut r.intents[disk], DiskNo(disk as u16));
+        for pass in 0..2 {
+            for (device, first) in pool.present.iter().flatten().zip(&found.first_repairs) {
+                let generation = first + pass;
+                found.generation = found.generation.max(generation);
+                let offset_bytes = geometry::intent_bytes(number, generation);
+                let header = Header {
+                    generation,
+                    flushed_seq: 0,
+                    owner: number.0,
+                    kind: Kind::Intent,
+                    opening: pool.record.openings as u8,
+                };
                 let mut page = [0; BLOCK_BYTES];
                 let place = Place { device_seed: device.seed, offset_bytes };
                 page::seal(&mut page, header, &found.marked[..], place);

@@ -47,7 +47,7 @@ pub(crate) enum SegmentFound {
         /// The older page is whole too.
         paired: bool,
     },
-    /// The newest page is damaged. The generation is at least so high.
+    /// The newest page is damaged. The next generation goes to the place that must be written over first.
     Damaged { generation: u64, owner: Option<u16> },
 }
 
@@ -57,6 +57,8 @@ pub(crate) struct IntentFound {
     pub generation: u64,
     /// Both pages must be written anew on all devices.
     pub repair: bool,
+    /// The generations that the repair begins with, by device.
+    pub first_repairs: Vec<u64>,
 }
 
 fn read(media: &mut dyn Media, device: usize, offset: u64) -> Result<[u8; BLOCK_BYTES], PoolError> {
@@ -256,11 +258,12 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
     };
     let (found, newest) = inspect_pair(pages, [place(0), place(1)], Kind::Segment);
     let Some(newest) = newest else {
-        return SegmentFound::Damaged { generation: known_generation(&found), owner: None };
+        return SegmentFound::Damaged { generation: known_generation(&found) + 1, owner: None };
     };
     let Found::Intact(header) = found[newest] else { unreachable!("the newest page is intact") };
     if may_be_newer(&found[1 - newest], header.generation) && !planted(Bug::AcceptOldPage) {
-        let generation = known_generation(&found);
+        let first = first_repaired(&found, Some(newest));
+        let generation = next_generation(known_generation(&found), first) - 1;
         // A segment changes hands only after a page that lists nothing.
         let listed = page::content(&pages[newest]).iter().any(|byte| *byte != 0);
         return SegmentFound::Damaged { generation, owner: listed.then_some(header.owner) };
@@ -269,19 +272,35 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
     SegmentFound::Good { header, content: page::content(&pages[newest]), paired }
 }
 
+/// The highest generation that a pair of pages tells of.
 fn known_generation(found: &[Found; 2]) -> u64 {
     let known = found.iter().filter_map(|f| match f {
         Found::Intact(header) => Some(header.generation),
         Found::Rotten { generation } => *generation,
         Found::Torn => None,
     });
-    known.max().unwrap_or(0) + 1
+    known.max().unwrap_or(0)
+}
+
+/// The place of a pair that a repair must write over first: a damaged page, which may be newer, is all that keeps
+/// the intact one beside it from being believed, and a write may be torn.
+fn first_repaired(found: &[Found; 2], newest: Option<usize>) -> Option<usize> {
+    let newest = newest?;
+    let Found::Intact(header) = &found[newest] else { return None };
+    Some(if may_be_newer(&found[1 - newest], header.generation) { newest } else { 1 - newest })
+}
+
+/// The lowest generation above another that goes to a place.
+fn next_generation(above: u64, place: Option<usize>) -> u64 {
+    let next = above + 1;
+    next + u64::from(place.is_some_and(|place| next % 2 != place as u64))
 }
 
 /// Reads a disk's intent maps on all devices and joins them.
 pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Result<IntentFound, PoolError> {
-    let mut out = IntentFound { marked: no_regions(), generation: 0, repair: false };
-    let (mut sound, mut generations) = (0, Vec::new());
+    let mut out =
+        IntentFound { marked: no_regions(), generation: 0, repair: false, first_repairs: Vec::new() };
+    let (mut sound, mut generations, mut places) = (0, Vec::new(), Vec::new());
     for device in pool.present.iter().flatten() {
         let mut pages = [[0; BLOCK_BYTES]; 2];
         for (copy, page) in pages.iter_mut().enumerate() {
@@ -292,8 +311,9 @@ pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Resul
         }
         let place = |g| Place { device_seed: device.seed, offset_bytes: geometry::intent_bytes(disk, g) };
         let (found, newest) = inspect_pair(&pages, [place(0), place(1)], Kind::Intent);
-        let known = known_generation(&found) - 1;
+        let known = known_generation(&found);
         generations.push(known);
+        places.push(first_repaired(&found, newest));
         out.generation = out.generation.max(known);
         out.repair |= found.iter().any(|f| !matches!(f, Found::Intact(_)));
         let Some(newest) = newest else { continue };
@@ -307,8 +327,45 @@ pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Resul
         }
     }
     out.repair |= generations.iter().any(|g| *g != out.generation);
+    out.first_repairs = places.into_iter().map(|place| next_generation(out.generation, place)).collect();
     if sound == 0 {
         out.marked.fill(0xff);
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(generation: u64, place: Place) -> [u8; BLOCK_BYTES] {
+        let mut page = [0; BLOCK_BYTES];
+        let header = Header { generation, flushed_seq: 0, owner: 0, kind: Kind::Segment, opening: 1 };
+        page::seal(&mut page, header, &[9; 64], place);
+        page
+    }
+
+    /// Torn while it is written over, a damaged page would let the older one pass for the newest.
+    #[test]
+    fn the_page_that_a_damaged_one_overtook_is_written_over_first() {
+        let place = |at: u64| Place { device_seed: 1, offset_bytes: geometry::metadata_bytes(0, at) };
+        let places = [place(0), place(1)];
+        for older in [2, 3] {
+            let newer = older + 1;
+            let mut pages = [[0; BLOCK_BYTES]; 2];
+            pages[older % 2] = sealed(older as u64, places[older % 2]);
+            pages[newer % 2] = sealed(newer as u64, places[newer % 2]);
+            pages[newer % 2][700] ^= 1;
+            let (found, newest) = inspect_pair(&pages, places, Kind::Segment);
+            let first = first_repaired(&found, newest);
+            assert_eq!(first, Some(older % 2));
+            assert!(next_generation(known_generation(&found), first) > newer as u64);
+            // A page that was torn never counted: the intact one does, and stays.
+            let torn = sealed(older as u64 - 1, places[newer % 2]);
+            pages[newer % 2] = sealed(newer as u64, places[newer % 2]);
+            pages[newer % 2][2048..].copy_from_slice(&torn[2048..]);
+            let (found, newest) = inspect_pair(&pages, places, Kind::Segment);
+            assert_eq!(first_repaired(&found, newest), Some(newer % 2));
+        }
+    }
 }

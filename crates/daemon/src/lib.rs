@@ -1,12 +1,23 @@
 //! Haversack's daemon: pools, disks and front ends under one configuration and one control API.
 //!
-//! The data path is `haversack-engine`'s; here is what decides which pools and disks there are. No call of a client or an
-//! origin passes through here once its connection is made.
+//! The data path is `haversack-engine`'s; here is what decides which pools and disks there are. No request of a client
+//! passes through here once its connection is made.
 
+mod attach;
 pub mod backend;
 pub mod config;
+pub mod daemon;
+pub mod error;
+pub mod events;
 pub mod helper;
+pub mod jobs;
 mod locked;
+mod manage;
 pub mod origin;
+pub mod pool;
+pub mod probe;
+pub mod reload;
 pub mod settings;
+pub mod state;
+pub mod status;
 pub mod system;

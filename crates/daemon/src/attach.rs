@@ -271,6 +271,22 @@ impl Daemon {
         self.remember(disk, false)
     }
 
+    /// Lists a remembered disk that is not to be attached, if its pool still knows it; else it is remembered no more.
+    pub fn know_detached(&self, remembered: RememberedDisk) {
+        let name = remembered.config.name.clone();
+        let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
+        let is_known = |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
+        let result = match disk {
+            Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
+            // The pool may be back in the configuration at the next start.
+            Ok(disk) if self.pool(&disk.config().pool).is_err() => Ok(()),
+            _ => self.state.forget(&name).map_err(DaemonError::from),
+        };
+        if let Err(error) = result {
+            tracing::warn!(disk = name, "{error}");
+        }
+    }
+
     /// Takes out a disk that waits to be attached; it stays listed if its pool knows it.
     fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
         let config = disk.config();

@@ -12,7 +12,7 @@ mod openapi;
 mod pools;
 mod system;
 
-pub use listen::{Listeners, ListenError, bind};
+pub use listen::{ListenError, Listeners, bind, bind_tcp, bind_unix};
 
 use std::sync::Arc;
 

@@ -2,7 +2,6 @@
 //!
 //! No call here waits for I/O of a device or an origin, except those that say so: what takes long is a [`Job`].
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -13,8 +12,13 @@ use haversack_core::{
 use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
+use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
+use crate::front::nbd::{NbdClient, NbdConnection};
+use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
+use crate::front;
 use crate::mailbox::Mailbox;
+use crate::media::Devices;
 use crate::origin;
 use crate::reactor::Reactor;
 use crate::snapshot::Snapshot;
@@ -32,14 +36,23 @@ impl Shard {
     /// # Errors
     /// A device or the pool cannot be opened; nothing runs then.
     pub fn start(config: ShardConfig) -> Result<(Shard, OpenReport)> {
-        let (mailbox, receiver) = Mailbox::new().map_err(EngineError::Ring)?;
-        let handle = Handle { name: config.name.clone(), mailbox };
-        let (reactor, report) = Reactor::open(&config, receiver)?;
-        let thread = std::thread::Builder::new()
-            .name(format!("shard-{}", config.name))
-            .spawn(move || reactor.run())
-            .map_err(EngineError::Ring)?;
-        Ok((Shard { handle, thread: Some(thread) }, report))
+        let name = config.name.clone();
+        let (mailbox, letters) = Mailbox::new().map_err(EngineError::Ring)?;
+        let (sender, opened) = mpsc::channel();
+        // The ring belongs to the thread that makes it.
+        let serve = move || match Reactor::open(&config, letters) {
+            Ok((reactor, report)) => {
+                let _ = sender.send(Ok(report));
+                reactor.run();
+            }
+            Err(error) => {
+                let _ = sender.send(Err(error));
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("shard-{name}")).spawn(serve);
+        let thread = Some(thread.map_err(EngineError::Ring)?);
+        let report = opened.recv().map_err(|_| EngineError::Stopped(name.clone()))??;
+        Ok((Shard { handle: Handle { name, mailbox }, thread }, report))
     }
 
     /// The way to speak to the shard.
@@ -169,7 +182,7 @@ impl Handle {
     /// # Errors
     /// See [`ManageError`].
     pub fn detach(&self, disk: DiskNo) -> Result<Job> {
-        self.job(move |reactor| reactor.core_call(|core, now| core.detach(now, disk)))
+        self.job(move |reactor| reactor.detach(disk))
     }
 
     /// Writes all that is dirty now back to the origin.
@@ -238,20 +251,18 @@ impl Handle {
         })??)
     }
 
-    /// Formats a device or file and takes it into the pool. Formatting happens on the reactor's thread of a pool in use
-    /// only for metadata, a few milliseconds a GiB.
+    /// Formats a device or file, in the calling thread, and takes it into the pool.
     ///
     /// # Errors
     /// The device cannot be opened or is unfit, or the pool is busy.
-    pub fn add_device(&self, path: &Path) -> Result<Job> {
-        let path = path.to_path_buf();
-        let (sender, end) = mpsc::channel();
-        let id = self.run(move |reactor| {
-            let id = reactor.add_device(&path)?;
-            reactor.await_job(id, sender);
-            Ok::<_, EngineError>(id)
-        })??;
-        Ok(Job { handle: self.clone(), id, end })
+    pub fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<Job> {
+        let mut media = Devices::of(vec![CacheDevice::create(path, size_bytes)?])?;
+        let (pool, number) = self.run(|reactor| (reactor.core.pool_id(), reactor.core.next_device_no()))?;
+        let number = number.ok_or(ManageError::DeviceTableFull)?;
+        let id = crate::pool::random_id()?;
+        let new = haversack_core::pool::prepare_device(&mut media, 0, pool, number, id)?;
+        let device = media.devices.pop().expect("one was opened");
+        self.job(move |reactor| reactor.add_device(device, new))
     }
 
     /// Empties a device and takes it out of the pool.
@@ -302,41 +313,24 @@ impl Handle {
     /// # Errors
     /// The shard has stopped.
     pub fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
-        self.run(move |reactor| reactor.add_nbd_client(client))
+        self.run(move |reactor| {
+            reactor.add_client(Box::new(NbdConnection::new(client)));
+        })
     }
 
-    /// Serves a disk on a vhost-user-blk socket until the disk is detached or the server is dropped.
+    /// Serves a disk of so many sectors on a vhost-user-blk socket, until the server is dropped.
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub fn serve_vhost_user(&self, disk: DiskNo, socket: &Path, queues: u16) -> Result<VhostUserServer> {
-        crate::front::vhost_user::serve(self, disk, socket, queues)
+    pub fn serve_vhost_user(
+        &self,
+        disk: DiskNo,
+        sectors: u64,
+        socket: &Path,
+        config: &VhostUserConfig,
+    ) -> Result<VhostUserServer> {
+        front::vhost_user::serve(self, disk, sectors, socket, config)
     }
-}
-
-pub use crate::front::vhost_user::VhostUserServer;
-
-/// An NBD connection in its transmission phase.
-pub struct NbdClient {
-    /// The disk that it reads and writes.
-    pub disk: DiskNo,
-    /// The connection: a stream socket.
-    pub socket: OwnedFd,
-    /// The client understands structured replies.
-    pub structured_replies: bool,
-    /// Ids that `base:allocation` and `haversack:cache` have on this connection.
-    pub contexts: Vec<(u32, NbdContext)>,
-    /// The export is read-only.
-    pub read_only: bool,
-}
-
-/// A metadata context of an NBD connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NbdContext {
-    /// `base:allocation`.
-    Allocation,
-    /// `haversack:cache`: which parts are cached and dirty.
-    Cache,
 }
 
 /// What happened in a shard.

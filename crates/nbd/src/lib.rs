@@ -19,6 +19,7 @@ mod errno;
 mod error;
 mod export;
 mod flags;
+pub mod fuzz;
 
 pub mod negotiate;
 pub mod transmit;

@@ -33,7 +33,7 @@
 //! Invariants: memory is bounded by one reply of 8 KiB; a longer one is an error. Nothing but STARTTLS is sent before
 //! TLS when TLS is required.
 
-use super::TlsPolicy;
+use super::{TlsPolicy, shown};
 use crate::constants as c;
 use crate::error::ClientError;
 use crate::export::BlockSize;
@@ -386,5 +386,5 @@ fn error_text(kind: u32, data: &[u8]) -> String {
         c::REP_ERR_TOO_BIG => "request too long",
         _ => "unknown error",
     };
-    if data.is_empty() { name.to_owned() } else { format!("{name}: {}", String::from_utf8_lossy(data)) }
+    if data.is_empty() { name.to_owned() } else { format!("{name}: {}", shown(data)) }
 }

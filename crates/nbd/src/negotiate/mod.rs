@@ -17,3 +17,8 @@ pub enum TlsPolicy {
     /// Nothing goes on without TLS.
     Required,
 }
+
+/// The front of a peer's text, for error messages: a peer shall not fill logs.
+fn shown(text: &[u8]) -> String {
+    String::from_utf8_lossy(&text[..text.len().min(256)]).into_owned()
+}

@@ -34,6 +34,7 @@
 
 use super::TlsPolicy;
 use super::option::{InfoRequest, Malformed, MetaRequest, Replies, name};
+use super::shown;
 use crate::constants as c;
 use crate::error::ServerError;
 use crate::export::{ExportInfo, MetaContext, MetaContexts};
@@ -296,10 +297,7 @@ impl ServerNegotiation {
         exports: &mut dyn Exports,
         output: &mut Vec<u8>,
     ) -> Result<ServerStep, ServerError> {
-        let refused = |reason: Malformed| ServerError::ExportRefused {
-            export: String::from_utf8_lossy(data).into_owned(),
-            reason,
-        };
+        let refused = |reason: Malformed| ServerError::ExportRefused { export: shown(data), reason };
         if self.needs_tls() {
             return Err(refused("TLS is required"));
         }

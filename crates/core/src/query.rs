@@ -1,0 +1,104 @@
+//! Questions about disks and blocks that change nothing.
+
+use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
+
+use crate::core::Core;
+use crate::disk::DiskState;
+use crate::memory::Memory;
+
+/// A disk as the pool knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskInfo {
+    /// Its identity.
+    pub id: DiskId,
+    /// Its sectors.
+    pub sectors: u64,
+    /// Its grid phase.
+    pub phase: u8,
+    /// Its write mode.
+    pub mode: WriteMode,
+    /// It takes requests.
+    pub attached: bool,
+    /// This host owns it.
+    pub owned: bool,
+    /// The ownership epoch.
+    pub epoch: u64,
+    /// Dirty blocks may have been lost.
+    pub damaged: bool,
+}
+
+/// Whether sectors are in the cache, and whether the origin lacks them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheState {
+    /// In the cache.
+    pub cached: bool,
+    /// In the cache, and the origin does not have them.
+    pub dirty: bool,
+}
+
+impl<M: Memory> Core<M> {
+    /// What the pool knows of a disk.
+    pub fn disk_info(&self, disk: DiskNo) -> Option<DiskInfo> {
+        let d = self.disks.get(disk.0 as usize)?.as_ref()?;
+        Some(DiskInfo {
+            id: d.id,
+            sectors: d.sectors,
+            phase: d.phase,
+            mode: d.mode,
+            attached: d.state == DiskState::Active,
+            owned: d.owned,
+            epoch: d.epoch,
+            damaged: d.damaged,
+        })
+    }
+
+    /// The numbers of all disks that the pool knows.
+    pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + '_ {
+        (0..self.disks.len() as u16).map(DiskNo).filter(|disk| self.disks[disk.0 as usize].is_some())
+    }
+
+    /// Tells what of a range is cached and dirty, as runs of sectors in order: at most `most` of them, so that the
+    /// end of the range may be left out. Sectors beyond the end of the disk are not cached.
+    pub fn cache_runs(
+        &self,
+        disk: DiskNo,
+        sector: SectorNo,
+        sectors: u64,
+        most: usize,
+        mut each: impl FnMut(u64, CacheState),
+    ) {
+        let Some(d) = self.disks.get(disk.0 as usize).and_then(Option::as_ref) else { return };
+        let (mut at, end) = (sector.0, sector.0.saturating_add(sectors));
+        let (mut run, mut runs) = ((0, CacheState::default()), 0);
+        while at < end {
+            let block = d.blocks(at, 1).0;
+            let (part, _) = d.part(block, at, SECTORS_PER_BLOCK as u32);
+            let (first, (cached, dirty)) = (part.trailing_zeros(), self.block_masks(disk, block));
+            for place in (first..SECTORS_PER_BLOCK as u32).take((end - at) as usize) {
+                let bit = 1u8 << place;
+                let state = CacheState { cached: cached & bit != 0, dirty: dirty & bit != 0 };
+                if state != run.1 && run.0 > 0 {
+                    each(run.0, run.1);
+                    runs += 1;
+                    run.0 = 0;
+                    if runs == most {
+                        return;
+                    }
+                }
+                run = (run.0 + 1, state);
+                at += 1;
+            }
+        }
+        if run.0 > 0 {
+            each(run.0, run.1);
+        }
+    }
+
+    /// The sectors of a block that are cached, and those that are dirty.
+    fn block_masks(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
+        let staged = self.staging.find(disk, block).map_or((0, 0), |(_, s)| (s.mask, if s.dirty { s.mask } else { 0 }));
+        let slot = self.store.lookup(disk, block).filter(|s| !s.1.poisoned());
+        let flash = slot.map_or((0, 0), |(_, s)| (s.mask(), if s.dirty() { s.mask() } else { 0 }));
+        (staged.0 | flash.0, staged.1 | flash.1)
+    }
+}

@@ -1,0 +1,80 @@
+//! Cache devices: block devices and files, opened for direct I/O and for one process alone.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{EngineError, Result, at};
+use crate::lock;
+
+/// An open cache device.
+pub(crate) struct CacheDevice {
+    file: File,
+    pub path: PathBuf,
+    pub capacity_bytes: u64,
+}
+
+fn open_with(path: &Path, flags: i32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+/// Opens for direct I/O where the file system can; a block device so that nobody can mount it meanwhile.
+fn open_alone(path: &Path) -> Result<File> {
+    let kind = std::fs::metadata(path).map_err(at("open", path))?.file_type();
+    if kind.is_block_device() {
+        let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
+        return lock::patiently(path, || match open_with(path, libc::O_DIRECT | libc::O_EXCL) {
+            Err(e) if busy(&e) => Ok(None),
+            opened => opened.map(Some).map_err(at("open", path)),
+        });
+    }
+    if !kind.is_file() {
+        return Err(EngineError::WrongKind { path: path.to_path_buf() });
+    }
+    match open_with(path, libc::O_DIRECT) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            tracing::info!(path = %path.display(), "no direct I/O on this file system: using the page cache");
+            open_with(path, 0).map_err(at("open", path))
+        }
+        opened => opened.map_err(at("open", path)),
+    }
+}
+
+impl CacheDevice {
+    /// Opens a device and locks it. A device that another process holds is waited for a while.
+    pub fn open(path: &Path) -> Result<CacheDevice> {
+        let mut file = open_alone(path)?;
+        lock::exclusively(&file, path)?;
+        let capacity_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
+        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes })
+    }
+
+    /// Makes a file of `size_bytes`, all of it allocated, unless there is one or it is a device. Opens it.
+    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<CacheDevice> {
+        if let Some(bytes) = size_bytes.filter(|_| !path.exists()) {
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)
+                .map_err(at("create", path))?;
+            // SAFETY: the descriptor is open.
+            let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
+            if failed != 0 {
+                let _ = std::fs::remove_file(path);
+                return Err(at("allocate all of", path)(io::Error::from_raw_os_error(failed)));
+            }
+        }
+        CacheDevice::open(path)
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}

@@ -1,0 +1,163 @@
+//! Front ends: how guests reach their disks. Each connection or queue is a [`Client`]; [`Front`] holds them all and is
+//! the core's way to the payloads of their requests.
+
+pub mod nbd;
+pub mod vhost_user;
+
+use haversack_core::{Op, Payloads, Request, RequestError, RequestTag};
+use haversack_model::{DiskNo, Micros, SectorNo};
+
+use crate::reactor::Finished;
+use crate::ring::{Landing, Ring};
+
+/// A request that a client hands over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The client's own name for it, given back on completion.
+    pub slot: u32,
+    pub disk: DiskNo,
+    pub op: Op,
+    pub sector: SectorNo,
+    pub sectors: u32,
+}
+
+/// What a client wants of the core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish {
+    Request(Asked),
+    /// What of a range is cached and dirty; answered by [`Client::status`].
+    Status { slot: u32, disk: DiskNo, sector: SectorNo, sectors: u64 },
+}
+
+impl Asked {
+    pub fn request(self, client: u32) -> Request {
+        let tag = RequestTag(u64::from(client) << 32 | u64::from(self.slot));
+        Request { tag, disk: self.disk, op: self.op, sector: self.sector, sectors: self.sectors }
+    }
+}
+
+/// What a client works with.
+pub(crate) struct ClientContext<'a> {
+    pub ring: &'a mut Ring,
+    /// Its number, for the owner of its flights.
+    pub client: u32,
+    pub now: Micros,
+    /// The requests that it hands over.
+    pub asked: &'a mut Vec<Wish>,
+}
+
+/// Which kind of front end a client belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientKind {
+    Nbd,
+    VhostUser,
+}
+
+/// A connection or queue.
+pub(crate) trait Client {
+    /// The disk that it uses.
+    fn disk(&self) -> DiskNo;
+    /// Its kind.
+    fn kind(&self) -> ClientKind;
+    /// Whether it is looked at for requests without a flight that lands.
+    fn is_polled(&self) -> bool {
+        false
+    }
+    /// The client as a vhost-user queue, if it is one.
+    fn as_queue(&mut self) -> Option<&mut vhost_user::QueueClient> {
+        None
+    }
+    /// Starts its first flights.
+    fn begin(&mut self, context: &mut ClientContext<'_>);
+    /// A flight of its own has landed.
+    fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing);
+    /// Looks for requests. True if there were any.
+    fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
+        false
+    }
+    /// The reactor is about to sleep: the client must ring from now on. True if it has asked something after all.
+    fn fall_asleep(&mut self, _: &mut ClientContext<'_>) -> bool {
+        false
+    }
+    /// The reactor is awake: the client need not ring.
+    fn wake_up(&mut self, _: &mut ClientContext<'_>) {}
+    /// A request is done. Tells what it was, unless only a part of it is done.
+    fn complete(
+        &mut self,
+        context: &mut ClientContext<'_>,
+        slot: u32,
+        result: Result<(), RequestError>,
+    ) -> Option<Finished>;
+    /// Which parts of a range are cached (flag 1) and dirty (flag 2), as runs of sectors.
+    fn status(&mut self, _: &mut ClientContext<'_>, _: u32, _: &[(u64, u32)]) {}
+    /// The disk has another size.
+    fn resized(&mut self, _: u64) {}
+    /// Copies from a write request's payload.
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]);
+    /// Copies into a read request's buffer.
+    fn give(&mut self, slot: u32, at: usize, from: &[u8]);
+    /// No more requests: the disk is gone or the shard ends.
+    fn close(&mut self, context: &mut ClientContext<'_>);
+    /// Whether it can be forgotten: closed, no request and no flight left.
+    fn is_closed(&self) -> bool;
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Front {
+    clients: Vec<Option<Box<dyn Client>>>,
+    polled: Vec<u32>,
+}
+
+impl Front {
+    /// The client and slot that a tag names.
+    pub fn client_of(tag: RequestTag) -> (u32, u32) {
+        ((tag.0 >> 32) as u32, tag.0 as u32)
+    }
+
+    pub fn insert(&mut self, client: Box<dyn Client>) -> u32 {
+        let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+        if at == self.clients.len() {
+            self.clients.push(None);
+        }
+        if client.is_polled() {
+            self.polled.push(at as u32);
+        }
+        self.clients[at] = Some(client);
+        at as u32
+    }
+
+    pub fn remove(&mut self, client: u32) {
+        self.polled.retain(|polled| *polled != client);
+        self.clients[client as usize] = None;
+    }
+
+    pub fn get_mut(&mut self, client: u32) -> Option<&mut (dyn Client + 'static)> {
+        self.clients.get_mut(client as usize)?.as_deref_mut()
+    }
+
+    /// The numbers of all clients of a disk.
+    pub fn of_disk(&self, disk: DiskNo) -> Vec<u32> {
+        let of_disk = |(_, client): &(usize, &Option<Box<dyn Client>>)| {
+            client.as_ref().is_some_and(|client| client.disk() == disk)
+        };
+        self.clients.iter().enumerate().filter(of_disk).map(|(at, _)| at as u32).collect()
+    }
+
+    /// A client to be looked at for requests, counted from 0.
+    pub fn polled(&self, at: usize) -> Option<u32> {
+        self.polled.get(at).copied()
+    }
+}
+
+impl Payloads for Front {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+        let (client, slot) = Front::client_of(tag);
+        self.get_mut(client).expect("a client stays while it has requests").take(slot, at, into);
+    }
+
+    fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
+        let (client, slot) = Front::client_of(tag);
+        self.get_mut(client).expect("a client stays while it has requests").give(slot, at, from);
+    }
+}

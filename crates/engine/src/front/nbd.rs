@@ -1,0 +1,474 @@
+//! NBD connections in their transmission phase. Negotiation and TLS are done before, by threads that may wait.
+//!
+//! Requests are read from one receive buffer; the payload of a long write is received straight into its slot. Replies
+//! leave in batches, one send at a time.
+//!
+//! Invariants
+//! - At most [`SLOTS`] requests of a connection are in flight, with at most [`MOST_BYTES`] of payload unless it is a
+//!   single one; beyond that nothing is received.
+//! - A slot is free again when its reply has left.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
+use haversack_model::{DiskNo, Micros, SECTOR_BYTES, SectorNo};
+use haversack_nbd::{
+    Command, CommandFlags, Errno, Extent, ExtentWriter, MetaContext, MetaContexts, Negotiated, Refusal, Replier,
+    ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
+};
+
+use super::{Asked, Client, ClientContext, ClientKind, Wish};
+use crate::reactor::Finished;
+use crate::ring::{Landing, Owner};
+
+/// Requests in flight.
+const SLOTS: usize = 256;
+/// Bytes of payload in flight.
+const MOST_BYTES: usize = 64 << 20;
+const INPUT_BYTES: usize = 64 << 10;
+/// Most replies of one send.
+const REPLIES_AT_A_TIME: usize = 128;
+/// A prefetch goes on in parts of so many sectors.
+const PREFETCH_SECTORS: u32 = 2048;
+/// Buffers larger than this are given back when their request is done.
+const KEPT_BYTES: usize = 256 << 10;
+/// Bytes of a block status reply of one context.
+const STATUS_BYTES: usize = 16 << 10;
+
+const RECEIVE: u8 = 0;
+const SEND: u8 = 1;
+
+/// A connection, past its negotiation, to become a client of a disk.
+pub struct NbdClient {
+    /// The disk that it reads and writes.
+    pub disk: DiskNo,
+    /// The connection: a stream socket.
+    pub socket: OwnedFd,
+    /// What was agreed on.
+    pub negotiated: Negotiated,
+}
+
+struct Slot {
+    request: Request,
+    buffer: Vec<u8>,
+    /// Bytes of the payload received.
+    received: usize,
+    started_us: Micros,
+    /// Sectors that are not asked for yet, of requests that go in parts.
+    next_sector: u64,
+    left_sectors: u64,
+    /// A flush is due when the rest is done.
+    flushes: bool,
+    free: bool,
+}
+
+struct Reply {
+    head: Head,
+    /// The slot that is free when the reply has left, and how much of its buffer follows the head.
+    slot: Option<u32>,
+    data_bytes: usize,
+}
+
+enum Head {
+    Fixed(ReplyHead),
+    Extents(Box<[u8]>),
+}
+
+impl Head {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Head::Fixed(head) => head,
+            Head::Extents(bytes) => bytes,
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct NbdConnection {
+    disk: DiskNo,
+    socket: OwnedFd,
+    rules: RequestRules,
+    replier: Replier,
+    contexts: MetaContexts,
+    reader: RequestReader,
+    input: Box<[u8]>,
+    /// What of the input is not parsed yet.
+    unparsed: std::ops::Range<usize>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    in_core: usize,
+    payload_bytes: usize,
+    /// The write whose payload is being received.
+    filling: Option<u32>,
+    receiving: bool,
+    replies: VecDeque<Reply>,
+    leaving: Vec<Reply>,
+    is_sending: bool,
+    /// No more requests are read.
+    closing: bool,
+    /// No more replies are sent.
+    broken: bool,
+}
+
+impl NbdConnection {
+    pub fn new(client: NbdClient) -> NbdConnection {
+        NbdConnection {
+            disk: client.disk,
+            socket: client.socket,
+            rules: client.negotiated.rules(),
+            replier: client.negotiated.replier(),
+            contexts: client.negotiated.meta_contexts,
+            reader: RequestReader::new(),
+            input: vec![0; INPUT_BYTES].into_boxed_slice(),
+            unparsed: 0..0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_core: 0,
+            payload_bytes: 0,
+            filling: None,
+            receiving: false,
+            replies: VecDeque::new(),
+            leaving: Vec::new(),
+            is_sending: false,
+            closing: false,
+            broken: false,
+        }
+    }
+
+    fn receive(&mut self, context: &mut ClientContext<'_>) {
+        if self.receiving || self.closing || !self.unparsed.is_empty() || !self.has_room() {
+            return;
+        }
+        let into = match self.filling {
+            Some(slot) => {
+                let slot = &mut self.slots[slot as usize];
+                &mut slot.buffer[slot.received..slot.request.length as usize]
+            }
+            None => &mut self.input[..],
+        };
+        let iovec = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let owner = Owner::Client { client: context.client, part: RECEIVE };
+        context.ring.receive(owner, self.socket.as_raw_fd(), iovec, context.now);
+        self.receiving = true;
+    }
+
+    fn has_room(&self) -> bool {
+        let busy = self.slots.len() - self.free.len();
+        self.filling.is_some() || busy < SLOTS && (self.payload_bytes < MOST_BYTES || busy == 0)
+    }
+
+    fn received(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
+        self.receiving = false;
+        let bytes = match result {
+            Ok(bytes) if bytes > 0 => bytes,
+            _ => {
+                self.closing = true;
+                self.broken |= result.is_err();
+                return;
+            }
+        };
+        match self.filling {
+            Some(slot) => self.payload_came(context, slot, bytes),
+            None => self.unparsed = 0..bytes,
+        }
+        self.parse(context);
+    }
+
+    fn payload_came(&mut self, context: &mut ClientContext<'_>, slot: u32, bytes: usize) {
+        self.reader.payload_taken(bytes as u32);
+        let state = &mut self.slots[slot as usize];
+        state.received += bytes;
+        if state.received == state.request.length as usize {
+            self.filling = None;
+            self.ask(context, slot);
+        } else {
+            self.filling = Some(slot);
+        }
+    }
+
+    fn parse(&mut self, context: &mut ClientContext<'_>) {
+        while !self.closing && self.has_room() && !self.unparsed.is_empty() {
+            if let Err(error) = self.parse_one(context) {
+                tracing::info!(disk = self.disk.0, %error, "closing an NBD connection");
+                self.closing = true;
+            }
+        }
+        self.send(context);
+        self.receive(context);
+    }
+
+    fn parse_one(&mut self, context: &mut ClientContext<'_>) -> Result<(), ServerError> {
+        let mut input = &self.input[self.unparsed.clone()];
+        let request = self.reader.read(&mut input)?;
+        self.unparsed.start = self.unparsed.end - input.len();
+        let Some(request) = request else { return Ok(()) };
+        match self.rules.check(&request)? {
+            Verdict::Serve => self.serve(context, request),
+            Verdict::Nothing => self.reply(Head::Fixed(self.replier.success(&request)), None, 0),
+            Verdict::Refuse(Refusal { errno, reason }) => {
+                self.reader.skip_payload();
+                self.reply(Head::Fixed(self.replier.error(&request, errno, reason)), None, 0);
+            }
+            Verdict::Disconnect => self.closing = true,
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, context: &mut ClientContext<'_>, request: Request) {
+        let slot = self.take_slot(request, context.now);
+        if request.command != Command::Write {
+            self.ask(context, slot);
+            return;
+        }
+        let here = self.unparsed.len().min(request.length as usize);
+        let from = self.unparsed.start;
+        self.slots[slot as usize].buffer[..here].copy_from_slice(&self.input[from..from + here]);
+        self.unparsed.start += here;
+        self.payload_came(context, slot, here);
+    }
+
+    fn take_slot(&mut self, request: Request, now: Micros) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                request,
+                buffer: Vec::new(),
+                received: 0,
+                started_us: 0,
+                next_sector: 0,
+                left_sectors: 0,
+                flushes: false,
+                free: true,
+            });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[number as usize];
+        let bytes = match request.command {
+            Command::Read | Command::Write => request.length as usize,
+            _ => 0,
+        };
+        if slot.buffer.len() < bytes {
+            slot.buffer.resize(bytes, 0);
+        }
+        self.payload_bytes += bytes;
+        (slot.request, slot.received, slot.started_us, slot.free) = (request, 0, now, false);
+        slot.next_sector = request.offset / SECTOR_BYTES as u64;
+        slot.left_sectors = u64::from(request.length) / SECTOR_BYTES as u64;
+        slot.flushes = match request.command {
+            Command::Flush => true,
+            Command::Trim | Command::WriteZeroes => request.flags.contains(CommandFlags::FUA),
+            _ => false,
+        };
+        number
+    }
+
+    /// Asks for the next part of a request; false if all of it has been.
+    fn ask(&mut self, context: &mut ClientContext<'_>, number: u32) -> bool {
+        let slot = &mut self.slots[number as usize];
+        let flags = slot.request.flags;
+        let (op, most_sectors) = match slot.request.command {
+            Command::Read => (Op::Read, MAX_REQUEST_SECTORS),
+            Command::Cache => (Op::Read, PREFETCH_SECTORS),
+            Command::Write => (Op::Write { fua: flags.contains(CommandFlags::FUA) }, MAX_REQUEST_SECTORS),
+            Command::WriteZeroes if flags.contains(CommandFlags::NO_HOLE) => (Op::WriteZeroes, MAX_REQUEST_SECTORS),
+            // Where the client lets the space be freed it gets zeroes either way.
+            Command::WriteZeroes | Command::Trim => (Op::Discard, MAX_REQUEST_SECTORS),
+            Command::BlockStatus => return self.ask_status(context, number),
+            Command::Flush | Command::Disconnect | Command::Other(_) => (Op::Flush, 0),
+        };
+        let (op, sectors) = match slot.left_sectors.min(u64::from(most_sectors)) as u32 {
+            0 if !std::mem::take(&mut slot.flushes) => return false,
+            0 => (Op::Flush, 0),
+            sectors => (op, sectors),
+        };
+        let sector = SectorNo(if op == Op::Flush { 0 } else { slot.next_sector });
+        slot.next_sector += u64::from(sectors);
+        slot.left_sectors -= u64::from(sectors);
+        context.asked.push(Wish::Request(Asked { slot: number, disk: self.disk, op, sector, sectors }));
+        self.in_core += 1;
+        true
+    }
+
+    fn ask_status(&mut self, context: &mut ClientContext<'_>, number: u32) -> bool {
+        let slot = &self.slots[number as usize];
+        context.asked.push(Wish::Status {
+            slot: number,
+            disk: self.disk,
+            sector: SectorNo(slot.next_sector),
+            sectors: slot.left_sectors,
+        });
+        self.in_core += 1;
+        true
+    }
+
+    fn reply(&mut self, head: Head, slot: Option<u32>, data_bytes: usize) {
+        self.replies.push_back(Reply { head, slot, data_bytes });
+    }
+
+    fn send(&mut self, context: &mut ClientContext<'_>) {
+        if self.is_sending || self.replies.is_empty() {
+            return;
+        }
+        if self.broken {
+            while let Some(reply) = self.replies.pop_front() {
+                self.release(reply.slot);
+            }
+            return;
+        }
+        let count = self.replies.len().min(REPLIES_AT_A_TIME);
+        self.leaving.extend(self.replies.drain(..count));
+        let iovec = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let slots = &self.slots;
+        let iovecs = self.leaving.iter().flat_map(|reply| {
+            let data = reply.slot.map_or(&[][..], |slot| &slots[slot as usize].buffer[..reply.data_bytes]);
+            [iovec(reply.head.bytes()), iovec(data)]
+        });
+        let owner = Owner::Client { client: context.client, part: SEND };
+        context.ring.send(owner, self.socket.as_raw_fd(), iovecs.filter(|i| i.iov_len > 0), context.now);
+        self.is_sending = true;
+    }
+
+    fn sent(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
+        self.is_sending = false;
+        for reply in std::mem::take(&mut self.leaving) {
+            self.release(reply.slot);
+        }
+        if result.is_err() {
+            (self.closing, self.broken) = (true, true);
+        }
+        self.parse(context);
+    }
+
+    fn release(&mut self, slot: Option<u32>) {
+        let Some(number) = slot else { return };
+        let slot = &mut self.slots[number as usize];
+        if matches!(slot.request.command, Command::Read | Command::Write) {
+            self.payload_bytes -= slot.request.length as usize;
+        }
+        if slot.buffer.len() > KEPT_BYTES {
+            slot.buffer = Vec::new();
+        }
+        slot.free = true;
+        self.free.push(number);
+    }
+
+    /// The client cannot be served any more.
+    fn hang_up(&mut self) {
+        self.closing = true;
+        // SAFETY: the descriptor is open. Flights on it land.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+fn words(error: RequestError) -> (Errno, String) {
+    let errno = match error {
+        RequestError::Detached | RequestError::NotOwner => Errno::ESHUTDOWN,
+        RequestError::Origin | RequestError::DataLost => Errno::EIO,
+    };
+    (errno, error.to_string())
+}
+
+impl Client for NbdConnection {
+    fn disk(&self) -> DiskNo {
+        self.disk
+    }
+
+    fn kind(&self) -> ClientKind {
+        ClientKind::Nbd
+    }
+
+    fn begin(&mut self, context: &mut ClientContext<'_>) {
+        self.receive(context);
+    }
+
+    fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing) {
+        match part {
+            RECEIVE => self.received(context, landing.result),
+            _ => self.sent(context, landing.result),
+        }
+    }
+
+    fn complete(
+        &mut self,
+        context: &mut ClientContext<'_>,
+        number: u32,
+        result: Result<(), RequestError>,
+    ) -> Option<Finished> {
+        self.in_core -= 1;
+        if result.is_ok() && self.ask(context, number) {
+            return None;
+        }
+        let slot = &self.slots[number as usize];
+        let request = slot.request;
+        let done = Finished {
+            op: match request.command {
+                Command::Read | Command::Cache | Command::BlockStatus => Op::Read,
+                Command::Flush => Op::Flush,
+                _ => Op::Write { fua: false },
+            },
+            started_us: slot.started_us,
+        };
+        match result {
+            Ok(()) if request.command == Command::Read => {
+                self.reply(Head::Fixed(self.replier.read_data(&request)), Some(number), request.length as usize);
+            }
+            Ok(()) => self.reply(Head::Fixed(self.replier.success(&request)), Some(number), 0),
+            Err(error) => {
+                let (errno, reason) = words(error);
+                self.reply(Head::Fixed(self.replier.error(&request, errno, &reason)), Some(number), 0);
+            }
+        }
+        self.send(context);
+        self.parse(context);
+        Some(done)
+    }
+
+    fn status(&mut self, context: &mut ClientContext<'_>, number: u32, runs: &[(u64, u32)]) {
+        self.in_core -= 1;
+        let request = self.slots[number as usize].request;
+        let mut reply = Vec::new();
+        let mut contexts = self.contexts.iter().peekable();
+        while let Some(meta) = contexts.next() {
+            let mut memory = vec![0; STATUS_BYTES];
+            let mut writer =
+                ExtentWriter::new(&mut memory, &request, meta).expect("there is room for an extent");
+            let whole = [(u64::from(request.length) / SECTOR_BYTES as u64, 0)];
+            // What is a hole only the origin knows, if anybody.
+            let runs = if meta == MetaContext::Cache { runs } else { &whole };
+            for (sectors, flags) in runs {
+                let length = (sectors * SECTOR_BYTES as u64).min(u64::from(u32::MAX)) as u32;
+                if !writer.push(Extent { length, flags: *flags }) {
+                    break;
+                }
+            }
+            let length = writer.finish(contexts.peek().is_none()).unwrap_or(0);
+            reply.extend_from_slice(&memory[..length]);
+        }
+        self.reply(Head::Extents(reply.into_boxed_slice()), Some(number), 0);
+        self.send(context);
+        self.parse(context);
+    }
+
+    fn resized(&mut self, sectors: u64) {
+        self.rules.size_bytes = sectors * SECTOR_BYTES as u64;
+    }
+
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.slots[slot as usize].buffer[at..at + into.len()]);
+    }
+
+    fn give(&mut self, slot: u32, at: usize, from: &[u8]) {
+        let slot = &mut self.slots[slot as usize];
+        if slot.request.command == Command::Read {
+            slot.buffer[at..at + from.len()].copy_from_slice(from);
+        }
+    }
+
+    fn close(&mut self, _: &mut ClientContext<'_>) {
+        self.hang_up();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closing && self.in_core == 0 && !self.receiving && !self.is_sending && self.replies.is_empty()
+    }
+}

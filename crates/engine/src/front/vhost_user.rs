@@ -1,0 +1,431 @@
+//! vhost-user-blk queues as clients. The protocol has a thread of its own (`haversack-vhost-user`), which hands queues to the
+//! reactor and takes them back.
+//!
+//! While the reactor is awake it looks at every queue in every turn and asks no guest to kick; before it sleeps
+//! it asks for kicks and listens for them.
+//!
+//! Invariant: a queue is given back only when nothing of it is in flight.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::Arc;
+
+use haversack_core::{Op, RequestError};
+use haversack_model::{DiskNo, Micros, SectorNo};
+use haversack_vhost_user::{
+    BlkRequest, DeviceConfig, Handler, ID_BYTES, Operation, Queue, QueueUpdate, Server, SessionError, Status,
+};
+
+use super::{Asked, Client, ClientContext, ClientKind, Wish};
+use crate::error::{EngineError, Result, at};
+use crate::handle::Handle;
+use crate::reactor::{Finished, Reactor};
+use crate::ring::{Landing, Owner};
+
+/// Requests taken from a queue before another has its turn.
+const REQUESTS_AT_A_TIME: usize = 128;
+/// Longest range of a discard or write-zeroes: what the core takes at once.
+const RANGE_SECTORS: u32 = haversack_core::MAX_REQUEST_SECTORS;
+const SOCKET_MODE: u32 = 0o660;
+const KICK: u8 = 0;
+
+/// How a disk is shown to its guest.
+#[derive(Clone, Debug)]
+pub struct VhostUserConfig {
+    /// What the guest gets as the disk's serial number; cut after 20 bytes.
+    pub serial: String,
+    /// Queues offered.
+    pub queues: u16,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// The write cache is on until the guest says otherwise.
+    pub write_cache: bool,
+}
+
+/// A disk that is served on a vhost-user-blk socket. Dropping it ends the service.
+pub struct VhostUserServer {
+    server: Server,
+    shared: Arc<Shared>,
+}
+
+impl VhostUserServer {
+    /// Tells the guest another size.
+    ///
+    /// # Errors
+    /// The size cannot be offered.
+    pub fn resize(&self, sectors: u64) -> std::result::Result<(), haversack_vhost_user::ConfigError> {
+        self.server.resize(sectors)
+    }
+
+    /// Whether the guest has the write cache on.
+    pub fn has_write_cache(&self) -> bool {
+        self.shared.write_cache.load(Ordering::Relaxed)
+    }
+}
+
+struct Shared {
+    handle: Handle,
+    disk: DiskNo,
+    serial: [u8; ID_BYTES as usize],
+    /// Read by the queues' clients for every write.
+    write_cache: Arc<AtomicBool>,
+}
+
+/// Serves a disk.
+pub(crate) fn serve(
+    handle: &Handle,
+    disk: DiskNo,
+    sectors: u64,
+    socket: &Path,
+    config: &VhostUserConfig,
+) -> Result<VhostUserServer> {
+    let mut serial = [0; ID_BYTES as usize];
+    for (to, from) in serial.iter_mut().zip(config.serial.bytes()) {
+        *to = from;
+    }
+    let write_cache = Arc::new(AtomicBool::new(config.write_cache));
+    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache });
+    let device = DeviceConfig {
+        capacity_sectors: sectors,
+        queues: config.queues,
+        discard_sectors: RANGE_SECTORS,
+        write_zeroes_sectors: RANGE_SECTORS,
+        read_only: config.read_only,
+        write_cache: config.write_cache,
+        ..DeviceConfig::default()
+    };
+    let handler: Arc<dyn Handler> = shared.clone();
+    let server = haversack_vhost_user::serve(socket, SOCKET_MODE, device, handler)
+        .map_err(|error| at("serve", socket)(std::io::Error::other(error)))?;
+    Ok(VhostUserServer { server, shared })
+}
+
+impl Handler for Shared {
+    fn queue_started(&self, queue: Queue) {
+        let client = Box::new(QueueClient::new(self.disk, queue, self.serial, self.write_cache.clone()));
+        // The shard may have ended: then the queue is dropped.
+        let _ = self.handle.run(move |reactor| reactor.add_client(client));
+    }
+
+    fn queue_updated(&self, index: u16, update: QueueUpdate) {
+        let disk = self.disk;
+        let _ = self.handle.run(move |reactor| {
+            with_queue(reactor, disk, index, move |client, _| {
+                if let Some(Err(broken)) = client.queue.as_mut().map(|queue| queue.update(update)) {
+                    tracing::warn!(disk = disk.0, %broken, "a queue is broken");
+                }
+            });
+        });
+    }
+
+    fn queue_stopped(&self, index: u16) -> Option<Queue> {
+        let (sender, stopped) = mpsc::channel();
+        let disk = self.disk;
+        let stop = move |reactor: &mut Reactor| {
+            with_queue(reactor, disk, index, move |client, context| client.stop(context, sender));
+        };
+        self.handle.run(stop).ok()?;
+        stopped.recv().ok()
+    }
+
+    fn write_cache(&self, enabled: bool) {
+        self.write_cache.store(enabled, Ordering::Relaxed);
+    }
+
+    fn disconnected(&self, cause: Option<SessionError>) {
+        match cause {
+            Some(cause) => tracing::warn!(disk = self.disk.0, %cause, "a vhost-user connection ended"),
+            None => tracing::info!(disk = self.disk.0, "a vhost-user front end disconnected"),
+        }
+    }
+}
+
+fn with_queue(
+    reactor: &mut Reactor,
+    disk: DiskNo,
+    index: u16,
+    act: impl FnOnce(&mut QueueClient, &mut ClientContext<'_>),
+) {
+    let mut act = Some(act);
+    for client in reactor.clients_of(disk) {
+        reactor.client(client, |client, context| {
+            let queue = client.as_queue().filter(|q| q.index() == Some(index));
+            if let (Some(queue), true) = (queue, act.is_some()) {
+                act.take().expect("it is there")(queue, context);
+            }
+        });
+    }
+}
+
+/// A request that its parts are not done of.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    op: Option<Op>,
+    parts: u32,
+    failed: bool,
+    started_us: Micros,
+}
+
+/// See the module.
+pub(crate) struct QueueClient {
+    disk: DiskNo,
+    queue: Option<Queue>,
+    serial: [u8; ID_BYTES as usize],
+    write_cache: Arc<AtomicBool>,
+    /// By head.
+    pending: Vec<Pending>,
+    /// Completions that the guest may have to be told of.
+    completed: bool,
+    listening: bool,
+    kick: Option<i32>,
+    stopping: Option<Sender<Queue>>,
+    told_broken: bool,
+}
+
+impl QueueClient {
+    fn new(
+        disk: DiskNo,
+        queue: Queue,
+        serial: [u8; ID_BYTES as usize],
+        write_cache: Arc<AtomicBool>,
+    ) -> QueueClient {
+        let kick = queue.kick_fd().map(|fd| fd.as_raw_fd());
+        QueueClient {
+            disk,
+            queue: Some(queue),
+            serial,
+            write_cache,
+            pending: Vec::new(),
+            completed: false,
+            listening: false,
+            kick,
+            stopping: None,
+            told_broken: false,
+        }
+    }
+
+    fn index(&self) -> Option<u16> {
+        self.queue.as_ref().map(Queue::index)
+    }
+
+    fn queue(&mut self) -> &mut Queue {
+        self.queue.as_mut().expect("the queue stays until nothing of it is in flight")
+    }
+
+    fn stop(&mut self, context: &mut ClientContext<'_>, sender: Sender<Queue>) {
+        self.stopping = Some(sender);
+        if self.listening && let Some(kick) = self.kick {
+            context.ring.cancel(kick);
+        }
+        self.give_back();
+    }
+
+    /// Gives the queue back if it is to be and nothing is in flight.
+    fn give_back(&mut self) {
+        if self.stopping.is_none() || self.listening || self.queue.as_ref().is_none_or(|q| q.in_flight() > 0) {
+            return;
+        }
+        if let (Some(sender), Some(mut queue)) = (self.stopping.take(), self.queue.take()) {
+            queue.notify_if_needed();
+            // Who asked waits; if the whole process ends instead, the queue may go.
+            let _ = sender.send(queue);
+        }
+    }
+
+    fn listen(&mut self, context: &mut ClientContext<'_>) {
+        if let Some(kick) = self.kick.filter(|_| !self.listening) {
+            context.ring.listen(Owner::Client { client: context.client, part: KICK }, kick, context.now);
+            self.listening = true;
+        }
+    }
+
+    /// Takes requests. True if there were any.
+    fn take_requests(&mut self, context: &mut ClientContext<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..REQUESTS_AT_A_TIME {
+            match self.queue().next() {
+                Ok(Some(request)) => self.ask(context, request),
+                Ok(None) => break,
+                Err(broken) => {
+                    if !std::mem::replace(&mut self.told_broken, true) {
+                        tracing::warn!(disk = self.disk.0, %broken, "a queue is broken");
+                    }
+                    break;
+                }
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn ask(&mut self, context: &mut ClientContext<'_>, request: BlkRequest) {
+        let head = request.head;
+        let sectors = request.len_bytes / 512;
+        let op = match request.operation {
+            Operation::Read => Op::Read,
+            Operation::Write => Op::Write { fua: !self.write_cache.load(Ordering::Relaxed) },
+            Operation::Flush => Op::Flush,
+            Operation::Discard | Operation::WriteZeroes => return self.ask_ranges(context, request),
+            Operation::GetId => {
+                let (serial, len) = (self.serial, request.len_bytes as usize);
+                self.queue().copy_to_guest(head, 0, &serial[..len]);
+                return self.answer(head, Status::Ok);
+            }
+            Operation::Unsupported(_) => return self.answer(head, Status::Unsupported),
+        };
+        if sectors == 0 && op != Op::Flush {
+            return self.answer(head, Status::Ok);
+        }
+        self.note(head, Pending { op: Some(op), parts: 1, failed: false, started_us: context.now });
+        let (sector, sectors) =
+            if op == Op::Flush { (SectorNo(0), 0) } else { (SectorNo(request.sector), sectors) };
+        context.asked.push(Wish::Request(Asked { slot: head.into(), disk: self.disk, op, sector, sectors }));
+    }
+
+    fn ask_ranges(&mut self, context: &mut ClientContext<'_>, request: BlkRequest) {
+        let (head, disk) = (request.head, self.disk);
+        let discards = request.operation == Operation::Discard;
+        let op = |unmap| if discards || unmap { Op::Discard } else { Op::WriteZeroes };
+        let mut parts = 0;
+        for range in self.queue().ranges(head).iter().filter(|range| range.sectors > 0) {
+            let (op, sector) = (op(range.unmap), SectorNo(range.sector));
+            context.asked.push(Wish::Request(Asked { slot: head.into(), disk, op, sector, sectors: range.sectors }));
+            parts += 1;
+        }
+        if parts == 0 {
+            return self.answer(head, Status::Ok);
+        }
+        self.note(head, Pending { op: Some(op(true)), parts, failed: false, started_us: context.now });
+    }
+
+    fn note(&mut self, head: u16, pending: Pending) {
+        if self.pending.len() <= head.into() {
+            self.pending.resize(usize::from(head) + 1, Pending::default());
+        }
+        self.pending[usize::from(head)] = pending;
+    }
+
+    fn answer(&mut self, head: u16, status: Status) {
+        self.queue().complete(head, status);
+        self.completed = true;
+    }
+
+    fn tell_guest(&mut self) {
+        if std::mem::take(&mut self.completed)
+            && let Some(queue) = &mut self.queue
+        {
+            queue.notify_if_needed();
+        }
+    }
+}
+
+impl Client for QueueClient {
+    fn disk(&self) -> DiskNo {
+        self.disk
+    }
+
+    fn kind(&self) -> ClientKind {
+        ClientKind::VhostUser
+    }
+
+    fn is_polled(&self) -> bool {
+        true
+    }
+
+    fn as_queue(&mut self) -> Option<&mut QueueClient> {
+        Some(self)
+    }
+
+    fn begin(&mut self, context: &mut ClientContext<'_>) {
+        self.queue().set_notification(false);
+        self.take_requests(context);
+        self.listen(context);
+    }
+
+    fn landed(&mut self, context: &mut ClientContext<'_>, _: u8, landing: Landing) {
+        self.listening = false;
+        if self.stopping.is_some() {
+            self.give_back();
+        } else if landing.result.is_ok() {
+            self.listen(context);
+        } else {
+            tracing::warn!(disk = self.disk.0, result = ?landing.result, "a queue's kicks cannot be heard; it is polled");
+            self.kick = None;
+        }
+    }
+
+    fn poll(&mut self, context: &mut ClientContext<'_>) -> bool {
+        self.tell_guest();
+        if self.stopping.is_some() || self.queue.as_ref().is_none_or(|queue| !queue.has_work()) {
+            return false;
+        }
+        let any = self.take_requests(context);
+        self.tell_guest();
+        any
+    }
+
+    fn fall_asleep(&mut self, context: &mut ClientContext<'_>) -> bool {
+        self.tell_guest();
+        if self.queue.is_none() || self.stopping.is_some() {
+            return false;
+        }
+        if self.kick.is_none() {
+            // A guest that never kicks is looked at all the time.
+            self.take_requests(context);
+            return true;
+        }
+        self.queue().set_notification(true);
+        if !self.queue().has_work() {
+            return false;
+        }
+        self.queue().set_notification(false);
+        self.take_requests(context);
+        true
+    }
+
+    fn wake_up(&mut self, _: &mut ClientContext<'_>) {
+        if self.stopping.is_none() && let Some(queue) = &mut self.queue {
+            queue.set_notification(false);
+        }
+    }
+
+    fn complete(
+        &mut self,
+        _: &mut ClientContext<'_>,
+        slot: u32,
+        result: std::result::Result<(), RequestError>,
+    ) -> Option<Finished> {
+        let pending = &mut self.pending[slot as usize];
+        pending.parts -= 1;
+        pending.failed |= result.is_err();
+        if pending.parts > 0 {
+            return None;
+        }
+        let Pending { op, failed, started_us, .. } = *pending;
+        self.answer(slot as u16, if failed { Status::IoError } else { Status::Ok });
+        self.give_back();
+        op.map(|op| Finished { op, started_us })
+    }
+
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) {
+        self.queue().copy_from_guest(slot as u16, at, into);
+    }
+
+    fn give(&mut self, slot: u32, at: usize, from: &[u8]) {
+        self.queue().copy_to_guest(slot as u16, at, from);
+    }
+
+    fn close(&mut self, _: &mut ClientContext<'_>) {}
+
+    fn is_closed(&self) -> bool {
+        self.queue.is_none()
+    }
+}
+
+impl From<haversack_vhost_user::ConfigError> for EngineError {
+    fn from(error: haversack_vhost_user::ConfigError) -> EngineError {
+        EngineError::Manage(haversack_core::ManageError::BadConfig(error.to_string()))
+    }
+}

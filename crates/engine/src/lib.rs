@@ -1,0 +1,35 @@
+//! Haversack's live data path: cache devices, origins and front ends around the cache core, on io_uring.
+//!
+//! A [`Shard`] is a pool of cache devices with one reactor thread; a [`Handle`] is how other threads attach disks to
+//! it, add clients and ask for figures. Nothing on the way of a request allocates, locks or calls the kernel but
+//! through the ring.
+
+mod clock;
+pub mod config;
+mod device;
+pub mod error;
+mod front;
+pub mod handle;
+pub mod histogram;
+mod live;
+mod lock;
+mod mailbox;
+mod mapping;
+mod media;
+mod memory;
+mod origin;
+pub mod pool;
+mod reactor;
+mod retry;
+mod ring;
+pub mod snapshot;
+pub mod tls;
+
+pub use config::{DiskSpec, OriginSpec, ShardConfig};
+pub use error::EngineError;
+pub use front::nbd::NbdClient;
+pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
+pub use handle::{EngineEvent, Handle, Job, Shard};
+pub use histogram::Histogram;
+pub use origin::size_bytes as origin_size_bytes;
+pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};

@@ -1,0 +1,153 @@
+//! Devices and disks as the reactor runs them: what is in flight on them, and their figures.
+
+use haversack_core::{IoFailure, IoId, Op};
+use haversack_model::{DeviceNo, Micros};
+
+use crate::config::DiskSpec;
+use crate::device::CacheDevice;
+use crate::front::ClientKind;
+use crate::origin::{Origin, OriginOp, OriginRequest};
+use crate::reactor::Finished;
+use crate::snapshot::{DeviceSnapshot, Latencies};
+
+#[derive(Clone, Copy, Default)]
+struct InFlight {
+    offset_bytes: u64,
+    bytes: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Kind {
+    #[default]
+    Read,
+    Write,
+    Flush,
+}
+
+/// A cache device in use.
+pub(crate) struct LiveDevice {
+    pub device: CacheDevice,
+    in_flight: Vec<InFlight>,
+    pub errors: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub latency: Latencies,
+}
+
+impl LiveDevice {
+    pub fn new(device: CacheDevice) -> LiveDevice {
+        LiveDevice {
+            device,
+            in_flight: Vec::new(),
+            errors: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            latency: Latencies::default(),
+        }
+    }
+
+    fn note(&mut self, io: IoId, in_flight: InFlight) {
+        let at = io.0 as usize;
+        if self.in_flight.len() <= at {
+            self.in_flight.resize(at + 1, InFlight::default());
+        }
+        self.in_flight[at] = in_flight;
+    }
+
+    pub fn start(&mut self, io: IoId, offset_bytes: u64, bytes: u64, writes: bool) {
+        let kind = if writes { Kind::Write } else { Kind::Read };
+        self.note(io, InFlight { offset_bytes, bytes, kind });
+    }
+
+    pub fn start_flush(&mut self, io: IoId) {
+        self.note(io, InFlight { kind: Kind::Flush, ..InFlight::default() });
+    }
+
+    pub fn snapshot(&self, device: DeviceNo) -> DeviceSnapshot {
+        DeviceSnapshot {
+            device,
+            path: self.device.path.display().to_string(),
+            capacity_bytes: self.device.capacity_bytes,
+            errors: self.errors,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            latency: self.latency.clone(),
+        }
+    }
+
+    /// Counts what has landed. An error comes with the byte offset that it was for.
+    pub fn landed(&mut self, io: IoId, result: Result<usize, i32>, took_us: Micros) -> Result<(), (i32, u64)> {
+        let InFlight { offset_bytes, bytes, kind } = self.in_flight[io.0 as usize];
+        if let Err(errno) = result {
+            self.errors += 1;
+            return Err((errno, offset_bytes));
+        }
+        match kind {
+            Kind::Read => {
+                self.read_bytes += bytes;
+                self.latency.read.record(took_us);
+            }
+            Kind::Write => {
+                self.written_bytes += bytes;
+                self.latency.write.record(took_us);
+            }
+            Kind::Flush => self.latency.flush.record(took_us),
+        }
+        Ok(())
+    }
+}
+
+/// An attached disk.
+pub(crate) struct LiveDisk {
+    pub spec: DiskSpec,
+    pub origin: Box<dyn Origin>,
+    /// It takes no requests any more; its origin's connections are ending.
+    pub detached: bool,
+    pub origin_errors: u64,
+    pub origin_latency: Latencies,
+    pub nbd_latency: Latencies,
+    pub vhost_user_latency: Latencies,
+}
+
+impl LiveDisk {
+    pub fn new(spec: DiskSpec, origin: Box<dyn Origin>) -> LiveDisk {
+        LiveDisk {
+            spec,
+            origin,
+            detached: false,
+            origin_errors: 0,
+            origin_latency: Latencies::default(),
+            nbd_latency: Latencies::default(),
+            vhost_user_latency: Latencies::default(),
+        }
+    }
+
+    /// Counts an origin's answer.
+    pub fn answered(&mut self, request: &OriginRequest, result: Result<(), IoFailure>, now: Micros) {
+        if result.is_err() {
+            self.origin_errors += 1;
+            return;
+        }
+        let took_us = now.saturating_sub(request.started_us);
+        match request.op {
+            OriginOp::Read => self.origin_latency.read.record(took_us),
+            OriginOp::Write | OriginOp::Zero { .. } => self.origin_latency.write.record(took_us),
+            OriginOp::Flush => self.origin_latency.flush.record(took_us),
+        }
+    }
+
+    /// Counts a client's finished request.
+    pub fn client_latency(&mut self, kind: ClientKind, done: Finished, now: Micros) {
+        let latencies = match kind {
+            ClientKind::Nbd => &mut self.nbd_latency,
+            ClientKind::VhostUser => &mut self.vhost_user_latency,
+        };
+        let took_us = now.saturating_sub(done.started_us);
+        match done.op {
+            Op::Read => latencies.read.record(took_us),
+            Op::Write { .. } | Op::Discard | Op::WriteZeroes => latencies.write.record(took_us),
+            Op::Flush => latencies.flush.record(took_us),
+        }
+    }
+}

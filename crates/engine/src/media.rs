@@ -1,0 +1,107 @@
+//! Cache devices as the core's start-up and offline work sees them: plain reads and writes, with direct I/O from an
+//! aligned buffer.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use haversack_core::{IoFailure, Media, PageRead};
+use haversack_model::BLOCK_BYTES;
+
+use crate::device::CacheDevice;
+use crate::error::{EngineError, Result};
+use crate::mapping::Mapping;
+
+/// Bytes of the buffer: reads of neighbouring pages and long writes go through it at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The devices of a pool that no reactor drives yet.
+pub(crate) struct Devices {
+    pub devices: Vec<CacheDevice>,
+    buffer: Mapping,
+}
+
+impl Devices {
+    pub fn of(devices: Vec<CacheDevice>) -> Result<Devices> {
+        let buffer = Mapping::anonymous(BUFFER_BYTES).map_err(|source| EngineError::Io {
+            action: "allocate a buffer for",
+            path: devices.first().map_or_else(PathBuf::new, |d| d.path.clone()),
+            source,
+        })?;
+        Ok(Devices { devices, buffer })
+    }
+
+    pub fn open(paths: &[PathBuf]) -> Result<Devices> {
+        Devices::of(paths.iter().map(|p| CacheDevice::open(p)).collect::<Result<_>>()?)
+    }
+
+    pub fn create(paths: &[PathBuf], size_bytes: Option<u64>) -> Result<Devices> {
+        Devices::of(paths.iter().map(|p| CacheDevice::create(p, size_bytes)).collect::<Result<_>>()?)
+    }
+
+    fn read_run(&mut self, reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
+        let bytes = &mut self.buffer.bytes_mut()[..reads.len() * BLOCK_BYTES];
+        self.devices[reads[0].device].file().read_exact_at(bytes, reads[0].offset_bytes)?;
+        for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
+            *read.page = *page;
+        }
+        Ok(())
+    }
+}
+
+/// What an error of the system means for the device.
+pub(crate) fn failure(errno: i32) -> IoFailure {
+    match errno {
+        libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ESHUTDOWN => IoFailure::Gone,
+        _ => IoFailure::Error,
+    }
+}
+
+fn failed(error: &std::io::Error) -> IoFailure {
+    failure(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl Media for Devices {
+    fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn name(&self, device: usize) -> String {
+        self.devices[device].path.display().to_string()
+    }
+
+    fn capacity_bytes(&self, device: usize) -> u64 {
+        self.devices[device].capacity_bytes
+    }
+
+    fn read_batch(&mut self, reads: &mut [PageRead<'_>]) {
+        let follows = |a: &PageRead<'_>, b: &PageRead<'_>| {
+            a.device == b.device && a.offset_bytes + BLOCK_BYTES as u64 == b.offset_bytes
+        };
+        for run in reads.chunk_by_mut(follows) {
+            for part in run.chunks_mut(BUFFER_BYTES / BLOCK_BYTES) {
+                if self.read_run(part).is_ok() {
+                    continue;
+                }
+                // One bad page must not fail its neighbours.
+                for at in 0..part.len() {
+                    part[at].result = self.read_run(&mut part[at..=at]).map_err(|e| failed(&e));
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, device: usize, offset_bytes: u64, pages: &[u8]) -> std::result::Result<(), IoFailure> {
+        let mut offset = offset_bytes;
+        for part in pages.chunks(BUFFER_BYTES) {
+            let bytes = &mut self.buffer.bytes_mut()[..part.len()];
+            bytes.copy_from_slice(part);
+            self.devices[device].file().write_all_at(bytes, offset).map_err(|e| failed(&e))?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, device: usize) -> std::result::Result<(), IoFailure> {
+        self.devices[device].file().sync_data().map_err(|e| failed(&e))
+    }
+}

@@ -1,0 +1,200 @@
+//! The shard's block memory: a staging area in a shared-memory file, and transfer frames of its own.
+//!
+//! The file (`docs/format.md`, "Staging area") holds the descriptors, padded to whole pages, and then the staging
+//! frames. It lives on a memory file system, so it survives the process and dies with the power. All frames are
+//! mapped one after the other: frame `n` is at `n * 4096`.
+//!
+//! Invariants
+//! - Only one process has the file at a time: it is locked while it is mapped.
+//! - A descriptor is stored after its frame's content: a fence keeps the compiler from moving either.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use haversack_core::{DESCRIPTOR_BYTES, FrameNo, Memory, Payloads, RequestTag, checksum};
+use haversack_model::BLOCK_BYTES;
+
+use crate::error::{EngineError, Result, at};
+use crate::lock;
+use crate::mapping::Mapping;
+
+/// See the module.
+pub(crate) struct SharedMemory<P> {
+    descriptors: Mapping,
+    frames: Mapping,
+    staging_frames: u32,
+    /// Keeps the lock.
+    _file: File,
+    /// The requests' payloads.
+    pub payloads: P,
+}
+
+fn descriptor_bytes(staging_frames: u32) -> usize {
+    ((staging_frames as usize + 1) * DESCRIPTOR_BYTES).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Bytes of the staging file for so many frames.
+pub(crate) fn staging_file_bytes(staging_frames: u32) -> u64 {
+    (descriptor_bytes(staging_frames) + staging_frames as usize * BLOCK_BYTES) as u64
+}
+
+/// Opens or makes the staging file. One of another size that has content is refused: acknowledged writes may be in it.
+fn open_file(path: &Path, bytes: u64) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(at("open the staging area", path))?;
+    lock::exclusively(&file, path)?;
+    let found_bytes = file.metadata().map_err(at("examine", path))?.len();
+    if found_bytes != 0 && found_bytes != bytes {
+        return Err(EngineError::StagingSize { path: path.to_path_buf(), found_bytes, expected_bytes: bytes });
+    }
+    // All of it is claimed now: a memory file system that is full must not end the process later.
+    // SAFETY: the descriptor is open.
+    let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
+    if failed != 0 {
+        return Err(at("allocate the staging area", path)(io::Error::from_raw_os_error(failed)));
+    }
+    Ok(file)
+}
+
+impl<P> SharedMemory<P> {
+    /// Maps the staging area at `path`, and transfer frames behind it.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is in use, is of another size, or does not fit into memory.
+    pub fn open(path: &Path, staging_frames: u32, transfer_frames: u32, payloads: P) -> Result<SharedMemory<P>> {
+        let file = open_file(path, staging_file_bytes(staging_frames))?;
+        let head = descriptor_bytes(staging_frames);
+        let staging = staging_frames as usize * BLOCK_BYTES;
+        let map = at("map the staging area", path);
+        let mapped = || -> io::Result<(Mapping, Mapping)> {
+            let descriptors = Mapping::shared(&file, 0, head)?;
+            let mut frames = Mapping::anonymous(staging + transfer_frames as usize * BLOCK_BYTES)?;
+            frames.overlay(&file, head as u64, staging)?;
+            Ok((descriptors, frames))
+        };
+        let (descriptors, frames) = mapped().map_err(map)?;
+        Ok(SharedMemory { descriptors, frames, staging_frames, _file: file, payloads })
+    }
+
+    /// Where a frame's bytes are, for the kernel to read or fill.
+    pub fn address(&self, frame: FrameNo, at: usize) -> *mut u8 {
+        debug_assert!(frame.0 < self.count() && at < BLOCK_BYTES);
+        self.frames.address(frame.0 as usize * BLOCK_BYTES + at)
+    }
+
+    fn count(&self) -> u32 {
+        (self.frames.len() / BLOCK_BYTES) as u32
+    }
+
+    fn all(&self) -> &[[u8; BLOCK_BYTES]] {
+        self.frames.bytes().as_chunks().0
+    }
+
+    fn all_mut(&mut self) -> &mut [[u8; BLOCK_BYTES]] {
+        self.frames.bytes_mut().as_chunks_mut().0
+    }
+}
+
+impl<P: Payloads> Memory for SharedMemory<P> {
+    fn staging_frames(&self) -> u32 {
+        self.staging_frames
+    }
+
+    fn frames(&self) -> u32 {
+        self.count()
+    }
+
+    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES] {
+        &self.all()[frame.0 as usize]
+    }
+
+    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
+        &mut self.all_mut()[frame.0 as usize]
+    }
+
+    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
+        let frames = self.frames.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0;
+        self.payloads.take(tag, payload_at, &mut frames[frame.0 as usize][frame_at..frame_at + len]);
+    }
+
+    fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
+        let frames = self.frames.bytes().as_chunks::<BLOCK_BYTES>().0;
+        self.payloads.give(tag, payload_at, &frames[frame.0 as usize][frame_at..frame_at + len]);
+    }
+
+    fn copy(&mut self, from: FrameNo, to: FrameNo, at: usize, len: usize) {
+        let [source, target] = self
+            .all_mut()
+            .get_disjoint_mut([from.0 as usize, to.0 as usize])
+            .expect("a copy is between two different frames that exist");
+        target[at..at + len].copy_from_slice(&source[at..at + len]);
+    }
+
+    fn zero(&mut self, frame: FrameNo, at: usize, len: usize) {
+        self.frame_mut(frame)[at..at + len].fill(0);
+    }
+
+    fn crc(&self, frame: FrameNo) -> u32 {
+        checksum::crc32c(self.frame(frame))
+    }
+
+    fn descriptor(&self, index: u32) -> &[u8; DESCRIPTOR_BYTES] {
+        &self.descriptors.bytes().as_chunks().0[index as usize]
+    }
+
+    fn store_descriptor(&mut self, index: u32, bytes: &[u8; DESCRIPTOR_BYTES]) {
+        compiler_fence(Ordering::SeqCst);
+        self.descriptors.bytes_mut().as_chunks_mut().0[index as usize] = *bytes;
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct NoPayloads;
+    impl Payloads for NoPayloads {
+        fn take(&mut self, _: RequestTag, _: usize, _: &mut [u8]) {}
+        fn give(&mut self, _: RequestTag, _: usize, _: &[u8]) {}
+    }
+
+    fn path(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("haversack-memory-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_staged_outlives_the_mapping() {
+        let path = path("outlives");
+        let mut memory = SharedMemory::open(&path, 100, 20, NoPayloads).unwrap();
+        memory.frame_mut(FrameNo(99)).fill(7);
+        memory.frame_mut(FrameNo(119)).fill(8);
+        memory.store_descriptor(100, &[9; DESCRIPTOR_BYTES]);
+        drop(memory);
+        let memory = SharedMemory::open(&path, 100, 20, NoPayloads).unwrap();
+        assert_eq!((memory.frames(), memory.staging_frames()), (120, 100));
+        assert_eq!(memory.frame(FrameNo(99)), &[7; BLOCK_BYTES]);
+        assert_eq!(memory.frame(FrameNo(119)), &[0; BLOCK_BYTES]);
+        assert_eq!(memory.descriptor(100), &[9; DESCRIPTOR_BYTES]);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn another_size_is_refused() {
+        let path = path("size");
+        drop(SharedMemory::open(&path, 100, 20, NoPayloads).unwrap());
+        let refused = SharedMemory::open(&path, 101, 20, NoPayloads).err().unwrap();
+        assert!(refused.to_string().contains("set the configured size back"), "{refused}");
+        std::fs::remove_file(path).unwrap();
+    }
+}

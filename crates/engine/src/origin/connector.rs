@@ -1,0 +1,182 @@
+//! Connecting to NBD servers: in threads, since connecting and negotiating wait.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use haversack_model::DiskNo;
+use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
+
+use crate::handle::Handle;
+use crate::tls;
+
+/// How long one attempt may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// A connection in its transmission phase.
+pub(super) struct Connection {
+    pub socket: OwnedFd,
+    pub connected: Connected,
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+fn negotiate(
+    stream: &mut dyn Stream,
+    negotiation: &mut ClientNegotiation,
+) -> io::Result<Option<Connected>> {
+    let (mut output, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        let bytes = &mut buffer[..negotiation.wanted_bytes()];
+        stream.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other(negotiation.closed()),
+            _ => error,
+        })?;
+        let step = negotiation.receive(&mut &*bytes, &mut output);
+        stream.write_all(&output)?;
+        output.clear();
+        match step.map_err(io::Error::other)? {
+            ClientStep::Continue => {}
+            ClientStep::StartTls => return Ok(None),
+            ClientStep::Connected(connected) => return Ok(Some(connected)),
+        }
+    }
+}
+
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Connects once.
+fn connect(uri: &NbdUri) -> io::Result<Connection> {
+    let policy = if uri.tls { TlsPolicy::Required } else { TlsPolicy::Off };
+    let mut negotiation = ClientNegotiation::new(&uri.export, policy).map_err(io::Error::other)?;
+    match &uri.transport {
+        Transport::Tcp { host, port } => {
+            let stream = connect_tcp(host, *port)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            greet(uri, stream, host, &mut negotiation, |stream| {
+                stream.set_read_timeout(None).and(stream.set_write_timeout(None))
+            })
+        }
+        Transport::Unix { socket } => {
+            let stream = UnixStream::connect(socket)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            greet(uri, stream, "localhost", &mut negotiation, |stream| {
+                stream.set_read_timeout(None).and(stream.set_write_timeout(None))
+            })
+        }
+    }
+}
+
+fn greet<S: Read + Write + Send + Into<OwnedFd>>(
+    uri: &NbdUri,
+    mut stream: S,
+    host: &str,
+    negotiation: &mut ClientNegotiation,
+    without_timeouts: impl FnOnce(&S) -> io::Result<()>,
+) -> io::Result<Connection> {
+    if let Some(connected) = negotiate(&mut stream, negotiation)? {
+        without_timeouts(&stream)?;
+        return Ok(Connection { socket: stream.into(), connected });
+    }
+    let host = uri.tls_hostname.as_deref().unwrap_or(host);
+    let mut stream = tls::connect(stream, host, uri.tls_verify_peer.unwrap_or(true))?;
+    let mut output = Vec::new();
+    negotiation.tls_started(&mut output);
+    stream.write_all(&output)?;
+    let connected = negotiate(&mut stream, negotiation)?
+        .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
+    Ok(Connection { socket: tls::relay(stream.conn.into(), stream.sock.into())?, connected })
+}
+
+/// Connects, trying again for some time.
+pub(super) fn connect_within(uri: &NbdUri, wait: Duration) -> io::Result<Connection> {
+    let (begin, mut pause) = (Instant::now(), SHORTEST_PAUSE);
+    loop {
+        match connect(uri) {
+            Err(error) if begin.elapsed() + pause > wait => return Err(error),
+            Err(_) => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            connection => return connection,
+        }
+    }
+}
+
+/// Starts the thread that makes connections when they are wanted, until nobody can want any.
+#[allow(clippy::type_complexity)]
+pub(super) fn start(
+    uri: NbdUri,
+    needed_bytes: u64,
+    disk: DiskNo,
+    handle: Handle,
+) -> (Sender<usize>, Receiver<Result<Connection, String>>) {
+    let (wanted, wishes) = mpsc::channel();
+    let (arrivals, arrived) = mpsc::channel();
+    let serve = move || {
+        while wishes.recv().is_ok() {
+            if !serve_wish(&uri, needed_bytes, disk, &handle, &arrivals) {
+                break;
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("nbd-connector".into()).spawn(serve);
+    if let Err(error) = spawned {
+        tracing::error!(%error, "cannot start a thread for the connections to an origin");
+    }
+    (wanted, arrived)
+}
+
+/// Connects for as long as it takes. False when nobody waits any more.
+fn serve_wish(
+    uri: &NbdUri,
+    needed_bytes: u64,
+    disk: DiskNo,
+    handle: &Handle,
+    arrivals: &Sender<Result<Connection, String>>,
+) -> bool {
+    let (mut pause, mut told) = (SHORTEST_PAUSE, String::new());
+    loop {
+        let fits = |connection: Connection| match connection.connected.size_bytes {
+            size if size < needed_bytes => {
+                Err(io::Error::other(format!("{size} bytes, the disk needs {needed_bytes}")))
+            }
+            _ => Ok(connection),
+        };
+        let outcome = connect(uri).and_then(fits).map_err(|error| error.to_string());
+        let connected = outcome.is_ok();
+        let news = connected || outcome.as_ref().err() != Some(&told);
+        told = outcome.as_ref().err().cloned().unwrap_or_default();
+        if news && arrivals.send(outcome).is_err() {
+            return false;
+        }
+        if news && handle.run(move |reactor| reactor.origin(disk, |o, context| o.tick(context))).is_err() {
+            return false;
+        }
+        if connected {
+            return true;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,160 @@
+//! Files and block devices as origins: also what kernel initiators offer (iSCSI, NVMe-oF, multipath, krbd).
+//!
+//! Block devices are read and written directly, past the page cache, if their sectors are 512 bytes: another host
+//! that takes the disk over must find what was written. Files go through the page cache and are flushed by
+//! fdatasync.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use haversack_core::{IoFailure, OriginMedia};
+
+use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
+use crate::error::{EngineError, Result, at};
+use crate::media::failure;
+use crate::ring::{Landing, Owner};
+
+/// Zeroes for stores that cannot make any themselves.
+static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+/// Most iovecs of such a write.
+const MOST_ZERO_BYTES: u64 = (ZEROES.len() * 64) as u64;
+
+/// A file or block device that was opened.
+pub(crate) struct OpenFile {
+    file: File,
+    pub size_bytes: u64,
+    is_block_device: bool,
+}
+
+/// See the module.
+pub(crate) struct FileOrigin {
+    file: File,
+    is_block_device: bool,
+    /// The store makes zeroes itself.
+    makes_zeroes: bool,
+    requests: HashMap<u64, OriginRequest>,
+    next_token: u64,
+}
+
+fn open_with(path: &Path, flags: i32) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+fn has_small_sectors(file: &File) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores an int.
+    let failed = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut bytes) };
+    failed == 0 && bytes == 512
+}
+
+impl OpenFile {
+    /// Opens a file or block device.
+    pub fn open(path: &Path) -> Result<OpenFile> {
+        let mut opened = OpenFile::buffered(path)?;
+        if opened.is_block_device && has_small_sectors(&opened.file) {
+            opened.file = open_with(path, libc::O_DIRECT).map_err(at("open the origin", path))?;
+        }
+        Ok(opened)
+    }
+
+    /// Opens a file or block device through the page cache.
+    pub fn buffered(path: &Path) -> Result<OpenFile> {
+        let mut file = open_with(path, 0).map_err(at("open the origin", path))?;
+        let kind = file.metadata().map_err(at("examine", path))?.file_type();
+        let is_block_device = kind.is_block_device();
+        if !is_block_device && !kind.is_file() {
+            return Err(EngineError::WrongKind { path: PathBuf::from(path) });
+        }
+        let size_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
+        Ok(OpenFile { file, size_bytes, is_block_device })
+    }
+}
+
+impl FileOrigin {
+    pub fn new(opened: OpenFile) -> FileOrigin {
+        let OpenFile { file, is_block_device, .. } = opened;
+        FileOrigin { file, is_block_device, makes_zeroes: true, requests: HashMap::new(), next_token: 0 }
+    }
+
+    fn launch(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let owner = Owner::Origin { disk: context.disk, token };
+        let (fd, now, ring) = (self.file.as_raw_fd(), context.now, &mut *context.ring);
+        let (offset, len) = (request.offset_bytes, request.len_bytes);
+        let iovecs = request.iovecs.iter().copied();
+        match request.op {
+            OriginOp::Read => ring.read(owner, fd, offset, iovecs, now),
+            OriginOp::Write => ring.write(owner, fd, offset, iovecs, now),
+            OriginOp::Flush => ring.flush(owner, fd, now),
+            OriginOp::Zero { discard } if self.makes_zeroes => {
+                ring.allocate(owner, fd, self.zero_mode(discard), offset, len, now);
+            }
+            OriginOp::Zero { .. } => ring.write(owner, fd, offset, zero_iovecs(len), now),
+        }
+        self.requests.insert(token, request);
+    }
+
+    fn zero_mode(&self, discard: bool) -> i32 {
+        // A block device punches a hole by zeroing, and may free the space.
+        if discard || self.is_block_device {
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE
+        } else {
+            libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE
+        }
+    }
+}
+
+fn zero_iovecs(len_bytes: u64) -> impl Iterator<Item = libc::iovec> {
+    let mut left = len_bytes.min(MOST_ZERO_BYTES) as usize;
+    std::iter::from_fn(move || {
+        let part = left.min(ZEROES.len());
+        left -= part;
+        let iov_base = ZEROES.as_ptr().cast_mut().cast();
+        (part > 0).then_some(libc::iovec { iov_base, iov_len: part })
+    })
+}
+
+impl Origin for FileOrigin {
+    fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
+        self.launch(context, request);
+    }
+
+    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing) {
+        let mut request = self.requests.remove(&token).expect("the token is of a request in flight");
+        let zero = matches!(request.op, OriginOp::Zero { .. });
+        match landing.result {
+            Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if zero && self.makes_zeroes => {
+                self.makes_zeroes = false;
+                self.launch(context, request);
+            }
+            Ok(bytes) if zero && bytes > 0 && (bytes as u64) < request.len_bytes => {
+                request.offset_bytes += bytes as u64;
+                request.len_bytes -= bytes as u64;
+                self.launch(context, request);
+            }
+            result => {
+                let result = result.map(|_| ()).map_err(|errno| {
+                    tracing::warn!(disk = context.disk.0, ?request.op, request.offset_bytes, errno, "origin I/O failed");
+                    failure(errno)
+                });
+                context.answers.push(OriginAnswer { request, result });
+            }
+        }
+    }
+}
+
+impl OriginMedia for OpenFile {
+    fn write(&mut self, sector: u64, bytes: &[u8]) -> std::result::Result<(), IoFailure> {
+        let write = |file: &File| file.write_all_at(bytes, sector * 512);
+        write(&self.file).map_err(|e| failure(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    fn flush(&mut self) -> std::result::Result<(), IoFailure> {
+        self.file.sync_data().map_err(|e| failure(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+}

@@ -1,0 +1,126 @@
+//! Origins: where a disk's data is. One kind of store is one file here, behind [`Origin`].
+
+mod connector;
+mod file;
+mod link;
+mod nbd;
+mod offline_nbd;
+
+use self::file::{FileOrigin, OpenFile};
+use haversack_core::{IoFailure, IoId, OriginMedia};
+use haversack_model::{DiskNo, Micros};
+
+use crate::config::{DiskSpec, OriginSpec};
+use crate::error::{EngineError, Result};
+use crate::handle::{EngineEvent, Handle};
+use crate::ring::{Landing, Ring};
+
+/// What is asked of an origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OriginOp {
+    Read,
+    Write,
+    /// Zeroes; `discard` lets the store free the space.
+    Zero {
+        discard: bool,
+    },
+    Flush,
+}
+
+/// An I/O of an origin. The memory stays until it is answered.
+pub(crate) struct OriginRequest {
+    pub io: IoId,
+    pub op: OriginOp,
+    pub offset_bytes: u64,
+    pub len_bytes: u64,
+    pub iovecs: Vec<libc::iovec>,
+    /// When the core asked for it.
+    pub started_us: Micros,
+}
+
+/// An answer: the request, given back for its memory and times, and how it ended.
+pub(crate) struct OriginAnswer {
+    pub request: OriginRequest,
+    pub result: std::result::Result<(), IoFailure>,
+}
+
+/// What an origin works with.
+pub(crate) struct OriginContext<'a> {
+    pub ring: &'a mut Ring,
+    pub disk: DiskNo,
+    pub now: Micros,
+    pub answers: &'a mut Vec<OriginAnswer>,
+    pub events: &'a mut Vec<EngineEvent>,
+}
+
+/// A store that the reactor drives. It answers each request once, in any order; it may keep one waiting while the
+/// store is away.
+pub(crate) trait Origin {
+    /// Starts its first flights.
+    fn begin(&mut self, _: &mut OriginContext<'_>) {}
+    /// Starts a request.
+    fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest);
+    /// A flight of its own has landed.
+    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
+    /// Lets time pass. Called at [`Origin::next_wakeup`] at the latest.
+    fn tick(&mut self, _: &mut OriginContext<'_>) {}
+    /// When it wants to be ticked.
+    fn next_wakeup(&self) -> Option<Micros> {
+        None
+    }
+    /// Whether the store answers.
+    fn is_up(&self) -> bool {
+        true
+    }
+    /// Ends its flights: the disk is gone. No request is left.
+    fn close(&mut self, _: &mut OriginContext<'_>) {}
+    /// Whether no flight of its own is left.
+    fn is_closed(&self) -> bool {
+        true
+    }
+}
+
+/// An origin that was opened and checked, on its way to the reactor.
+pub(crate) struct OpenOrigin {
+    /// Makes the origin on the reactor's thread.
+    pub make: Box<dyn FnOnce(DiskNo) -> Box<dyn Origin> + Send>,
+}
+
+/// Opens a disk's origin and checks that it is large enough.
+pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
+    let needed_bytes = spec.config.sectors * 512;
+    match &spec.origin {
+        OriginSpec::File { path } => {
+            let opened = OpenFile::open(path)?;
+            check_size(&path.display().to_string(), opened.size_bytes, needed_bytes)?;
+            Ok(OpenOrigin { make: Box::new(move |_| Box::new(FileOrigin::new(opened))) })
+        }
+        OriginSpec::Nbd { .. } => nbd::open(spec, needed_bytes, handle),
+    }
+}
+
+fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
+    if found_bytes < needed_bytes {
+        return Err(EngineError::OriginTooSmall { origin: origin.to_string(), found_bytes, needed_bytes });
+    }
+    Ok(())
+}
+
+/// The size of an origin, in bytes.
+///
+/// # Errors
+/// The origin cannot be opened.
+pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64> {
+    match origin {
+        OriginSpec::File { path } => Ok(OpenFile::open(path)?.size_bytes),
+        OriginSpec::Nbd { uri, .. } => nbd::size_bytes(uri, wait),
+    }
+}
+
+/// Opens an origin for work without a reactor.
+pub(crate) fn open_offline(origin: &OriginSpec) -> Result<Box<dyn OriginMedia>> {
+    match origin {
+        OriginSpec::File { path } => Ok(Box::new(OpenFile::buffered(path)?)),
+        OriginSpec::Nbd { uri, .. } => nbd::open_offline(uri),
+    }
+}

@@ -1,0 +1,367 @@
+//! NBD servers as origins: several connections, reconnected for ever, requests waiting meanwhile.
+//!
+//! A thread of its own (`connector.rs`) connects and negotiates, since both may wait; the reactor gets connections in
+//! their transmission phase. A request may be sent several times: all that origins are asked for can be repeated.
+//!
+//! Invariants
+//! - A request is answered when its reply has come, or its time is over and no flight uses its memory.
+//! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush fails then, so
+//!   that nobody takes them for durable. The cleaner writes again; a guest is told.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use haversack_core::{IoFailure, OriginMedia};
+use haversack_model::{DiskNo, Micros};
+use haversack_nbd::{Command, CommandFlags, NbdUri, TransmissionFlags};
+
+use super::connector::{self, Connection};
+use super::link::{Link, Part};
+use super::{OpenOrigin, Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest, check_size};
+use crate::config::{DiskSpec, OriginSpec};
+use crate::error::{EngineError, Result};
+use crate::handle::{EngineEvent, Handle};
+use crate::ring::Landing;
+
+/// Longest part that a request is cut into.
+const MOST_PART_BYTES: u64 = 1 << 20;
+/// How long after a reconnect flushes fail if the lost connection had writes that were not flushed.
+const DOUBT_US: Micros = 1_000_000;
+
+/// A request under way.
+struct Job {
+    request: OriginRequest,
+    /// Bytes of it that were sent off.
+    next_bytes: u64,
+    outstanding: u32,
+    failed: Option<IoFailure>,
+    /// Writes acknowledged when a flush began.
+    covers: u64,
+}
+
+/// See the module.
+pub(crate) struct NbdOrigin {
+    uri: String,
+    links: Vec<Option<Link>>,
+    jobs: Vec<Option<Job>>,
+    /// Jobs that have parts to be sent.
+    waiting: VecDeque<u32>,
+    wait_us: Micros,
+    /// Asks the connector for connections; dropping it ends the thread.
+    wanted: Sender<usize>,
+    arrived: Receiver<std::result::Result<Connection, String>>,
+    told_away: bool,
+    /// Writes acknowledged, and how many of them were flushed.
+    written: u64,
+    flushed: u64,
+    doubt_until_us: Option<Micros>,
+    closing: bool,
+}
+
+fn bad(uri: &str, why: impl std::fmt::Display) -> EngineError {
+    EngineError::Origin { origin: uri.to_string(), why: why.to_string() }
+}
+
+fn connect(uri: &str, wait: Duration) -> Result<(NbdUri, Connection)> {
+    let parsed: NbdUri = uri.parse().map_err(|e| bad(uri, e))?;
+    let connection = connector::connect_within(&parsed, wait).map_err(|e| bad(uri, e))?;
+    let minimum_bytes = connection.connected.block_size.minimum_bytes();
+    if minimum_bytes > 512 {
+        let why = format!("serves only whole blocks of {minimum_bytes} bytes; the disk needs 512");
+        return Err(bad(uri, why));
+    }
+    if connection.connected.flags.contains(TransmissionFlags::READ_ONLY) {
+        return Err(bad(uri, "is read-only; export it writable"));
+    }
+    Ok((parsed, connection))
+}
+
+/// Connects to a disk's origin.
+pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Result<OpenOrigin> {
+    let OriginSpec::Nbd { uri, connections } = &spec.origin else { unreachable!("the caller has looked") };
+    let (parsed, first) = connect(uri, spec.origin_wait)?;
+    check_size(uri, first.connected.size_bytes, needed_bytes)?;
+    let several = first.connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
+    let count = if several { usize::from((*connections).max(1)) } else { 1 };
+    let (uri, handle) = (uri.clone(), handle.clone());
+    let wait_us = spec.origin_wait.as_micros() as Micros;
+    let make = move |disk: DiskNo| -> Box<dyn Origin> {
+        let (wanted, arrived) = connector::start(parsed, needed_bytes, disk, handle);
+        let links = std::iter::once(Some(Link::new(first))).chain((1..count).map(|_| None)).collect();
+        for place in 1..count {
+            let _ = wanted.send(place);
+        }
+        Box::new(NbdOrigin {
+            uri,
+            links,
+            jobs: Vec::new(),
+            waiting: VecDeque::new(),
+            wait_us,
+            wanted,
+            arrived,
+            told_away: false,
+            written: 0,
+            flushed: 0,
+            doubt_until_us: None,
+            closing: false,
+        })
+    };
+    Ok(OpenOrigin { make: Box::new(make) })
+}
+
+/// The size of an export.
+pub(super) fn size_bytes(uri: &str, wait: Duration) -> Result<u64> {
+    Ok(connect(uri, wait)?.1.connected.size_bytes)
+}
+
+/// Connects for work without a reactor.
+pub(super) fn open_offline(uri: &str) -> Result<Box<dyn OriginMedia>> {
+    let (_, connection) = connect(uri, Duration::from_secs(10))?;
+    Ok(Box::new(super::offline_nbd::OfflineNbd::new(connection)))
+}
+
+impl NbdOrigin {
+    fn take_job(&mut self, request: OriginRequest) -> u32 {
+        let at = self.jobs.iter().position(Option::is_none).unwrap_or(self.jobs.len());
+        if at == self.jobs.len() {
+            self.jobs.push(None);
+        }
+        let covers = self.written;
+        self.jobs[at] = Some(Job { request, next_bytes: 0, outstanding: 0, failed: None, covers });
+        at as u32
+    }
+
+    fn job(&mut self, number: u32) -> &mut Job {
+        self.jobs[number as usize].as_mut().expect("a job that waits or has parts is known")
+    }
+
+    /// Sends what waits, as far as the connections have room.
+    fn send_waiting(&mut self, context: &mut OriginContext<'_>) {
+        while let Some(number) = self.waiting.front().copied() {
+            if self.in_doubt(number, context.now) {
+                self.waiting.pop_front();
+                self.job(number).failed = Some(IoFailure::Error);
+                self.finish_if_done(context, number);
+                continue;
+            }
+            match self.send_part(number) {
+                Sent::All => {
+                    self.waiting.pop_front();
+                    self.finish_if_done(context, number);
+                }
+                Sent::Some => {}
+                Sent::NoRoom => break,
+            }
+        }
+        for (place, link) in self.links.iter_mut().enumerate() {
+            if let Some(link) = link {
+                let jobs = &self.jobs;
+                link.send(context, place, |job| {
+                    jobs[job as usize].as_ref().map_or(&[], |job| &job.request.iovecs[..])
+                });
+            }
+        }
+    }
+
+    /// Whether the job is a flush that must not pass for one that covers writes that may be lost.
+    fn in_doubt(&mut self, number: u32, now: Micros) -> bool {
+        let Some(until) = self.doubt_until_us else { return false };
+        if self.job(number).request.op != OriginOp::Flush {
+            return false;
+        }
+        if now > until {
+            self.doubt_until_us = None;
+        }
+        true
+    }
+
+    fn send_part(&mut self, number: u32) -> Sent {
+        let best = self.links.iter().enumerate().filter_map(|(at, l)| Some((l.as_ref()?.room(), at))).max();
+        let Some((room, place)) = best else { return Sent::NoRoom };
+        if room == 0 {
+            return Sent::NoRoom;
+        }
+        let job = self.jobs[number as usize].as_mut().expect("a job that waits is known");
+        let link = self.links[place].as_mut().expect("it was just chosen");
+        let flags = link.features();
+        let (command, command_flags) = match job.request.op {
+            OriginOp::Read => (Command::Read, CommandFlags::NONE),
+            OriginOp::Write => (Command::Write, CommandFlags::NONE),
+            OriginOp::Flush if !flags.contains(TransmissionFlags::SEND_FLUSH) => return Sent::All,
+            OriginOp::Flush => (Command::Flush, CommandFlags::NONE),
+            OriginOp::Zero { .. } if !flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) => {
+                (Command::Write, CommandFlags::NONE)
+            }
+            OriginOp::Zero { discard: true } => (Command::WriteZeroes, CommandFlags::NONE),
+            OriginOp::Zero { discard: false } => (Command::WriteZeroes, CommandFlags::NO_HOLE),
+        };
+        let most = MOST_PART_BYTES.min(link.most_payload_bytes());
+        let left = job.request.len_bytes - job.next_bytes;
+        let length = if command == Command::WriteZeroes { left } else { left.min(most) };
+        let offset_bytes = job.request.offset_bytes + job.next_bytes;
+        let part = Part { job: number, at_bytes: job.next_bytes, offset_bytes, length: length as u32 };
+        let zeroes = matches!(job.request.op, OriginOp::Zero { .. });
+        if !link.start(command, command_flags, part, zeroes) {
+            job.failed = Some(IoFailure::Error);
+            return Sent::All;
+        }
+        job.outstanding += 1;
+        job.next_bytes += length;
+        if job.next_bytes == job.request.len_bytes { Sent::All } else { Sent::Some }
+    }
+
+    fn finish_if_done(&mut self, context: &mut OriginContext<'_>, number: u32) {
+        let job = self.job(number);
+        let waits = job.failed.is_none() && job.next_bytes < job.request.len_bytes;
+        if job.outstanding > 0 || waits {
+            return;
+        }
+        let job = self.jobs[number as usize].take().expect("it was just looked at");
+        self.waiting.retain(|waiting| *waiting != number);
+        if job.failed.is_none() {
+            match job.request.op {
+                OriginOp::Write | OriginOp::Zero { .. } => self.written += 1,
+                OriginOp::Flush => self.flushed = self.flushed.max(job.covers),
+                OriginOp::Read => {}
+            }
+        }
+        context.answers.push(OriginAnswer { request: job.request, result: job.failed.map_or(Ok(()), Err) });
+    }
+
+    /// A connection is over: what it had in flight waits for the next.
+    fn link_ended(&mut self, context: &mut OriginContext<'_>, place: usize) {
+        let Some(link) = self.links[place].take_if(|link| link.is_over()) else { return };
+        if !self.closing {
+            tracing::warn!(origin = self.uri, disk = context.disk.0, why = link.why(), "connection to the origin lost");
+            let _ = self.wanted.send(place);
+        }
+        if self.flushed < self.written {
+            (self.flushed, self.doubt_until_us) = (self.written, Some(Micros::MAX));
+        }
+        for part in link.into_parts() {
+            let job = self.job(part.job);
+            job.outstanding -= 1;
+            if job.failed.is_some() {
+                self.finish_if_done(context, part.job);
+                continue;
+            }
+            // Sent again from its lowest part on; what was done twice does no harm.
+            job.next_bytes = job.next_bytes.min(part.at_bytes);
+            if !self.waiting.contains(&part.job) {
+                self.waiting.push_back(part.job);
+            }
+        }
+        if self.links.iter().all(Option::is_none) && !self.closing && !self.told_away {
+            self.told_away = true;
+            let why = "all connections are lost".to_string();
+            context.events.push(EngineEvent::OriginAway { disk: context.disk, why });
+        }
+        self.send_waiting(context);
+    }
+
+    fn take_arrivals(&mut self, context: &mut OriginContext<'_>) {
+        while let Ok(arrival) = self.arrived.try_recv() {
+            match arrival {
+                Ok(connection) => {
+                    let Some(place) = self.links.iter().position(Option::is_none) else { continue };
+                    let mut link = Link::new(connection);
+                    link.begin(context, place);
+                    self.links[place] = Some(link);
+                    self.doubt_until_us = self.doubt_until_us.map(|_| context.now + DOUBT_US);
+                    if std::mem::take(&mut self.told_away) {
+                        context.events.push(EngineEvent::OriginBack { disk: context.disk });
+                    }
+                }
+                Err(why) => context.events.push(EngineEvent::OriginAway { disk: context.disk, why }),
+            }
+        }
+        self.send_waiting(context);
+    }
+
+    /// Gives up requests whose time is over. Their connection ends first if they are on one.
+    fn give_up_old(&mut self, context: &mut OriginContext<'_>) {
+        for number in 0..self.jobs.len() as u32 {
+            let Some(job) = self.jobs[number as usize].as_mut() else { continue };
+            if context.now < job.request.started_us + self.wait_us {
+                continue;
+            }
+            job.failed = Some(IoFailure::Gone);
+            if job.outstanding > 0 {
+                for link in self.links.iter_mut().flatten().filter(|link| link.carries(number)) {
+                    link.hang_up("no reply in time");
+                }
+            }
+            self.finish_if_done(context, number);
+        }
+    }
+}
+
+enum Sent {
+    All,
+    Some,
+    NoRoom,
+}
+
+impl Origin for NbdOrigin {
+    fn begin(&mut self, context: &mut OriginContext<'_>) {
+        for (place, link) in self.links.iter_mut().enumerate() {
+            if let Some(link) = link {
+                link.begin(context, place);
+            }
+        }
+    }
+
+    fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
+        let job = self.take_job(request);
+        self.waiting.push_back(job);
+        self.send_waiting(context);
+    }
+
+    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing) {
+        let place = (token / 2) as usize;
+        let Some(link) = self.links[place].as_mut() else { return };
+        let jobs = &self.jobs;
+        link.landed(context, place, token.is_multiple_of(2), landing.result, |job| {
+            jobs[job as usize].as_ref().map_or(&[], |job| &job.request.iovecs[..])
+        });
+        while let Some((part, result)) = self.links[place].as_mut().and_then(Link::next_done) {
+            let job = self.job(part.job);
+            job.outstanding -= 1;
+            if result.is_err() {
+                job.failed.get_or_insert(IoFailure::Error);
+            }
+            self.finish_if_done(context, part.job);
+        }
+        self.link_ended(context, place);
+        self.send_waiting(context);
+    }
+
+    fn tick(&mut self, context: &mut OriginContext<'_>) {
+        self.take_arrivals(context);
+        self.give_up_old(context);
+    }
+
+    fn next_wakeup(&self) -> Option<Micros> {
+        let live = |job: &&Job| job.failed.is_none();
+        self.jobs.iter().flatten().filter(live).map(|job| job.request.started_us + self.wait_us).min()
+    }
+
+    fn is_up(&self) -> bool {
+        self.links.iter().any(Option::is_some)
+    }
+
+    fn close(&mut self, context: &mut OriginContext<'_>) {
+        self.closing = true;
+        for place in 0..self.links.len() {
+            if let Some(link) = &mut self.links[place] {
+                link.hang_up("the disk is detached");
+            }
+            self.link_ended(context, place);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.links.iter().all(Option::is_none)
+    }
+}

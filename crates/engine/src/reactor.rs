@@ -1,0 +1,611 @@
+//! The reactor: one thread that drives the cache core of a pool, its devices, the origins of its disks and all
+//! their clients, with one io_uring.
+//!
+//! It takes what has landed and what clients ask, hands it to the core, and carries out the core's actions. When
+//! nothing is left to do it looks for new work for a moment (`poll_us`), then sleeps in the kernel until something
+//! lands, a client rings or the core wants to be ticked. With nothing to do it takes no processor time.
+//!
+//! Invariants
+//! - Every action with an I/O gets one completion, after the kernel or the origin is done with the I/O's memory.
+//! - The core is called by this thread alone.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use haversack_core::{
+    Action, Core, Event, IoFailure, IoId, JobError, JobId, ManageError, Op, OpenReport, Progress, Rejected, Request,
+    RequestError, RequestTag,
+};
+use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo};
+
+use crate::clock;
+use crate::config::{DiskSpec, ShardConfig};
+use crate::device::CacheDevice;
+use crate::error::{EngineError, Result};
+use crate::front::{Client, ClientContext, Front, Wish};
+use crate::handle::EngineEvent;
+use crate::live::{LiveDevice, LiveDisk};
+use crate::mailbox::Letters;
+use crate::media::{Devices, failure};
+use crate::memory::SharedMemory;
+use crate::origin::{OpenOrigin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
+use crate::retry::Retries;
+use crate::ring::{Landing, Owner, Ring};
+use crate::snapshot::{DiskSnapshot, Snapshot};
+
+/// The core as the engine runs it.
+pub(crate) type LiveCore = Core<SharedMemory<Front>>;
+
+/// The longest sleep: what depends on the time of day elsewhere is never far off.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Landings taken before the core's actions are carried out.
+const LANDINGS_AT_A_TIME: usize = 256;
+/// Runs of an answer to a question for what is cached.
+const MOST_RUNS: usize = 1024;
+
+/// See the module.
+pub(crate) struct Reactor {
+    pub(crate) core: LiveCore,
+    pub(crate) ring: Ring,
+    pub(crate) devices: Vec<Option<LiveDevice>>,
+    pub(crate) disks: Vec<Option<LiveDisk>>,
+    letters: Letters,
+    bell_listens: bool,
+    jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
+    /// What is to be done here when jobs have ended.
+    afterwards: Vec<(JobId, Afterwards)>,
+    subscribers: Vec<Sender<EngineEvent>>,
+    asked: Vec<Wish>,
+    batch: Vec<Request>,
+    runs: Vec<(u64, u32)>,
+    /// Requests for which the core has no room yet.
+    backlog: VecDeque<Request>,
+    answers: Vec<OriginAnswer>,
+    events: Vec<EngineEvent>,
+    retries: Retries,
+    spare_iovecs: Vec<Vec<libc::iovec>>,
+    poll_us: Micros,
+    pub(crate) now: Micros,
+    stopped: bool,
+}
+
+impl Reactor {
+    /// Opens the devices, the staging area and the pool.
+    pub fn open(config: &ShardConfig, letters: Letters) -> Result<(Reactor, OpenReport)> {
+        let mut devices = Devices::open(&config.devices)?;
+        let memory = SharedMemory::open(
+            &config.staging_path,
+            config.staging_blocks,
+            config.transfer_blocks,
+            Front::default(),
+        )?;
+        let now = clock::now_us();
+        let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
+            .map_err(|failure| EngineError::Pool(failure.error))?;
+        let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
+        let mut live: Vec<Option<LiveDevice>> = Vec::new();
+        for (device, place) in &report.devices {
+            put(&mut live, device.0.into(), LiveDevice::new(opened[*place].take().expect("named once")));
+        }
+        let reactor = Reactor {
+            core,
+            ring: Ring::new().map_err(EngineError::Ring)?,
+            devices: live,
+            disks: Vec::new(),
+            letters,
+            bell_listens: false,
+            jobs: Vec::new(),
+            afterwards: Vec::new(),
+            subscribers: Vec::new(),
+            asked: Vec::new(),
+            batch: Vec::new(),
+            runs: Vec::new(),
+            backlog: VecDeque::new(),
+            answers: Vec::new(),
+            events: Vec::new(),
+            retries: Retries::default(),
+            spare_iovecs: Vec::new(),
+            poll_us: config.poll_us.into(),
+            now,
+            stopped: false,
+        };
+        Ok((reactor, report))
+    }
+
+    /// Runs until it is stopped.
+    pub fn run(mut self) {
+        let mut busy_us = 0;
+        while !self.stopped {
+            self.now = clock::now_us();
+            if self.turn() {
+                busy_us = self.now;
+                continue;
+            }
+            if self.now < busy_us + self.poll_us {
+                self.ring.submit();
+                std::hint::spin_loop();
+                continue;
+            }
+            if !self.fall_asleep() {
+                continue;
+            }
+            self.ring.wait(self.time_to_sleep());
+            self.wake_up();
+        }
+        if !self.ring.quiesce() {
+            tracing::error!("a device does not end its I/O; its memory is given up");
+            std::mem::forget(self);
+        }
+    }
+
+    /// Does what can be done now. False if there was nothing.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.open_letters();
+        for _ in 0..LANDINGS_AT_A_TIME {
+            let Some(landing) = self.ring.landed() else { break };
+            self.landed(landing);
+            worked = true;
+        }
+        worked |= self.polled(|client, context| client.poll(context));
+        worked |= self.pass_time();
+        self.carry_out() | worked
+    }
+
+    fn open_letters(&mut self) -> bool {
+        if !self.bell_listens {
+            self.ring.listen(Owner::Mailbox, self.letters.bell(), self.now);
+            self.bell_listens = true;
+        }
+        let mut any = false;
+        while let Some(letter) = self.letters.next() {
+            letter(self);
+            any = true;
+        }
+        any
+    }
+
+    fn landed(&mut self, landing: Landing) {
+        match landing.owner {
+            Owner::Mailbox => self.bell_listens = false,
+            Owner::Device { io, device } => self.device_landed(io, device, landing),
+            Owner::Origin { disk, token } => self.origin(disk, |o, context| o.landed(context, token, landing)),
+            Owner::Client { client, part } => {
+                self.client(client, |c, context| c.landed(context, part, landing));
+            }
+        }
+    }
+
+    fn device_landed(&mut self, io: IoId, device: DeviceNo, landing: Landing) {
+        let took_us = self.now.saturating_sub(landing.started_us);
+        let live = self.devices[device.0 as usize].as_mut().expect("an I/O is of a device in use");
+        let result = live.landed(io, landing.result, took_us).map_err(|(errno, offset_bytes)| {
+            let path = live.device.path.clone();
+            self.events.push(EngineEvent::DeviceError { path, offset_bytes, errno });
+            failure(errno)
+        });
+        self.core.complete(self.now, io, result);
+    }
+
+    /// Lets a client act, then submits what it asks.
+    pub(crate) fn client<R>(
+        &mut self,
+        client: u32,
+        act: impl FnOnce(&mut dyn Client, &mut ClientContext<'_>) -> R,
+    ) -> Option<R> {
+        let front = &mut self.core.memory_mut().payloads;
+        let state = front.get_mut(client)?;
+        let (ring, asked) = (&mut self.ring, &mut self.asked);
+        let result = act(state, &mut ClientContext { ring, client, now: self.now, asked });
+        if state.is_closed() {
+            front.remove(client);
+        }
+        self.submit_asked(client);
+        Some(result)
+    }
+
+    fn submit_asked(&mut self, client: u32) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (mut asked, mut batch) = (std::mem::take(&mut self.asked), std::mem::take(&mut self.batch));
+        for wish in asked.drain(..) {
+            match wish {
+                Wish::Request(asked) => batch.push(asked.request(client)),
+                Wish::Status { slot, disk, sector, sectors } => self.tell_status(client, slot, disk, sector, sectors),
+            }
+        }
+        asked.append(&mut self.asked);
+        self.asked = asked;
+        if batch.len() > 1 {
+            self.core.prefetch(&batch);
+        }
+        for request in batch.drain(..) {
+            self.submit(request);
+        }
+        self.batch = batch;
+    }
+
+    fn tell_status(&mut self, client: u32, slot: u32, disk: DiskNo, sector: SectorNo, sectors: u64) {
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
+        self.core.cache_runs(disk, sector, sectors, MOST_RUNS, |sectors, state| {
+            runs.push((sectors, u32::from(state.cached) | u32::from(state.dirty) << 1));
+        });
+        self.client(client, |client, context| client.status(context, slot, &runs));
+        self.runs = runs;
+    }
+
+    fn submit(&mut self, request: Request) {
+        match self.core.submit(self.now, request) {
+            Ok(()) => {}
+            Err(Rejected::Busy) => self.backlog.push_back(request),
+            Err(rejected) => {
+                tracing::debug!(%rejected, "a request was refused");
+                let error = match rejected {
+                    Rejected::NotOwner => RequestError::NotOwner,
+                    Rejected::NoSuchDisk(_) => RequestError::Detached,
+                    Rejected::OutOfRange { .. } | Rejected::Busy => RequestError::Origin,
+                };
+                self.completed(request.tag, Err(error));
+            }
+        }
+    }
+
+    /// Lets all polled clients act. True if one of them says so.
+    fn polled(&mut self, mut act: impl FnMut(&mut dyn Client, &mut ClientContext<'_>) -> bool) -> bool {
+        let (mut any, mut at) = (false, 0);
+        while let Some(client) = self.core.memory().payloads.polled(at) {
+            any |= self.client(client, &mut act) == Some(true);
+            // One that was removed has left its place to the next.
+            at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
+        }
+        any
+    }
+
+    /// Ticks the core and the origins whose time has come.
+    fn pass_time(&mut self) -> bool {
+        let mut worked = false;
+        if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
+            self.core.tick(self.now);
+            worked = true;
+        }
+        for number in 0..self.disks.len() {
+            let due = self.disks[number].as_ref().and_then(|d| d.origin.next_wakeup());
+            if due.is_some_and(|due| due <= self.now) {
+                self.origin(DiskNo(number as u16), |o, context| o.tick(context));
+                worked = true;
+            }
+        }
+        while let Some((disk, request)) = self.retries.due(self.now) {
+            self.origin(disk, |o, context| o.start(context, request));
+            worked = true;
+        }
+        worked
+    }
+
+    /// Carries out what the core wants. False if that was nothing.
+    fn carry_out(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            while let Some(action) = self.core.poll() {
+                self.act(action);
+                any = true;
+            }
+            for event in std::mem::take(&mut self.events) {
+                self.tell(event);
+            }
+            match self.backlog.pop_front() {
+                Some(request) => {
+                    let left = self.backlog.len();
+                    self.submit(request);
+                    if self.backlog.len() > left {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+        any
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::ReadDevice { io, device, offset_bytes } => self.device_io(io, device, offset_bytes, false),
+            Action::WriteDevice { io, device, offset_bytes } => self.device_io(io, device, offset_bytes, true),
+            Action::FlushDevice { io, device } => {
+                let live = self.devices[device.0 as usize].as_mut().expect("the core flushes devices in use");
+                live.start_flush(io);
+                let (owner, fd) = (Owner::Device { io, device }, live.device.fd());
+                self.ring.flush(owner, fd, self.now);
+            }
+            Action::ReadOrigin { io, disk, sector, sectors } => {
+                self.origin_io(io, disk, OriginOp::Read, sector, sectors);
+            }
+            Action::WriteOrigin { io, disk, sector, sectors } => {
+                self.origin_io(io, disk, OriginOp::Write, sector, sectors);
+            }
+            Action::ZeroOrigin { io, disk, sector, sectors, discard } => {
+                self.origin_io(io, disk, OriginOp::Zero { discard }, sector, sectors);
+            }
+            Action::FlushOrigin { io, disk } => self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0),
+            Action::Complete { tag, result } => self.completed(tag, result),
+            Action::Event(event) => self.core_event(event),
+        }
+    }
+
+    fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, writes: bool) {
+        let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
+        let memory = self.core.memory();
+        let mut bytes = 0;
+        let iovecs = self.core.pieces(io).map(|piece| {
+            bytes += piece.len as u64;
+            libc::iovec { iov_base: memory.address(piece.frame, piece.at).cast(), iov_len: piece.len }
+        });
+        let (owner, fd) = (Owner::Device { io, device }, live.device.fd());
+        if writes {
+            self.ring.write(owner, fd, offset_bytes, iovecs, self.now);
+        } else {
+            self.ring.read(owner, fd, offset_bytes, iovecs, self.now);
+        }
+        live.start(io, offset_bytes, bytes, writes);
+    }
+
+    fn origin_io(&mut self, io: IoId, disk: DiskNo, op: OriginOp, sector: SectorNo, sectors: u32) {
+        let mut iovecs = self.spare_iovecs.pop().unwrap_or_default();
+        iovecs.clear();
+        if matches!(op, OriginOp::Read | OriginOp::Write) {
+            let memory = self.core.memory();
+            iovecs.extend(self.core.pieces(io).map(|piece| libc::iovec {
+                iov_base: memory.address(piece.frame, piece.at).cast(),
+                iov_len: piece.len,
+            }));
+        }
+        let offset_bytes = sector.0 * SECTOR_BYTES as u64;
+        let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
+        let started_us = self.now;
+        let request = OriginRequest { io, op, offset_bytes, len_bytes, iovecs, started_us };
+        self.origin(disk, |o, context| o.start(context, request));
+    }
+
+    /// Lets an origin act, then hands its answers to the core.
+    pub(crate) fn origin(
+        &mut self,
+        disk: DiskNo,
+        act: impl FnOnce(&mut dyn crate::origin::Origin, &mut OriginContext<'_>),
+    ) {
+        let Some(live) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
+        let (ring, answers, events) = (&mut self.ring, &mut self.answers, &mut self.events);
+        act(live.origin.as_mut(), &mut OriginContext { ring, disk, now: self.now, answers, events });
+        let gone = live.detached && live.origin.is_closed();
+        while let Some(answer) = self.answers.pop() {
+            self.origin_answered(disk, answer);
+        }
+        if gone {
+            self.disks[disk.0 as usize] = None;
+        }
+    }
+
+    fn origin_answered(&mut self, disk: DiskNo, answer: OriginAnswer) {
+        let OriginAnswer { request, result } = answer;
+        let live = self.disks[disk.0 as usize].as_mut().expect("an answer is of a disk");
+        live.answered(&request, result, self.now);
+        let request = match result {
+            Err(IoFailure::Error) => match self.retries.take(disk, request, self.now) {
+                Some(given_up) => given_up,
+                None => return,
+            },
+            _ => request,
+        };
+        let io = request.io;
+        self.spare_iovecs.push(request.iovecs);
+        self.core.complete(self.now, io, result);
+    }
+
+    fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
+        let (client, slot) = Front::client_of(tag);
+        let front = &mut self.core.memory_mut().payloads;
+        let Some(state) = front.get_mut(client) else { return };
+        let (disk, kind) = (state.disk(), state.kind());
+        let (ring, asked) = (&mut self.ring, &mut self.asked);
+        let done = state.complete(&mut ClientContext { ring, client, now: self.now, asked }, slot, result);
+        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut)) {
+            live.client_latency(kind, done, self.now);
+        }
+        if state.is_closed() {
+            front.remove(client);
+        }
+        self.submit_asked(client);
+    }
+
+    fn core_event(&mut self, event: Event) {
+        if let Event::JobDone { job, result } = event {
+            self.after_job(job, result.is_ok());
+            self.jobs.retain(|(id, sender)| {
+                if *id == job {
+                    // Who asked may have given up waiting.
+                    let _ = sender.send(result);
+                }
+                *id != job
+            });
+        }
+        self.tell(EngineEvent::Core(event));
+    }
+
+    fn after_job(&mut self, job: JobId, succeeded: bool) {
+        let Some(at) = self.afterwards.iter().position(|(id, _)| *id == job) else { return };
+        let (_, afterwards) = self.afterwards.swap_remove(at);
+        if !succeeded {
+            return;
+        }
+        match afterwards {
+            Afterwards::Detached(disk) => {
+                for client in self.clients_of(disk) {
+                    self.client(client, |client, context| client.close(context));
+                }
+                if let Some(live) = self.disks[disk.0 as usize].as_mut() {
+                    live.detached = true;
+                }
+                self.origin(disk, |origin, context| origin.close(context));
+            }
+            Afterwards::Resized(disk, sectors) => {
+                for client in self.clients_of(disk) {
+                    self.client(client, |client, _| client.resized(sectors));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, event: EngineEvent) {
+        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
+    }
+
+    /// Lets clients ring; false if one has asked something meanwhile.
+    fn fall_asleep(&mut self) -> bool {
+        let asked = self.polled(|client, context| client.fall_asleep(context));
+        !self.carry_out() && !asked
+    }
+
+    fn wake_up(&mut self) {
+        self.polled(|client, context| {
+            client.wake_up(context);
+            false
+        });
+    }
+
+    fn time_to_sleep(&self) -> Option<Duration> {
+        let origins = self.disks.iter().flatten().filter_map(|d| d.origin.next_wakeup());
+        let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
+        Some(Duration::from_micros(due.saturating_sub(clock::now_us()).max(1)).min(LONGEST_SLEEP))
+    }
+
+    // What other threads ask, through the mailbox.
+
+    /// Calls the core with the present time.
+    pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
+        self.now = clock::now_us();
+        call(&mut self.core, self.now)
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    pub(crate) fn await_job(&mut self, job: JobId, sender: Sender<std::result::Result<(), JobError>>) {
+        self.jobs.push((job, sender));
+    }
+
+    pub(crate) fn progress(&self, job: JobId) -> Option<Progress> {
+        self.core.progress(job)
+    }
+
+    pub(crate) fn cancel(&mut self, job: JobId) -> bool {
+        self.core_call(|core, now| core.cancel(now, job))
+    }
+
+    pub(crate) fn subscribe(&mut self, sender: Sender<EngineEvent>) {
+        self.subscribers.push(sender);
+    }
+
+    pub(crate) fn attach(
+        &mut self,
+        spec: DiskSpec,
+        origin: OpenOrigin,
+    ) -> std::result::Result<(DiskNo, JobId), ManageError> {
+        let (config, epoch, accept_loss) = (spec.config.clone(), spec.epoch, spec.accept_loss);
+        if self.disks.iter().flatten().any(|live| live.spec.config.id == config.id && live.detached) {
+            // The connections of its last time are still ending.
+            return Err(ManageError::Busy);
+        }
+        let (disk, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
+        let live = LiveDisk::new(spec, (origin.make)(disk));
+        put(&mut self.disks, disk.0.into(), live);
+        self.origin(disk, |origin, context| origin.begin(context));
+        Ok((disk, job))
+    }
+
+    pub(crate) fn detach(&mut self, disk: DiskNo) -> std::result::Result<JobId, ManageError> {
+        let job = self.core_call(|core, now| core.detach(now, disk))?;
+        self.afterwards.push((job, Afterwards::Detached(disk)));
+        Ok(job)
+    }
+
+    pub(crate) fn resize(&mut self, disk: DiskNo, sectors: u64) -> std::result::Result<JobId, ManageError> {
+        let job = self.core_call(|core, now| core.resize(now, disk, sectors))?;
+        self.afterwards.push((job, Afterwards::Resized(disk, sectors)));
+        Ok(job)
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let devices = self.devices.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
+        let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
+        Snapshot {
+            pool: self.core.pool_stats(),
+            devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
+            disks: disks.filter_map(|(at, live)| self.disk_snapshot(DiskNo(at as u16), live)).collect(),
+        }
+    }
+
+    fn disk_snapshot(&self, disk: DiskNo, live: &LiveDisk) -> Option<DiskSnapshot> {
+        let info = self.core.disk_info(disk)?;
+        Some(DiskSnapshot {
+            disk,
+            id: info.id,
+            name: live.spec.name.clone(),
+            sectors: info.sectors,
+            mode: info.mode,
+            stats: *self.core.disk_stats(disk)?,
+            usage: self.core.disk_usage(disk)?,
+            origin_up: live.origin.is_up(),
+            origin_errors: live.origin_errors,
+            clients: self.clients_of(disk).len() as u64,
+            vhost_user_latency: live.vhost_user_latency.clone(),
+            nbd_latency: live.nbd_latency.clone(),
+            origin_latency: live.origin_latency.clone(),
+        })
+    }
+
+    pub(crate) fn add_device(
+        &mut self,
+        device: CacheDevice,
+        new: haversack_core::NewDevice,
+    ) -> std::result::Result<JobId, ManageError> {
+        let number = new.number();
+        let job = self.core_call(|core, now| core.add_device(now, new))?;
+        put(&mut self.devices, number.0.into(), LiveDevice::new(device));
+        Ok(job)
+    }
+
+    /// The numbers of a disk's clients.
+    pub(crate) fn clients_of(&self, disk: DiskNo) -> Vec<u32> {
+        self.core.memory().payloads.of_disk(disk)
+    }
+
+    /// Adds a client; from now on it is asked for requests.
+    pub(crate) fn add_client(&mut self, client: Box<dyn Client>) -> u32 {
+        let number = self.core.memory_mut().payloads.insert(client);
+        self.client(number, |c, context| c.begin(context));
+        number
+    }
+}
+
+/// Puts something at its place in a table that grows.
+fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    table[at] = Some(value);
+}
+
+/// What is to be done when a job has succeeded.
+enum Afterwards {
+    Detached(DiskNo),
+    Resized(DiskNo, u64),
+}
+
+/// What a client's finished request was, for the latencies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub op: Op,
+    pub started_us: Micros,
+}

@@ -1,0 +1,69 @@
+//! Second tries of origin I/Os that failed, with growing pauses.
+//!
+//! A failed flush is not tried again: the store may have dropped what it could not write, and would then answer
+//! the second flush with success. The core learns of it and writes the data again.
+
+use haversack_model::{DiskNo, Micros};
+
+use crate::origin::{OriginOp, OriginRequest};
+
+/// Requests that failed are tried again until they are so old.
+const OLDEST_US: Micros = 2_000_000;
+const SHORTEST_PAUSE_US: Micros = 50_000;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Retries {
+    waiting: Vec<(Micros, DiskNo, OriginRequest)>,
+}
+
+impl Retries {
+    /// Takes a failed request until its pause is over, or gives it back if it is not to be tried again.
+    pub fn take(&mut self, disk: DiskNo, request: OriginRequest, now: Micros) -> Option<OriginRequest> {
+        let age = now.saturating_sub(request.started_us);
+        if request.op == OriginOp::Flush || age >= OLDEST_US {
+            return Some(request);
+        }
+        self.waiting.push((now + age.max(SHORTEST_PAUSE_US), disk, request));
+        None
+    }
+
+    /// A request whose pause is over.
+    pub fn due(&mut self, now: Micros) -> Option<(DiskNo, OriginRequest)> {
+        let at = self.waiting.iter().position(|(due, ..)| *due <= now)?;
+        let (_, disk, request) = self.waiting.swap_remove(at);
+        Some((disk, request))
+    }
+
+    /// When the next pause is over.
+    pub fn next_us(&self) -> Option<Micros> {
+        self.waiting.iter().map(|(due, ..)| *due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haversack_core::IoId;
+
+    fn request(op: OriginOp) -> OriginRequest {
+        OriginRequest { io: IoId(1), op, offset_bytes: 0, len_bytes: 512, iovecs: Vec::new(), started_us: 0 }
+    }
+
+    #[test]
+    fn pauses_grow_until_the_request_is_given_up() {
+        let (mut retries, mut now, mut tries) = (Retries::default(), 1_000, 0);
+        let mut next = request(OriginOp::Read);
+        let given_up = loop {
+            if let Some(back) = retries.take(DiskNo(0), next, now) {
+                break back;
+            }
+            assert!(retries.due(now).is_none());
+            now = retries.next_us().expect("it waits");
+            next = retries.due(now).expect("its pause is over").1;
+            tries += 1;
+        };
+        assert!(given_up.op == OriginOp::Read && (4..10).contains(&tries), "{tries}");
+        assert!(retries.take(DiskNo(0), request(OriginOp::Flush), 1).is_some());
+    }
+}

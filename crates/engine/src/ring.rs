@@ -1,0 +1,334 @@
+//! The io_uring of a reactor: every I/O is a *flight* with an owner, and comes back as one [`Landing`].
+//!
+//! Invariants
+//! - What the kernel reads or writes through a flight stays where it is until the flight has landed: frames belong to
+//!   the core's I/O, iovecs and message headers to the boxed flight, other buffers to their owner.
+//! - A transfer that the kernel cut short is continued here; only end of file and errors show.
+//! - The ring is used by the thread that made it, and by no other.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use haversack_core::IoId;
+use haversack_model::{DeviceNo, DiskNo};
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+const ENTRIES: u32 = 1024;
+/// How long devices may take to end what is in flight when a reactor stops.
+const QUIESCE: Duration = Duration::from_secs(10);
+/// Marks completions that nobody waits for.
+const NOBODY: u64 = u64::MAX;
+
+/// Whom a flight belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// The reactor's mailbox has been rung.
+    Mailbox,
+    /// The core's I/O on a cache device.
+    Device { io: IoId, device: DeviceNo },
+    /// An origin's I/O; `token` is the origin's own.
+    Origin { disk: DiskNo, token: u64 },
+    /// A client's I/O; `part` tells which of its own.
+    Client { client: u32, part: u8 },
+}
+
+/// How a flight ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landing {
+    pub owner: Owner,
+    /// Bytes moved, or the system's error number.
+    pub result: Result<usize, i32>,
+    /// When it was put into flight.
+    pub started_us: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Allocate,
+    Receive,
+    Send,
+    Bell,
+}
+
+struct Flight {
+    owner: Owner,
+    kind: Kind,
+    fd: RawFd,
+    offset_bytes: u64,
+    iovecs: Vec<libc::iovec>,
+    /// The first iovec that has bytes left.
+    next: usize,
+    left: usize,
+    done: usize,
+    mode: i32,
+    message: libc::msghdr,
+    value: u64,
+    started_us: u64,
+}
+
+impl Flight {
+    fn blank() -> Box<Flight> {
+        Box::new(Flight {
+            owner: Owner::Mailbox,
+            kind: Kind::Bell,
+            fd: -1,
+            offset_bytes: 0,
+            iovecs: Vec::new(),
+            next: 0,
+            left: 0,
+            done: 0,
+            mode: 0,
+            // SAFETY: all zero is a valid empty header.
+            message: unsafe { std::mem::zeroed() },
+            value: 0,
+            started_us: 0,
+        })
+    }
+
+    /// Skips `bytes` that were moved.
+    fn advance(&mut self, bytes: usize) {
+        self.done += bytes;
+        self.left -= bytes;
+        self.offset_bytes += bytes as u64;
+        let mut moved = bytes;
+        while moved > 0 {
+            let iovec = &mut self.iovecs[self.next];
+            let part = moved.min(iovec.iov_len);
+            // SAFETY: still inside, or one behind the end of, the memory that the iovec describes.
+            iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(part) }.cast();
+            iovec.iov_len -= part;
+            moved -= part;
+            if iovec.iov_len == 0 {
+                self.next += 1;
+            }
+        }
+    }
+
+    fn entry(&mut self, number: u32) -> squeue::Entry {
+        let fd = Fd(self.fd);
+        let iovecs = &self.iovecs[self.next..];
+        let (start, count) = (iovecs.as_ptr(), iovecs.len().min(libc::UIO_MAXIOV as usize));
+        let entry = match self.kind {
+            Kind::Read => opcode::Readv::new(fd, start, count as u32).offset(self.offset_bytes).build(),
+            Kind::Write => opcode::Writev::new(fd, start, count as u32).offset(self.offset_bytes).build(),
+            Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Kind::Allocate => opcode::Fallocate::new(fd, self.left as u64)
+                .offset(self.offset_bytes)
+                .mode(self.mode)
+                .build(),
+            Kind::Receive => {
+                let into = &self.iovecs[0];
+                opcode::Recv::new(fd, into.iov_base.cast(), into.iov_len as u32).build()
+            }
+            Kind::Send => {
+                self.message.msg_iov = start.cast_mut();
+                self.message.msg_iovlen = count;
+                opcode::SendMsg::new(fd, &raw const self.message).flags(libc::MSG_NOSIGNAL as u32).build()
+            }
+            Kind::Bell => opcode::Read::new(fd, (&raw mut self.value).cast(), 8).build(),
+        };
+        entry.user_data(u64::from(number))
+    }
+}
+
+/// See the module.
+pub(crate) struct Ring {
+    uring: IoUring,
+    flights: Vec<Box<Flight>>,
+    free: Vec<u32>,
+    in_flight: usize,
+}
+
+impl Ring {
+    pub fn new() -> io::Result<Ring> {
+        let uring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_coop_taskrun()
+            .setup_cqsize(4 * ENTRIES)
+            .build(ENTRIES)
+            // Before Linux 6.0 without these hints.
+            .or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
+        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0 })
+    }
+
+    fn take(&mut self, owner: Owner, kind: Kind, fd: RawFd, started_us: u64) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::blank());
+            self.flights.len() as u32 - 1
+        });
+        let flight = &mut self.flights[number as usize];
+        flight.iovecs.clear();
+        (flight.owner, flight.kind, flight.fd, flight.started_us) = (owner, kind, fd, started_us);
+        (flight.offset_bytes, flight.next, flight.left, flight.done) = (0, 0, 0, 0);
+        number
+    }
+
+    fn launch(&mut self, number: u32) {
+        let entry = self.flights[number as usize].entry(number);
+        self.in_flight += 1;
+        self.push(&entry);
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what the entry points to lives until its flight has landed; see the module's invariants.
+        while unsafe { self.uring.submission().push(entry) }.is_err() {
+            self.submit();
+        }
+    }
+
+    fn transfer(&mut self, number: u32, offset_bytes: u64, iovecs: impl Iterator<Item = libc::iovec>) {
+        let flight = &mut self.flights[number as usize];
+        flight.offset_bytes = offset_bytes;
+        flight.iovecs.extend(iovecs);
+        flight.left = flight.iovecs.iter().map(|i| i.iov_len).sum();
+        self.launch(number);
+    }
+
+    /// Reads from a file. The memory must stay until the flight has landed.
+    pub fn read(
+        &mut self,
+        owner: Owner,
+        fd: RawFd,
+        offset_bytes: u64,
+        iovecs: impl Iterator<Item = libc::iovec>,
+        now: u64,
+    ) {
+        let number = self.take(owner, Kind::Read, fd, now);
+        self.transfer(number, offset_bytes, iovecs);
+    }
+
+    /// Writes to a file.
+    pub fn write(
+        &mut self,
+        owner: Owner,
+        fd: RawFd,
+        offset_bytes: u64,
+        iovecs: impl Iterator<Item = libc::iovec>,
+        now: u64,
+    ) {
+        let number = self.take(owner, Kind::Write, fd, now);
+        self.transfer(number, offset_bytes, iovecs);
+    }
+
+    /// Makes the data of a file durable.
+    pub fn flush(&mut self, owner: Owner, fd: RawFd, now: u64) {
+        let number = self.take(owner, Kind::Flush, fd, now);
+        self.launch(number);
+    }
+
+    /// Changes the allocation of part of a file, as fallocate(2) does.
+    pub fn allocate(&mut self, owner: Owner, fd: RawFd, mode: i32, offset_bytes: u64, bytes: u64, now: u64) {
+        let number = self.take(owner, Kind::Allocate, fd, now);
+        let flight = &mut self.flights[number as usize];
+        (flight.mode, flight.offset_bytes, flight.left) = (mode, offset_bytes, bytes as usize);
+        self.launch(number);
+    }
+
+    /// Receives some bytes from a socket; none at its end.
+    pub fn receive(&mut self, owner: Owner, fd: RawFd, into: libc::iovec, now: u64) {
+        let number = self.take(owner, Kind::Receive, fd, now);
+        self.transfer(number, 0, std::iter::once(into));
+    }
+
+    /// Sends all bytes to a socket.
+    pub fn send(&mut self, owner: Owner, fd: RawFd, iovecs: impl Iterator<Item = libc::iovec>, now: u64) {
+        let number = self.take(owner, Kind::Send, fd, now);
+        self.transfer(number, 0, iovecs);
+    }
+
+    /// Waits for an eventfd and resets it.
+    pub fn listen(&mut self, owner: Owner, fd: RawFd, now: u64) {
+        let number = self.take(owner, Kind::Bell, fd, now);
+        self.launch(number);
+    }
+
+    /// Asks for the flights on a descriptor to end; they land with an error.
+    pub fn cancel(&mut self, fd: RawFd) {
+        let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build().user_data(NOBODY);
+        self.push(&entry);
+    }
+
+    /// Ends all flights and waits until they have landed. False if some have not in time: their memory must stay.
+    pub fn quiesce(&mut self) -> bool {
+        let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
+        self.push(&entry);
+        let begin = std::time::Instant::now();
+        while self.in_flight > 0 && begin.elapsed() < QUIESCE {
+            self.wait(Some(Duration::from_millis(10)));
+            while let Some(completion) = self.uring.completion().next() {
+                self.in_flight -= usize::from(completion.user_data() != NOBODY);
+            }
+        }
+        self.in_flight == 0
+    }
+
+    /// Gives what was put into flight to the kernel.
+    pub fn submit(&mut self) {
+        if let Err(error) = self.uring.submit() {
+            assert!(is_passing(&error), "io_uring takes submissions: {error}");
+        }
+    }
+
+    /// Submits, and sleeps until something lands or the time is over.
+    pub fn wait(&mut self, time: Option<Duration>) {
+        let submitter = self.uring.submitter();
+        let result = match time {
+            None => submitter.submit_and_wait(1),
+            Some(time) => {
+                let time = Timespec::from(time);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        if let Err(error) = result {
+            assert!(is_passing(&error) || error.raw_os_error() == Some(libc::ETIME), "io_uring waits: {error}");
+        }
+    }
+
+    /// The next flight that has landed.
+    pub fn landed(&mut self) -> Option<Landing> {
+        loop {
+            let completion = self.uring.completion().next()?;
+            if completion.user_data() == NOBODY {
+                continue;
+            }
+            let number = completion.user_data() as u32;
+            self.in_flight -= 1;
+            if let Some(landing) = self.land(number, completion.result()) {
+                self.free.push(number);
+                return Some(landing);
+            }
+        }
+    }
+
+    fn land(&mut self, number: u32, result: i32) -> Option<Landing> {
+        let flight = &mut self.flights[number as usize];
+        let outcome = match flight.kind {
+            _ if result == -libc::EINTR || result == -libc::EAGAIN => {
+                self.launch(number);
+                return None;
+            }
+            _ if result < 0 => Err(-result),
+            Kind::Read | Kind::Write | Kind::Send => {
+                flight.advance(result as usize);
+                if flight.left > 0 && result > 0 {
+                    self.launch(number);
+                    return None;
+                }
+                // The file ends before the transfer does.
+                if flight.left > 0 { Err(libc::EIO) } else { Ok(flight.done) }
+            }
+            Kind::Flush | Kind::Allocate | Kind::Receive | Kind::Bell => Ok(result as usize),
+        };
+        Some(Landing { owner: flight.owner, result: outcome, started_us: flight.started_us })
+    }
+}
+
+/// Errors after which the same call may work.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}

@@ -1,0 +1,148 @@
+//! A shard with real files, real io_uring and NBD clients.
+
+mod common;
+
+use common::*;
+use haversack_engine::{EngineError, OriginSpec, Shard};
+use haversack_nbd::{Command, CommandFlags, Errno};
+
+fn file(path: std::path::PathBuf) -> OriginSpec {
+    OriginSpec::File { path }
+}
+
+#[test]
+fn what_is_written_is_read_and_reaches_the_origin() {
+    let place = Place::new("basic");
+    let origin = place.origin("origin", 16);
+    let (shard, _) = start(&place.pool(&[64], false));
+    let disk = attach(&shard, spec(1, 16, file(origin.clone())));
+    let mut client = Client::new(&shard.handle(), disk, 16 * MIB);
+    assert_eq!(client.read(100, 300), patterns(100, 300, 0));
+    client.write(101, 33, 1);
+    client.write(5000, 2048, 2);
+    client.trim(8192, 64);
+    let expected = [patterns(100, 1, 0), patterns(101, 33, 1), patterns(134, 3, 0)].concat();
+    assert_eq!(client.read(100, 37), expected);
+    assert_eq!(client.read(5000, 2048), patterns(5000, 2048, 2));
+    assert_eq!(client.read(8192, 64), vec![0; 64 * 512]);
+    client.flush();
+    let handle = shard.handle();
+    handle.clean(disk).unwrap().wait().unwrap();
+    let bytes = std::fs::read(&origin).unwrap();
+    assert_eq!(bytes[101 * 512..134 * 512], patterns(101, 33, 1));
+    assert_eq!(bytes[5000 * 512..7048 * 512], patterns(5000, 2048, 2));
+    let snapshot = handle.snapshot().unwrap();
+    let stats = &snapshot.disks[0];
+    assert_eq!((stats.usage.dirty_blocks, stats.clients), (0, 1));
+    assert!(stats.nbd_latency.read.count() == 4 && stats.nbd_latency.flush.count() == 1);
+    handle.detach(disk).unwrap().wait().unwrap();
+    assert!(handle.snapshot().unwrap().disks.is_empty());
+}
+
+#[test]
+fn a_clean_stop_leaves_the_cache_warm() {
+    let place = Place::new("warm");
+    let origin = place.origin("origin", 4);
+    let config = place.pool(&[64], false);
+    let (shard, _) = start(&config);
+    let disk = attach(&shard, spec(1, 4, file(origin.clone())));
+    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    client.read(0, 4096);
+    client.write(8, 8, 3);
+    shard.handle().shutdown().unwrap().wait().unwrap();
+    drop(shard);
+    let (shard, report) = start(&config);
+    assert!(report.clean_stop);
+    let disk = attach(&shard, spec(1, 4, file(origin)));
+    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    assert_eq!(client.read(8, 16), [patterns(8, 8, 3), patterns(16, 8, 0)].concat());
+    let stats = shard.handle().snapshot().unwrap().disks[0].stats;
+    assert_eq!((stats.read_hits, stats.read_misses), (2, 0));
+}
+
+#[test]
+fn a_stop_without_warning_loses_nothing() {
+    let place = Place::new("kill");
+    let origin = place.origin("origin", 4);
+    let config = place.pool(&[64, 64], true);
+    for version in 1..6 {
+        let (shard, report) = start(&config);
+        assert_eq!(report.staging_survived, version > 1);
+        let disk = attach(&shard, spec(1, 4, file(origin.clone())));
+        let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+        assert_eq!(client.read(64, 512), patterns(64, 512, version - 1));
+        client.write(64, 512, version);
+        drop(shard);
+    }
+}
+
+#[test]
+fn an_nbd_origin_may_go_and_come_back() {
+    let place = Place::new("nbd");
+    let (far, near) = (Place::new("far"), Place::new("near"));
+    let origin = place.origin("origin", 8);
+    let socket = place.path("nbd.sock");
+    let far_config = far.pool(&[32], false);
+    let begin = || {
+        let (shard, _) = start(&far_config);
+        let disk = attach(&shard, spec(1, 8, file(origin.clone())));
+        serve(shard.handle(), disk, 8 * MIB, &socket);
+        shard
+    };
+    let far_shard = begin();
+    let (shard, _) = start(&near.pool(&[32], false));
+    let uri = format!("nbd+unix:///disk?socket={}", socket.display());
+    let disk = attach(&shard, spec(2, 8, OriginSpec::Nbd { uri, connections: 2 }));
+    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    assert_eq!(client.read(0, 4096), patterns(0, 4096, 0));
+    client.write(0, 100, 1);
+    drop(far_shard);
+    client.write(100, 100, 1);
+    let reader = std::thread::spawn(move || {
+        assert_eq!(client.read(8192, 2048), patterns(8192, 2048, 0));
+        client
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let _far_shard = begin();
+    let mut client = reader.join().unwrap();
+    client.trim(4096, 16);
+    assert_eq!(client.read(4096, 16), vec![0; 16 * 512]);
+    shard.handle().clean(disk).unwrap().wait().unwrap();
+    assert_eq!(client.read(0, 200), patterns(0, 200, 1));
+}
+
+#[test]
+fn unfit_origins_and_devices_are_refused() {
+    let place = Place::new("unfit");
+    let config = place.pool(&[32], false);
+    let (shard, _) = start(&config);
+    let handle = shard.handle();
+    let refused = handle.attach(spec(1, 8, file(place.origin("small", 4)))).err().unwrap();
+    assert!(refused.to_string().contains("enlarge the origin"), "{refused}");
+    let refused = handle.attach(spec(1, 8, file(place.path("none")))).err().unwrap();
+    assert!(matches!(refused, EngineError::Io { .. }), "{refused}");
+    let mut gone = spec(1, 8, OriginSpec::Nbd { uri: "nbd+unix:///x?socket=/nowhere".into(), connections: 1 });
+    gone.origin_wait = std::time::Duration::from_millis(100);
+    assert!(handle.attach(gone).err().unwrap().to_string().contains("nowhere"));
+    let mut other = place.shard_config(config.devices.clone());
+    other.staging_path = place.path("staging2");
+    let begin = std::time::Instant::now();
+    let refused = Shard::start(other).err().unwrap();
+    assert!(matches!(refused, EngineError::InUse { .. }), "{refused} after {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_detached_disk_answers_with_an_error_or_hangs_up() {
+    let place = Place::new("detach");
+    let (shard, _) = start(&place.pool(&[32], false));
+    let disk = attach(&shard, spec(1, 4, file(place.origin("origin", 4))));
+    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    client.write(0, 64, 1);
+    assert_eq!(client.ask(Command::Cache, CommandFlags::NONE, 1024, 4096, &[]), Ok(Vec::new()));
+    assert_eq!(shard.handle().snapshot().unwrap().disks[0].usage.usage_blocks, 512 + 8);
+    shard.handle().detach(disk).unwrap().wait().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.ask(Command::Read, CommandFlags::NONE, 0, 8, &[])
+    }));
+    assert!(ended.is_err() || ended.is_ok_and(|read| read == Err(Errno::ESHUTDOWN)));
+}

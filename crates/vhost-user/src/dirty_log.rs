@@ -1,0 +1,48 @@
+//! The dirty-page log of a live migration: one bit a 4 KiB page of guest memory, shared with the front end.
+//!
+//! A page is marked after it was written, always with an atomic read-modify-write: the front end clears bits and
+//! then copies pages, so a mark must come after the data in every order that the other side can see.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::mapping::{Mapping, Window};
+
+/// Guest memory per bit, in bytes.
+const PAGE_BYTES: u64 = 4096;
+
+/// A mapped dirty-page log.
+#[derive(Debug)]
+pub struct DirtyLog {
+    window: Window,
+}
+
+impl DirtyLog {
+    /// Maps the log of `len` bytes at `offset` in `file`.
+    ///
+    /// # Errors
+    /// The range is not one of the file, or the kernel refuses.
+    pub fn new(file: impl AsFd, offset: u64, len: u64) -> io::Result<Self> {
+        let mapping = Arc::new(Mapping::new(file, offset, len)?);
+        let whole = Window::new(&mapping, 0, mapping.len());
+        Ok(Self { window: whole.ok_or(io::ErrorKind::InvalidInput)? })
+    }
+
+    /// The first guest address that the log has no bit for.
+    pub fn end_address(&self) -> u64 {
+        (self.window.len() as u64).saturating_mul(8 * PAGE_BYTES)
+    }
+
+    /// Marks the pages of `len` bytes that were written at a guest address; those beyond the log are left out.
+    pub(crate) fn mark(&self, guest_address: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let last_byte = guest_address.saturating_add(len - 1).min(self.end_address().saturating_sub(1));
+        for page in guest_address / PAGE_BYTES..=last_byte / PAGE_BYTES {
+            self.window.u8((page / 8) as usize).fetch_or(1 << (page % 8), Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The in-flight region: which requests a killed back end had taken and not answered.
+//!
+//! The front end keeps this memory alive across reconnects. Its layout and the order of its updates are given by
+//! "Inflight I/O tracking" in QEMU's `docs/interop/vhost-user.rst`, split virtqueues, version 1:
+//!
+//! - A descriptor is marked before the next one is taken from the available ring, so what was taken is always what
+//!   was used plus what is marked.
+//! - The head of a used descriptor is in `last_batch_head` before the used index passes it, so a kill between the two
+//!   stores around the used index leaves exactly the marks of that batch to be cleared.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::MemfdFlags;
+
+use crate::fault::Fault;
+use crate::mapping::{Mapping, Window};
+use crate::queue::MAX_QUEUE_SIZE;
+
+const VERSION: u16 = 1;
+/// Queue regions start at multiples of this, as in QEMU's libvhost-user.
+const ALIGNMENT_BYTES: usize = 64;
+const HEADER_BYTES: usize = 16;
+const ENTRY_BYTES: usize = 16;
+
+// Offsets in the header.
+const FEATURES: usize = 0;
+const VERSION_AT: usize = 8;
+const ENTRIES: usize = 10;
+const LAST_BATCH_HEAD: usize = 12;
+const USED_INDEX: usize = 14;
+
+// Offsets in an entry.
+const IN_FLIGHT: usize = 0;
+const NEXT: usize = 6;
+const COUNTER: usize = 8;
+
+/// Shape of an in-flight region, as exchanged with the front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightShape {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Number of queues.
+    pub queues: u16,
+    /// Descriptors per queue.
+    pub queue_size: u16,
+}
+
+/// The mapped region of all queues of a disk.
+#[derive(Clone, Debug)]
+pub(crate) struct InflightRegion {
+    mapping: Arc<Mapping>,
+    queues: u16,
+    queue_size: u16,
+}
+
+impl InflightRegion {
+    /// A new, zeroed region in memory of its own, for the front end to keep.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the numbers make no sense; else what the kernel says.
+    pub fn create(queues: u16, queue_size: u16) -> io::Result<(InflightShape, OwnedFd)> {
+        if queues == 0 || !(1..=MAX_QUEUE_SIZE).contains(&queue_size) {
+            let what = format!("{queues} queues of {queue_size} descriptors cannot be tracked");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let size_bytes = usize::from(queues) * queue_bytes(queue_size);
+        let file = rustix::fs::memfd_create("haversack-inflight", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, size_bytes as u64)?;
+        Ok((InflightShape { size_bytes: size_bytes as u64, file_offset: 0, queues, queue_size }, file))
+    }
+
+    /// Maps the region that the front end kept.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the shape makes no sense or exceeds the file; else what the kernel says.
+    pub fn map(shape: InflightShape, file: impl AsFd) -> io::Result<Self> {
+        let InflightShape { size_bytes, file_offset, queues, queue_size } = shape;
+        let needed = usize::from(queues) * queue_bytes(queue_size);
+        if queue_size > MAX_QUEUE_SIZE || size_bytes < needed as u64 || !file_offset.is_multiple_of(8) {
+            let what = format!("{shape:?} is not an in-flight region: it needs {needed} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mapping = Arc::new(Mapping::new(file, file_offset, size_bytes)?);
+        Ok(Self { mapping, queues, queue_size })
+    }
+
+    /// The part of one queue; `None` if the region has no such queue.
+    pub fn queue(&self, index: u16) -> Option<InflightQueue> {
+        let bytes = queue_bytes(self.queue_size);
+        let window = Window::new(&self.mapping, usize::from(index) * bytes, bytes)?;
+        (index < self.queues).then_some(InflightQueue { window, size: self.queue_size, next_counter: 0 })
+    }
+}
+
+fn queue_bytes(queue_size: u16) -> usize {
+    (HEADER_BYTES + usize::from(queue_size) * ENTRY_BYTES).next_multiple_of(ALIGNMENT_BYTES)
+}
+
+/// What one queue has in flight, in memory that survives the process.
+#[derive(Debug)]
+pub struct InflightQueue {
+    window: Window,
+    size: u16,
+    next_counter: u64,
+}
+
+/// What a reconnect finds: only if the region was in use before.
+pub(crate) struct Recovered {
+    /// Heads in flight, in the order in which they were taken.
+    pub heads: Vec<u16>,
+}
+
+impl InflightQueue {
+    /// Starts using the region for a ring of `ring_size` whose used index is `used_index`.
+    ///
+    /// `None`: the region is new. Otherwise what was in flight.
+    pub(crate) fn recover(&mut self, ring_size: u16, used_index: u16) -> Result<Option<Recovered>, Fault> {
+        let wrong =
+            |what, found, expected: u16| Fault::InflightRegion { what, found, expected: expected.into() };
+        if ring_size > self.size {
+            return Err(wrong("queue size", ring_size.into(), self.size));
+        }
+        match self.load(VERSION_AT) {
+            0 => {
+                self.store(ENTRIES, self.size);
+                self.store(USED_INDEX, used_index);
+                self.store(VERSION_AT, VERSION);
+                return Ok(None);
+            }
+            VERSION => {}
+            other => return Err(wrong("version", other.into(), VERSION)),
+        }
+        let features = self.window.load_u64(FEATURES, Ordering::Relaxed);
+        if features != 0 {
+            return Err(wrong("features", features, 0));
+        }
+        if self.load(ENTRIES) != self.size {
+            return Err(wrong("descriptor count", self.load(ENTRIES).into(), self.size));
+        }
+        self.finish_last_batch(ring_size, used_index)?;
+        let mut marked = Vec::new();
+        for head in 0..self.size {
+            if self.flag(head).load(Ordering::Relaxed) != 0 {
+                if head >= ring_size {
+                    return Err(wrong("descriptor in flight", head.into(), ring_size - 1));
+                }
+                marked.push((self.window.load_u64(entry(head) + COUNTER, Ordering::Relaxed), head));
+            }
+        }
+        marked.sort_unstable();
+        self.next_counter = marked.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        Ok(Some(Recovered { heads: marked.into_iter().map(|(_, head)| head).collect() }))
+    }
+
+    /// Clears the marks of descriptors that the used ring has but whose marks were still set.
+    fn finish_last_batch(&mut self, ring_size: u16, used_index: u16) -> Result<(), Fault> {
+        let batch = used_index.wrapping_sub(self.load(USED_INDEX));
+        if batch > ring_size {
+            let expected = ring_size.into();
+            return Err(Fault::InflightRegion { what: "last batch", found: batch.into(), expected });
+        }
+        let mut head = self.load(LAST_BATCH_HEAD);
+        for _ in 0..batch {
+            if head >= ring_size {
+                let expected = u64::from(ring_size) - 1;
+                return Err(Fault::InflightRegion {
+                    what: "last batch's head",
+                    found: head.into(),
+                    expected,
+                });
+            }
+            self.flag(head).store(0, Ordering::Relaxed);
+            head = self.load(entry(head) + NEXT);
+        }
+        self.store(USED_INDEX, used_index);
+        Ok(())
+    }
+
+    /// A head was taken from the available ring.
+    pub(crate) fn taken(&mut self, head: u16) {
+        self.window.store_u64(entry(head) + COUNTER, self.next_counter, Ordering::Relaxed);
+        self.next_counter = self.next_counter.wrapping_add(1);
+        self.flag(head).store(1, Ordering::Release);
+    }
+
+    /// A head is about to be published in the used ring.
+    pub(crate) fn before_used(&mut self, head: u16) {
+        self.store(entry(head) + NEXT, self.load(LAST_BATCH_HEAD));
+        self.store(LAST_BATCH_HEAD, head);
+    }
+
+    /// The head was published: the used ring's index is now `used_index`.
+    pub(crate) fn after_used(&mut self, head: u16, used_index: u16) {
+        self.flag(head).store(0, Ordering::Release);
+        self.store(USED_INDEX, used_index);
+    }
+
+    fn flag(&self, head: u16) -> &std::sync::atomic::AtomicU8 {
+        self.window.u8(entry(head) + IN_FLIGHT)
+    }
+
+    fn load(&self, at: usize) -> u16 {
+        self.window.load_u16(at, Ordering::Relaxed)
+    }
+
+    /// Release: stores reach memory in program order, which is what a kill preserves.
+    fn store(&self, at: usize, value: u16) {
+        self.window.store_u16(at, value, Ordering::Release);
+    }
+}
+
+fn entry(head: u16) -> usize {
+    HEADER_BYTES + usize::from(head) * ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u16 = 8;
+
+    /// A region after some heads were taken, on its second life or later; and the file behind it.
+    struct Life {
+        shape: InflightShape,
+        file: OwnedFd,
+    }
+
+    impl Life {
+        fn new() -> Self {
+            let (shape, file) = InflightRegion::create(2, SIZE).unwrap();
+            Self { shape, file }
+        }
+
+        fn queue(&self) -> InflightQueue {
+            InflightRegion::map(self.shape, &self.file).unwrap().queue(1).unwrap()
+        }
+
+        /// The heads that a back end finds whose ring's used index is `used_index`.
+        fn recovered(&self, used_index: u16) -> Vec<u16> {
+            self.queue().recover(SIZE, used_index).unwrap().expect("the region was in use").heads
+        }
+    }
+
+    #[test]
+    fn a_new_region_remembers_nothing_and_starts_at_the_rings_index() {
+        let life = Life::new();
+        assert!(life.queue().recover(SIZE, 65530).unwrap().is_none());
+        // Killed before the first completion: the index of the ring is not taken for a batch.
+        assert!(life.recovered(65530).is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_is_found_in_its_order() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        for head in [5, 2, 7] {
+            queue.taken(head);
+        }
+        queue.before_used(2);
+        queue.after_used(2, 1);
+        queue.taken(2);
+        assert_eq!(life.recovered(1), [5, 7, 2]);
+        // The order outlives another life.
+        let mut queue = life.queue();
+        queue.recover(SIZE, 1).unwrap();
+        queue.taken(0);
+        assert_eq!(life.recovered(1), [5, 7, 2, 0]);
+    }
+
+    #[test]
+    fn a_kill_around_the_used_index_neither_loses_nor_repeats() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 65535).unwrap();
+        queue.taken(3);
+        queue.taken(4);
+        queue.before_used(3);
+        assert_eq!(life.recovered(65535), [3, 4], "killed before the used index moved");
+        let mut queue = life.queue();
+        queue.recover(SIZE, 65535).unwrap();
+        queue.before_used(3);
+        assert_eq!(life.recovered(0), [4], "killed after the used index moved (and wrapped)");
+        assert_eq!(life.recovered(0), [4], "and killed again");
+    }
+
+    #[test]
+    fn a_batch_of_another_back_end_is_finished_by_its_list() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        for head in [6, 1, 0] {
+            queue.taken(head);
+        }
+        queue.before_used(1);
+        queue.before_used(6);
+        assert_eq!(life.recovered(2), [0]);
+    }
+
+    #[test]
+    fn regions_that_do_not_fit_are_refused() {
+        let life = Life::new();
+        let mut queue = life.queue();
+        queue.recover(SIZE, 0).unwrap();
+        let refused = |queue: &mut InflightQueue, size, used| queue.recover(size, used).err().unwrap();
+        let what = |fault| match fault {
+            Fault::InflightRegion { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(what(refused(&mut queue, 2 * SIZE, 0)), "queue size");
+        assert_eq!(what(refused(&mut queue, SIZE, SIZE + 1)), "last batch");
+        queue.taken(7);
+        assert_eq!(what(refused(&mut queue, 4, 0)), "descriptor in flight");
+        queue.store(LAST_BATCH_HEAD, SIZE);
+        assert_eq!(what(refused(&mut queue, SIZE, 1)), "last batch's head");
+        queue.store(ENTRIES, 4);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "descriptor count");
+        queue.store(FEATURES, 1);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "features");
+        queue.store(VERSION_AT, 2);
+        assert_eq!(what(refused(&mut queue, SIZE, 0)), "version");
+
+        assert!(InflightRegion::create(0, SIZE).is_err());
+        assert!(InflightRegion::create(1, MAX_QUEUE_SIZE + 1).is_err());
+        let shape = InflightShape { queues: 3, ..life.shape };
+        assert!(InflightRegion::map(shape, &life.file).is_err());
+        let shape = InflightShape { size_bytes: u64::MAX, ..life.shape };
+        assert!(InflightRegion::map(shape, &life.file).is_err());
+    }
+}

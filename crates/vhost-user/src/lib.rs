@@ -1,0 +1,40 @@
+//! A vhost-user-blk back end in two halves.
+//!
+//! - The *protocol half* ([`serve`]) is a blocking thread per disk: it owns the Unix socket, negotiates with the front
+//!   end (QEMU), maps the guest's memory, and hands complete queues to a [`Handler`].
+//! - The *data half* ([`Queue`]) belongs to whoever drives the I/O: it takes requests out of a virtqueue and completes
+//!   them, without system calls (but for eventfds) and without allocations.
+//!
+//! Between the two there is nothing shared that changes: a running queue is changed by a [`QueueUpdate`] that its
+//! owner applies between two requests, and the protocol half answers the front end afterwards.
+//!
+//! What the other side may do is limited to breaking its own disk: see [`Broken`] for queues, [`SessionError`] for
+//! connections.
+
+mod chain;
+mod config;
+mod connection;
+mod dirty_log;
+mod fault;
+pub mod fuzz;
+mod inflight;
+mod mapping;
+mod memory;
+mod message;
+mod queue;
+mod request;
+mod ring;
+mod server;
+mod session;
+
+pub use config::{ConfigError, DeviceConfig, feature};
+pub use dirty_log::DirtyLog;
+pub use fault::{Broken, Fault};
+pub use inflight::{InflightQueue, InflightShape};
+pub use memory::{GuestMemory, MAX_MEMORY_REGIONS, MemoryError, RegionDescription, Segment};
+pub use message::MessageError;
+pub use queue::{MAX_QUEUE_SIZE, Queue, QueueSetup, QueueUpdate};
+pub use request::{BlkRequest, ID_BYTES, Operation, RequestLimits, SECTOR_BYTES, SectorRange, Status};
+pub use ring::RingAddresses;
+pub use server::{Handler, ServeError, Server, serve};
+pub use session::SessionError;

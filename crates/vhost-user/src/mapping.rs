@@ -1,0 +1,185 @@
+//! Memory shared with the front end, and the only place where it is touched.
+//!
+//! The other side may change any byte at any time. So nothing here ever forms a reference to shared bytes: they are
+//! copied out and in, or accessed as atomics. Every access is checked against the bounds of its window; an access
+//! outside is a mistake of this crate, never of the guest, and panics.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+
+use rustix::fs::FileType;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// `f_type` of hugetlbfs, whose files are mapped in units of their own page size.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// A shared, writable mapping of a part of a file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    /// Where the mapping starts: at or below the first byte asked for, on a page boundary.
+    base: NonNull<u8>,
+    mapped_bytes: usize,
+    /// The first byte asked for, from `base`.
+    start: usize,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory owned by this value; all accesses go through atomics or raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent raw copies can mix bytes, which the shared memory allows for anyway.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the range is empty, overflows or exceeds a regular file; else what the kernel says.
+    pub(crate) fn new(file: impl AsFd, offset: u64, len: u64) -> io::Result<Self> {
+        let file = file.as_fd();
+        let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let end = offset.checked_add(len).filter(|_| len > 0);
+        let end = end.ok_or_else(|| refused(format!("{len} bytes at {offset} is not a range")))?;
+        let stat = rustix::fs::fstat(file)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && (stat.st_size as u64) < end {
+            return Err(refused(format!(
+                "{len} bytes at {offset} are beyond the end of a file of {} bytes",
+                stat.st_size
+            )));
+        }
+        let unit = page_bytes(file)?;
+        let first = offset / unit * unit;
+        let mapped = end.div_ceil(unit).checked_mul(unit).map(|end| end - first);
+        let mapped = mapped.and_then(|bytes| usize::try_from(bytes).ok());
+        let mapped_bytes = mapped.ok_or_else(|| refused(format!("{len} bytes are too many to map")))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of this process.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, first) }?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address zero".into()))?;
+        Ok(Self { base, mapped_bytes, start: (offset - first) as usize, len: len as usize })
+    }
+
+    /// How many bytes were asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of byte `at`, with `len` bytes behind it.
+    fn address(&self, at: usize, len: usize) -> *mut u8 {
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {at} of a mapping of {}", self.len);
+        // SAFETY: `start + at` lies within the mapping, or just at its end if `len` is zero.
+        unsafe { self.base.as_ptr().add(self.start + at) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is what mmap gave; whoever could use it holds a reference to this value.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+/// The unit in which a file must be mapped.
+fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
+    let of_file = rustix::fs::fstatfs(file)?;
+    let huge = of_file.f_type as u64 == HUGETLBFS_MAGIC;
+    Ok(if huge { of_file.f_bsize as u64 } else { rustix::param::page_size() as u64 })
+}
+
+/// A part of a mapping that keeps the whole of it mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    mapping: Arc<Mapping>,
+    start: usize,
+    len: usize,
+}
+
+impl Window {
+    /// `len` bytes of `mapping` from `start`; `None` if they are not all within.
+    pub(crate) fn new(mapping: &Arc<Mapping>, start: usize, len: usize) -> Option<Self> {
+        start.checked_add(len).filter(|end| *end <= mapping.len())?;
+        Some(Self { mapping: mapping.clone(), start, len })
+    }
+
+    /// A part of this window; `None` if it is not all within.
+    pub(crate) fn part(&self, start: usize, len: usize) -> Option<Self> {
+        start.checked_add(len).filter(|end| *end <= self.len)?;
+        Some(Self { mapping: self.mapping.clone(), start: self.start + start, len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the first byte lies at a multiple of `bytes` in this process's memory.
+    pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
+        (self.address(0, 0) as usize).is_multiple_of(bytes)
+    }
+
+    /// The address of byte `at`, with `len` bytes behind it, valid while a clone of this window lives.
+    pub(crate) fn address(&self, at: usize, len: usize) -> *mut u8 {
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {at} of a window of {}", self.len);
+        self.mapping.address(self.start + at, len)
+    }
+
+    fn aligned<T>(&self, at: usize) -> *mut T {
+        let address = self.address(at, size_of::<T>()).cast::<T>();
+        assert!(address.is_aligned(), "unaligned access to shared memory at {at}");
+        address
+    }
+
+    pub(crate) fn u8(&self, at: usize) -> &AtomicU8 {
+        // SAFETY: within bounds and mapped as long as `self` is borrowed; an atomic may change under us.
+        unsafe { AtomicU8::from_ptr(self.aligned(at)) }
+    }
+
+    fn u16(&self, at: usize) -> &AtomicU16 {
+        // SAFETY: within bounds, aligned, and mapped as long as `self` is borrowed.
+        unsafe { AtomicU16::from_ptr(self.aligned(at)) }
+    }
+
+    fn u64(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: within bounds, aligned, and mapped as long as `self` is borrowed.
+        unsafe { AtomicU64::from_ptr(self.aligned(at)) }
+    }
+
+    /// A little-endian number; `order` as for atomics.
+    pub(crate) fn load_u16(&self, at: usize, order: Ordering) -> u16 {
+        u16::from_le(self.u16(at).load(order))
+    }
+
+    /// A little-endian number; `order` as for atomics.
+    pub(crate) fn store_u16(&self, at: usize, value: u16, order: Ordering) {
+        self.u16(at).store(value.to_le(), order);
+    }
+
+    /// A little-endian number; `order` as for atomics.
+    pub(crate) fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+        u64::from_le(self.u64(at).load(order))
+    }
+
+    /// A little-endian number; `order` as for atomics.
+    pub(crate) fn store_u64(&self, at: usize, value: u64, order: Ordering) {
+        self.u64(at).store(value.to_le(), order);
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        let from = self.address(at, bytes.len());
+        // SAFETY: the source is within the mapping; the target is ours, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let to = self.address(at, bytes.len());
+        // SAFETY: the target is within the mapping; the source is ours, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+}

@@ -1,0 +1,482 @@
+//! One virtqueue, driven by whoever owns it: requests out, completions in.
+//!
+//! - No system call but writing the call and error eventfds; no allocation per request once the tables have grown.
+//! - Guest memory is trusted with nothing: a broken rule is [`Broken`], after which [`Queue::next`] gives no more.
+//!   Requests taken before can still be completed.
+//! - Segments of a request stay mapped until it is completed, even when the memory table is replaced meanwhile.
+//! - The in-flight region, if there is one, follows every taking and completing (see `inflight`).
+//!
+//! The owner's loop: `set_notification(false)`, take requests with `next` until `None`, complete them at any time
+//! and in any order, `notify_if_needed` after a batch. To sleep: `set_notification(true)`, then ask `has_work` once
+//! more, then wait for the kick eventfd. A queue that was just handed over must be asked without waiting for a kick.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::chain;
+use crate::dirty_log::DirtyLog;
+use crate::fault::{Broken, Fault};
+use crate::inflight::InflightQueue;
+use crate::memory::{GuestMemory, Segment};
+use crate::request::{BlkRequest, RequestLimits, SectorRange, Slot, Status, copy_out, for_each_part};
+use crate::ring::{Ring, RingAddresses};
+
+/// Most descriptors of a queue, as in QEMU.
+pub const MAX_QUEUE_SIZE: u16 = 1024;
+
+/// What a queue is made of.
+#[derive(Debug)]
+pub struct QueueSetup {
+    /// Which queue of the disk.
+    pub index: u16,
+    /// Number of descriptors.
+    pub size: u16,
+    /// Where its parts are.
+    pub addresses: RingAddresses,
+    /// Next available index to be taken; not used if an in-flight region knows better.
+    pub base: u16,
+    /// The guest's memory.
+    pub memory: Arc<GuestMemory>,
+    /// Whether `VIRTIO_RING_F_INDIRECT_DESC` was negotiated.
+    pub indirect: bool,
+    /// Whether `VIRTIO_RING_F_EVENT_IDX` was negotiated.
+    pub event_index: bool,
+    /// What the driver was told about requests.
+    pub limits: RequestLimits,
+    /// Becomes readable when there are new buffers; without it the queue must be polled.
+    pub kick: Option<Arc<OwnedFd>>,
+    /// Eventfd that interrupts the guest; without it the guest polls.
+    pub call: Option<Arc<OwnedFd>>,
+    /// Eventfd that tells the front end of a broken queue.
+    pub error: Option<Arc<OwnedFd>>,
+    /// What survives a kill of the process.
+    pub inflight: Option<InflightQueue>,
+    /// Where dirty pages are marked during a migration.
+    pub log: Option<Arc<DirtyLog>>,
+}
+
+/// A change to a running queue, applied by its owner between two requests.
+#[derive(Clone, Debug)]
+pub enum QueueUpdate {
+    /// A new memory table.
+    Memory(Arc<GuestMemory>),
+    /// New addresses of the parts, or used-ring logging on or off.
+    Rings(RingAddresses),
+    /// Another eventfd to interrupt the guest.
+    Call(Option<Arc<OwnedFd>>),
+    /// Another eventfd for errors.
+    Error(Option<Arc<OwnedFd>>),
+    /// Dirty pages are marked there from now on, or not any more.
+    Log(Option<Arc<DirtyLog>>),
+}
+
+/// A memory table that was replaced while requests were in flight in it.
+#[derive(Debug)]
+struct Retired {
+    epoch: u32,
+    requests: u16,
+    memory: Arc<GuestMemory>,
+}
+
+/// A virtqueue in service.
+#[derive(Debug)]
+pub struct Queue {
+    index: u16,
+    ring: Ring,
+    addresses: RingAddresses,
+    indirect: bool,
+    event_index: bool,
+    limits: RequestLimits,
+    kick: Option<Arc<OwnedFd>>,
+    call: Option<Arc<OwnedFd>>,
+    error: Option<Arc<OwnedFd>>,
+    inflight: Option<InflightQueue>,
+    log: Option<Arc<DirtyLog>>,
+    memory: Arc<GuestMemory>,
+    epoch: u32,
+    retired: Vec<Retired>,
+    /// By head.
+    slots: Box<[Slot]>,
+    /// Requests in flight in `memory`, and in all memories.
+    in_current: u16,
+    in_flight: u16,
+    /// Heads to be given again after a reconnect, last one first.
+    resubmit: Vec<u16>,
+    last_available: u16,
+    used_index: u16,
+    /// The used index when the guest was last interrupted; `None` if it must be at the next chance.
+    signalled: Option<u16>,
+    /// Whether kicks are asked for.
+    notification: bool,
+    broken: Option<Broken>,
+}
+
+impl Queue {
+    /// Takes a queue into service.
+    ///
+    /// # Errors
+    /// The size, the addresses or the in-flight region do not fit.
+    pub fn new(setup: QueueSetup) -> Result<Self, Broken> {
+        let queue = setup.index;
+        Self::build(setup).map_err(|fault| Broken { queue, fault })
+    }
+
+    fn build(mut setup: QueueSetup) -> Result<Self, Fault> {
+        let size = setup.size;
+        if !size.is_power_of_two() || size > MAX_QUEUE_SIZE {
+            return Err(Fault::Size(size));
+        }
+        let ring = Ring::new(&setup.memory, size, &setup.addresses)?;
+        let used_index = ring.used_index();
+        let recovered = match &mut setup.inflight {
+            Some(inflight) => inflight.recover(size, used_index)?,
+            None => None,
+        };
+        let mut last_available = setup.base;
+        let mut resubmit = Vec::new();
+        if let Some(recovered) = recovered {
+            last_available = used_index.wrapping_add(recovered.heads.len() as u16);
+            resubmit = recovered.heads;
+            resubmit.reverse();
+        }
+        let mut queue = Self {
+            index: setup.index,
+            ring,
+            addresses: setup.addresses,
+            indirect: setup.indirect,
+            event_index: setup.event_index,
+            limits: setup.limits,
+            kick: setup.kick,
+            call: setup.call,
+            error: setup.error,
+            inflight: setup.inflight,
+            log: setup.log,
+            memory: setup.memory,
+            epoch: 0,
+            retired: Vec::new(),
+            slots: (0..size).map(|_| Slot::default()).collect(),
+            in_current: 0,
+            in_flight: 0,
+            resubmit,
+            last_available,
+            used_index,
+            signalled: None,
+            notification: false,
+            broken: None,
+        };
+        queue.set_notification(true);
+        // The back end before this one may have been killed between completing a request and telling the guest.
+        queue.signal_call();
+        Ok(queue)
+    }
+
+    /// The next request, or `None` if there is none at present. Malformed requests are failed here and not given.
+    ///
+    /// # Errors
+    /// The queue is broken, now or since before.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<BlkRequest>, Broken> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        self.take().map_err(|fault| {
+            let broken = Broken { queue: self.index, fault };
+            self.broken = Some(broken);
+            if let Some(error) = &self.error {
+                signal(error);
+            }
+            broken
+        })
+    }
+
+    fn take(&mut self) -> Result<Option<BlkRequest>, Fault> {
+        // Bounded: a driver that adds malformed requests for ever would hold the caller. `has_work` tells of the rest.
+        for _ in 0..self.ring.size {
+            let Some(head) = self.take_head()? else { return Ok(None) };
+            match self.parse(head)? {
+                Ok(request) => return Ok(Some(request)),
+                Err(status) => self.complete(head, status),
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_head(&mut self) -> Result<Option<u16>, Fault> {
+        if let Some(head) = self.resubmit.pop() {
+            return Ok(Some(head));
+        }
+        let found = self.ring.available_index();
+        let expected = self.last_available;
+        match found.wrapping_sub(expected) {
+            0 => return Ok(None),
+            ahead if ahead > self.ring.size => return Err(Fault::AvailableIndex { found, expected }),
+            _ => {}
+        }
+        let head = self.ring.available_head(expected);
+        let slot = self.slots.get(usize::from(head));
+        let slot = slot.ok_or(Fault::DescriptorIndex { index: head, table: self.ring.size })?;
+        if slot.occupied {
+            return Err(Fault::InFlight(head));
+        }
+        self.last_available = expected.wrapping_add(1);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.taken(head);
+        }
+        if self.notification && self.event_index {
+            self.ring.set_available_event(self.last_available, self.log.as_deref());
+        }
+        Ok(Some(head))
+    }
+
+    fn parse(&mut self, head: u16) -> Result<Result<BlkRequest, Status>, Fault> {
+        let slot = &mut self.slots[usize::from(head)];
+        let readable = chain::walk(&self.ring, &self.memory, head, self.indirect, &mut slot.segments)?;
+        let parsed = slot.parse(head, readable, &self.memory, &self.limits)?;
+        slot.occupied = true;
+        slot.epoch = self.epoch;
+        self.in_current += 1;
+        self.in_flight += 1;
+        Ok(parsed)
+    }
+
+    /// The guest buffers of a request's data, in order.
+    ///
+    /// # Panics
+    /// No request is in flight under `head`.
+    pub fn segments(&self, head: u16) -> &[Segment] {
+        self.slot(head).data()
+    }
+
+    /// The ranges of a discard or write-zeroes request.
+    ///
+    /// # Panics
+    /// No request is in flight under `head`.
+    pub fn ranges(&self, head: u16) -> &[SectorRange] {
+        &self.slot(head).ranges
+    }
+
+    /// Where a segment of a request lies in this process: `len_bytes` bytes, shared with the guest, mapped until the
+    /// request is completed. Whoever writes there without [`Queue::copy_to_guest`] calls [`Queue::mark_written`].
+    ///
+    /// # Panics
+    /// No request is in flight under `head`, or the segment is not one of its memory.
+    pub fn host_address(&self, head: u16, segment: &Segment) -> *mut u8 {
+        let window = self.memory_of(self.slot(head)).window(segment);
+        window.address(segment.offset, segment.len_bytes as usize)
+    }
+
+    /// Copies a part of a write's data, from byte `at` on.
+    ///
+    /// # Panics
+    /// No request is in flight under `head`, or it has less data.
+    pub fn copy_from_guest(&self, head: u16, at: usize, bytes: &mut [u8]) {
+        let slot = self.slot_with(head, at, bytes.len());
+        copy_out(slot.data(), self.memory_of(slot), at, bytes);
+    }
+
+    /// Copies a part of a read's data, from byte `at` on, and marks it as dirty.
+    ///
+    /// # Panics
+    /// No request for data is in flight under `head`, or it wants less.
+    pub fn copy_to_guest(&self, head: u16, at: usize, bytes: &[u8]) {
+        let slot = self.slot_with(head, at, bytes.len());
+        assert!(slot.to_guest, "the buffers of request {head} are not for the device to write");
+        let memory = self.memory_of(slot);
+        for_each_part(slot.data(), at, bytes.len(), |segment, offset, part| {
+            memory.window(segment).write(segment.offset + offset, &bytes[part]);
+        });
+        self.mark_written(head, at, bytes.len());
+    }
+
+    /// Marks a part of a read's data as dirty that was written by other means; to be called after that.
+    ///
+    /// # Panics
+    /// No request is in flight under `head`, or it wants less.
+    pub fn mark_written(&self, head: u16, at: usize, len: usize) {
+        let slot = self.slot_with(head, at, len);
+        if let Some(log) = &self.log {
+            for_each_part(slot.data(), at, len, |segment, offset, part| {
+                log.mark(segment.guest_address + offset as u64, part.len() as u64);
+            });
+        }
+    }
+
+    /// Answers a request and forgets it.
+    ///
+    /// # Panics
+    /// No request is in flight under `head`.
+    pub fn complete(&mut self, head: u16, status: Status) {
+        let slot = self.slot(head);
+        let log = self.log.as_deref();
+        if let Some(segment) = &slot.status {
+            self.memory_of(slot).window(segment).write(segment.offset, &[status as u8]);
+            if let Some(log) = log {
+                log.mark(segment.guest_address, 1);
+            }
+        }
+        let data_bytes = if slot.to_guest && status == Status::Ok { slot.data_bytes } else { 0 };
+        let written = u32::try_from(data_bytes + 1).unwrap_or(u32::MAX);
+        self.ring.put_used(self.used_index, head, written, log);
+        self.used_index = self.used_index.wrapping_add(1);
+        if let Some(inflight) = &mut self.inflight {
+            inflight.before_used(head);
+            self.ring.set_used_index(self.used_index, log);
+            inflight.after_used(head, self.used_index);
+        } else {
+            self.ring.set_used_index(self.used_index, log);
+        }
+        self.forget(head);
+    }
+
+    fn forget(&mut self, head: u16) {
+        let slot = &mut self.slots[usize::from(head)];
+        slot.occupied = false;
+        self.in_flight -= 1;
+        if slot.epoch == self.epoch {
+            self.in_current -= 1;
+            return;
+        }
+        let epoch = slot.epoch;
+        self.retired.retain_mut(|retired| {
+            retired.requests -= u16::from(retired.epoch == epoch);
+            retired.requests > 0
+        });
+    }
+
+    /// Interrupts the guest if requests were completed and it wants to know.
+    pub fn notify_if_needed(&mut self) {
+        if self.signalled == Some(self.used_index) {
+            return;
+        }
+        // The used index must be visible before the driver's wish is read: the driver does it the other way round.
+        fence(Ordering::SeqCst);
+        let wanted = if self.event_index {
+            let passed = |old: u16| {
+                let since_event = self.used_index.wrapping_sub(self.ring.used_event()).wrapping_sub(1);
+                since_event < self.used_index.wrapping_sub(old)
+            };
+            self.signalled.is_none_or(passed)
+        } else {
+            !self.ring.interrupts_suppressed()
+        };
+        self.signalled = Some(self.used_index);
+        if wanted {
+            self.signal_call();
+        }
+    }
+
+    /// Asks the driver to kick, or not to, when it adds requests. After asking for kicks look at
+    /// [`Queue::has_work`] once more before waiting.
+    pub fn set_notification(&mut self, wanted: bool) {
+        self.notification = wanted;
+        let log = self.log.as_deref();
+        if self.event_index {
+            // An index that was passed already is not passed again before the index wraps around.
+            let event = if wanted { self.last_available } else { self.last_available.wrapping_sub(1) };
+            self.ring.set_available_event(event, log);
+        } else {
+            self.ring.set_no_notify(!wanted, log);
+        }
+    }
+
+    /// Whether it is worth calling [`Queue::next`]; never so once the queue is broken.
+    pub fn has_work(&self) -> bool {
+        let more = || self.ring.available_index() != self.last_available;
+        self.broken.is_none() && (!self.resubmit.is_empty() || more())
+    }
+
+    /// Applies a change. The front end is answered only afterwards.
+    ///
+    /// # Errors
+    /// New addresses do not fit; the queue is broken.
+    pub fn update(&mut self, update: QueueUpdate) -> Result<(), Broken> {
+        match update {
+            QueueUpdate::Memory(memory) => self.replace_memory(memory),
+            QueueUpdate::Rings(addresses) => {
+                let ring = Ring::new(&self.memory, self.ring.size, &addresses).map_err(|fault| {
+                    let broken = Broken { queue: self.index, fault };
+                    self.broken = Some(broken);
+                    broken
+                })?;
+                self.ring = ring;
+                self.addresses = addresses;
+            }
+            QueueUpdate::Call(call) => {
+                self.call = call;
+                // Completions may have been told to the eventfd before.
+                self.signal_call();
+            }
+            QueueUpdate::Error(error) => self.error = error,
+            QueueUpdate::Log(log) => self.log = log,
+        }
+        Ok(())
+    }
+
+    fn replace_memory(&mut self, memory: Arc<GuestMemory>) {
+        // A table without the rings is an intermediate state of the front end's: they stay where they are mapped.
+        if let Ok(ring) = Ring::new(&memory, self.ring.size, &self.addresses) {
+            self.ring = ring;
+        }
+        let old = std::mem::replace(&mut self.memory, memory);
+        if self.in_current > 0 {
+            let requests = std::mem::take(&mut self.in_current);
+            self.retired.push(Retired { epoch: self.epoch, requests, memory: old });
+        }
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Which queue of the disk this is.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// The eventfd that the driver kicks; `None` if the queue must be polled.
+    pub fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.as_deref().map(AsFd::as_fd)
+    }
+
+    /// Requests taken and not completed.
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    /// The next index to be taken from the available ring: where a successor goes on.
+    pub fn next_available(&self) -> u16 {
+        self.last_available
+    }
+
+    /// Why the queue serves no more requests, if so.
+    pub fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
+    fn slot(&self, head: u16) -> &Slot {
+        let slot = &self.slots[usize::from(head)];
+        assert!(slot.occupied, "no request is in flight under descriptor {head}");
+        slot
+    }
+
+    fn slot_with(&self, head: u16, at: usize, len: usize) -> &Slot {
+        let slot = self.slot(head);
+        let end = at.checked_add(len).map(|end| end as u64);
+        assert!(end.is_some_and(|end| end <= slot.data_bytes), "{len} bytes at {at} of {}", slot.data_bytes);
+        slot
+    }
+
+    fn memory_of(&self, slot: &Slot) -> &GuestMemory {
+        let retired = || self.retired.iter().find(|r| r.epoch == slot.epoch).map(|r| &r.memory);
+        if slot.epoch == self.epoch { &self.memory } else { retired().unwrap_or(&self.memory) }
+    }
+
+    fn signal_call(&self) {
+        if let Some(call) = &self.call {
+            signal(call);
+        }
+    }
+}
+
+/// Adds one to an eventfd. A full counter already tells the other side; nothing else can be done about an error.
+fn signal(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}

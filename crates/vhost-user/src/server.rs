@@ -1,0 +1,205 @@
+//! A disk's socket: one thread that accepts a front end, serves it, and accepts the next.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::{SendFlags, Shutdown};
+
+use crate::config::{ConfigError, DeviceConfig};
+use crate::connection;
+use crate::message;
+use crate::queue::{Queue, QueueUpdate};
+use crate::session::{Session, SessionError};
+
+/// How long to wait after the system refused a connection, for want of file descriptors most likely.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Whoever drives the queues. Called from the disk's protocol thread, one call at a time.
+pub trait Handler: Send + Sync {
+    /// A queue is to be served from now on; requests may be in it already, also without a kick.
+    fn queue_started(&self, queue: Queue);
+
+    /// Returns once [`Queue::update`] was called with the change. An error of that call concerns the queue alone.
+    fn queue_updated(&self, index: u16, update: QueueUpdate);
+
+    /// Takes no more requests from the queue, completes those in flight, tells the guest, and gives it back.
+    /// `None` ends the session.
+    fn queue_stopped(&self, index: u16) -> Option<Queue>;
+
+    /// The write cache is on: writes may be lost until they are flushed. Or off: a completed write is durable.
+    /// Called before the first queue starts and at each change.
+    fn write_cache(&self, enabled: bool);
+
+    /// The front end is gone, all queues are stopped; the next one is waited for.
+    fn disconnected(&self, cause: Option<SessionError>);
+}
+
+/// Why a disk cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration cannot be offered.
+    #[error("the disk at {0}: {1}")]
+    Config(PathBuf, #[source] ConfigError),
+    /// Somebody else serves there.
+    #[error("{0} is in use by another process; stop it or choose another path")]
+    InUse(PathBuf),
+    /// Something else lies there.
+    #[error("{0} exists and is not a socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(PathBuf, #[source] io::Error),
+}
+
+/// What the protocol thread shares with the disk's owner.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    config: Mutex<DeviceConfig>,
+    /// For messages to the front end.
+    pub channel: Mutex<Option<UnixStream>>,
+    /// The front end's connection, to be shut down when the server stops.
+    socket: Mutex<Option<UnixStream>>,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    pub fn config(&self) -> MutexGuard<'_, DeviceConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A served disk. Dropping it stops the service, after the queues have come to rest.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves a disk on a socket with permissions `mode`, such as 0o600, replacing a socket that nobody serves.
+///
+/// # Errors
+/// The configuration makes no sense, the path is taken, or the system refuses.
+pub fn serve(
+    path: &Path,
+    mode: u32,
+    config: DeviceConfig,
+    handler: Arc<dyn Handler>,
+) -> Result<Server, ServeError> {
+    config.check().map_err(|e| ServeError::Config(path.into(), e))?;
+    check_free(path)?;
+    let refused = |e| ServeError::Listen(path.into(), e);
+    let listener = Arc::new(listen(path, mode).map_err(refused)?);
+    let shared = Arc::new(Shared {
+        config: Mutex::new(config),
+        channel: Mutex::default(),
+        socket: Mutex::default(),
+        stopping: AtomicBool::new(false),
+    });
+    let thread = std::thread::Builder::new().name("vhost-user".into()).spawn({
+        let (listener, shared) = (listener.clone(), shared.clone());
+        move || accept_loop(&listener, &shared, &*handler)
+    });
+    let thread = Some(thread.map_err(refused)?);
+    Ok(Server { path: path.into(), shared, listener, thread })
+}
+
+fn check_free(path: &Path) -> Result<(), ServeError> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(ServeError::Listen(path.into(), e)),
+        Ok(found) if !found.file_type().is_socket() => Err(ServeError::NotASocket(path.into())),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(e) => Err(ServeError::Listen(path.into(), e)),
+            Ok(_) => Err(ServeError::InUse(path.into())),
+        },
+    }
+}
+
+/// The socket appears under its name with its permissions set, and takes a stale one's place.
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    match std::fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&new)?;
+    let named = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))
+        .and_then(|()| std::fs::rename(&new, path));
+    if named.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    named.map(|()| listener)
+}
+
+fn accept_loop(listener: &UnixListener, shared: &Shared, handler: &dyn Handler) {
+    while !shared.stopping.load(Ordering::SeqCst) {
+        match listener.accept().and_then(|(socket, _)| Ok((socket.try_clone()?, socket))) {
+            Ok((clone, socket)) => {
+                *shared.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(clone);
+                if shared.stopping.load(Ordering::SeqCst) {
+                    return;
+                }
+                let ended = Session::new(shared, handler).run(&socket);
+                *shared.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *shared.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                handler.disconnected(ended.err());
+            }
+            Err(_) if shared.stopping.load(Ordering::SeqCst) => return,
+            Err(e) => {
+                handler.disconnected(Some(e.into()));
+                std::thread::sleep(ACCEPT_RETRY);
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Gives the disk another size and tells the guest, if one is connected.
+    ///
+    /// # Errors
+    /// The size cannot be offered.
+    pub fn resize(&self, capacity_sectors: u64) -> Result<(), ConfigError> {
+        let mut config = self.shared.config().clone();
+        config.capacity_sectors = capacity_sectors;
+        config.check()?;
+        self.shared.config().capacity_sectors = capacity_sectors;
+        let channel = self.shared.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = &*channel {
+            // A front end that does not listen reads the new size when it connects again.
+            let notice = message::encode_config_change();
+            let _ = connection::send(channel, &notice, None, SendFlags::DONTWAIT);
+        }
+        Ok(())
+    }
+
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // Errors mean that there is nothing left to be stopped.
+        let _ = std::fs::remove_file(&self.path);
+        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        if let Some(socket) = &*self.shared.socket.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! One front end's session: what it said so far, and what each message changes.
+//!
+//! - A queue is *running* when the handler has it. It runs from the moment it has been kicked off and enabled until
+//!   it is disabled, asked for its base, or the session ends.
+//! - A message is answered only after its effect is complete: a changed memory table or log reaches every running
+//!   queue first, a stopped queue has nothing in flight.
+//! - Any error ends the session. Running queues are stopped in order, so the next session finds them at rest.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, PoisonError};
+
+use rustix::fs::OFlags;
+use rustix::net::SendFlags;
+
+use crate::config::{CONFIG_SPACE_BYTES, WRITE_CACHE_OFFSET, feature, protocol_feature};
+use crate::connection::{self, Envelope};
+use crate::dirty_log::DirtyLog;
+use crate::fault::Broken;
+use crate::inflight::{InflightRegion, InflightShape};
+use crate::memory::{GuestMemory, MAX_MEMORY_REGIONS, MemoryError, RegionDescription};
+use crate::message::{self, MessageError, Request};
+use crate::queue::{Queue, QueueSetup, QueueUpdate};
+use crate::ring::RingAddresses;
+use crate::server::{Handler, Shared};
+
+/// Why a session ended other than by the front end's closing it.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The socket failed, or ended within a message.
+    #[error("the connection to the front end failed: {0}")]
+    Socket(#[from] io::Error),
+    /// A message that cannot be understood.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// More file descriptors than any message has.
+    #[error("a message came with more than {} file descriptors", message::MAX_FILES)]
+    TooManyFiles,
+    /// The guest's memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The log or the in-flight region cannot be had.
+    #[error("the {what} cannot be mapped: {source}")]
+    Shared {
+        /// Which memory.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A queue cannot be started.
+    #[error(transparent)]
+    Queue(#[from] Broken),
+    /// A queue that the disk does not have.
+    #[error("queue {found} is not one of the disk's {queues}")]
+    NoSuchQueue {
+        /// The number.
+        found: u32,
+        /// How many there are.
+        queues: usize,
+    },
+    /// A value that does not fit its field.
+    #[error("queue {queue} cannot have {found} as its {what}")]
+    QueueValue {
+        /// Which queue.
+        queue: u16,
+        /// Which value.
+        what: &'static str,
+        /// The value.
+        found: u32,
+    },
+    /// A queue was started without its addresses.
+    #[error("queue {0} was started without a size or addresses")]
+    Incomplete(u16),
+    /// Something was changed that must not be while queues run.
+    #[error("the {0} changed while a queue was running")]
+    Running(&'static str),
+    /// The handler has lost a queue.
+    #[error("queue {0} was not given back")]
+    Lost(u16),
+    /// Features that were not offered.
+    #[error("features {found:#x} were acknowledged, {offered:#x} offered")]
+    Features {
+        /// The acknowledged ones.
+        found: u64,
+        /// The offered ones.
+        offered: u64,
+    },
+    /// The log has no bits for a part of the memory.
+    #[error("the dirty log ends at guest address {log:#x}, the memory at {memory:#x}")]
+    LogTooSmall {
+        /// First address without a bit.
+        log: u64,
+        /// First address without memory.
+        memory: u64,
+    },
+    /// The guest may not write this part of the configuration space.
+    #[error("{len} bytes at {offset} of the configuration space are not to be written")]
+    ConfigWrite {
+        /// Where.
+        offset: u32,
+        /// How many.
+        len: usize,
+    },
+}
+
+/// What a message is answered with, other than an acknowledgement.
+struct Reply {
+    body: Vec<u8>,
+    file: Option<OwnedFd>,
+}
+
+impl From<Vec<u8>> for Reply {
+    fn from(body: Vec<u8>) -> Self {
+        Self { body, file: None }
+    }
+}
+
+/// What is known of one queue.
+#[derive(Default)]
+struct RingState {
+    size: u16,
+    addresses: Option<RingAddresses>,
+    base: u16,
+    /// The kick message came, perhaps without an eventfd.
+    kicked_off: bool,
+    kick: Option<Arc<OwnedFd>>,
+    call: Option<Arc<OwnedFd>>,
+    error: Option<Arc<OwnedFd>>,
+    enabled: bool,
+    running: bool,
+}
+
+pub(crate) struct Session<'a> {
+    shared: &'a Shared,
+    handler: &'a dyn Handler,
+    features: u64,
+    protocol_features: u64,
+    memory: Arc<GuestMemory>,
+    log: Option<Arc<DirtyLog>>,
+    inflight: Option<InflightRegion>,
+    rings: Vec<RingState>,
+    /// What the handler was last told.
+    write_cache: Option<bool>,
+}
+
+impl<'a> Session<'a> {
+    pub fn new(shared: &'a Shared, handler: &'a dyn Handler) -> Self {
+        let queues = shared.config().queues;
+        Self {
+            shared,
+            handler,
+            features: 0,
+            protocol_features: 0,
+            memory: Arc::default(),
+            log: None,
+            inflight: None,
+            rings: (0..queues).map(|_| RingState::default()).collect(),
+            write_cache: None,
+        }
+    }
+
+    /// Serves messages until the front end closes the connection or an error ends it.
+    pub fn run(&mut self, socket: &UnixStream) -> Result<(), SessionError> {
+        let served = self.serve(socket);
+        let stopped = self.stop_all();
+        served.and(stopped)
+    }
+
+    fn serve(&mut self, socket: &UnixStream) -> Result<(), SessionError> {
+        while let Some(envelope) = connection::receive(socket)? {
+            let number = envelope.number;
+            let acknowledge =
+                envelope.need_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
+            let outcome = self.handle(envelope);
+            let reply = match &outcome {
+                Ok(Some(reply)) => Some(message::encode_reply(number, &reply.body)),
+                outcome if acknowledge => {
+                    let failed = u64::from(outcome.is_err());
+                    Some(message::encode_reply(number, &message::number(failed)))
+                }
+                _ => None,
+            };
+            if let Some(bytes) = reply {
+                let file = outcome.as_ref().ok().and_then(Option::as_ref).and_then(|r| r.file.as_ref());
+                connection::send(socket, &bytes, file.map(AsFd::as_fd), SendFlags::empty())?;
+            }
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, envelope: Envelope) -> Result<Option<Reply>, SessionError> {
+        let mut files = envelope.files;
+        match envelope.request {
+            Request::GetFeatures => return reply(message::number(self.shared.config().features())),
+            Request::SetFeatures(features) => self.set_features(features)?,
+            Request::GetProtocolFeatures => return reply(message::number(protocol_feature::ALL)),
+            Request::SetProtocolFeatures(features) => {
+                check_offered(features, protocol_feature::ALL)?;
+                self.protocol_features = features;
+            }
+            Request::GetQueueNumber => return reply(message::number(self.rings.len() as u64)),
+            Request::GetMaxMemorySlots => return reply(message::number(MAX_MEMORY_REGIONS as u64)),
+            // Nothing to do: one front end at a time, and a log that is mapped needs no other notice.
+            Request::SetOwner | Request::ResetOwner | Request::SetLogFile => {}
+            Request::ResetDevice => self.reset()?,
+            Request::SetMemoryTable(regions) => self.set_memory_table(&regions, &files)?,
+            Request::AddMemoryRegion(region) => {
+                let file = files.pop().ok_or(io::ErrorKind::InvalidData).map_err(io::Error::from)?;
+                self.set_memory(self.memory.with(region, file)?)?;
+            }
+            Request::RemoveMemoryRegion(region) => self.set_memory(self.memory.without(region)?)?,
+            Request::SetLogBase { size_bytes, file_offset } => {
+                self.set_log(size_bytes, file_offset, &files[0])?;
+                return reply(message::pair(size_bytes, file_offset));
+            }
+            Request::GetInflight(asked) => return self.get_inflight(asked).map(Some),
+            Request::SetInflight(shape) => self.set_inflight(shape, &files[0])?,
+            Request::SetBackendChannel => {
+                let channel = files.pop().map(UnixStream::from);
+                *self.shared.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+            }
+            Request::GetConfig { offset, size, flags } => return reply(self.get_config(offset, size, flags)),
+            Request::SetConfig { offset, bytes, migration } => self.set_config(offset, &bytes, migration)?,
+            other => return self.handle_ring(&other, files.pop()),
+        }
+        Ok(None)
+    }
+
+    fn handle_ring(
+        &mut self,
+        request: &Request,
+        file: Option<OwnedFd>,
+    ) -> Result<Option<Reply>, SessionError> {
+        match *request {
+            Request::SetRingSize { index, size } => {
+                let index = self.stopped_ring(index, "size")?;
+                let size = fit(index, "size", size)?;
+                self.ring(index).size = size;
+            }
+            Request::SetRingBase { index, base } => {
+                let index = self.stopped_ring(index, "base")?;
+                self.ring(index).base = fit(index, "base", base)?;
+            }
+            Request::SetRingAddresses { index, addresses } => {
+                let index = self.ring_index(index)?;
+                self.ring(index).addresses = Some(addresses);
+                self.update(index, QueueUpdate::Rings(addresses));
+            }
+            Request::SetRingKick { index, .. } => {
+                let index = self.ring_index(index.into())?;
+                self.stop(index)?;
+                let ring = self.ring(index);
+                (ring.kick, ring.kicked_off) = (file.map(Arc::new), true);
+                self.start_if_ready(index)?;
+            }
+            Request::SetRingCall { index, .. } => {
+                let index = self.ring_index(index.into())?;
+                let call = file.map(nonblocking).transpose()?;
+                self.ring(index).call.clone_from(&call);
+                self.update(index, QueueUpdate::Call(call));
+            }
+            Request::SetRingError { index, .. } => {
+                let index = self.ring_index(index.into())?;
+                let error = file.map(nonblocking).transpose()?;
+                self.ring(index).error.clone_from(&error);
+                self.update(index, QueueUpdate::Error(error));
+            }
+            Request::SetRingEnable { index, enable } => {
+                let index = self.ring_index(index)?;
+                self.ring(index).enabled = enable;
+                if enable { self.start_if_ready(index)? } else { self.stop(index)? }
+            }
+            Request::GetRingBase { index } => {
+                let index = self.ring_index(index)?;
+                self.stop(index)?;
+                let ring = self.ring(index);
+                (ring.kick, ring.kicked_off) = (None, false);
+                let base = ring.base.into();
+                return reply(message::ring_state(index.into(), base));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn ring_index(&self, found: u32) -> Result<u16, SessionError> {
+        let queues = self.rings.len();
+        u16::try_from(found)
+            .ok()
+            .filter(|i| usize::from(*i) < queues)
+            .ok_or(SessionError::NoSuchQueue { found, queues })
+    }
+
+    fn stopped_ring(&self, index: u32, what: &'static str) -> Result<u16, SessionError> {
+        let index = self.ring_index(index)?;
+        if self.rings[usize::from(index)].running { Err(SessionError::Running(what)) } else { Ok(index) }
+    }
+
+    fn ring(&mut self, index: u16) -> &mut RingState {
+        &mut self.rings[usize::from(index)]
+    }
+
+    fn start_if_ready(&mut self, index: u16) -> Result<(), SessionError> {
+        let always_enabled = self.features & feature::PROTOCOL_FEATURES == 0;
+        let log = self.effective_log();
+        let ring = &mut self.rings[usize::from(index)];
+        if ring.running || !ring.kicked_off || !(ring.enabled || always_enabled) {
+            return Ok(());
+        }
+        let addresses = ring.addresses.filter(|_| ring.size > 0).ok_or(SessionError::Incomplete(index))?;
+        let queue = Queue::new(QueueSetup {
+            index,
+            size: ring.size,
+            addresses,
+            base: ring.base,
+            memory: self.memory.clone(),
+            indirect: self.features & feature::RING_INDIRECT_DESC != 0,
+            event_index: self.features & feature::RING_EVENT_IDX != 0,
+            limits: self.shared.config().limits(),
+            kick: ring.kick.clone(),
+            call: ring.call.clone(),
+            error: ring.error.clone(),
+            inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
+            log,
+        })?;
+        ring.running = true;
+        self.handler.queue_started(queue);
+        Ok(())
+    }
+
+    fn stop(&mut self, index: u16) -> Result<(), SessionError> {
+        let ring = &mut self.rings[usize::from(index)];
+        if std::mem::take(&mut ring.running) {
+            let queue = self.handler.queue_stopped(index).ok_or(SessionError::Lost(index))?;
+            ring.base = queue.next_available();
+        }
+        Ok(())
+    }
+
+    fn stop_all(&mut self) -> Result<(), SessionError> {
+        // All of them, whatever becomes of one.
+        (0..self.rings.len() as u16).map(|index| self.stop(index)).fold(Ok(()), Result::and)
+    }
+
+    fn reset(&mut self) -> Result<(), SessionError> {
+        self.stop_all()?;
+        for ring in &mut self.rings {
+            (ring.kick, ring.kicked_off, ring.enabled, ring.base) = (None, false, false, 0);
+        }
+        Ok(())
+    }
+
+    fn update(&self, index: u16, update: QueueUpdate) {
+        if self.rings[usize::from(index)].running {
+            self.handler.queue_updated(index, update);
+        }
+    }
+
+    fn update_all(&self, update: &QueueUpdate) {
+        for index in 0..self.rings.len() as u16 {
+            self.update(index, update.clone());
+        }
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), SessionError> {
+        check_offered(features, self.shared.config().features())?;
+        let running = self.rings.iter().any(|ring| ring.running);
+        if running && (features ^ self.features) & !feature::LOG_ALL != 0 {
+            return Err(SessionError::Running("features"));
+        }
+        self.features = features;
+        self.logging_changed()?;
+        self.tell_write_cache();
+        Ok(())
+    }
+
+    fn set_memory_table(
+        &mut self,
+        regions: &[RegionDescription],
+        files: &[OwnedFd],
+    ) -> Result<(), SessionError> {
+        let mut memory = GuestMemory::default();
+        for (region, file) in regions.iter().zip(files) {
+            memory = memory.with(*region, file)?;
+        }
+        self.set_memory(memory)
+    }
+
+    fn set_memory(&mut self, memory: GuestMemory) -> Result<(), SessionError> {
+        self.memory = Arc::new(memory);
+        self.check_log()?;
+        self.update_all(&QueueUpdate::Memory(self.memory.clone()));
+        Ok(())
+    }
+
+    fn effective_log(&self) -> Option<Arc<DirtyLog>> {
+        self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0)
+    }
+
+    fn check_log(&self) -> Result<(), SessionError> {
+        let memory = self.memory.end_address();
+        match self.effective_log().map(|log| log.end_address()) {
+            Some(log) if log < memory => Err(SessionError::LogTooSmall { log, memory }),
+            _ => Ok(()),
+        }
+    }
+
+    fn logging_changed(&self) -> Result<(), SessionError> {
+        self.check_log()?;
+        self.update_all(&QueueUpdate::Log(self.effective_log()));
+        Ok(())
+    }
+
+    fn set_log(&mut self, size_bytes: u64, file_offset: u64, file: &OwnedFd) -> Result<(), SessionError> {
+        let log = DirtyLog::new(file, file_offset, size_bytes);
+        let log = log.map_err(|source| SessionError::Shared { what: "dirty log", source })?;
+        self.log = Some(Arc::new(log));
+        self.logging_changed()
+    }
+
+    fn get_inflight(&mut self, asked: InflightShape) -> Result<Reply, SessionError> {
+        let InflightShape { queues, queue_size, .. } = asked;
+        if usize::from(queues) > self.rings.len() {
+            return Err(SessionError::NoSuchQueue { found: queues.into(), queues: self.rings.len() });
+        }
+        let created = InflightRegion::create(queues, queue_size);
+        let (shape, file) =
+            created.map_err(|source| SessionError::Shared { what: "in-flight region", source })?;
+        Ok(Reply { body: message::inflight(&shape), file: Some(file) })
+    }
+
+    fn set_inflight(&mut self, shape: InflightShape, file: &OwnedFd) -> Result<(), SessionError> {
+        if self.rings.iter().any(|ring| ring.running) {
+            return Err(SessionError::Running("in-flight region"));
+        }
+        let region = InflightRegion::map(shape, file);
+        let region = region.map_err(|source| SessionError::Shared { what: "in-flight region", source })?;
+        self.inflight = Some(region);
+        Ok(())
+    }
+
+    /// The protocol's way to say that there is no such part is an empty body.
+    fn get_config(&self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
+        let space = self.shared.config().space();
+        let end = (offset as usize).checked_add(size as usize).filter(|end| *end <= CONFIG_SPACE_BYTES);
+        end.map_or_else(Vec::new, |end| message::config(offset, flags, &space[offset as usize..end]))
+    }
+
+    /// The guest may switch the write cache; a migration may bring the whole space, of which only that is taken.
+    fn set_config(&mut self, offset: u32, bytes: &[u8], migration: bool) -> Result<(), SessionError> {
+        let at = WRITE_CACHE_OFFSET.checked_sub(offset as usize);
+        let only_that = at == Some(0) && bytes.len() == 1;
+        if !only_that && !migration {
+            return Err(SessionError::ConfigWrite { offset, len: bytes.len() });
+        }
+        if let Some(byte) = at.and_then(|at| bytes.get(at)) {
+            self.shared.config().write_cache = *byte != 0;
+            self.tell_write_cache();
+        }
+        Ok(())
+    }
+
+    /// Without a negotiated toggle the cache is on exactly if the guest knows how to flush it (virtio 1.2, 5.2.5.2).
+    fn tell_write_cache(&mut self) {
+        let toggle = self.features & feature::BLK_CONFIG_WCE != 0;
+        let flush = self.features & feature::BLK_FLUSH != 0;
+        let enabled = if toggle { self.shared.config().write_cache } else { flush };
+        if self.write_cache.replace(enabled) != Some(enabled) {
+            self.handler.write_cache(enabled);
+        }
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the shape of a handled message")]
+fn reply(body: Vec<u8>) -> Result<Option<Reply>, SessionError> {
+    Ok(Some(body.into()))
+}
+
+fn check_offered(found: u64, offered: u64) -> Result<(), SessionError> {
+    if found & !offered == 0 { Ok(()) } else { Err(SessionError::Features { found, offered }) }
+}
+
+fn fit(queue: u16, what: &'static str, found: u32) -> Result<u16, SessionError> {
+    u16::try_from(found).map_err(|_| SessionError::QueueValue { queue, what, found })
+}
+
+/// Makes sure that a write to an eventfd never blocks whoever drives the queue.
+fn nonblocking(file: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK)?;
+    Ok(Arc::new(file))
+}

@@ -257,6 +257,9 @@ pub struct LatencyByKind {
 pub struct AddDevice {
     /// Its path. What is on it is lost.
     pub path: String,
+    /// The size of a file that does not exist yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
 }
 
 /// A disk's new size.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
-use haversack_engine::config::{DiskSpec, OriginSpec};
+use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{DiskNo, SECTOR_BYTES};
 
-use crate::backend::StartedJob;
+use crate::backend::{StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::helper::{Helper, HelperSpec};
@@ -22,7 +22,7 @@ use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::KnownDisk;
 use crate::state::RememberedDisk;
-use crate::{probe, settings};
+use crate::settings;
 
 /// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -137,7 +137,7 @@ impl Daemon {
         let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
         pool.known.locked().insert(disk.id, KnownDisk { disk: number, sectors, cached_bytes: 0, dirty_bytes: 0 });
-        let served = self.serve_vhost_user(&config, number);
+        let served = self.serve_vhost_user(&config, number, sectors);
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
@@ -155,10 +155,21 @@ impl Daemon {
         Ok(())
     }
 
-    fn serve_vhost_user(&self, config: &DiskConfig, number: DiskNo) -> Result<Option<Box<dyn std::any::Any + Send>>> {
+    fn serve_vhost_user(
+        &self,
+        config: &DiskConfig,
+        number: DiskNo,
+        sectors: u64,
+    ) -> Result<Option<Box<dyn VhostUser>>> {
         let Some(socket) = &config.vhost_user else { return Ok(None) };
         let backend = &self.pool(&config.pool)?.backend;
-        Ok(Some(backend.serve_vhost_user(number, socket, config.queues)?))
+        let shown = VhostUserConfig {
+            serial: config.name.clone(),
+            queues: config.queues,
+            read_only: config.read_only,
+            write_cache: true,
+        };
+        Ok(Some(backend.serve_vhost_user(number, sectors, socket, &shown)?))
     }
 
     fn start_helper(&self, config: &DiskConfig, origin: &Origin) -> Result<Option<(Helper, String)>> {
@@ -189,7 +200,7 @@ impl Daemon {
             }
             (Some(known), _) => Ok(known.sectors),
             (None, Some(sectors)) => Ok(sectors),
-            (None, None) => Ok(probe::size_bytes(origin)? / SECTOR_BYTES as u64),
+            (None, None) => Ok(origin_size_bytes(origin, config.origin_wait.0)? / SECTOR_BYTES as u64),
         }
     }
 
@@ -209,7 +220,13 @@ impl Daemon {
     /// A disk has another size from now on.
     pub(crate) fn note_size(&self, name: &str, sectors: u64) {
         let Ok(disk) = self.disk(name) else { return };
-        disk.with(|inner| inner.sectors = sectors);
+        let told = disk.with(|inner| {
+            inner.sectors = sectors;
+            inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
+        });
+        if let Err(error) = told {
+            tracing::error!(disk = name, "the guest is not told its new size: {error}");
+        }
         if let Ok(pool) = self.pool(&disk.config().pool)
             && let Some(known) = pool.known.locked().get_mut(&disk.id)
         {

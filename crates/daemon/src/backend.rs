@@ -1,7 +1,6 @@
 //! What the control plane asks of a pool's data path: a thin trait over the engine, so that everything above it runs in tests
 //! without one.
 
-use std::any::Any;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,8 +8,9 @@ use std::time::Duration;
 use haversack_core::{AdmissionConfig, CleanerConfig, Progress, Target};
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
-use haversack_engine::handle::{EngineEvent, Handle, Job, NbdClient};
+use haversack_engine::handle::{EngineEvent, Handle, Job};
 use haversack_engine::snapshot::Snapshot;
+use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
 use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
 
 /// A management job of the data path.
@@ -28,6 +28,21 @@ pub trait BackendJob: Send {
 
 /// A job that somebody waits for.
 pub type StartedJob = Box<dyn BackendJob>;
+
+/// A disk's vhost-user server. It ends when it is dropped.
+pub trait VhostUser: Send {
+    /// Tells the guest another size.
+    ///
+    /// # Errors
+    /// Why the size cannot be offered.
+    fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
+}
+
+impl VhostUser for VhostUserServer {
+    fn resize(&self, sectors: u64) -> std::result::Result<(), String> {
+        VhostUserServer::resize(self, sectors).map_err(|e| e.to_string())
+    }
+}
 
 /// A pool's data path. The calls are those of the engine's [`Handle`], where they are described.
 #[expect(clippy::missing_errors_doc, reason = "described at the engine's handle")]
@@ -53,7 +68,7 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::set_sequential_cutoff`].
     fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()>;
     /// See [`Handle::add_device`].
-    fn add_device(&self, path: &Path) -> Result<StartedJob>;
+    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob>;
     /// See [`Handle::remove_device`].
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
     /// See [`Handle::shutdown`].
@@ -67,7 +82,13 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::add_nbd_client`].
     fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
     /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
-    fn serve_vhost_user(&self, disk: DiskNo, socket: &Path, queues: u16) -> Result<Box<dyn Any + Send>>;
+    fn serve_vhost_user(
+        &self,
+        disk: DiskNo,
+        sectors: u64,
+        socket: &Path,
+        config: &VhostUserConfig,
+    ) -> Result<Box<dyn VhostUser>>;
 }
 
 impl BackendJob for Job {
@@ -129,8 +150,8 @@ impl Backend for Handle {
         Handle::set_sequential_cutoff(self, disk, bytes)
     }
 
-    fn add_device(&self, path: &Path) -> Result<StartedJob> {
-        Handle::add_device(self, path).map(boxed)
+    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob> {
+        Handle::add_device(self, path, size_bytes).map(boxed)
     }
 
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
@@ -157,7 +178,13 @@ impl Backend for Handle {
         Handle::add_nbd_client(self, client)
     }
 
-    fn serve_vhost_user(&self, disk: DiskNo, socket: &Path, queues: u16) -> Result<Box<dyn Any + Send>> {
-        Ok(Box::new(Handle::serve_vhost_user(self, disk, socket, queues)?))
+    fn serve_vhost_user(
+        &self,
+        disk: DiskNo,
+        sectors: u64,
+        socket: &Path,
+        config: &VhostUserConfig,
+    ) -> Result<Box<dyn VhostUser>> {
+        Ok(Box::new(Handle::serve_vhost_user(self, disk, sectors, socket, config)?))
     }
 }

@@ -4,7 +4,6 @@
 //! - Locks are taken in the order disks, one disk, its state, and none is held while a call waits for I/O.
 //! - A disk's name and identity are in use once.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +13,7 @@ use haversack_api::{DiskConfig, DiskState};
 use haversack_core::OpenReport;
 use haversack_model::{DiskId, DiskNo};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, VhostUser};
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
@@ -66,7 +65,7 @@ pub struct DiskInner {
     /// Its sectors, 0 if not known yet.
     pub sectors: u64,
     /// Its vhost-user server.
-    pub vhost_user: Option<Box<dyn Any + Send>>,
+    pub vhost_user: Option<Box<dyn VhostUser>>,
     /// The helper of its origin.
     pub helper: Option<Helper>,
 }

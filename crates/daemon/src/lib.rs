@@ -18,7 +18,6 @@ pub mod metrics;
 pub mod nbd_listener;
 pub mod origin;
 pub mod pool;
-pub mod probe;
 pub mod reload;
 pub mod run;
 pub mod settings;

@@ -130,11 +130,11 @@ impl Daemon {
     ///
     /// # Errors
     /// There is no such pool, or the device is unfit.
-    pub fn add_device(&self, pool: &str, path: &Path) -> Result<Job> {
+    pub fn add_device(&self, pool: &str, path: &Path, size: Option<Size>) -> Result<Job> {
         if !path.is_absolute() {
             return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
         }
-        let job = self.pool(pool)?.backend.add_device(path)?;
+        let job = self.pool(pool)?.backend.add_device(path, size.map(|size| size.0))?;
         tracing::info!(pool, path = %path.display(), "a cache device is added; put it into the configuration too");
         self.jobs.start(JobKind::AddDevice, pool, move |control| control.follow(&job))
     }

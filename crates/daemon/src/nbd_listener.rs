@@ -14,10 +14,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haversack_api::DiskState;
-use haversack_engine::handle::{NbdClient, NbdContext};
+use haversack_engine::NbdClient;
 use haversack_model::{DiskNo, SECTOR_BYTES};
 use haversack_nbd::{
-    BlockSize, ExportInfo, Exports, MetaContext, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags,
+    BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags,
 };
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -278,19 +278,8 @@ impl Done {
                 engines.into()
             }
         };
-        let context = |context| match context {
-            MetaContext::Allocation => (MetaContext::Allocation.id(), NbdContext::Allocation),
-            MetaContext::Cache => (MetaContext::Cache.id(), NbdContext::Cache),
-        };
-        let client = NbdClient {
-            disk,
-            socket,
-            structured_replies: self.agreed.structured_replies,
-            contexts: self.agreed.meta_contexts.iter().map(context).collect(),
-            read_only: self.agreed.export.read_only,
-        };
-        let name = &self.agreed.export.name;
-        tracing::info!(disk = name, tls = self.agreed.tls, "NBD client");
+        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
+        let client = NbdClient { disk, socket, negotiated: *self.agreed };
         let pool = daemon.pool(&pool).map_err(io::Error::other)?;
         pool.backend.add_nbd_client(client).map_err(io::Error::other)
     }

@@ -8,8 +8,13 @@ use haversack_model::WriteMode;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
 
 use crate::units::{Size, Span};
+
+/// The namespace of identities derived from names. `uuidgen --sha1 --namespace 7a0c2b0e-6c1f-5d0e-9a55-1f9be2a3c4d1
+/// --name vm1` prints the identity of disk `vm1`.
+pub const DISK_NAMESPACE: Uuid = Uuid::from_u128(0x7a0c_2b0e_6c1f_5d0e_9a55_1f9b_e2a3_c4d1);
 
 /// Serialises a type as the string that it prints and parses.
 macro_rules! as_string {

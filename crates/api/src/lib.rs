@@ -9,7 +9,7 @@ mod disk;
 mod status;
 mod units;
 
-pub use disk::{Admission, CleanerSettings, DiskChange, DiskConfig, Mode, Persistence, Target};
+pub use disk::{Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, Persistence, Target};
 pub use status::{
     AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,
     FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, PoolState, PoolStatus, RequestCounters,

@@ -1,7 +1,7 @@
 //! From what people write to what the engine takes: names, identities, settings of disks.
 //!
 //! Invariants
-//! - A disk without an `id` has the same identity on every host: the UUID version 5 of its name in [`DISK_NAMESPACE`].
+//! - A disk without an `id` has the same identity on every host: the UUID version 5 of its name in [`haversack_api::DISK_NAMESPACE`].
 //! - What is checked here is refused by the configuration file and the control API alike.
 
 use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Target};
@@ -10,10 +10,6 @@ use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
 use uuid::Uuid;
 
 use crate::origin::Origin;
-
-/// The namespace of identities derived from names. `uuidgen --sha1 --namespace 7a0c2b0e-6c1f-5d0e-9a55-1f9be2a3c4d1
-/// --name vm1` prints the identity of disk `vm1`.
-pub const DISK_NAMESPACE: Uuid = Uuid::from_u128(0x7a0c_2b0e_6c1f_5d0e_9a55_1f9b_e2a3_c4d1);
 
 /// Longest name of a disk or pool, in bytes.
 const NAME_BYTES: usize = 64;
@@ -41,7 +37,7 @@ pub fn disk_id(disk: &DiskConfig) -> Result<DiskId, String> {
     let id = match &disk.id {
         Some(text) => Uuid::parse_str(text)
             .map_err(|e| format!("id of disk '{}': '{text}' is not a UUID: {e}; or leave it out", disk.name))?,
-        None => Uuid::new_v5(&DISK_NAMESPACE, disk.name.as_bytes()),
+        None => Uuid::new_v5(&haversack_api::DISK_NAMESPACE, disk.name.as_bytes()),
     };
     Ok(DiskId(id.into_bytes()))
 }

@@ -20,6 +20,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 const USAGE: &str = "\
 usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
+                             [--other FILE]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
@@ -32,7 +33,8 @@ usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
   --seconds N   seconds of a round (default 1)
   --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
                 temporary directory, and /dev/shm)
-  --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)";
+  --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)
+  --other FILE  another build of this program, whose engine becomes one more contender";
 
 /// Rounds may not be shorter.
 const SHORTEST_ROUND: Duration = Duration::from_millis(100);
@@ -63,6 +65,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
             "--haversackd" => parsed.live.haversackd = Some(value()?.into()),
+            "--other" => parsed.live.other = Some(value()?.into()),
             "--seconds" => {
                 let text = value()?;
                 let seconds = text.parse().ok().and_then(|n| Duration::try_from_secs_f64(n).ok());

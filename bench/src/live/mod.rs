@@ -44,6 +44,8 @@ pub struct Options {
     pub places: Vec<PathBuf>,
     /// The daemon to be measured when idle, rather than the engine in a process of this program.
     pub haversackd: Option<PathBuf>,
+    /// Another build of this program, whose engine is one more contender.
+    pub other: Option<PathBuf>,
 }
 
 impl Options {
@@ -55,6 +57,7 @@ impl Options {
             round: Duration::from_secs(1),
             places: vec![std::env::temp_dir(), "/dev/shm".into()],
             haversackd: None,
+            other: None,
         }
     }
 }
@@ -82,15 +85,17 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The engine with some disks on an image.
-fn service(place: &Place, image: &Path, disks: u16) -> Service {
-    Service {
-        directory: place.path(""),
+/// The engine with some disks on an image, with a directory of its own.
+fn service(place: &Place, name: &str, image: &Path, disks: u16) -> std::io::Result<Service> {
+    let directory = place.path(name);
+    std::fs::create_dir_all(&directory)?;
+    Ok(Service {
+        directory,
         image: image.to_path_buf(),
         disk_bytes: BLOCKS * load::REQUEST_BYTES as u64,
         disks,
         cache_bytes: CACHE_BYTES,
-    }
+    })
 }
 
 /// Reads every block once, so that all of them are cached.

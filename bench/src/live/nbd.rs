@@ -23,11 +23,11 @@ fn contender(name: &'static str, mut server: Process, socket: &Path, forgets: bo
 /// Measures and prints.
 pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
     let image = place.image("image", BLOCKS)?;
-    let service = service(place, &image, 1);
+    let engine = service(place, "engine", &image, 1)?;
     let sockets = ["nbdkit", "nbdkit-cold", "storage-daemon"].map(|name| place.path(name));
     let cache = place.path("");
     let mut contenders = vec![
-        contender("haversack, hit", service.start()?, &service.nbd_socket(), false)?,
+        contender("haversack, hit", engine.start()?, &engine.nbd_socket(), false)?,
         contender(
             "nbdkit cache filter, hit, in page cache",
             peers::nbdkit(&image, &sockets[0], &cache)?,
@@ -53,6 +53,15 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
             forgets: false,
         },
     ];
+    if let Some(program) = &options.other {
+        let other = service(place, "other", &image, 1)?;
+        contenders.push(contender(
+            "haversack, the other build",
+            other.start_with(program)?,
+            &other.nbd_socket(),
+            false,
+        )?);
+    }
     std::thread::sleep(SETTLING);
     let events = [contest::reads("read QD1", 1, BLOCKS), contest::reads("read QD32", MOST_DEPTH, BLOCKS)];
     let before = figures(&mut contenders[0])?;

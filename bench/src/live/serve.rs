@@ -57,13 +57,18 @@ impl Service {
 
     /// The staging area: always in memory.
     pub fn staging(&self) -> PathBuf {
-        let name = self.directory.file_name().unwrap_or_default().display().to_string();
-        PathBuf::from(format!("/dev/shm/{name}-staging"))
+        let name = self.directory.display().to_string().replace('/', "-");
+        PathBuf::from(format!("/dev/shm/haversack-staging{name}"))
     }
 
     /// Starts a process that serves.
     pub fn start(&self) -> io::Result<Process> {
-        let mut command = Command::new(std::env::current_exe()?);
+        self.start_with(&std::env::current_exe()?)
+    }
+
+    /// Starts another build of this program.
+    pub fn start_with(&self, program: &Path) -> io::Result<Process> {
+        let mut command = Command::new(program);
         command.arg("serve").arg(&self.directory).arg(&self.image);
         command.args([self.disk_bytes, self.disks.into(), self.cache_bytes].map(|n| n.to_string()));
         Process::start(command, "none: it is this program")

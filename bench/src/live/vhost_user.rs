@@ -1,6 +1,7 @@
 //! vhost-user-blk: read hits and write-back writes of 4 KiB, by the same guest on each back end.
 
 use std::error::Error;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,35 +11,38 @@ use super::load::MOST_DEPTH;
 use super::place::Place;
 use super::process::Process;
 use super::raw::RawClient;
+use super::serve::Service;
 use super::{BLOCKS, Options, SETTLING, figures, fill, peers, report, service};
 
+/// Disks of the engine that serves many, one of which is busy.
+const DISKS: u16 = 100;
 /// Blocks that are written: 16 MiB, so that little is dirty and the cleaner has no reason to work.
 const WRITTEN_BLOCKS: u64 = 4096;
 /// Writes that the staging area takes at once, and time to bring them to flash.
 const BURST: (u64, Duration) = (4096, Duration::from_millis(200));
 
+fn boot(server: &mut Process, socket: &Path, waiting: Waiting) -> io::Result<Box<Guest>> {
+    let mut guest = server.patiently(|| Guest::boot(socket, waiting))?;
+    fill(&mut guest)?;
+    Ok(Box::new(guest))
+}
+
+fn engine(name: &'static str, service: &Service, program: &Path, waiting: Waiting) -> io::Result<Contender> {
+    let mut server = service.start_with(program)?;
+    let client = boot(&mut server, &service.vhost_user_socket(0), waiting)?;
+    Ok(Contender { name, client, server: Some(server), forgets: false })
+}
+
 /// Measures and prints.
 pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
     let image = place.image("image", BLOCKS)?;
-    let service = service(place, &image, 2);
-    let mut engine = service.start()?;
-    let guest = |server: &mut Process, socket: &Path, waiting| -> std::io::Result<Guest> {
-        let mut guest = server.patiently(|| Guest::boot(socket, waiting))?;
-        fill(&mut guest)?;
-        Ok(guest)
-    };
-    let interrupted = guest(&mut engine, &service.vhost_user_socket(0), Waiting::Interrupt)?;
-    let polling = guest(&mut engine, &service.vhost_user_socket(1), Waiting::Polling)?;
     let socket = place.path("storage-daemon");
     let mut storage_daemon = peers::storage_daemon_vhost_user(&image, &socket)?;
-    let other = guest(&mut storage_daemon, &socket, Waiting::Interrupt)?;
+    let other = boot(&mut storage_daemon, &socket, Waiting::Interrupt)?;
+    let this = std::env::current_exe()?;
+    let many = Service { disks: DISKS, ..service(place, "many", &image, 1)? };
     let mut contenders = vec![
-        Contender {
-            name: "haversack, guest interrupted",
-            client: Box::new(interrupted),
-            server: Some(engine),
-            forgets: false,
-        },
+        engine("haversack", &service(place, "engine", &image, 1)?, &this, Waiting::Interrupt)?,
         Contender {
             name: "the device itself, io_uring",
             client: Box::new(RawClient::open(&image)?),
@@ -46,19 +50,22 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
             forgets: false,
         },
         Contender {
-            name: "qemu-storage-daemon, direct I/O, guest interrupted",
-            client: Box::new(other),
+            name: "qemu-storage-daemon, direct I/O",
+            client: other,
             server: Some(storage_daemon),
             forgets: false,
         },
-        // Its server is the first one's: no processor time of its own is shown.
-        Contender {
-            name: "haversack, guest polling",
-            client: Box::new(polling),
-            server: None,
-            forgets: false,
-        },
+        engine("haversack, guest polling", &service(place, "polled", &image, 1)?, &this, Waiting::Polling)?,
+        engine("haversack, one of 100 disks", &many, &this, Waiting::Interrupt)?,
     ];
+    let mut idle_guests = Vec::new();
+    for disk in 1..DISKS {
+        idle_guests.push(Guest::boot(&many.vhost_user_socket(disk), Waiting::Interrupt)?);
+    }
+    if let Some(program) = &options.other {
+        let service = service(place, "other", &image, 1)?;
+        contenders.push(engine("haversack, the other build", &service, program, Waiting::Interrupt)?);
+    }
     std::thread::sleep(SETTLING);
     let events = [
         contest::reads("read QD1", 1, BLOCKS),

@@ -121,12 +121,13 @@ impl Reactor {
         let mut busy_us = 0;
         while !self.stopped {
             self.now = clock::now_us();
-            if self.turn() {
+            let worked = self.turn();
+            self.ring.submit();
+            if worked {
                 busy_us = self.now;
                 continue;
             }
             if self.now < busy_us + self.poll_us {
-                self.ring.submit();
                 std::hint::spin_loop();
                 continue;
             }

@@ -142,18 +142,22 @@ pub(crate) struct Ring {
     flights: Vec<Box<Flight>>,
     free: Vec<u32>,
     in_flight: usize,
+    /// The kernel says in shared memory whether it has to be called for completions.
+    tells: bool,
 }
 
 impl Ring {
     pub fn new() -> io::Result<Ring> {
-        let uring = IoUring::builder()
+        let hinted = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
+            .setup_taskrun_flag()
             .setup_cqsize(4 * ENTRIES)
-            .build(ENTRIES)
-            // Before Linux 6.0 without these hints.
-            .or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
-        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0 })
+            .build(ENTRIES);
+        let tells = hinted.is_ok();
+        // Before Linux 6.0 without these hints.
+        let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
+        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0, tells })
     }
 
     fn take(&mut self, owner: Owner, kind: Kind, fd: RawFd, started_us: u64) -> u32 {
@@ -267,8 +271,15 @@ impl Ring {
         self.in_flight == 0
     }
 
-    /// Gives what was put into flight to the kernel.
+    /// Gives what was put into flight to the kernel, and lets it tell what has landed. No system call if there is
+    /// neither.
     pub fn submit(&mut self) {
+        let queue = self.uring.submission();
+        let is_due = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if self.tells && !is_due {
+            return;
+        }
         if let Err(error) = self.uring.submit() {
             assert!(is_passing(&error), "io_uring takes submissions: {error}");
         }

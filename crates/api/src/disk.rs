@@ -1,0 +1,369 @@
+//! A disk as it is configured: in the daemon's file, in a request to attach one, in a change of one.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use haversack_model::WriteMode;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use utoipa::openapi::{RefOr, schema::Schema};
+use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
+
+use crate::units::{Size, Span};
+
+/// The namespace of identities derived from names. `uuidgen --sha1 --namespace 7a0c2b0e-6c1f-5d0e-9a55-1f9be2a3c4d1
+/// --name vm1` prints the identity of disk `vm1`.
+pub const DISK_NAMESPACE: Uuid = Uuid::from_u128(0x7a0c_2b0e_6c1f_5d0e_9a55_1f9b_e2a3_c4d1);
+
+/// Serialises a type as the string that it prints and parses.
+macro_rules! as_string {
+    ($name:ty) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                String::schema()
+            }
+        }
+
+        impl ToSchema for $name {}
+    };
+}
+
+/// A write mode by its name: `wb`, `wt`, `wt-cache`, `wa`, `wi` or `pt`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mode(pub WriteMode);
+
+as_string!(Mode);
+
+impl Default for Mode {
+    fn default() -> Self {
+        Mode(WriteMode::WriteBack)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Mode, String> {
+        name.parse().map(Mode)
+    }
+}
+
+/// What survives a restart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Persistence {
+    /// Every block.
+    #[default]
+    All,
+    /// Dirty blocks only.
+    Dirty,
+    /// Nothing; not for modes that defer origin writes.
+    None,
+}
+
+/// How much of the pool a disk should have: `equal`, or a size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Target {
+    /// The pool divided by the number of attached disks that say so.
+    #[default]
+    Equal,
+    /// So many bytes.
+    Bytes(Size),
+}
+
+as_string!(Target);
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Equal => f.write_str("equal"),
+            Target::Bytes(size) => size.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        match text {
+            "equal" => Ok(Target::Equal),
+            size => size.parse().map(Target::Bytes).map_err(|e| format!("{e}; or 'equal'")),
+        }
+    }
+}
+
+/// Which blocks may enter: `always`, `reuse(N)` or `reuse(N, ADDRESSES)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Admission {
+    /// Every block at its first access.
+    #[default]
+    Always,
+    /// A block at access number `n + 1`, as long as its address is remembered.
+    Reuse {
+        /// Reuses needed.
+        n: u8,
+        /// Addresses remembered.
+        addresses: u32,
+    },
+}
+
+/// Addresses that `reuse(N)` remembers if no number is given: 1 GiB of blocks.
+const REUSE_ADDRESSES: u32 = 1 << 18;
+
+as_string!(Admission);
+
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Admission::Always => f.write_str("always"),
+            Admission::Reuse { n, addresses: REUSE_ADDRESSES } => write!(f, "reuse({n})"),
+            Admission::Reuse { n, addresses } => write!(f, "reuse({n}, {addresses})"),
+        }
+    }
+}
+
+impl FromStr for Admission {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Admission, String> {
+        let wrong = || format!("'{text}' is not an admission: expected always, reuse(N) or reuse(N, ADDRESSES)");
+        if text == "always" {
+            return Ok(Admission::Always);
+        }
+        let arguments = text.strip_prefix("reuse(").and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
+        let (n, addresses) = match arguments.split_once(',') {
+            Some((n, addresses)) => (n, addresses.trim().parse().map_err(|_| wrong())?),
+            None => (arguments, REUSE_ADDRESSES),
+        };
+        Ok(Admission::Reuse { n: n.trim().parse().map_err(|_| wrong())?, addresses })
+    }
+}
+
+/// When dirty blocks are cleaned. What is not given stays at its default, or in a change as it is.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CleanerSettings {
+    /// Clean while more than this share (0 to 1) of the disk's target is dirty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_watermark: Option<f32>,
+    /// Clean without regard to age and idleness above this share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high_watermark: Option<f32>,
+    /// Hold back new writes above this share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_limit: Option<f32>,
+    /// Clean blocks that have been dirty for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age: Option<Span>,
+    /// Clean everything when the disk had no request for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Span>,
+    /// At most so many bytes a second; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<Size>,
+}
+
+impl CleanerSettings {
+    /// These settings with what `change` gives.
+    #[must_use]
+    pub fn changed_by(self, change: CleanerSettings) -> CleanerSettings {
+        CleanerSettings {
+            low_watermark: change.low_watermark.or(self.low_watermark),
+            high_watermark: change.high_watermark.or(self.high_watermark),
+            dirty_limit: change.dirty_limit.or(self.dirty_limit),
+            age: change.age.or(self.age),
+            idle: change.idle.or(self.idle),
+            rate_limit: change.rate_limit.or(self.rate_limit),
+        }
+    }
+}
+
+/// A disk to attach.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskConfig {
+    /// Its name: 1 to 64 letters, digits, `.`, `_` and `-`, the first no `.` or `-`.
+    pub name: String,
+    /// The pool that caches it.
+    pub pool: String,
+    /// Where its data is: a path or a URI.
+    pub origin: String,
+    /// Its size; without one that on record, and for a new disk the origin's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
+    /// Its lasting identity, a UUID, the same on every host; without one it is derived from the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The write mode.
+    #[serde(default)]
+    pub mode: Mode,
+    /// What survives a restart.
+    #[serde(default)]
+    pub persistence: Persistence,
+    /// Its share of the pool.
+    #[serde(default)]
+    pub target: Target,
+    /// Which blocks may enter.
+    #[serde(default)]
+    pub admission: Admission,
+    /// Requests that continue a run of more than so many bytes go past the cache; 0 for never.
+    #[serde(default)]
+    pub sequential_cutoff: Size,
+    /// When dirty blocks are cleaned.
+    #[serde(default)]
+    pub cleaner: CleanerSettings,
+    /// Where on the disk a block of the grid starts, in sectors, 0 to 7.
+    #[serde(default)]
+    pub phase: u8,
+    /// The vhost-user-blk socket to serve it on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub vhost_user: Option<PathBuf>,
+    /// Queues of the vhost-user-blk device.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// The ownership epoch to attach under.
+    #[serde(default = "first_epoch")]
+    pub epoch: u64,
+    /// How long requests wait for an origin that is away before they fail.
+    #[serde(default = "origin_wait")]
+    pub origin_wait: Span,
+    /// Connections to an NBD origin, if its server lets several be used.
+    #[serde(default = "connections")]
+    pub connections: u8,
+    /// Clients may not write it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// It is an NBD export under its name.
+    #[serde(default = "yes")]
+    pub nbd: bool,
+    /// Attach although dirty data was lost with a damaged device: the disk's name, repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_loss: Option<String>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn first_epoch() -> u64 {
+    1
+}
+
+fn origin_wait() -> Span {
+    Span(std::time::Duration::from_secs(60))
+}
+
+fn connections() -> u8 {
+    4
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl DiskConfig {
+    /// A disk with the defaults.
+    pub fn new(name: &str, pool: &str, origin: &str) -> DiskConfig {
+        DiskConfig {
+            name: name.into(),
+            pool: pool.into(),
+            origin: origin.into(),
+            size: None,
+            id: None,
+            mode: Mode::default(),
+            persistence: Persistence::default(),
+            target: Target::default(),
+            admission: Admission::default(),
+            sequential_cutoff: Size::default(),
+            cleaner: CleanerSettings::default(),
+            phase: 0,
+            vhost_user: None,
+            queues: one(),
+            epoch: first_epoch(),
+            origin_wait: origin_wait(),
+            connections: connections(),
+            read_only: false,
+            nbd: true,
+            accept_loss: None,
+        }
+    }
+}
+
+/// Settings of an attached disk to change; what is not given stays.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// The write mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Its share of the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    /// Which blocks may enter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
+    /// The sequential cut-off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential_cutoff: Option<Size>,
+    /// When dirty blocks are cleaned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cleaner: Option<CleanerSettings>,
+    /// Whether it is an NBD export. Connections that exist stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_the_documented_defaults() {
+        let minimal = r#"{"name": "vm1", "pool": "main", "origin": "/dev/sdx"}"#;
+        assert_eq!(serde_json::from_str::<DiskConfig>(minimal).unwrap(), DiskConfig::new("vm1", "main", "/dev/sdx"));
+        let unknown = r#"{"name": "vm1", "pool": "main", "origin": "/dev/sdx", "colour": 1}"#;
+        assert!(serde_json::from_str::<DiskConfig>(unknown).unwrap_err().to_string().contains("colour"));
+    }
+
+    #[test]
+    fn words_round_trip() {
+        for text in ["always", "reuse(2)", "reuse(1, 5000)"] {
+            assert_eq!(text.parse::<Admission>().unwrap().to_string(), text);
+        }
+        for text in ["reuse", "reuse()", "reuse(999)", "never"] {
+            assert!(text.parse::<Admission>().unwrap_err().contains("expected always"));
+        }
+        for text in ["equal", "5GiB"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        assert!("most".parse::<Target>().unwrap_err().contains("'equal'"));
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest() {
+        let old = CleanerSettings { low_watermark: Some(0.2), dirty_limit: Some(0.9), ..Default::default() };
+        let new = old.changed_by(CleanerSettings { dirty_limit: Some(0.5), ..Default::default() });
+        assert_eq!((new.low_watermark, new.dirty_limit, new.age), (Some(0.2), Some(0.5), None));
+    }
+}

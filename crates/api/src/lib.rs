@@ -1,0 +1,18 @@
+//! What the control API speaks: JSON types that the daemon and the command line share.
+//!
+//! Invariants
+//! - Configuration types refuse unknown keys; answers ignore them, so an older client reads a newer daemon.
+//! - Sizes are bytes and times microseconds unless the field's name says otherwise. On input a size may also be a
+//!   string such as `10GiB`, a time one such as `30s`.
+
+mod disk;
+mod status;
+mod units;
+
+pub use disk::{Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, Persistence, Target};
+pub use status::{
+    AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,
+    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, PoolState, PoolStatus, RequestCounters,
+    ResizeDisk, Status, Usage,
+};
+pub use units::{Size, Span};

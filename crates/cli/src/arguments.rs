@@ -1,0 +1,253 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use haversack_api::{Admission, Mode, Size, Span, Target};
+
+/// Manage Haversack, the flash cache for the disks of virtual machines.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon cannot be reached, 4 the daemon refuses, 5 cancelled,
+/// 6 not confirmed, 7 a check found damage.
+#[derive(Parser)]
+#[command(name = "haversack", version)]
+pub struct Arguments {
+    /// The daemon's control socket.
+    #[arg(long, global = true, env = "HAVERSACK_SOCKET", default_value = "/run/haversack/control.sock")]
+    pub socket: PathBuf,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// See the fields' help texts.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Pools of cache devices.
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Disks.
+    #[command(subcommand)]
+    Disk(DiskCommand),
+    /// Everything at a glance, with counters.
+    Status {
+        /// One line per disk, key=value, for scripts.
+        #[arg(long)]
+        raw: bool,
+    },
+    /// The disks' load, refreshed.
+    Top {
+        /// Time between two looks.
+        #[arg(long, default_value = "1s")]
+        interval: Span,
+        /// Stop after so many.
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Write a disk's dirty blocks to its origin from the devices of a dead host. No daemon may use them.
+    FlushOffline(FlushOffline),
+    /// Stop the daemon cleanly.
+    Stop,
+    /// Print a shell's completions.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages.
+    Man {
+        /// The directory.
+        directory: PathBuf,
+    },
+}
+
+/// Commands for pools.
+#[derive(Subcommand)]
+pub enum PoolCommand {
+    /// Make a pool of block devices or files. What is on them is lost. Works without the daemon.
+    Create {
+        /// The pool's name in the daemon's configuration.
+        name: String,
+        /// The cache devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+        /// Make files that do not exist with this size.
+        #[arg(long)]
+        size: Option<Size>,
+        /// Keep dirty blocks on two devices.
+        #[arg(long)]
+        redundancy: bool,
+    },
+    /// Take a device into a pool in use. What is on it is lost.
+    Add {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: PathBuf,
+        /// Make a file that does not exist with this size.
+        #[arg(long)]
+        size: Option<Size>,
+    },
+    /// Empty a device and take it out of its pool.
+    Remove {
+        /// The pool.
+        pool: String,
+        /// The device's path or number.
+        device: String,
+    },
+    /// Show pools.
+    Status {
+        /// Only this one.
+        pool: Option<String>,
+    },
+    /// Check the devices of a pool that no daemon uses. Writes nothing.
+    Check {
+        /// The devices.
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+        /// Read and verify the data of every block, not only the metadata.
+        #[arg(long)]
+        thorough: bool,
+    },
+}
+
+/// Commands for disks.
+#[derive(Subcommand)]
+pub enum DiskCommand {
+    /// Attach a disk, now and at every start of the daemon.
+    Attach(Box<Attach>),
+    /// Clean a disk and detach it. Its clean blocks stay in the cache. Ctrl-C cancels.
+    Detach {
+        /// The disk.
+        name: String,
+    },
+    /// List the disks.
+    List,
+    /// Show a disk.
+    Show {
+        /// The disk.
+        name: String,
+    },
+    /// Change settings of an attached disk.
+    Set {
+        /// The disk.
+        name: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Write all that is dirty now to the origin. Ctrl-C cancels.
+    Flush {
+        /// The disk.
+        name: String,
+    },
+    /// Change a disk's size. The origin must have it already.
+    Resize {
+        /// The disk.
+        name: String,
+        /// The new size.
+        size: Size,
+    },
+    /// Forget a detached disk: its cached blocks are dropped. Dirty data is destroyed only if its name is typed.
+    Forget {
+        /// The disk.
+        name: String,
+        /// The disk's name, repeated: destroy its dirty data.
+        #[arg(long, value_name = "NAME")]
+        confirm: Option<String>,
+    },
+}
+
+/// Settings that can be changed in use.
+#[derive(Args, Default)]
+pub struct Settings {
+    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// Share of the pool: equal, or a size.
+    #[arg(long)]
+    pub target: Option<Target>,
+    /// Which blocks may enter: always, reuse(N).
+    #[arg(long)]
+    pub admission: Option<Admission>,
+    /// Runs longer than this go past the cache; 0 for never.
+    #[arg(long)]
+    pub sequential_cutoff: Option<Size>,
+    /// Clean while more than this share of the target is dirty.
+    #[arg(long)]
+    pub low_watermark: Option<f32>,
+    /// Clean without regard to age above this share.
+    #[arg(long)]
+    pub high_watermark: Option<f32>,
+    /// Hold back writes above this share.
+    #[arg(long)]
+    pub dirty_limit: Option<f32>,
+    /// Clean blocks that have been dirty for so long.
+    #[arg(long)]
+    pub clean_age: Option<Span>,
+    /// Clean everything after so long without requests.
+    #[arg(long)]
+    pub clean_idle: Option<Span>,
+    /// Clean at most so much a second; 0 for no limit.
+    #[arg(long)]
+    pub clean_rate: Option<Size>,
+}
+
+/// A disk to attach.
+#[derive(Args)]
+pub struct Attach {
+    /// Its name.
+    pub name: String,
+    /// Its origin: a path or URI.
+    pub origin: String,
+    /// The pool.
+    #[arg(long)]
+    pub pool: String,
+    /// Its size; that on record or the origin's if not given.
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Its identity, a UUID; derived from the name if not given.
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Serve it on this vhost-user-blk socket.
+    #[arg(long)]
+    pub vhost_user: Option<PathBuf>,
+    /// Queues of the vhost-user-blk device.
+    #[arg(long)]
+    pub queues: Option<u16>,
+    /// Ownership epoch.
+    #[arg(long)]
+    pub epoch: Option<u64>,
+    /// How long requests wait for an origin that is away.
+    #[arg(long)]
+    pub origin_wait: Option<Span>,
+    /// First sector of the guest's partition modulo 8.
+    #[arg(long)]
+    pub phase: Option<u8>,
+    /// Clients may not write.
+    #[arg(long)]
+    pub read_only: bool,
+    /// No NBD export.
+    #[arg(long)]
+    pub no_nbd: bool,
+    /// The disk's name, repeated: accept that dirty data was lost with a damaged device.
+    #[arg(long, value_name = "NAME")]
+    pub accept_loss: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// What to flush without a daemon.
+#[derive(Args)]
+pub struct FlushOffline {
+    /// The disk's name or identity.
+    pub disk: String,
+    /// Its origin: a path or NBD URI.
+    #[arg(long)]
+    pub origin: String,
+    /// The pool's devices.
+    #[arg(required = true)]
+    pub devices: Vec<PathBuf>,
+}

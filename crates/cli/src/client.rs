@@ -1,0 +1,78 @@
+//! HTTP over the daemon's Unix socket.
+
+use std::path::PathBuf;
+
+use haversack_api::ErrorBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::error::{CliError, Result};
+
+/// A way to the daemon.
+pub struct Client {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// A way to the daemon on a socket. Nothing is connected yet.
+    pub fn new(socket: PathBuf) -> Result<Client> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Ok(Client { socket, runtime: runtime.map_err(|e| CliError::Failed(e.to_string()))? })
+    }
+
+    /// Asks for something.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(Method::GET, path, None::<&()>)
+    }
+
+    /// Does something, and reads the JSON answer.
+    pub fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T> {
+        let bytes = self.send(method, path, body)?;
+        let answer = |e: serde_json::Error| CliError::Answer { path: path.into(), why: e.to_string() };
+        serde_json::from_slice(&bytes).map_err(answer)
+    }
+
+    /// Does something, whatever the answer holds.
+    pub fn send(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes> {
+        let json = body.map(serde_json::to_vec).transpose().map_err(|e| CliError::Failed(e.to_string()))?;
+        let (status, bytes) = self.runtime.block_on(self.exchange(method, path, json))?;
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => Err(CliError::Refused(body)),
+            Err(_) => Err(CliError::Answer { path: path.into(), why: format!("status {status}") }),
+        }
+    }
+
+    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<(StatusCode, Bytes)> {
+        let unreachable = |why: String| CliError::Unreachable { socket: self.socket.clone(), why };
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| unreachable(e.to_string()))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| unreachable(e.to_string()))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "haversack")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(json.unwrap_or_default())))
+            .map_err(|e| CliError::Usage(e.to_string()))?;
+        let answer = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(|e| unreachable(e.to_string()))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    /// Waits for Ctrl-C, at most so long. True if it came.
+    pub fn interrupted_within(&self, time: std::time::Duration) -> bool {
+        self.runtime.block_on(async { tokio::time::timeout(time, tokio::signal::ctrl_c()).await.is_ok() })
+    }
+}

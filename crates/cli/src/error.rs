@@ -1,0 +1,65 @@
+//! What can go wrong, and the exit code that says so.
+
+use std::path::PathBuf;
+
+use haversack_api::ErrorBody;
+
+/// An error of a command.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The daemon cannot be reached.
+    #[error("{socket}: cannot reach the daemon: {why}; does haversackd run? --socket or HAVERSACK_SOCKET names its socket")]
+    Unreachable {
+        /// The socket.
+        socket: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The daemon refuses.
+    #[error("{}; {}", .0.error, .0.hint)]
+    Refused(ErrorBody),
+    /// The daemon answered something else than expected.
+    #[error("the daemon's answer to {path} is not understood: {why}; are daemon and command of the same version?")]
+    Answer {
+        /// What was asked for.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A job failed.
+    #[error("{0}")]
+    Job(String),
+    /// A job was cancelled.
+    #[error("cancelled; what is done stays done")]
+    Cancelled,
+    /// Dirty data would be destroyed and nobody confirmed it.
+    #[error("not confirmed: type the disk's name '{0}', or give --confirm {0}")]
+    NotConfirmed(String),
+    /// A pool's check found damage.
+    #[error("the check found damage: see above")]
+    Damaged,
+    /// Arguments contradict each other.
+    #[error("{0}")]
+    Usage(String),
+    /// Something on this host failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CliError {
+    /// 1 failed, 2 usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not confirmed, 7 damage found.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
+            CliError::Usage(_) => 2,
+            CliError::Unreachable { .. } => 3,
+            CliError::Refused(_) => 4,
+            CliError::Cancelled => 5,
+            CliError::NotConfirmed(_) => 6,
+            CliError::Damaged => 7,
+        }
+    }
+}
+
+/// A result of a command.
+pub type Result<T> = std::result::Result<T, CliError>;

@@ -1,0 +1,98 @@
+//! What works on devices directly, without a daemon.
+
+use std::path::PathBuf;
+
+use haversack_api::Size;
+use haversack_engine::OriginSpec;
+use haversack_engine::pool;
+use haversack_model::DiskId;
+use indicatif::ProgressBar;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::arguments::FlushOffline;
+use crate::error::{CliError, Result};
+
+fn failed(error: impl std::fmt::Display) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+/// Makes a pool.
+pub fn create(name: &str, devices: &[PathBuf], size: Option<Size>, redundancy: bool, as_json: bool) -> Result<()> {
+    let id = pool::create(devices, size.map(|s| s.0), redundancy).map_err(failed)?;
+    if as_json {
+        println!("{}", json!({"name": name, "id": id.to_string(), "devices": devices}));
+        return Ok(());
+    }
+    println!("pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}");
+    Ok(())
+}
+
+/// Checks a pool.
+pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
+    let report = pool::check(devices, thorough).map_err(failed)?;
+    let disks: Vec<_> = report
+        .disks
+        .iter()
+        .map(|d| {
+            json!({
+                "id": d.id.to_string(), "sectors": d.sectors, "owned": d.owned, "epoch": d.epoch, "damaged": d.damaged,
+                "cached_blocks": d.cached_blocks, "dirty_blocks": d.dirty_blocks.len(), "bad_blocks": d.bad_blocks.len()
+            })
+        })
+        .collect();
+    if as_json {
+        let missing: Vec<u8> = report.missing.iter().map(|d| d.0).collect();
+        println!(
+            "{}",
+            json!({
+                "pool": report.pool.to_string(), "devices": report.devices.len(), "missing": missing,
+                "clean_stop": report.clean_stop, "damaged_segments": report.damaged_segments,
+                "torn_entries": report.torn_entries, "disks": disks
+            })
+        );
+    } else {
+        println!("pool {}: {} devices, {} missing", report.pool, report.devices.len(), report.missing.len());
+        println!("  stopped cleanly    {}", report.clean_stop);
+        println!("  damaged segments   {}", report.damaged_segments);
+        println!("  torn entries       {}", report.torn_entries);
+        for d in &report.disks {
+            let (dirty, bad) = (d.dirty_blocks.len(), d.bad_blocks.len());
+            println!("  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}", d.id, d.cached_blocks, d.damaged);
+        }
+    }
+    let is_bad = report.damaged_segments > 0 || report.disks.iter().any(|d| d.damaged || !d.bad_blocks.is_empty());
+    if is_bad { Err(CliError::Damaged) } else { Ok(()) }
+}
+
+/// Writes a disk's dirty blocks to its origin.
+pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
+    let id = Uuid::parse_str(&arguments.disk)
+        .unwrap_or_else(|_| Uuid::new_v5(&haversack_api::DISK_NAMESPACE, arguments.disk.as_bytes()));
+    let origin = origin(&arguments.origin)?;
+    let bar = ProgressBar::new(0);
+    let written = pool::flush_offline(&arguments.devices, DiskId(id.into_bytes()), &origin, |progress| {
+        bar.set_length(progress.total_blocks);
+        bar.set_position(progress.done_blocks);
+    });
+    bar.finish_and_clear();
+    let blocks = written.map_err(failed)?;
+    if as_json {
+        println!("{}", json!({"disk": arguments.disk, "blocks": blocks}));
+    } else {
+        println!("{blocks} blocks written to {}", arguments.origin);
+    }
+    Ok(())
+}
+
+fn origin(text: &str) -> Result<OriginSpec> {
+    match text.split_once(':') {
+        None => Ok(OriginSpec::File { path: text.into() }),
+        Some(("file", path)) => Ok(OriginSpec::File { path: path.into() }),
+        Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => Ok(OriginSpec::Nbd { uri: text.into(), connections: 1 }),
+        Some(_) if text.starts_with('/') => Ok(OriginSpec::File { path: text.into() }),
+        Some(_) => Err(CliError::Usage(format!(
+            "origin '{text}': expected a path or an NBD URI; export other stores with qemu-storage-daemon"
+        ))),
+    }
+}

@@ -1,0 +1,206 @@
+//! What each command does.
+
+use std::io::{IsTerminal, Write};
+
+use clap::CommandFactory;
+use haversack_api::{
+    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, PoolStatus, ResizeDisk, Status,
+};
+use hyper::Method;
+use serde::Serialize;
+
+use crate::arguments::{Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
+use crate::client::Client;
+use crate::error::{CliError, Result};
+use crate::follow::follow;
+use crate::{offline, show, top};
+
+/// Runs a command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let daemon = || Client::new(arguments.socket.clone());
+    let as_json = arguments.json;
+    match &arguments.command {
+        Command::Pool(PoolCommand::Create { name, devices, size, redundancy }) => {
+            offline::create(name, devices, *size, *redundancy, as_json)
+        }
+        Command::Pool(PoolCommand::Check { devices, thorough }) => offline::check(devices, *thorough, as_json),
+        Command::FlushOffline(flush) => offline::flush(flush, as_json),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man { directory } => {
+            clap_mangen::generate_to(Arguments::command(), directory).map_err(|e| CliError::Failed(e.to_string()))
+        }
+        Command::Pool(command) => pool(&daemon()?, command, as_json),
+        Command::Disk(command) => disk(&daemon()?, command, as_json),
+        Command::Status { raw } => {
+            let status: Status = daemon()?.get("/v1/status")?;
+            let text = if *raw { show::raw(&status) } else { show::status(&status) };
+            print(as_json, &status, &text)
+        }
+        Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count),
+        Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
+    }
+}
+
+fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
+    if as_json {
+        let json = serde_json::to_string_pretty(value).map_err(|e| CliError::Failed(e.to_string()))?;
+        println!("{json}");
+    } else {
+        print!("{text}");
+    }
+    Ok(())
+}
+
+/// Waits for the job that a call starts.
+fn work(client: &Client, method: Method, path: &str, body: Option<&impl Serialize>, as_json: bool) -> Result<()> {
+    let job: Job = client.call(method, path, body)?;
+    let job = follow(client, job)?;
+    if as_json { print(true, &job, "") } else { Ok(()) }
+}
+
+fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
+    match command {
+        PoolCommand::Add { pool, device, size } => {
+            let path = std::path::absolute(device).map_err(|e| CliError::Failed(e.to_string()))?;
+            let body = AddDevice { path: path.display().to_string(), size: *size };
+            work(client, Method::POST, &format!("/v1/pools/{}/devices", part(pool)?), Some(&body), as_json)
+        }
+        PoolCommand::Remove { pool, device } => {
+            let status: PoolStatus = client.get(&format!("/v1/pools/{}", part(pool)?))?;
+            let found = status.devices.iter().find(|d| d.path == *device || d.number.to_string() == *device);
+            let number = found.map(|d| d.number).ok_or_else(|| {
+                let paths: Vec<_> = status.devices.iter().map(|d| d.path.as_str()).collect();
+                CliError::Usage(format!("pool '{pool}' has no device '{device}'; it has: {}", paths.join(", ")))
+            })?;
+            work(client, Method::DELETE, &format!("/v1/pools/{pool}/devices/{number}"), None::<&()>, as_json)
+        }
+        PoolCommand::Status { pool: Some(name) } => {
+            let status: PoolStatus = client.get(&format!("/v1/pools/{}", part(name)?))?;
+            print(as_json, &status, &show::pool(&status))
+        }
+        PoolCommand::Status { pool: None } => {
+            let pools: Vec<PoolStatus> = client.get("/v1/pools")?;
+            print(as_json, &pools, &pools.iter().map(show::pool).collect::<String>())
+        }
+        PoolCommand::Create { .. } | PoolCommand::Check { .. } => Ok(()),
+    }
+}
+
+/// A name as a part of a path: names need no escapes, so what needs them is no name.
+fn part(name: &str) -> Result<&str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !name.is_empty() && name.chars().all(plain) {
+        return Ok(name);
+    }
+    Err(CliError::Usage(format!("'{name}' is not a name: expected letters, digits, '.', '_' and '-'")))
+}
+
+fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
+    let path = |name: &str| Ok(format!("/v1/disks/{}", part(name)?));
+    match command {
+        DiskCommand::Attach(attach) => work(client, Method::POST, "/v1/disks", Some(&config(attach)), as_json),
+        DiskCommand::Detach { name } => work(client, Method::DELETE, &path(name)?, None::<&()>, as_json),
+        DiskCommand::List => {
+            let disks: Vec<DiskStatus> = client.get("/v1/disks")?;
+            print(as_json, &disks, &show::disks(&disks))
+        }
+        DiskCommand::Show { name } => {
+            let disk: DiskStatus = client.get(&path(name)?)?;
+            print(as_json, &disk, &show::disk(&disk))
+        }
+        DiskCommand::Set { name, settings } => {
+            let change = change(settings);
+            if change == DiskChange::default() {
+                return Err(CliError::Usage("nothing to change: give a setting, see 'haversack disk set --help'".into()));
+            }
+            work(client, Method::PATCH, &path(name)?, Some(&change), as_json)
+        }
+        DiskCommand::Flush { name } => {
+            work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
+        }
+        DiskCommand::Resize { name, size } => {
+            work(client, Method::POST, &format!("{}/resize", path(name)?), Some(&ResizeDisk { size: *size }), as_json)
+        }
+        DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), as_json),
+    }
+}
+
+/// Without dirty data a disk is simply forgotten; with some its name must be typed.
+fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> Result<()> {
+    let path = format!("/v1/disks/{}/forget", part(name)?);
+    let body = |destroy_dirty: Option<&str>| ForgetDisk { destroy_dirty: destroy_dirty.map(String::from) };
+    if confirm.is_some_and(|typed| typed != name) {
+        return Err(CliError::NotConfirmed(name.into()));
+    }
+    match work(client, Method::POST, &path, Some(&body(confirm)), as_json) {
+        Err(CliError::Refused(refusal)) if refusal.code == "dirty" && confirm.is_none() => {
+            eprintln!("{}", refusal.error);
+            let typed = ask(&format!("type '{name}' to destroy this data: "))?;
+            if typed != name {
+                return Err(CliError::NotConfirmed(name.into()));
+            }
+            work(client, Method::POST, &path, Some(&body(Some(name))), as_json)
+        }
+        end => end,
+    }
+}
+
+/// What somebody types; nothing if nobody is there.
+fn ask(question: &str) -> Result<String> {
+    let failed = |e: std::io::Error| CliError::Failed(e.to_string());
+    if !std::io::stdin().is_terminal() {
+        return Ok(String::new());
+    }
+    eprint!("{question}");
+    std::io::stderr().flush().map_err(failed)?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(failed)?;
+    Ok(line.trim().to_string())
+}
+
+fn cleaner(settings: &Settings) -> CleanerSettings {
+    CleanerSettings {
+        low_watermark: settings.low_watermark,
+        high_watermark: settings.high_watermark,
+        dirty_limit: settings.dirty_limit,
+        age: settings.clean_age,
+        idle: settings.clean_idle,
+        rate_limit: settings.clean_rate,
+    }
+}
+
+fn change(settings: &Settings) -> DiskChange {
+    DiskChange {
+        mode: settings.mode,
+        target: settings.target,
+        admission: settings.admission,
+        sequential_cutoff: settings.sequential_cutoff,
+        cleaner: Some(cleaner(settings)).filter(|cleaner| *cleaner != CleanerSettings::default()),
+        nbd: None,
+    }
+}
+
+fn config(attach: &Attach) -> DiskConfig {
+    let (default, settings) = (DiskConfig::new(&attach.name, &attach.pool, &attach.origin), &attach.settings);
+    DiskConfig {
+        size: attach.size,
+        id: attach.id.clone(),
+        vhost_user: attach.vhost_user.clone(),
+        queues: attach.queues.unwrap_or(default.queues),
+        epoch: attach.epoch.unwrap_or(default.epoch),
+        origin_wait: attach.origin_wait.unwrap_or(default.origin_wait),
+        phase: attach.phase.unwrap_or(default.phase),
+        read_only: attach.read_only,
+        nbd: !attach.no_nbd,
+        accept_loss: attach.accept_loss.clone(),
+        mode: settings.mode.unwrap_or(default.mode),
+        target: settings.target.unwrap_or(default.target),
+        admission: settings.admission.unwrap_or(default.admission),
+        sequential_cutoff: settings.sequential_cutoff.unwrap_or(default.sequential_cutoff),
+        cleaner: cleaner(settings),
+        ..default
+    }
+}

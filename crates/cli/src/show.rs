@@ -1,0 +1,170 @@
+//! Status as tables for people and as one line for scripts.
+
+use std::fmt::Write;
+
+use haversack_api::{DiskStatus, LatencyByKind, PoolStatus, Size, Status};
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
+}
+
+fn word(value: impl std::fmt::Debug) -> String {
+    format!("{value:?}").to_lowercase()
+}
+
+/// A pool and its devices.
+pub fn pool(pool: &PoolStatus) -> String {
+    let mut out = String::new();
+    let (used, dirty) = (percent(pool.usage_bytes, pool.capacity_bytes), percent(pool.dirty_bytes, pool.capacity_bytes));
+    let capacity = Size(pool.capacity_bytes).rounded();
+    // Writing into a string does not fail.
+    let _ = writeln!(out, "pool {:<20} {:<9} {capacity:>10}  used {used:>7}  dirty {dirty:>7}", pool.name, word(pool.state));
+    for device in &pool.devices {
+        let size = Size(device.capacity_bytes).rounded();
+        let _ = writeln!(out, "  device {} {:<40} {size:>10}  errors {}", device.number, device.path, device.errors);
+    }
+    out
+}
+
+/// The disks in a table.
+pub fn disks(disks: &[DiskStatus]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<20} {:<10} {:<10} {:<8} {:>10} {:>10} {:>10} {:>7}",
+        "DISK", "POOL", "STATE", "MODE", "SIZE", "CACHED", "DIRTY", "HITS"
+    );
+    for d in disks {
+        let mode = d.config.as_ref().map_or("-".into(), |c| c.mode.to_string());
+        let hits = percent(d.requests.read_hits, d.requests.read_hits + d.requests.read_misses);
+        let _ = writeln!(
+            out,
+            "{:<20} {:<10} {:<10} {mode:<8} {:>10} {:>10} {:>10} {hits:>7}",
+            d.name,
+            d.pool,
+            word(d.state),
+            Size(d.size_bytes).rounded(),
+            Size(d.usage.usage_bytes).rounded(),
+            Size(d.usage.dirty_bytes).rounded(),
+        );
+        if let Some(error) = &d.error {
+            let _ = writeln!(out, "  {error}");
+        }
+    }
+    out
+}
+
+/// A disk in sections: usage, requests, blocks, errors, latencies.
+pub fn disk(d: &DiskStatus) -> String {
+    let mut out = format!("disk {} ({})\n", d.name, d.id);
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "  {name:<26} {value}");
+    };
+    row("pool", d.pool.clone());
+    row("state", word(d.state));
+    row("size", Size(d.size_bytes).rounded());
+    if let Some(config) = &d.config {
+        row("origin", format!("{} ({})", config.origin, if d.origin_up { "up" } else { "away" }));
+        row("mode", config.mode.to_string());
+        row("target", config.target.to_string());
+        row("admission", config.admission.to_string());
+    }
+    row("clients", d.clients.to_string());
+    row("[usage]", String::new());
+    row("target", Size(d.usage.target_bytes).rounded());
+    row("cached", format!("{} ({})", Size(d.usage.usage_bytes).rounded(), percent(d.usage.usage_bytes, d.usage.target_bytes)));
+    row("dirty", format!("{} ({})", Size(d.usage.dirty_bytes).rounded(), percent(d.usage.dirty_bytes, d.usage.usage_bytes)));
+    row("dirty for", format!("{:.1} s", d.usage.oldest_dirty_us as f64 / 1e6));
+    let r = &d.requests;
+    row("[requests]", String::new());
+    row("reads", r.reads.to_string());
+    row("writes", r.writes.to_string());
+    row("flushes", r.flushes.to_string());
+    row("discards and zeroes", r.zeroes.to_string());
+    row("read hits", format!("{} ({})", r.read_hits, percent(r.read_hits, r.read_hits + r.read_misses)));
+    row("write hits", format!("{} ({})", r.write_hits, percent(r.write_hits, r.write_hits + r.write_misses)));
+    row("kept out", r.not_admitted.to_string());
+    row("best phase", r.best_phase.to_string());
+    let b = &d.blocks;
+    row("[blocks]", String::new());
+    row("read by clients", Size(b.read_bytes).rounded());
+    row("written by clients", Size(b.written_bytes).rounded());
+    row("read from origin", Size(b.origin_read_bytes).rounded());
+    row("written to origin", Size(b.origin_written_bytes).rounded());
+    row("cleaned", Size(b.cleaned_bytes).rounded());
+    row("flash: writes", Size(b.flash.write_bytes).rounded());
+    row("flash: fills", Size(b.flash.fill_bytes).rounded());
+    row("flash: second copies", Size(b.flash.mirror_bytes).rounded());
+    let metadata = b.flash.batch_page_bytes + b.flash.rewrite_page_bytes + b.flash.intent_page_bytes;
+    row("flash: metadata", Size(metadata).rounded());
+    row("[errors]", String::new());
+    row("failed requests", d.errors.failed_requests.to_string());
+    row("origin", d.errors.origin_errors.to_string());
+    row("corrupt blocks", d.errors.corrupt_blocks.to_string());
+    row("lost blocks", d.errors.lost_blocks.to_string());
+    row("[latency]", String::new());
+    for (name, latency) in [("vhost-user", &d.vhost_user_latency), ("nbd", &d.nbd_latency), ("origin", &d.origin_latency)] {
+        latencies(&mut row, name, latency);
+    }
+    out
+}
+
+fn latencies(row: &mut impl FnMut(&str, String), name: &str, by_kind: &LatencyByKind) {
+    for (kind, l) in [("read", by_kind.read), ("write", by_kind.write), ("flush", by_kind.flush)] {
+        if l.count > 0 {
+            let text = format!("mean {:.0} us, p50 {} us, p99 {} us, p99.9 {} us", l.mean_us, l.p50_us, l.p99_us, l.p999_us);
+            row(&format!("{name} {kind}"), text);
+        }
+    }
+}
+
+/// A tree of pools and disks, then each disk's sections.
+pub fn status(status: &Status) -> String {
+    let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
+    for p in &status.pools {
+        out += &pool(p);
+        for d in status.disks.iter().filter(|d| d.pool == p.name) {
+            let size = Size(d.size_bytes).rounded();
+            let _ = writeln!(out, "  disk {:<27} {:<10} {size:>10}", d.name, word(d.state));
+        }
+    }
+    for d in &status.disks {
+        out += "\n";
+        out += &disk(d);
+    }
+    out
+}
+
+/// One line per disk; keys are only ever added at the end.
+pub fn raw(status: &Status) -> String {
+    let line = |d: &DiskStatus| {
+        let (u, r, b, e) = (&d.usage, &d.requests, &d.blocks, &d.errors);
+        format!(
+            "disk={} pool={} state={} size_bytes={} target_bytes={} usage_bytes={} dirty_bytes={} oldest_dirty_us={} \
+             reads={} writes={} flushes={} zeroes={} read_hits={} read_misses={} write_hits={} write_misses={} \
+             read_bytes={} written_bytes={} origin_read_bytes={} origin_written_bytes={} cleaned_bytes={} \
+             origin_up={} clients={} failed_requests={} origin_errors={} corrupt_blocks={} lost_blocks={}\n",
+            d.name, d.pool, word(d.state), d.size_bytes, u.target_bytes, u.usage_bytes, u.dirty_bytes, u.oldest_dirty_us,
+            r.reads, r.writes, r.flushes, r.zeroes, r.read_hits, r.read_misses, r.write_hits, r.write_misses,
+            b.read_bytes, b.written_bytes, b.origin_read_bytes, b.origin_written_bytes, b.cleaned_bytes,
+            d.origin_up, d.clients, e.failed_requests, e.origin_errors, e.corrupt_blocks, e.lost_blocks
+        )
+    };
+    status.disks.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of the daemon, as its API documents it.
+    const STATUS: &str = include_str!("../tests/status.json");
+
+    #[test]
+    fn status_for_people_and_scripts() {
+        let answer: Status = serde_json::from_str(STATUS).unwrap();
+        insta::assert_snapshot!("status", status(&answer));
+        insta::assert_snapshot!("raw", raw(&answer));
+        insta::assert_snapshot!("disks", disks(&answer.disks));
+    }
+}

@@ -1,0 +1,318 @@
+//! Attaching disks and detaching them.
+//!
+//! Invariants
+//! - The helper of an origin runs before the disk is attached and until it is detached.
+//! - A disk's recorded size is never made smaller here: a guest's data may be there.
+//! - A disk that was configured or remembered is tried again and again; one that was asked for through the API
+//!   is attached or not when its job ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haversack_api::{DiskConfig, DiskState, Job, JobKind};
+use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
+use haversack_model::{DiskNo, SECTOR_BYTES};
+
+use crate::backend::{StartedJob, VhostUser};
+use crate::daemon::{Daemon, Disk, not_attached};
+use crate::error::{DaemonError, Result};
+use crate::helper::{Helper, HelperSpec};
+use crate::jobs::JobControl;
+use crate::locked::Locked;
+use crate::origin::Origin;
+use crate::pool::KnownDisk;
+use crate::state::RememberedDisk;
+use crate::settings;
+
+/// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause before an attach is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often a wait looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+fn wait(job: &StartedJob) -> Result<()> {
+    while job.wait_for(Duration::from_secs(1))?.is_none() {}
+    Ok(())
+}
+
+impl Daemon {
+    /// Attaches a disk that the API was asked for.
+    ///
+    /// # Errors
+    /// It is malformed, or its name or identity is in use.
+    pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
+        settings::check_disk(&config).map_err(DaemonError::Bad)?;
+        self.pool(&config.pool)?;
+        let name = config.name.clone();
+        let before = self.disk(&name).ok();
+        let disk = Arc::new(Disk::new(config, true, DiskState::Attaching)?);
+        self.insert_disk(&name, disk.clone())?;
+        let daemon = self.clone();
+        self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
+            let end = daemon.try_attach(&disk).and_then(|()| daemon.remember(&disk, true));
+            if end.is_err() && disk.attached().is_err() {
+                daemon.remove_disk(&name);
+                if let Some(before) = before {
+                    daemon.insert_disk(&name, before)?;
+                }
+            }
+            end
+        })
+    }
+
+    /// Attaches a configured or remembered disk; goes on trying in the background. Waits for the first try for at most the
+    /// given time.
+    ///
+    /// # Errors
+    /// Its name or identity is in use.
+    pub fn attach_lasting(self: &Arc<Self>, disks: Vec<(DiskConfig, bool)>, patience: Duration) -> Vec<DaemonError> {
+        let deadline = Instant::now() + patience;
+        let mut errors = Vec::new();
+        let mut waiting = Vec::new();
+        for (config, by_api) in disks {
+            let name = config.name.clone();
+            let made = Disk::new(config, by_api, DiskState::Attaching).map(Arc::new);
+            match made.and_then(|disk| self.insert_disk(&name, disk.clone()).map(|()| disk)) {
+                Ok(disk) => {
+                    let (daemon, disk_too) = (self.clone(), disk.clone());
+                    std::thread::spawn(move || daemon.keep_trying(&disk_too));
+                    waiting.push(disk);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        let is_trying = |disk: &Arc<Disk>| disk.with(|inner| inner.state == DiskState::Attaching);
+        while Instant::now() < deadline && waiting.iter().any(is_trying) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        errors
+    }
+
+    fn keep_trying(&self, disk: &Arc<Disk>) {
+        let name = disk.config().name;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.try_attach(disk).and_then(|()| self.remember(disk, true)) {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            if disk.attached().is_ok() {
+                tracing::error!(disk = name, "attached, but it cannot be remembered: {error}");
+                return;
+            }
+            tracing::warn!(disk = name, retry_s = pause.as_secs(), "not attached: {error}");
+            self.events.add("attach-failed", &name, error.to_string());
+            disk.with(|inner| (inner.state, inner.error) = (DiskState::Waiting, Some(error.to_string())));
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                std::thread::sleep(LOOK_EVERY);
+                if self.is_stopping() || !self.has(&name, disk) {
+                    return;
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether this disk, and no other of its name, is the daemon's.
+    fn has(&self, name: &str, disk: &Arc<Disk>) -> bool {
+        self.disk(name).is_ok_and(|present| Arc::ptr_eq(&present, disk))
+    }
+
+    fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
+        // Losses are accepted once.
+        let config = DiskConfig { accept_loss: None, ..disk.config() };
+        Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
+    }
+
+    /// One try.
+    fn try_attach(&self, disk: &Disk) -> Result<()> {
+        let config = disk.config();
+        let pool = self.pool(&config.pool)?;
+        let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
+        let helper = self.start_helper(&config, &origin)?;
+        let spec = origin.engine_spec(config.connections, helper.as_ref().map(|(_, uri)| uri.clone()));
+        let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
+        let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
+        wait(&job)?;
+        pool.known.locked().insert(disk.id, KnownDisk { disk: number, sectors, cached_bytes: 0, dirty_bytes: 0 });
+        let served = self.serve_vhost_user(&config, number, sectors);
+        let vhost_user = match served {
+            Ok(server) => server,
+            Err(error) => {
+                wait(&pool.backend.detach(number)?)?;
+                return Err(error);
+            }
+        };
+        disk.with(|inner| {
+            (inner.state, inner.error, inner.number, inner.sectors) = (DiskState::Attached, None, Some(number), sectors);
+            (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
+        });
+        tracing::info!(disk = config.name, pool = config.pool, bytes = sectors * SECTOR_BYTES as u64, "attached");
+        self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
+        self.grow_to_configured(&config, number, sectors);
+        Ok(())
+    }
+
+    fn serve_vhost_user(
+        &self,
+        config: &DiskConfig,
+        number: DiskNo,
+        sectors: u64,
+    ) -> Result<Option<Box<dyn VhostUser>>> {
+        let Some(socket) = &config.vhost_user else { return Ok(None) };
+        let backend = &self.pool(&config.pool)?.backend;
+        let shown = VhostUserConfig {
+            serial: config.name.clone(),
+            queues: config.queues,
+            read_only: config.read_only,
+            write_cache: true,
+        };
+        Ok(Some(backend.serve_vhost_user(number, sectors, socket, &shown)?))
+    }
+
+    fn start_helper(&self, config: &DiskConfig, origin: &Origin) -> Result<Option<(Helper, String)>> {
+        let Origin::Helper(device) = origin else { return Ok(None) };
+        let spec = HelperSpec {
+            program: self.config.qemu_storage_daemon.clone(),
+            disk: config.name.clone(),
+            socket: self.config.runtime_dir.join(format!("helper-{}.sock", config.name)),
+            device: device.clone(),
+            read_only: config.read_only,
+            run_as: self.helpers_run_as,
+        };
+        let uri = spec.uri();
+        Ok(Some((Helper::start(spec)?, uri)))
+    }
+
+    /// The size to attach with: that on record, else that configured, else the origin's.
+    fn sectors(&self, config: &DiskConfig, known: Option<KnownDisk>, origin: &OriginSpec) -> Result<u64> {
+        let configured = config.size.map(settings::sectors).transpose().map_err(DaemonError::Bad)?;
+        match (known, configured) {
+            (Some(known), Some(sectors)) if sectors < known.sectors => {
+                tracing::warn!(
+                    disk = config.name,
+                    recorded_bytes = known.sectors * SECTOR_BYTES as u64,
+                    "larger on record than configured, attached as recorded; shrink it with 'disk resize'"
+                );
+                Ok(known.sectors)
+            }
+            (Some(known), _) => Ok(known.sectors),
+            (None, Some(sectors)) => Ok(sectors),
+            (None, None) => Ok(origin_size_bytes(origin, config.origin_wait.0)? / SECTOR_BYTES as u64),
+        }
+    }
+
+    /// A disk that is configured larger than it is on record grows once it is attached.
+    fn grow_to_configured(&self, config: &DiskConfig, number: DiskNo, sectors: u64) {
+        let Some(Ok(configured)) = config.size.map(settings::sectors) else { return };
+        if configured <= sectors {
+            return;
+        }
+        let grown = self.pool(&config.pool).and_then(|pool| wait(&pool.backend.resize(number, configured)?));
+        match grown {
+            Ok(()) => self.note_size(&config.name, configured),
+            Err(error) => tracing::error!(disk = config.name, "cannot grow to the configured size: {error}"),
+        }
+    }
+
+    /// A disk has another size from now on.
+    pub(crate) fn note_size(&self, name: &str, sectors: u64) {
+        let Ok(disk) = self.disk(name) else { return };
+        let told = disk.with(|inner| {
+            inner.sectors = sectors;
+            inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
+        });
+        if let Err(error) = told {
+            tracing::error!(disk = name, "the guest is not told its new size: {error}");
+        }
+        if let Ok(pool) = self.pool(&disk.config().pool)
+            && let Some(known) = pool.known.locked().get_mut(&disk.id)
+        {
+            known.sectors = sectors;
+        }
+    }
+
+    fn disk_spec(&self, config: &DiskConfig, origin: OriginSpec, sectors: u64) -> Result<DiskSpec> {
+        Ok(DiskSpec {
+            name: config.name.clone(),
+            config: settings::core_config(config, sectors).map_err(DaemonError::Bad)?,
+            epoch: config.epoch,
+            accept_loss: config.accept_loss.as_ref() == Some(&config.name),
+            origin,
+            origin_wait: config.origin_wait.0,
+        })
+    }
+
+    /// Cleans a disk and detaches it. A disk that could not be attached is tried no more.
+    ///
+    /// # Errors
+    /// There is no such disk, or it is neither attached nor waiting.
+    pub fn detach(self: &Arc<Self>, name: &str) -> Result<Job> {
+        let disk = self.disk(name)?;
+        let number = disk.with(|inner| match (inner.state, inner.number) {
+            (DiskState::Attached, Some(number)) => {
+                inner.state = DiskState::Detaching;
+                Ok(Some(number))
+            }
+            (DiskState::Waiting, _) => Ok(None),
+            (state, _) => Err(not_attached(name, state)),
+        })?;
+        let (daemon, name_too, again) = (self.clone(), name.to_string(), disk.clone());
+        let started = self.jobs.start(JobKind::Detach, name, move |control| match number {
+            Some(number) => daemon.finish_detach(control, &name_too, &disk, number),
+            None => daemon.give_up(&name_too, &disk),
+        });
+        if started.is_err() && number.is_some() {
+            again.with(|inner| inner.state = DiskState::Attached);
+        }
+        started
+    }
+
+    fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, number: DiskNo) -> Result<()> {
+        let pool = self.pool(&disk.config().pool)?;
+        let end = pool.backend.detach(number).map_err(DaemonError::from).and_then(|job| control.follow(&job));
+        if end.is_err() {
+            disk.with(|inner| inner.state = DiskState::Attached);
+            return end;
+        }
+        let servers = disk.with(|inner| {
+            inner.state = DiskState::Detached;
+            (inner.vhost_user.take(), inner.helper.take())
+        });
+        // The helper's end may take a while; nobody needs the disk's lock to wait for it.
+        drop(servers);
+        tracing::info!(disk = name, "detached");
+        self.events.add("detached", name, "clean blocks stay in the cache");
+        self.remember(disk, false)
+    }
+
+    /// Lists a remembered disk that is not to be attached, if its pool still knows it; else it is remembered no more.
+    pub fn know_detached(&self, remembered: RememberedDisk) {
+        let name = remembered.config.name.clone();
+        let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
+        let is_known = |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
+        let result = match disk {
+            Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
+            // The pool may be back in the configuration at the next start.
+            Ok(disk) if self.pool(&disk.config().pool).is_err() => Ok(()),
+            _ => self.state.forget(&name).map_err(DaemonError::from),
+        };
+        if let Err(error) = result {
+            tracing::warn!(disk = name, "{error}");
+        }
+    }
+
+    /// Takes out a disk that waits to be attached; it stays listed if its pool knows it.
+    fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
+        let config = disk.config();
+        self.remove_disk(name);
+        if self.pool(&config.pool)?.known(disk.id).is_some() {
+            let detached = Disk::new(config, disk.by_api, DiskState::Detached)?;
+            self.remember(&detached, false)?;
+            return self.insert_disk(name, Arc::new(detached));
+        }
+        Ok(self.state.forget(name)?)
+    }
+}

@@ -1,0 +1,190 @@
+//! What the control plane asks of a pool's data path: a thin trait over the engine, so that everything above it runs in tests
+//! without one.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use haversack_core::{AdmissionConfig, CleanerConfig, Progress, Target};
+use haversack_engine::config::DiskSpec;
+use haversack_engine::error::Result;
+use haversack_engine::handle::{EngineEvent, Handle, Job};
+use haversack_engine::snapshot::Snapshot;
+use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
+use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+
+/// A management job of the data path.
+pub trait BackendJob: Send {
+    /// Waits for the end for some time: `None` if it has not ended by then.
+    ///
+    /// # Errors
+    /// Why it failed.
+    fn wait_for(&self, time: Duration) -> Result<Option<()>>;
+    /// How far it is, if it tells.
+    fn progress(&self) -> Option<Progress>;
+    /// Stops it if it can be stopped.
+    fn cancel(&self) -> bool;
+}
+
+/// A job that somebody waits for.
+pub type StartedJob = Box<dyn BackendJob>;
+
+/// A disk's vhost-user server. It ends when it is dropped.
+pub trait VhostUser: Send {
+    /// Tells the guest another size.
+    ///
+    /// # Errors
+    /// Why the size cannot be offered.
+    fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
+}
+
+impl VhostUser for VhostUserServer {
+    fn resize(&self, sectors: u64) -> std::result::Result<(), String> {
+        VhostUserServer::resize(self, sectors).map_err(|e| e.to_string())
+    }
+}
+
+/// A pool's data path. The calls are those of the engine's [`Handle`], where they are described.
+#[expect(clippy::missing_errors_doc, reason = "described at the engine's handle")]
+pub trait Backend: Send + Sync {
+    /// See [`Handle::attach`].
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)>;
+    /// See [`Handle::detach`].
+    fn detach(&self, disk: DiskNo) -> Result<StartedJob>;
+    /// See [`Handle::clean`].
+    fn clean(&self, disk: DiskNo) -> Result<StartedJob>;
+    /// See [`Handle::forget`].
+    fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<StartedJob>;
+    /// See [`Handle::resize`].
+    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob>;
+    /// See [`Handle::set_mode`].
+    fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<StartedJob>;
+    /// See [`Handle::set_target`].
+    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()>;
+    /// See [`Handle::set_admission`].
+    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()>;
+    /// See [`Handle::set_cleaner`].
+    fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()>;
+    /// See [`Handle::set_sequential_cutoff`].
+    fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()>;
+    /// See [`Handle::add_device`].
+    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob>;
+    /// See [`Handle::remove_device`].
+    fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
+    /// See [`Handle::shutdown`].
+    fn shutdown(&self) -> Result<StartedJob>;
+    /// See [`Handle::snapshot`].
+    fn snapshot(&self) -> Result<Snapshot>;
+    /// See [`Handle::events`].
+    fn events(&self) -> Result<mpsc::Receiver<EngineEvent>>;
+    /// See [`Handle::loss_recorded`].
+    fn loss_recorded(&self) -> Result<()>;
+    /// See [`Handle::add_nbd_client`].
+    fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
+    /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
+    fn serve_vhost_user(
+        &self,
+        disk: DiskNo,
+        sectors: u64,
+        socket: &Path,
+        config: &VhostUserConfig,
+    ) -> Result<Box<dyn VhostUser>>;
+}
+
+impl BackendJob for Job {
+    fn wait_for(&self, time: Duration) -> Result<Option<()>> {
+        Job::wait_for(self, time)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        Job::progress(self).ok().flatten()
+    }
+
+    fn cancel(&self) -> bool {
+        Job::cancel(self).unwrap_or(false)
+    }
+}
+
+fn boxed(job: Job) -> StartedJob {
+    Box::new(job)
+}
+
+impl Backend for Handle {
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
+        Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
+    }
+
+    fn detach(&self, disk: DiskNo) -> Result<StartedJob> {
+        Handle::detach(self, disk).map(boxed)
+    }
+
+    fn clean(&self, disk: DiskNo) -> Result<StartedJob> {
+        Handle::clean(self, disk).map(boxed)
+    }
+
+    fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<StartedJob> {
+        Handle::forget(self, disk, destroy_dirty).map(boxed)
+    }
+
+    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob> {
+        Handle::resize(self, disk, sectors).map(boxed)
+    }
+
+    fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<StartedJob> {
+        Handle::set_mode(self, disk, mode).map(boxed)
+    }
+
+    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
+        Handle::set_target(self, disk, target)
+    }
+
+    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
+        Handle::set_admission(self, disk, admission)
+    }
+
+    fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()> {
+        Handle::set_cleaner(self, disk, cleaner)
+    }
+
+    fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()> {
+        Handle::set_sequential_cutoff(self, disk, bytes)
+    }
+
+    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob> {
+        Handle::add_device(self, path, size_bytes).map(boxed)
+    }
+
+    fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
+        Handle::remove_device(self, device).map(boxed)
+    }
+
+    fn shutdown(&self) -> Result<StartedJob> {
+        Handle::shutdown(self).map(boxed)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        Handle::snapshot(self)
+    }
+
+    fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
+        Handle::events(self)
+    }
+
+    fn loss_recorded(&self) -> Result<()> {
+        Handle::loss_recorded(self)
+    }
+
+    fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
+        Handle::add_nbd_client(self, client)
+    }
+
+    fn serve_vhost_user(
+        &self,
+        disk: DiskNo,
+        sectors: u64,
+        socket: &Path,
+        config: &VhostUserConfig,
+    ) -> Result<Box<dyn VhostUser>> {
+        Ok(Box::new(Handle::serve_vhost_user(self, disk, sectors, socket, config)?))
+    }
+}

@@ -1,0 +1,376 @@
+//! The configuration file.
+//!
+//! Invariants
+//! - An unknown key, a wrong value or a contradiction is an error with the file's path and the line; nothing starts then.
+//! - What [`Config::load`] returns holds together: names are unique, every disk's pool exists, paths are not used twice.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use haversack_api::{DiskConfig, Size};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
+
+use crate::settings;
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: cannot read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The file is not valid TOML, has an unknown key or a value of the wrong kind.
+    #[error("{path}: {source}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What, with line and column.
+        source: Box<toml::de::Error>,
+    },
+    /// Its parts contradict each other.
+    #[error("{path}: line {line}: {what}")]
+    Contradiction {
+        /// The file.
+        path: PathBuf,
+        /// The line on which the part begins.
+        line: usize,
+        /// What is wrong and what to do.
+        what: String,
+    },
+}
+
+/// The configuration.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The daemon itself.
+    #[serde(default)]
+    pub daemon: DaemonConfig,
+    /// The control API over TCP.
+    pub api: Option<ApiConfig>,
+    /// The pools.
+    #[serde(default, rename = "pool")]
+    pub pools: Vec<PoolConfig>,
+    /// The NBD server.
+    pub nbd: Option<NbdConfig>,
+    /// The disks.
+    #[serde(default, rename = "disk")]
+    pub disks: Vec<DiskConfig>,
+}
+
+/// The daemon itself.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DaemonConfig {
+    /// Where the control socket and the private sockets of helpers are.
+    pub runtime_dir: PathBuf,
+    /// Where attached disks and lost pools are remembered.
+    pub state_dir: PathBuf,
+    /// The user to become once everything is open.
+    pub user: Option<String>,
+    /// Log level, and levels of single modules: `info,haversack_engine=debug`.
+    pub log: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Where `/metrics` is served over TCP, and nothing else.
+    pub metrics_listen: Option<SocketAddr>,
+    /// The program that reaches the stores which the daemon does not speak to itself.
+    pub qemu_storage_daemon: PathBuf,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        DaemonConfig {
+            runtime_dir: "/run/haversack".into(),
+            state_dir: "/var/lib/haversack".into(),
+            user: None,
+            log: "info".into(),
+            log_format: LogFormat::Text,
+            metrics_listen: None,
+            qemu_storage_daemon: "qemu-storage-daemon".into(),
+        }
+    }
+}
+
+impl DaemonConfig {
+    /// The control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_dir.join("control.sock")
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The control API over TCP.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+    /// A file whose only line is the token that clients must send.
+    pub token_file: PathBuf,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolConfig {
+    /// Its name.
+    pub name: String,
+    /// Its cache devices.
+    pub devices: Vec<PathBuf>,
+    /// Shared memory for staged blocks.
+    #[serde(default = "staging")]
+    pub staging: Size,
+    /// Memory for data on its way.
+    #[serde(default = "transfer")]
+    pub transfer: Size,
+    /// How long the reactor looks for new work before it sleeps, in microseconds.
+    #[serde(default = "poll_us")]
+    pub poll_us: u32,
+    /// May a disk exceed its target while nobody else needs the space?
+    #[serde(default = "share_spare")]
+    pub share_spare: bool,
+    /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
+    #[serde(default)]
+    pub accept_missing: Option<String>,
+}
+
+fn staging() -> Size {
+    Size(64 << 20)
+}
+
+fn transfer() -> Size {
+    Size(32 << 20)
+}
+
+fn poll_us() -> u32 {
+    50
+}
+
+fn share_spare() -> bool {
+    true
+}
+
+/// The NBD server.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NbdConfig {
+    /// Where it listens: `unix:/path` or `tcp:address:port`.
+    pub listen: Vec<NbdListen>,
+    /// Certificate chain for TLS, PEM.
+    pub tls_certificate: Option<PathBuf>,
+    /// Private key for TLS, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Refuse TCP clients that do not start TLS.
+    #[serde(default)]
+    pub tls_required: bool,
+}
+
+/// Where the NBD server listens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub enum NbdListen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+impl TryFrom<String> for NbdListen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<NbdListen, String> {
+        let wrong = || format!("'{text}' is no place to listen: expected unix:/PATH or tcp:ADDRESS:PORT");
+        match text.split_once(':') {
+            Some(("unix", path)) if path.starts_with('/') => Ok(NbdListen::Unix(path.into())),
+            Some(("tcp", address)) => address.parse().map(NbdListen::Tcp).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// Where the parts of the file begin, in bytes.
+#[derive(Default, Deserialize)]
+struct Places {
+    nbd: Option<Spanned<IgnoredAny>>,
+    #[serde(default)]
+    pool: Vec<Spanned<IgnoredAny>>,
+    #[serde(default)]
+    disk: Vec<Spanned<IgnoredAny>>,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+        Config::parse(path, &text)
+    }
+
+    /// Reads what a file contains; the path is for messages.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+        let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
+        let config: Config = toml::from_str(text).map_err(syntax)?;
+        let places: Places = toml::from_str(text).map_err(syntax)?;
+        config.check(&places).map_err(|(at_byte, what)| {
+            let line = text[..at_byte.min(text.len())].matches('\n').count() + 1;
+            ConfigError::Contradiction { path: path.to_path_buf(), line, what }
+        })?;
+        Ok(config)
+    }
+
+    /// What is wrong, and at which byte of the file.
+    fn check(&self, places: &Places) -> Result<(), (usize, String)> {
+        let at = |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
+        let mut taken = HashSet::new();
+        for (index, pool) in self.pools.iter().enumerate() {
+            self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
+        }
+        for (index, disk) in self.disks.iter().enumerate() {
+            self.check_disk(disk, &mut taken).map_err(|what| (at(&places.disk, index), what))?;
+        }
+        if let Some(nbd) = &self.nbd {
+            nbd.check().map_err(|what| (places.nbd.as_ref().map_or(0, |p| p.span().start), what))?;
+        }
+        Ok(())
+    }
+
+    fn check_pool(&self, pool: &PoolConfig, taken: &mut HashSet<String>) -> Result<(), String> {
+        settings::check_name(&pool.name)?;
+        claim(taken, format!("pool name '{}'", pool.name))?;
+        if pool.devices.is_empty() {
+            return Err(format!("pool '{}' has no devices: list at least one", pool.name));
+        }
+        for device in &pool.devices {
+            claim(taken, format!("path {}", device.display()))?;
+        }
+        if pool.accept_missing.as_ref().is_some_and(|name| *name != pool.name) {
+            return Err(format!("accept_missing must repeat the pool's name, '{}'", pool.name));
+        }
+        for (key, size) in [("staging", pool.staging), ("transfer", pool.transfer)] {
+            settings::blocks(size).map_err(|e| format!("{key} of pool '{}': {e}", pool.name))?;
+        }
+        Ok(())
+    }
+
+    fn check_disk(&self, disk: &DiskConfig, taken: &mut HashSet<String>) -> Result<(), String> {
+        settings::check_disk(disk)?;
+        claim(taken, format!("disk name '{}'", disk.name))?;
+        claim(taken, format!("disk id {}", settings::disk_id(disk)?))?;
+        if let Some(socket) = &disk.vhost_user {
+            claim(taken, format!("path {}", socket.display()))?;
+        }
+        if self.pools.iter().any(|pool| pool.name == disk.pool) {
+            return Ok(());
+        }
+        let names: Vec<_> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
+        Err(format!("disk '{}' names pool '{}', which is not configured; pools: {}", disk.name, disk.pool, names.join(", ")))
+    }
+}
+
+/// Takes something that only one may have.
+fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
+    if taken.contains(&what) {
+        return Err(format!("{what} is used twice"));
+    }
+    taken.insert(what);
+    Ok(())
+}
+
+impl NbdConfig {
+    fn check(&self) -> Result<(), String> {
+        if self.listen.is_empty() {
+            return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());
+        }
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            return Err("tls_certificate and tls_key belong together: give both or none".into());
+        }
+        if self.tls_required && self.tls_key.is_none() {
+            return Err("tls_required needs tls_certificate and tls_key".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("/etc/haversack/haversackd.toml"), text).map_err(|e| e.to_string())
+    }
+
+    const POOL: &str = "[[pool]]\nname = \"main\"\ndevices = [\"/dev/a\"]\n";
+
+    #[test]
+    fn everything_has_a_default_but_names_devices_and_origins() {
+        let config = parse(&format!("{POOL}[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/dev/b\"\n")).unwrap();
+        assert_eq!(config.daemon.control_socket(), Path::new("/run/haversack/control.sock"));
+        assert_eq!(config.pools[0].staging, Size(64 << 20));
+        assert_eq!(config.disks, [DiskConfig::new("vm1", "main", "/dev/b")]);
+        assert!(config.nbd.is_none() && config.api.is_none());
+    }
+
+    #[test]
+    fn the_packaged_example_is_valid() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/haversackd.toml");
+        Config::load(&path).unwrap();
+    }
+
+    /// Each wrong text, the line that the error must name and a word that it must contain.
+    #[test]
+    fn errors_name_the_line_and_the_remedy() {
+        let disk = |rest: &str| format!("{POOL}\n[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n{rest}\n");
+        let cases = [
+            ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),
+            ("[[pool]]\nname = \"main\"\n".to_string(), 1, "devices"),
+            (disk("size = \"10 parsecs\""), 9, "expected bytes"),
+            (disk("mode = \"writeback\""), 9, "expected wb"),
+            (disk("colour = 1"), 9, "colour"),
+            (disk("phase = 8"), 5, "0 to 7"),
+            (disk("persistence = \"none\""), 5, "lose acknowledged writes"),
+            (disk("cleaner = { low_watermark = 0.9 }"), 5, "ordered"),
+            (disk("id = \"17\""), 5, "UUID"),
+            (disk("size = 1000"), 5, "512"),
+            (disk("accept_loss = \"yes\""), 5, "repeat"),
+            (disk("").replace("pool = \"main\"", "pool = \"mian\""), 5, "pools: main"),
+            (disk("").replace("vm1", "a/b"), 5, "letters"),
+            (disk("").replace("\"/b\"", "\"gopher:x\""), 5, "gopher"),
+            (format!("{POOL}{POOL}"), 4, "twice"),
+            ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
+            ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),
+            ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\ntls_required = true\n".to_string(), 1, "tls_key"),
+        ];
+        for (text, line, word) in cases {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(&format!("line {line}")) && error.contains(word), "{text}\n{error}");
+            assert!(error.starts_with("/etc/haversack/haversackd.toml: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Answers: JSON, or an error with its status, code and hint.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use haversack_api::{ErrorBody, Job};
+use serde::Serialize;
+
+use super::Control;
+use crate::daemon::Daemon;
+use crate::error::DaemonError;
+
+/// An error as it is answered.
+pub struct Failure {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl From<DaemonError> for Failure {
+    fn from(error: DaemonError) -> Failure {
+        let status = StatusCode::from_u16(error.class().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Failure { status, body: error.body() }
+    }
+}
+
+impl Failure {
+    fn new(status: StatusCode, code: &str, error: String, hint: &str) -> Failure {
+        Failure { status, body: ErrorBody { code: code.into(), error, hint: hint.into() } }
+    }
+
+    /// The token is missing or wrong.
+    pub fn unauthorized() -> Failure {
+        let hint = "send the daemon's token: Authorization: Bearer TOKEN";
+        Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "no valid token".into(), hint)
+    }
+}
+
+macro_rules! from_rejection {
+    ($($rejection:ty)*) => {$(
+        impl From<$rejection> for Failure {
+            fn from(rejection: $rejection) -> Failure {
+                let hint = "/openapi.json describes requests";
+                Failure::new(rejection.status(), "bad-request", rejection.body_text(), hint)
+            }
+        }
+    )*};
+}
+
+from_rejection!(JsonRejection PathRejection QueryRejection);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body)).into_response()
+    }
+}
+
+/// A JSON body; what is wrong with one is answered as every other error.
+#[derive(FromRequest)]
+#[from_request(via(Json), rejection(Failure))]
+pub struct Body<T>(pub T);
+
+/// A part of the path.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(Failure))]
+pub struct Part<T>(pub T);
+
+/// The query.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Query), rejection(Failure))]
+pub struct Query<T>(pub T);
+
+/// An answer.
+pub type Answer<T> = Result<Json<T>, Failure>;
+/// The answer of a call that starts a job.
+pub type JobAnswer = Result<(StatusCode, Json<Job>), Failure>;
+
+async fn run<T: Send + 'static>(
+    control: &Control,
+    work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
+) -> Result<T, Failure> {
+    let daemon = control.daemon.clone();
+    match tokio::task::spawn_blocking(move || work(&daemon)).await {
+        Ok(result) => Ok(result?),
+        Err(error) => {
+            let hint = "this is a bug: report it with the daemon's log";
+            Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "bug", error.to_string(), hint))
+        }
+    }
+}
+
+/// Answers with what a call returns.
+pub async fn answer<T: Serialize + Send + 'static>(
+    control: &Control,
+    work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
+) -> Answer<T> {
+    Ok(Json(run(control, work).await?))
+}
+
+/// Answers with the job that a call starts.
+pub async fn start(
+    control: &Control,
+    work: impl FnOnce(&Arc<Daemon>) -> Result<Job, DaemonError> + Send + 'static,
+) -> JobAnswer {
+    Ok((StatusCode::ACCEPTED, Json(run(control, work).await?)))
+}
+
+/// Answers with text.
+pub async fn text(
+    control: &Control,
+    work: impl FnOnce(&Arc<Daemon>) -> String + Send + 'static,
+) -> Result<String, Failure> {
+    run(control, move |daemon| Ok(work(daemon))).await
+}
+
+/// There is nothing under this path.
+pub async fn no_such_path(uri: Uri) -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, "not-found", format!("nothing at {}", uri.path()), "see /openapi.json")
+}
+
+/// The path does not know the method.
+pub async fn wrong_method(method: Method, uri: Uri) -> Failure {
+    let error = format!("{} does not take {method}", uri.path());
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method", error, "see /openapi.json")
+}

@@ -1,0 +1,77 @@
+//! `/v1/disks`
+
+use axum::extract::State;
+use haversack_api::{DiskChange, DiskConfig, DiskStatus, ErrorBody, ForgetDisk, Job, ResizeDisk};
+
+use super::Control;
+use super::answer::{Answer, Body, JobAnswer, Part, answer, start};
+
+/// All disks, attached or not.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]
+pub async fn list(State(control): State<Control>) -> Answer<Vec<DiskStatus>> {
+    answer(&control, |daemon| Ok(daemon.status().disks)).await
+}
+
+/// A disk.
+#[utoipa::path(get, path = "/v1/disks/{disk}", params(("disk" = String, Path, description = "Its name")),
+    responses((status = 200, body = DiskStatus), (status = 404, body = ErrorBody)))]
+pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> Answer<DiskStatus> {
+    answer(&control, move |daemon| daemon.disk_status(&disk)).await
+}
+
+/// Attaches a disk, and again at every start of the daemon until it is detached.
+#[utoipa::path(post, path = "/v1/disks", request_body = DiskConfig,
+    responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn attach(State(control): State<Control>, Body(config): Body<DiskConfig>) -> JobAnswer {
+    start(&control, move |daemon| daemon.attach(config)).await
+}
+
+/// Changes settings of an attached disk. Those of a disk from the configuration file last until the next start.
+#[utoipa::path(patch, path = "/v1/disks/{disk}", request_body = DiskChange,
+    params(("disk" = String, Path, description = "Its name")),
+    responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn change(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(change): Body<DiskChange>,
+) -> JobAnswer {
+    start(&control, move |daemon| daemon.change(&disk, &change)).await
+}
+
+/// Cleans a disk and detaches it. Its clean blocks stay in the cache. The job can be cancelled.
+#[utoipa::path(delete, path = "/v1/disks/{disk}", params(("disk" = String, Path, description = "Its name")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn detach(State(control): State<Control>, Part(disk): Part<String>) -> JobAnswer {
+    start(&control, move |daemon| daemon.detach(&disk)).await
+}
+
+/// Writes all that is dirty now back to the origin. The job can be cancelled.
+#[utoipa::path(post, path = "/v1/disks/{disk}/flush", params(("disk" = String, Path, description = "Its name")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn flush(State(control): State<Control>, Part(disk): Part<String>) -> JobAnswer {
+    start(&control, move |daemon| daemon.flush(&disk)).await
+}
+
+/// Changes the size of a disk. The origin must have the new size already.
+#[utoipa::path(post, path = "/v1/disks/{disk}/resize", request_body = ResizeDisk,
+    params(("disk" = String, Path, description = "Its name")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn resize(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(resize): Body<ResizeDisk>,
+) -> JobAnswer {
+    start(&control, move |daemon| daemon.resize(&disk, resize.size)).await
+}
+
+/// Forgets a detached disk. Dirty data is destroyed only if the disk's name is repeated.
+#[utoipa::path(post, path = "/v1/disks/{disk}/forget", request_body = ForgetDisk,
+    params(("disk" = String, Path, description = "Its name, or its identity if the name is not known")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn forget(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(forget): Body<ForgetDisk>,
+) -> JobAnswer {
+    start(&control, move |daemon| daemon.forget(&disk, forget.destroy_dirty.as_deref())).await
+}

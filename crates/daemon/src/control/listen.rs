@@ -1,0 +1,164 @@
+//! Where the control API listens.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum_server::tls_rustls::RustlsConfig;
+use tokio::sync::mpsc;
+
+use super::answer::Failure;
+use super::{metrics_router, router};
+use crate::config::{ApiConfig, Config};
+use crate::daemon::Daemon;
+use crate::tls::{self, TlsError};
+
+/// Why the daemon cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// A socket cannot be made.
+    #[error("{place}: cannot listen: {source}")]
+    Bind {
+        /// The path or address.
+        place: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Somebody listens there already.
+    #[error("{path}: somebody listens here already; is another haversackd running?")]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The token cannot be used.
+    #[error("{path}: {what}; write one line of at least {MIN_TOKEN_BYTES} characters")]
+    Token {
+        /// The token's file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Fewest characters of a token.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// Sockets that are bound and not served yet.
+pub struct Listeners {
+    unix: UnixListener,
+    tcp: Option<(TcpListener, RustlsConfig, Arc<str>)>,
+    metrics: Option<TcpListener>,
+}
+
+/// Makes a Unix socket that its group may use. What a dead process left there is removed.
+///
+/// # Errors
+/// Somebody listens there, or the socket cannot be made.
+pub fn bind_unix(path: &Path) -> Result<UnixListener, ListenError> {
+    let error = |source| ListenError::Bind { place: path.display().to_string(), source };
+    if UnixStream::connect(path).is_ok() {
+        return Err(ListenError::InUse { path: path.to_path_buf() });
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(error(e)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(error)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(error)?;
+    Ok(listener)
+}
+
+/// Makes a TCP socket.
+///
+/// # Errors
+/// It cannot be made.
+pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).map_err(|source| ListenError::Bind { place: address.to_string(), source })
+}
+
+/// Makes all sockets of the control API.
+///
+/// # Errors
+/// See [`ListenError`].
+pub fn bind(config: &Config) -> Result<Listeners, ListenError> {
+    let unix = bind_unix(&config.daemon.control_socket())?;
+    let tcp = config.api.as_ref().map(bind_api).transpose()?;
+    let metrics = config.daemon.metrics_listen.map(bind_tcp).transpose()?;
+    Ok(Listeners { unix, tcp, metrics })
+}
+
+fn bind_api(api: &ApiConfig) -> Result<(TcpListener, RustlsConfig, Arc<str>), ListenError> {
+    let mut server = tls::server_config(&api.certificate, &api.key)?;
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let token = read_token(&api.token_file)?;
+    Ok((bind_tcp(api.listen)?, RustlsConfig::from_config(Arc::new(server)), token.into()))
+}
+
+fn read_token(path: &Path) -> Result<String, ListenError> {
+    let error = |what: String| ListenError::Token { path: path.to_path_buf(), what };
+    let text = std::fs::read_to_string(path).map_err(|e| error(format!("cannot read: {e}")))?;
+    let token = text.trim();
+    if token.len() < MIN_TOKEN_BYTES || token.contains(char::is_whitespace) {
+        return Err(error(format!("the token has {} characters", token.len())));
+    }
+    Ok(token.to_string())
+}
+
+impl Listeners {
+    /// Serves them in the background of the present runtime.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn serve(self, daemon: &Arc<Daemon>, stop: &mpsc::Sender<()>) -> std::io::Result<()> {
+        let routes = router(daemon.clone(), stop.clone());
+        self.unix.set_nonblocking(true)?;
+        let unix = tokio::net::UnixListener::from_std(self.unix)?;
+        let unix_routes = routes.clone();
+        tokio::spawn(async move { axum::serve(unix, unix_routes).await });
+        if let Some(metrics) = self.metrics {
+            metrics.set_nonblocking(true)?;
+            let metrics = tokio::net::TcpListener::from_std(metrics)?;
+            let routes = metrics_router(daemon.clone());
+            tokio::spawn(async move { axum::serve(metrics, routes).await });
+        }
+        if let Some((tcp, config, token)) = self.tcp {
+            tcp.set_nonblocking(true)?;
+            let server = axum_server::from_tcp_rustls(tcp, config)?;
+            let routes = with_token(routes, token);
+            tokio::spawn(async move { server.serve(routes.into_make_service()).await });
+        }
+        Ok(())
+    }
+}
+
+/// Routes behind a token.
+pub(super) fn with_token(routes: Router, token: Arc<str>) -> Router {
+    routes.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+        let token = token.clone();
+        async move { check_token(&token, request, next).await }
+    }))
+}
+
+async fn check_token(token: &str, request: Request, next: Next) -> Response {
+    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
+        return next.run(request).await;
+    }
+    Failure::unauthorized().into_response()
+}
+
+/// Takes as long for a token that is wrong at the end as for one that is wrong at the start.
+fn is_equal(given: &[u8], token: &[u8]) -> bool {
+    let difference = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(difference) == 0 && given.len() == token.len()
+}

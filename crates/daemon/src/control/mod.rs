@@ -1,0 +1,63 @@
+//! The control API: HTTP/JSON over a Unix socket, and over TCP with TLS and a token.
+//!
+//! Invariants
+//! - What a request makes the daemon do runs on a thread of its own, never on the one that serves connections.
+//! - Whoever may open the Unix socket may do everything; over TCP whoever has the token.
+//! - Calls that take long answer at once with a job.
+
+mod answer;
+mod disks;
+mod listen;
+mod openapi;
+mod pools;
+mod system;
+
+pub use listen::{ListenError, Listeners, bind, bind_tcp, bind_unix};
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{delete, get, post};
+use tokio::sync::mpsc;
+
+use crate::daemon::Daemon;
+
+/// What requests are served with.
+#[derive(Clone)]
+pub struct Control {
+    daemon: Arc<Daemon>,
+    stop: mpsc::Sender<()>,
+}
+
+/// The API's routes. A request to stop the daemon goes to `stop`.
+pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
+    Router::new()
+        .route("/v1/status", get(system::status))
+        .route("/v1/pools", get(pools::list))
+        .route("/v1/pools/{pool}", get(pools::show))
+        .route("/v1/pools/{pool}/devices", post(pools::add_device))
+        .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
+        .route("/v1/disks", get(disks::list).post(disks::attach))
+        .route("/v1/disks/{disk}", get(disks::show).patch(disks::change).delete(disks::detach))
+        .route("/v1/disks/{disk}/flush", post(disks::flush))
+        .route("/v1/disks/{disk}/resize", post(disks::resize))
+        .route("/v1/disks/{disk}/forget", post(disks::forget))
+        .route("/v1/jobs", get(system::jobs))
+        .route("/v1/jobs/{job}", get(system::job).delete(system::cancel))
+        .route("/v1/events", get(system::events))
+        .route("/v1/stop", post(system::stop))
+        .route("/metrics", get(system::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .fallback(answer::no_such_path)
+        .method_not_allowed_fallback(answer::wrong_method)
+        .with_state(Control { daemon, stop })
+}
+
+/// `/metrics` alone.
+pub fn metrics_router(daemon: Arc<Daemon>) -> Router {
+    let (stop, _) = mpsc::channel(1);
+    Router::new()
+        .route("/metrics", get(system::metrics))
+        .fallback(answer::no_such_path)
+        .with_state(Control { daemon, stop })
+}

@@ -1,0 +1,22 @@
+//! `/openapi.json`: the API's own description.
+
+use axum::Json;
+use utoipa::OpenApi;
+
+use super::{disks, pools, system};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Haversack control API", description = "Errors are answered as ErrorBody. Calls that take long answer with a Job."),
+    paths(
+        system::status, system::jobs, system::job, system::cancel, system::events, system::stop, system::metrics,
+        pools::list, pools::show, pools::add_device, pools::remove_device,
+        disks::list, disks::show, disks::attach, disks::change, disks::detach, disks::flush, disks::resize, disks::forget,
+    )
+)]
+struct Api;
+
+/// The description.
+pub async fn document() -> Json<utoipa::openapi::OpenApi> {
+    Json(Api::openapi())
+}

@@ -1,0 +1,82 @@
+//! Status, jobs, events, metrics, stop.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use haversack_api::{ErrorBody, Events, Job, Span, Status};
+use serde::Deserialize;
+
+use super::Control;
+use super::answer::{Answer, Failure, Part, Query, answer, text};
+
+/// Everything at a glance.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
+pub async fn status(State(control): State<Control>) -> Answer<Status> {
+    answer(&control, |daemon| Ok(daemon.status())).await
+}
+
+/// Jobs under way and those that ended lately, oldest first.
+#[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = Vec<Job>)))]
+pub async fn jobs(State(control): State<Control>) -> Json<Vec<Job>> {
+    Json(control.daemon.jobs.list())
+}
+
+/// A job.
+#[utoipa::path(get, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Its number")),
+    responses((status = 200, body = Job), (status = 404, body = ErrorBody)))]
+pub async fn job(State(control): State<Control>, Part(job): Part<u64>) -> Answer<Job> {
+    Ok(Json(control.daemon.jobs.get(job)?))
+}
+
+/// Asks a job to stop. Flush and detach can be cancelled; what is clean stays clean.
+#[utoipa::path(delete, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Its number")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody)))]
+pub async fn cancel(
+    State(control): State<Control>,
+    Part(job): Part<u64>,
+) -> Result<(StatusCode, Json<Job>), Failure> {
+    Ok((StatusCode::ACCEPTED, Json(control.daemon.jobs.cancel(job)?)))
+}
+
+/// Which events are asked for.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    /// Events after this number.
+    #[serde(default)]
+    after: u64,
+    /// Wait so long for one if there is none, for example `30s`; at most a minute.
+    #[serde(default)]
+    wait: Span,
+}
+
+/// The longest wait for an event.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Events, oldest first.
+#[utoipa::path(get, path = "/v1/events", params(Which),
+    responses((status = 200, body = Events), (status = 400, body = ErrorBody)))]
+pub async fn events(State(control): State<Control>, Query(which): Query<Which>) -> Json<Events> {
+    let wait = which.wait.0.min(LONGEST_WAIT);
+    // No event in time is an empty answer.
+    let _ = tokio::time::timeout(wait, control.daemon.events.wait_after(which.after)).await;
+    Json(control.daemon.events.after(which.after))
+}
+
+/// Stops the daemon cleanly: what is staged is committed. Dirty blocks stay in the cache.
+#[utoipa::path(post, path = "/v1/stop", responses((status = 202)))]
+pub async fn stop(State(control): State<Control>) -> StatusCode {
+    // A full channel holds a request to stop already.
+    let _ = control.stop.try_send(());
+    StatusCode::ACCEPTED
+}
+
+/// Prometheus metrics.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+pub async fn metrics(State(control): State<Control>) -> Result<impl IntoResponse, Failure> {
+    let body = text(&control, |daemon| crate::metrics::text(daemon)).await?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], body))
+}

@@ -1,0 +1,216 @@
+//! The daemon's parts in one place: pools, disks, jobs, events, memory.
+//!
+//! Invariants
+//! - Locks are taken in the order disks, one disk, its state, and none is held while a call waits for I/O.
+//! - A disk's name and identity are in use once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use haversack_api::{DiskConfig, DiskState};
+use haversack_core::OpenReport;
+use haversack_model::{DiskId, DiskNo};
+
+use crate::backend::{Backend, VhostUser};
+use crate::config::DaemonConfig;
+use crate::error::{DaemonError, Result};
+use crate::events::EventLog;
+use crate::helper::Helper;
+use crate::jobs::Jobs;
+use crate::locked::Locked;
+use crate::pool::Pool;
+use crate::settings;
+use crate::state::State;
+
+/// See the module.
+pub struct Daemon {
+    /// Its own settings.
+    pub config: DaemonConfig,
+    /// User and group of helpers, if not the daemon's.
+    pub helpers_run_as: Option<(u32, u32)>,
+    /// When it was started.
+    pub started: Instant,
+    /// What it remembers.
+    pub state: State,
+    /// What happened.
+    pub events: EventLog,
+    /// Management jobs.
+    pub jobs: Jobs,
+    pools: BTreeMap<String, Pool>,
+    disks: Mutex<BTreeMap<String, Arc<Disk>>>,
+    stopping: AtomicBool,
+}
+
+/// A disk that the daemon has by name.
+pub struct Disk {
+    /// Its identity.
+    pub id: DiskId,
+    /// It was attached through the API.
+    pub by_api: bool,
+    inner: Mutex<DiskInner>,
+}
+
+/// What changes of a disk.
+pub struct DiskInner {
+    /// Its settings.
+    pub config: DiskConfig,
+    /// Where it is in its life.
+    pub state: DiskState,
+    /// Why it is not attached.
+    pub error: Option<String>,
+    /// Its number once it was attached.
+    pub number: Option<DiskNo>,
+    /// Its sectors, 0 if not known yet.
+    pub sectors: u64,
+    /// Its vhost-user server.
+    pub vhost_user: Option<Box<dyn VhostUser>>,
+    /// The helper of its origin.
+    pub helper: Option<Helper>,
+}
+
+impl Disk {
+    /// A disk that is not attached.
+    pub fn new(config: DiskConfig, by_api: bool, state: DiskState) -> Result<Disk> {
+        let id = settings::disk_id(&config).map_err(DaemonError::Bad)?;
+        let inner = DiskInner { config, state, error: None, number: None, sectors: 0, vhost_user: None, helper: None };
+        Ok(Disk { id, by_api, inner: Mutex::new(inner) })
+    }
+
+    /// Looks at it or changes it.
+    pub fn with<R>(&self, look: impl FnOnce(&mut DiskInner) -> R) -> R {
+        look(&mut self.inner.locked())
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> DiskConfig {
+        self.with(|inner| inner.config.clone())
+    }
+
+    /// Its number, if it is attached.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn attached(&self) -> Result<DiskNo> {
+        self.with(|inner| match (inner.state, inner.number) {
+            (DiskState::Attached, Some(number)) => Ok(number),
+            (state, _) => Err(not_attached(&inner.config.name, state)),
+        })
+    }
+}
+
+/// The refusal of something that only an attached disk can do.
+pub fn not_attached(name: &str, state: DiskState) -> DaemonError {
+    let state = format!("{state:?}").to_lowercase();
+    DaemonError::conflict(format!("disk '{name}' is {state}, not attached"), "attach it first, or wait for its job")
+}
+
+impl Daemon {
+    /// A daemon with its pools and no disks.
+    pub fn new(
+        config: DaemonConfig,
+        state: State,
+        pools: Vec<(String, Arc<dyn Backend>, OpenReport)>,
+        helpers_run_as: Option<(u32, u32)>,
+    ) -> Arc<Daemon> {
+        let pools = pools.into_iter().map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
+        Arc::new(Daemon {
+            config,
+            helpers_run_as,
+            started: Instant::now(),
+            state,
+            events: EventLog::default(),
+            jobs: Jobs::default(),
+            pools: pools.collect(),
+            disks: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pools.values()
+    }
+
+    /// A pool.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn pool(&self, name: &str) -> Result<&Pool> {
+        self.pools.get(name).ok_or_else(|| DaemonError::NoSuch { what: "pool", name: name.to_string() })
+    }
+
+    /// The disks, by name.
+    pub fn disks(&self) -> BTreeMap<String, Arc<Disk>> {
+        self.disks.locked().clone()
+    }
+
+    /// A disk.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn disk(&self, name: &str) -> Result<Arc<Disk>> {
+        let disks = self.disks.locked();
+        disks.get(name).cloned().ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })
+    }
+
+    /// Puts a disk in, in the place of a detached one of the same name.
+    ///
+    /// # Errors
+    /// The name or the identity is in use.
+    pub fn insert_disk(&self, name: &str, disk: Arc<Disk>) -> Result<()> {
+        if self.is_stopping() {
+            return Err(DaemonError::Stopping);
+        }
+        let mut disks = self.disks.locked();
+        let in_use = |other: &Disk| other.with(|inner| inner.state != DiskState::Detached);
+        for (other_name, other) in disks.iter() {
+            if (other_name == name || other.id == disk.id) && in_use(other) {
+                let what = format!("disk '{other_name}' ({}) is in use already", other.id);
+                return Err(DaemonError::conflict(what, "detach it first, or give another name and id"));
+            }
+        }
+        disks.insert(name.to_string(), disk);
+        Ok(())
+    }
+
+    /// Takes a disk out.
+    pub fn remove_disk(&self, name: &str) {
+        self.disks.locked().remove(name);
+    }
+
+    /// The name of an attached disk; its number if it has none.
+    pub fn name_of(&self, pool: &str, number: DiskNo) -> String {
+        let disks = self.disks();
+        let is_it = |disk: &Disk| disk.with(|d| d.number == Some(number) && d.config.pool == pool);
+        let name = disks.iter().find(|(_, disk)| is_it(disk)).map(|(name, _)| name.clone());
+        name.unwrap_or_else(|| format!("{pool}/{}", number.0))
+    }
+
+    /// Nothing new is begun any more.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Stops cleanly: what is staged is committed, requests in flight finish. The disks stay known, and dirty blocks
+    /// stay in the cache.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let jobs: Vec<_> = self.pools().map(|pool| (&pool.name, pool.backend.shutdown())).collect();
+        for (name, job) in jobs {
+            let end = job.and_then(|job| {
+                while job.wait_for(std::time::Duration::from_secs(1))?.is_none() {}
+                Ok(())
+            });
+            match end {
+                Ok(()) => tracing::info!(pool = name, "stopped cleanly"),
+                Err(error) => tracing::error!(pool = name, "not stopped cleanly: {error}"),
+            }
+        }
+        for disk in self.disks().values() {
+            let servers = disk.with(|inner| (inner.vhost_user.take(), inner.helper.take()));
+            drop(servers);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Why something that was asked of the daemon was not done, in a form that the control API passes on: status, code, hint.
+
+use haversack_api::ErrorBody;
+use haversack_core::{JobError, ManageError};
+use haversack_engine::error::EngineError;
+
+use crate::helper::HelperError;
+use crate::state::StateError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// There is no such thing.
+    #[error("no {what} '{name}'")]
+    NoSuch {
+        /// `pool`, `disk`, `job` or `device`.
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Bad(String),
+    /// The request does not fit the state of the disk or pool.
+    #[error("{what}")]
+    Conflict {
+        /// What state that is.
+        what: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Dirty data would be destroyed.
+    #[error("disk '{disk}' has {dirty_bytes} dirty bytes that its origin does not have")]
+    Dirty {
+        /// The disk.
+        disk: String,
+        /// Bytes that would be lost.
+        dirty_bytes: u64,
+    },
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The helper of an origin is not there.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+    /// The state directory cannot be written.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The daemon is being stopped.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+/// A result of the daemon.
+pub type Result<T> = std::result::Result<T, DaemonError>;
+
+impl DaemonError {
+    /// A conflict.
+    pub fn conflict(what: impl Into<String>, hint: &'static str) -> DaemonError {
+        DaemonError::Conflict { what: what.into(), hint }
+    }
+
+    /// The job was cancelled, which is no failure.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, DaemonError::Engine(EngineError::Job(JobError::Cancelled)))
+    }
+
+    /// HTTP status, word for programs, and what to do.
+    pub fn class(&self) -> (u16, &'static str, &'static str) {
+        match self {
+            DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
+            DaemonError::Bad(_) => (400, "bad-request", "correct the request; docs/api.md describes it"),
+            DaemonError::Conflict { hint, .. } => (409, "conflict", hint),
+            DaemonError::Dirty { .. } => {
+                (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
+            }
+            DaemonError::Engine(error) => engine_class(error),
+            DaemonError::Helper(_) => (502, "origin", "check the origin's URI and that its store can be reached"),
+            DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
+            DaemonError::Stopping => (503, "stopping", "try again when it is back"),
+        }
+    }
+
+    /// As the control API answers it.
+    pub fn body(&self) -> ErrorBody {
+        let (_, code, hint) = self.class();
+        ErrorBody { code: code.into(), error: self.to_string(), hint: hint.into() }
+    }
+}
+
+fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
+    match error {
+        EngineError::Manage(ManageError::Busy) => (409, "busy", "wait for the other job or cancel it"),
+        EngineError::Manage(ManageError::Dirty { .. } | ManageError::Damaged(_)) => {
+            (409, "dirty", "flush it first, or repeat its name to accept the loss")
+        }
+        EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {
+            (503, "stopping", "the pool has stopped: see the daemon's log, then start it again")
+        }
+        EngineError::Manage(ManageError::BadConfig(_)) => (400, "bad-request", "correct the setting"),
+        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
+            (409, "conflict", "the message says what was expected")
+        }
+        EngineError::Origin { .. } | EngineError::OriginTooSmall { .. } => {
+            (502, "origin", "check the origin's URI, that its store can be reached, and its size")
+        }
+        EngineError::Job(JobError::Origin) => (502, "origin", "try again when the origin is back"),
+        EngineError::Job(_) => (409, "job-failed", "the message says why"),
+        EngineError::Io { .. } | EngineError::WrongKind { .. } | EngineError::StagingSize { .. } => {
+            (422, "device", "check the path and its permissions")
+        }
+        EngineError::Ring(_) => (500, "system", "see the message"),
+        #[expect(unreachable_patterns, reason = "the engine may learn new errors")]
+        _ => (500, "engine", "see the daemon's log"),
+    }
+}

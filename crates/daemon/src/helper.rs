@@ -1,0 +1,354 @@
+//! Helpers: a supervised `qemu-storage-daemon` that exports a store which the engine does not speak to itself as NBD
+//! on a private Unix socket.
+//!
+//! Invariants
+//! - A helper never outlives the daemon: the kernel kills it with the thread that started it, and that thread lives as long as
+//!   the [`Helper`].
+//! - A helper that dies is started again, each time after a longer pause, until the [`Helper`] is dropped. The engine's
+//!   requests wait meanwhile.
+//! - A helper keeps nothing that a flush does not bring to the store (see [`crate::origin`]).
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::locked::Locked;
+use crate::origin::{BlockDevice, DISK_NODE};
+
+/// The first pause before a helper is started again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause before a helper is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A helper that ran so long starts again with the first pause.
+const RAN_WELL: Duration = Duration::from_secs(30);
+/// How often a running helper is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a helper may take to be there.
+const START_TIME: Duration = Duration::from_secs(20);
+/// How long a helper may take to end by itself.
+const STOP_TIME: Duration = Duration::from_secs(10);
+
+/// Why a helper is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// The program cannot be started.
+    #[error("{program}: cannot start: {source}; install Debian's qemu-utils, or set [daemon] qemu_storage_daemon")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// It ended at once.
+    #[error("the helper of disk '{disk}' ended ({status}): {last_line}")]
+    Ended {
+        /// The disk.
+        disk: String,
+        /// How.
+        status: String,
+        /// What it said last.
+        last_line: String,
+    },
+    /// It does not answer.
+    #[error("the helper of disk '{disk}' does not answer on {socket} after {} s", START_TIME.as_secs())]
+    Silent {
+        /// The disk.
+        disk: String,
+        /// Its socket.
+        socket: PathBuf,
+    },
+}
+
+/// What a helper is started with.
+#[derive(Clone, Debug)]
+pub struct HelperSpec {
+    /// The program, normally `qemu-storage-daemon`.
+    pub program: PathBuf,
+    /// The disk, for messages.
+    pub disk: String,
+    /// The private socket.
+    pub socket: PathBuf,
+    /// What to export.
+    pub device: BlockDevice,
+    /// Export it read-only.
+    pub read_only: bool,
+    /// User and group to run as; as the daemon if there are none.
+    pub run_as: Option<(u32, u32)>,
+}
+
+impl HelperSpec {
+    /// The URI under which the engine finds the export.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///{DISK_NODE}?socket={}", percent_encoded(&self.socket))
+    }
+
+    /// The program's arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        for node in &self.device.nodes {
+            let mut node = node.clone();
+            if self.read_only {
+                node["read-only"] = true.into();
+            }
+            arguments.extend(["--blockdev".to_string(), node.to_string()]);
+        }
+        let address = serde_json::json!({"type": "unix", "path": self.socket});
+        let server = serde_json::json!({"addr": address, "max-connections": 0});
+        let export = serde_json::json!({
+            "type": "nbd", "id": "export", "node-name": DISK_NODE, "name": DISK_NODE, "writable": !self.read_only
+        });
+        arguments.extend(["--nbd-server".to_string(), server.to_string()]);
+        arguments.extend(["--export".to_string(), export.to_string()]);
+        arguments
+    }
+
+    fn spawn(&self) -> std::io::Result<Child> {
+        // A socket that a killed helper left behind keeps the next one from listening.
+        match std::fs::remove_file(&self.socket) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Signals that a terminal sends to the daemon's group are the daemon's to handle.
+        command.process_group(0);
+        if let Some((user, group)) = self.run_as {
+            command.uid(user).gid(group);
+        }
+        crate::system::die_with_parent(&mut command);
+        command.spawn()
+    }
+}
+
+/// Characters that a URI's query cannot hold as they are.
+fn percent_encoded(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-');
+    let encode = |b: &u8| if plain(*b) { char::from(*b).to_string() } else { format!("%{b:02X}") };
+    path.as_os_str().as_bytes().iter().map(encode).collect()
+}
+
+/// A supervised helper. Dropping it stops the helper.
+pub struct Helper {
+    stop: Option<mpsc::Sender<()>>,
+    pid: Arc<Mutex<Option<u32>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Helper {
+    /// Starts a helper and waits until it answers.
+    ///
+    /// # Errors
+    /// It cannot be started, ends or does not answer; nothing is left running then.
+    pub fn start(spec: HelperSpec) -> Result<Helper, HelperError> {
+        let (stop, stopped) = mpsc::channel();
+        let (ready, first_start) = mpsc::channel();
+        let pid = Arc::new(Mutex::new(None));
+        let supervisor = Supervisor { spec, pid: pid.clone(), stopped, last_line: Arc::default() };
+        let (disk, socket) = (supervisor.spec.disk.clone(), supervisor.spec.socket.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("helper-{disk}"))
+            .spawn(move || supervisor.run(&ready))
+            .map_err(|source| HelperError::Start { program: "thread".into(), source })?;
+        let helper = Helper { stop: Some(stop), pid, thread: Some(thread) };
+        match first_start.recv_timeout(START_TIME) {
+            Ok(Ok(())) => Ok(helper),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(HelperError::Silent { disk, socket }),
+        }
+    }
+
+    /// The present process, if one runs.
+    pub fn pid(&self) -> Option<u32> {
+        *self.pid.locked()
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Lives on the helper's thread.
+struct Supervisor {
+    spec: HelperSpec,
+    pid: Arc<Mutex<Option<u32>>>,
+    stopped: mpsc::Receiver<()>,
+    last_line: Arc<Mutex<String>>,
+}
+
+/// Tells how the first start went.
+type Ready = mpsc::Sender<Result<(), HelperError>>;
+
+impl Supervisor {
+    fn run(self, ready: &Ready) {
+        let disk = &self.spec.disk;
+        let mut pause = FIRST_PAUSE;
+        let mut was_ready = false;
+        loop {
+            let started = Instant::now();
+            let error = match self.spec.spawn() {
+                Ok(child) => match self.watch(child, ready, &mut was_ready) {
+                    Some(status) => HelperError::Ended {
+                        disk: disk.clone(),
+                        status: status.to_string(),
+                        last_line: self.last_line.locked().clone(),
+                    },
+                    None => break,
+                },
+                Err(source) => HelperError::Start { program: self.spec.program.clone(), source },
+            };
+            if !was_ready {
+                let _ = ready.send(Err(error));
+                break;
+            }
+            pause = if started.elapsed() >= RAN_WELL { FIRST_PAUSE } else { pause };
+            tracing::warn!(%disk, pause_ms = pause.as_millis() as u64, "{error}; it is started again");
+            if self.is_stopped_within(pause) {
+                break;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        let _ = std::fs::remove_file(&self.spec.socket);
+    }
+
+    /// Waits for the stop. True when it came.
+    fn is_stopped_within(&self, time: Duration) -> bool {
+        !matches!(self.stopped.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout))
+    }
+
+    /// Watches a process until it ends, or stops it when that is asked for (`None`).
+    fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> Option<ExitStatus> {
+        *self.pid.locked() = Some(child.id());
+        let readers = self.forward_output(&mut child);
+        let mut answers = false;
+        let status = loop {
+            if !answers && UnixStream::connect(&self.spec.socket).is_ok() {
+                (answers, *was_ready) = (true, true);
+                tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is there");
+                let _ = ready.send(Ok(()));
+            }
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) => {}
+                Err(error) => tracing::error!(disk = %self.spec.disk, "cannot wait for the helper: {error}"),
+            }
+            if self.is_stopped_within(if answers { LOOK_EVERY * 10 } else { LOOK_EVERY }) {
+                stop(&mut child);
+                break None;
+            }
+        };
+        *self.pid.locked() = None;
+        for reader in readers {
+            let _ = reader.join();
+        }
+        status
+    }
+
+    /// Brings what a helper says into the log.
+    fn forward_output(&self, child: &mut Child) -> Vec<JoinHandle<()>> {
+        let out = child.stdout.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
+        let err = child.stderr.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
+        let forward = |stream| {
+            let (disk, last_line) = (self.spec.disk.clone(), self.last_line.clone());
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    tracing::warn!(%disk, "helper: {line}");
+                    *last_line.locked() = line;
+                }
+            })
+        };
+        out.into_iter().chain(err).map(forward).collect()
+    }
+}
+
+/// Lets a helper end by itself, and kills it if it does not.
+fn stop(child: &mut Child) {
+    let asked = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+    let deadline = Instant::now() + STOP_TIME;
+    while asked.is_ok() && Instant::now() < deadline {
+        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::origin::Origin;
+
+    pub fn spec(dir: &Path, origin: &str) -> HelperSpec {
+        let Ok(Origin::Helper(device)) = Origin::parse(origin) else { panic!("{origin} needs a helper") };
+        HelperSpec {
+            program: "qemu-storage-daemon".into(),
+            disk: "vm1".into(),
+            socket: dir.join("a b.sock"),
+            device,
+            read_only: false,
+            run_as: None,
+        }
+    }
+
+    #[test]
+    fn arguments_name_nodes_server_and_export() {
+        let mut spec = spec(Path::new("/run/x"), "qcow2:/images/a.qcow2");
+        let arguments = spec.arguments();
+        assert_eq!(arguments.iter().filter(|a| *a == "--blockdev").count(), 2);
+        assert!(arguments.last().unwrap().contains(r#""writable":true"#));
+        assert!(arguments.iter().any(|a| a.contains("/run/x/a b.sock")));
+        assert_eq!(spec.uri(), "nbd+unix:///disk?socket=/run/x/a%20b.sock");
+        spec.read_only = true;
+        assert!(spec.arguments()[1].contains(r#""read-only":true"#));
+    }
+
+    #[test]
+    fn a_missing_program_and_a_missing_image_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = spec(dir.path(), "qcow2:/nonexistent.qcow2");
+        let error = Helper::start(spec.clone()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("nonexistent.qcow2") && error.contains("vm1"), "{error}");
+        spec.program = "/nonexistent".into();
+        let error = Helper::start(spec).map(drop).unwrap_err().to_string();
+        assert!(error.contains("qemu-utils"), "{error}");
+    }
+
+    #[test]
+    fn a_helper_that_is_killed_comes_back_and_one_that_is_dropped_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a.qcow2");
+        let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M").status();
+        assert!(made.expect("qemu-img is needed: install Debian's qemu-utils").success());
+        let spec = spec(dir.path(), &format!("qcow2:{}", image.display()));
+        let helper = Helper::start(spec.clone()).unwrap();
+        let first = helper.pid().unwrap();
+        kill(Pid::from_raw(first as i32), Signal::SIGKILL).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let second = loop {
+            assert!(Instant::now() < deadline, "the helper was not started again");
+            std::thread::sleep(Duration::from_millis(20));
+            match helper.pid() {
+                Some(pid) if pid != first && UnixStream::connect(&spec.socket).is_ok() => break pid,
+                _ => {}
+            }
+        };
+        drop(helper);
+        assert!(kill(Pid::from_raw(second as i32), None).is_err(), "the helper outlived its owner");
+        assert!(!spec.socket.exists());
+    }
+}

@@ -1,0 +1,28 @@
+//! Haversack's daemon: pools, disks and front ends under one configuration and one control API.
+//!
+//! The data path is `haversack-engine`'s; here is what decides which pools and disks there are. No request of a client
+//! passes through here once its connection is made.
+
+mod attach;
+pub mod backend;
+pub mod config;
+pub mod control;
+pub mod daemon;
+pub mod error;
+pub mod events;
+pub mod helper;
+pub mod jobs;
+mod locked;
+mod manage;
+pub mod metrics;
+pub mod nbd_listener;
+pub mod origin;
+pub mod pool;
+pub mod reload;
+pub mod run;
+pub mod settings;
+pub mod state;
+pub mod status;
+pub mod system;
+pub mod tls;
+mod tls_pump;

@@ -1,0 +1,15 @@
+//! Locks whose holder panicked stay usable: what they guard is changed in single steps, so it is whole.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+pub trait Locked<T> {
+    /// Takes the lock.
+    fn locked(&self) -> MutexGuard<'_, T>;
+}
+
+impl<T> Locked<T> for Mutex<T> {
+    fn locked(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,43 @@
+//! `haversackd`: see `haversackd --help` and docs/api.md.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use haversack_daemon::config::Config;
+use haversack_daemon::run;
+
+/// The Haversack daemon: a flash cache for the disks of virtual machines.
+#[derive(Parser)]
+#[command(name = "haversackd", version)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, default_value = "/etc/haversack/haversackd.toml")]
+    config: PathBuf,
+    /// Check the configuration file and do nothing else.
+    #[arg(long)]
+    check_config: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let config = match Config::load(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("haversackd: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.check_config {
+        println!("{}: {} pools, {} disks", arguments.config.display(), config.pools.len(), config.disks.len());
+        return ExitCode::SUCCESS;
+    }
+    match run::run(&arguments.config, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            eprintln!("haversackd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

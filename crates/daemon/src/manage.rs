@@ -1,0 +1,164 @@
+//! What can be done with a disk or a pool while the daemon runs, besides attaching and detaching.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use haversack_api::{DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
+use haversack_model::{DeviceNo, DiskId, DiskNo};
+
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
+use crate::jobs::JobControl;
+use crate::locked::Locked;
+use crate::settings;
+use crate::state::RememberedDisk;
+
+impl Daemon {
+    /// Writes all that is dirty now back to the origin.
+    ///
+    /// # Errors
+    /// There is no such disk, or it is not attached.
+    pub fn flush(self: &Arc<Self>, name: &str) -> Result<Job> {
+        let disk = self.disk(name)?;
+        let number = disk.attached()?;
+        let job = self.pool(&disk.config().pool)?.backend.clean(number)?;
+        self.jobs.start(JobKind::Flush, name, move |control| control.follow(&job))
+    }
+
+    /// Changes a disk's size.
+    ///
+    /// # Errors
+    /// There is no such disk, it is not attached, or the size is malformed.
+    pub fn resize(self: &Arc<Self>, name: &str, size: Size) -> Result<Job> {
+        let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
+        let disk = self.disk(name)?;
+        let number = disk.attached()?;
+        let job = self.pool(&disk.config().pool)?.backend.resize(number, sectors)?;
+        let (daemon, name_too) = (self.clone(), name.to_string());
+        self.jobs.start(JobKind::Resize, name, move |control| {
+            control.follow(&job)?;
+            daemon.note_size(&name_too, sectors);
+            disk.with(|inner| inner.config.size = Some(size));
+            daemon.remember_change(&disk)
+        })
+    }
+
+    /// Changes settings. Those of a configured disk last until the next start, when the file counts.
+    ///
+    /// # Errors
+    /// There is no such disk, it is not attached, or a setting is malformed.
+    pub fn change(self: &Arc<Self>, name: &str, change: &DiskChange) -> Result<Job> {
+        let disk = self.disk(name)?;
+        let number = disk.attached()?;
+        let old = disk.config();
+        let new = changed(&old, change);
+        settings::check_disk(&new).map_err(DaemonError::Bad)?;
+        let daemon = self.clone();
+        self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, number, &old, new))
+    }
+
+    fn apply(&self, control: &JobControl, disk: &Disk, number: DiskNo, old: &DiskConfig, new: DiskConfig) -> Result<()> {
+        let backend = &self.pool(&new.pool)?.backend;
+        if new.target != old.target {
+            backend.set_target(number, settings::target(new.target))?;
+        }
+        if new.admission != old.admission {
+            backend.set_admission(number, settings::admission(new.admission))?;
+        }
+        if new.sequential_cutoff != old.sequential_cutoff {
+            backend.set_sequential_cutoff(number, new.sequential_cutoff.0)?;
+        }
+        if new.cleaner != old.cleaner {
+            backend.set_cleaner(number, settings::cleaner(new.cleaner))?;
+        }
+        if new.mode != old.mode {
+            control.follow(&backend.set_mode(number, new.mode.0)?)?;
+        }
+        tracing::info!(disk = new.name, "settings changed");
+        disk.with(|inner| inner.config = new);
+        self.remember_change(disk)
+    }
+
+    fn remember_change(&self, disk: &Disk) -> Result<()> {
+        Ok(self.state.remember(RememberedDisk { config: disk.config(), by_api: disk.by_api, attached: true })?)
+    }
+
+    /// Forgets a detached disk. Its dirty data is destroyed only if its name is repeated.
+    ///
+    /// # Errors
+    /// No pool knows it, it is attached, or it is dirty and its name was not repeated.
+    pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
+        let (pool_name, id) = self.find_known(name)?;
+        let pool = self.pool(&pool_name)?;
+        let known = pool.known(id).ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })?;
+        if destroy_dirty.is_some_and(|repeated| repeated != name) {
+            return Err(DaemonError::Bad(format!("destroy_dirty must repeat the disk's name, '{name}'")));
+        }
+        if known.dirty_bytes > 0 && destroy_dirty.is_none() {
+            return Err(DaemonError::Dirty { disk: name.to_string(), dirty_bytes: known.dirty_bytes });
+        }
+        let job = pool.backend.forget(known.disk, destroy_dirty.map(|_| id))?;
+        let (daemon, name_too) = (self.clone(), name.to_string());
+        self.jobs.start(JobKind::Forget, name, move |control| {
+            control.follow(&job)?;
+            daemon.pool(&pool_name)?.known.locked().remove(&id);
+            daemon.remove_disk(&name_too);
+            daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
+            Ok(daemon.state.forget(&name_too)?)
+        })
+    }
+
+    /// Pool and identity of a disk that is not attached, by its name or, if nobody knows that, its identity.
+    fn find_known(&self, name: &str) -> Result<(String, DiskId)> {
+        match self.disk(name) {
+            Ok(disk) => disk.with(|inner| match inner.state {
+                DiskState::Detached | DiskState::Waiting => Ok((inner.config.pool.clone(), disk.id)),
+                _ => Err(DaemonError::conflict(format!("disk '{name}' is in use"), "detach it first")),
+            }),
+            Err(no_such) => {
+                let known = self.pools().find_map(|pool| {
+                    let ids = pool.known.locked();
+                    let id = ids.keys().find(|id| id.to_string() == name).copied();
+                    id.map(|id| (pool.name.clone(), id))
+                });
+                known.ok_or(no_such)
+            }
+        }
+    }
+
+    /// Takes a device into a pool; what is on it is lost.
+    ///
+    /// # Errors
+    /// There is no such pool, or the device is unfit.
+    pub fn add_device(&self, pool: &str, path: &Path, size: Option<Size>) -> Result<Job> {
+        if !path.is_absolute() {
+            return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
+        }
+        let job = self.pool(pool)?.backend.add_device(path, size.map(|size| size.0))?;
+        tracing::info!(pool, path = %path.display(), "a cache device is added; put it into the configuration too");
+        self.jobs.start(JobKind::AddDevice, pool, move |control| control.follow(&job))
+    }
+
+    /// Empties a device and takes it out of a pool.
+    ///
+    /// # Errors
+    /// There is no such pool or device, or it is the only one.
+    pub fn remove_device(&self, pool: &str, device: u8) -> Result<Job> {
+        let job = self.pool(pool)?.backend.remove_device(DeviceNo(device))?;
+        tracing::info!(pool, device, "a cache device is removed; take it out of the configuration too");
+        self.jobs.start(JobKind::RemoveDevice, pool, move |control| control.follow(&job))
+    }
+}
+
+/// Settings with a change.
+fn changed(old: &DiskConfig, change: &DiskChange) -> DiskConfig {
+    DiskConfig {
+        mode: change.mode.unwrap_or(old.mode),
+        target: change.target.unwrap_or(old.target),
+        admission: change.admission.unwrap_or(old.admission),
+        sequential_cutoff: change.sequential_cutoff.unwrap_or(old.sequential_cutoff),
+        cleaner: change.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
+        nbd: change.nbd.unwrap_or(old.nbd),
+        ..old.clone()
+    }
+}

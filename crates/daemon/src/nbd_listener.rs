@@ -1,0 +1,333 @@
+//! The NBD server up to the transmission phase: a thread per connection negotiates, then the engine takes the socket.
+//!
+//! Invariants
+//! - A client that does not get on with its negotiation is closed after [`NEGOTIATION_TIME`]; at most
+//!   [`MAX_NEGOTIATIONS`] are under way at a time.
+//! - A broken client ends its own connection only.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use haversack_api::DiskState;
+use haversack_engine::NbdClient;
+use haversack_model::{DiskNo, SECTOR_BYTES};
+use haversack_nbd::{
+    BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags,
+};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::config::{NbdConfig, NbdListen};
+use crate::control::{ListenError, bind_tcp, bind_unix};
+use crate::daemon::Daemon;
+use crate::{tls, tls_pump};
+
+/// How long a negotiation may take.
+const NEGOTIATION_TIME: Duration = Duration::from_secs(30);
+/// How long a single read or write of a negotiation may take.
+const STEP_TIME: Duration = Duration::from_secs(10);
+/// Negotiations under way at a time.
+const MAX_NEGOTIATIONS: usize = 256;
+/// The pause after the system had no file descriptor for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Sockets that are bound and not served yet.
+pub struct NbdListeners {
+    sockets: Vec<Socket>,
+    tls: Option<Arc<ServerConfig>>,
+    tls_required: bool,
+}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+/// Makes the sockets.
+///
+/// # Errors
+/// A socket cannot be made, or certificate and key cannot be used.
+pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
+    let tls = match (&config.tls_certificate, &config.tls_key) {
+        (Some(certificate), Some(key)) => Some(Arc::new(tls::server_config(certificate, key)?)),
+        _ => None,
+    };
+    let socket = |listen: &NbdListen| match listen {
+        NbdListen::Unix(path) => bind_unix(path).map(Socket::Unix),
+        NbdListen::Tcp(address) => bind_tcp(*address).map(Socket::Tcp),
+    };
+    let sockets = config.listen.iter().map(socket).collect::<Result<_, _>>()?;
+    Ok(NbdListeners { sockets, tls, tls_required: config.tls_required })
+}
+
+impl NbdListeners {
+    /// Serves them in the background, as long as the daemon lives.
+    pub fn serve(self, daemon: &Arc<Daemon>) {
+        let server = Arc::new(Server {
+            daemon: Arc::downgrade(daemon),
+            tls: self.tls,
+            tls_required: self.tls_required,
+            negotiations: AtomicUsize::new(0),
+        });
+        for socket in self.sockets {
+            let server = server.clone();
+            std::thread::spawn(move || server.accept(&socket));
+        }
+    }
+}
+
+/// What all listeners share.
+struct Server {
+    daemon: Weak<Daemon>,
+    tls: Option<Arc<ServerConfig>>,
+    tls_required: bool,
+    negotiations: AtomicUsize,
+}
+
+impl Server {
+    fn accept(self: &Arc<Self>, socket: &Socket) {
+        loop {
+            let client = match socket {
+                Socket::Unix(listener) => listener.accept().map(|(stream, _)| Client::Unix(stream)),
+                Socket::Tcp(listener) => listener.accept().map(|(stream, _)| Client::Tcp(stream)),
+            };
+            let Some(daemon) = self.daemon.upgrade() else { return };
+            match client {
+                Ok(client) => self.begin(daemon, client),
+                Err(error) => {
+                    tracing::warn!("NBD: cannot accept a connection: {error}");
+                    std::thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>, daemon: Arc<Daemon>, client: Client) {
+        if self.negotiations.fetch_add(1, Ordering::Relaxed) >= MAX_NEGOTIATIONS || daemon.is_stopping() {
+            self.negotiations.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("NBD: too many negotiations under way, or stopping: a connection is closed");
+            return;
+        }
+        let server = self.clone();
+        let run = move || {
+            let end = server.negotiate(&daemon, client);
+            server.negotiations.fetch_sub(1, Ordering::Relaxed);
+            if let Err(error) = end.and_then(|done| done.map_or(Ok(()), |done| done.hand_over(&daemon))) {
+                tracing::info!("NBD: a connection ended in its negotiation: {error}");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("nbd-negotiation".into()).spawn(run) {
+            self.negotiations.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("NBD: no thread for a connection: {error}");
+        }
+    }
+
+    /// `None` if the client wants no more.
+    fn negotiate(&self, daemon: &Arc<Daemon>, client: Client) -> io::Result<Option<Done>> {
+        client.set_timeouts(Some(STEP_TIME))?;
+        let policy = match (&self.tls, &client) {
+            (None, _) => TlsPolicy::Off,
+            (Some(_), Client::Tcp(_)) if self.tls_required => TlsPolicy::Required,
+            (Some(_), _) => TlsPolicy::Allowed,
+        };
+        let mut exports = Offered { daemon: daemon.clone(), found: None };
+        let mut output = Vec::new();
+        let mut session = Session {
+            negotiation: ServerNegotiation::new(policy, &mut output),
+            deadline: Instant::now() + NEGOTIATION_TIME,
+        };
+        let mut plain = client;
+        plain.write_all(&output)?;
+        match session.run(&mut plain, &mut exports)? {
+            Step::Over => Ok(None),
+            Step::Agreed(agreed) => Ok(Some(Done { agreed, found: exports.found, client: plain, tls: None })),
+            Step::Tls => {
+                let config = self.tls.clone().ok_or_else(|| io::Error::other("TLS without a certificate"))?;
+                let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+                let mut stream = StreamOwned::new(connection, plain);
+                match session.run(&mut stream, &mut exports)? {
+                    Step::Agreed(agreed) => {
+                        let (connection, client) = stream.into_parts();
+                        Ok(Some(Done { agreed, found: exports.found, client, tls: Some(Box::new(connection)) }))
+                    }
+                    Step::Over => Ok(None),
+                    Step::Tls => Err(io::Error::other("TLS within TLS")),
+                }
+            }
+        }
+    }
+}
+
+/// A negotiation, with or without TLS.
+struct Session {
+    negotiation: ServerNegotiation,
+    deadline: Instant,
+}
+
+enum Step {
+    Agreed(Box<Negotiated>),
+    Tls,
+    Over,
+}
+
+impl Session {
+    fn run(&mut self, stream: &mut (impl Read + Write), exports: &mut Offered) -> io::Result<Step> {
+        let mut buffer = vec![0; 8192];
+        let mut output = Vec::new();
+        loop {
+            if Instant::now() >= self.deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the negotiation takes too long"));
+            }
+            // Reading what is wanted and no more leaves nothing over for TLS or the transmission phase.
+            let wanted = self.negotiation.wanted_bytes().min(buffer.len());
+            let count = match stream.read(&mut buffer[..wanted]) {
+                Ok(0) => return Ok(Step::Over),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            output.clear();
+            let step = self.negotiation.receive(&mut &buffer[..count], exports, &mut output).map_err(io::Error::other)?;
+            stream.write_all(&output)?;
+            stream.flush()?;
+            match step {
+                ServerStep::Continue => {}
+                ServerStep::StartTls => return Ok(Step::Tls),
+                ServerStep::Transmission(agreed) => return Ok(Step::Agreed(agreed)),
+                ServerStep::Aborted => return Ok(Step::Over),
+            }
+        }
+    }
+}
+
+/// The attached disks, as a client sees them.
+struct Offered {
+    daemon: Arc<Daemon>,
+    /// Pool and number of the disk looked up last.
+    found: Option<(String, DiskNo)>,
+}
+
+impl Offered {
+    fn names(&self) -> Vec<String> {
+        let is_offered = |d: &mut crate::daemon::DiskInner| d.state == DiskState::Attached && d.config.nbd;
+        self.daemon.disks().into_iter().filter(|(_, disk)| disk.with(is_offered)).map(|(name, _)| name).collect()
+    }
+}
+
+impl Exports for Offered {
+    fn names(&mut self) -> Vec<String> {
+        Offered::names(self)
+    }
+
+    fn lookup(&mut self, name: &str) -> Option<ExportInfo> {
+        let names = Offered::names(self);
+        let name = match (name, names.as_slice()) {
+            ("", [only]) => only,
+            _ => names.iter().find(|n| *n == name)?,
+        };
+        let disk = self.daemon.disk(name).ok()?;
+        let number = disk.attached().ok()?;
+        let (config, sectors) = disk.with(|d| (d.config.clone(), d.sectors));
+        self.found = Some((config.pool.clone(), number));
+        Some(ExportInfo {
+            name: name.clone(),
+            description: format!("Haversack disk {}", disk.id),
+            size_bytes: sectors * SECTOR_BYTES as u64,
+            read_only: config.read_only,
+            block_size: BLOCK_SIZE,
+            features: FEATURES,
+        })
+    }
+}
+
+/// Whole sectors; a cache block is best.
+const BLOCK_SIZE: BlockSize = match BlockSize::new(SECTOR_BYTES as u32, 4096, 32 << 20) {
+    Ok(sizes) => sizes,
+    Err(_) => BlockSize::SERVER_DEFAULT,
+};
+
+const FEATURES: TransmissionFlags = TransmissionFlags::SEND_FLUSH
+    .with(TransmissionFlags::SEND_FUA)
+    .with(TransmissionFlags::SEND_TRIM)
+    .with(TransmissionFlags::SEND_WRITE_ZEROES)
+    .with(TransmissionFlags::SEND_DF)
+    .with(TransmissionFlags::SEND_CACHE)
+    .with(TransmissionFlags::CAN_MULTI_CONN);
+
+/// A negotiation that came to its end.
+struct Done {
+    agreed: Box<Negotiated>,
+    found: Option<(String, DiskNo)>,
+    client: Client,
+    tls: Option<Box<ServerConnection>>,
+}
+
+impl Done {
+    fn hand_over(self, daemon: &Daemon) -> io::Result<()> {
+        let (pool, disk) = self.found.ok_or_else(|| io::Error::other("no export was looked up"))?;
+        self.client.set_timeouts(None)?;
+        let socket = match self.tls {
+            None => self.client.into_fd(),
+            Some(connection) => {
+                let (ours, engines) = UnixStream::pair()?;
+                tls_pump::start(*connection, self.client.into_fd(), ours)?;
+                engines.into()
+            }
+        };
+        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
+        let client = NbdClient { disk, socket, negotiated: *self.agreed };
+        let pool = daemon.pool(&pool).map_err(io::Error::other)?;
+        pool.backend.add_nbd_client(client).map_err(io::Error::other)
+    }
+}
+
+/// A client's connection.
+enum Client {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Client {
+    fn set_timeouts(&self, time: Option<Duration>) -> io::Result<()> {
+        match self {
+            Client::Unix(stream) => stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time)),
+            Client::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+        }
+    }
+
+    fn into_fd(self) -> OwnedFd {
+        match self {
+            Client::Unix(stream) => stream.into(),
+            Client::Tcp(stream) => stream.into(),
+        }
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Client::Unix(stream) => stream.read(buffer),
+            Client::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Client::Unix(stream) => stream.write(bytes),
+            Client::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

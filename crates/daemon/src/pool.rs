@@ -1,0 +1,151 @@
+//! A pool as the daemon sees it: its data path, and the disks that the pool knows.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use haversack_core::{DiskSummary, Event, OpenReport};
+use haversack_engine::handle::EngineEvent;
+use haversack_model::{BLOCK_BYTES, DiskId, DiskNo};
+
+use crate::backend::Backend;
+use crate::daemon::Daemon;
+use crate::error::Result;
+use crate::locked::Locked;
+
+/// A disk that a pool knows, attached or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownDisk {
+    /// Its number.
+    pub disk: DiskNo,
+    /// Its sectors on record.
+    pub sectors: u64,
+    /// Bytes cached when it was last seen detached.
+    pub cached_bytes: u64,
+    /// Of these, bytes that the origin does not have.
+    pub dirty_bytes: u64,
+}
+
+impl KnownDisk {
+    fn of(summary: &DiskSummary) -> KnownDisk {
+        KnownDisk {
+            disk: summary.disk,
+            sectors: summary.sectors,
+            cached_bytes: summary.cached_blocks * BLOCK_BYTES as u64,
+            dirty_bytes: summary.dirty_blocks * BLOCK_BYTES as u64,
+        }
+    }
+}
+
+/// See the module.
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its data path.
+    pub backend: Arc<dyn Backend>,
+    /// The disks that it knows.
+    pub known: Mutex<HashMap<DiskId, KnownDisk>>,
+    /// Devices that were missing when it was opened.
+    pub missing_devices: usize,
+    /// No cache device is left.
+    pub is_lost: AtomicBool,
+}
+
+impl Pool {
+    /// A pool that was just opened.
+    pub fn new(name: &str, backend: Arc<dyn Backend>, report: &OpenReport) -> Pool {
+        if !report.missing.is_empty() {
+            tracing::warn!(pool = name, devices = ?report.missing, "cache devices are missing: the pool is degraded");
+        }
+        if report.damaged_segments > 0 {
+            tracing::warn!(pool = name, segments = report.damaged_segments, "metadata of segments is damaged");
+        }
+        tracing::info!(
+            pool = name,
+            devices = report.devices.len(),
+            disks = report.disks.len(),
+            staging_survived = report.staging_survived,
+            clean_stop = report.clean_stop,
+            "pool opened"
+        );
+        Pool {
+            name: name.to_string(),
+            backend,
+            known: Mutex::new(report.disks.iter().map(|d| (d.id, KnownDisk::of(d))).collect()),
+            missing_devices: report.missing.len(),
+            is_lost: AtomicBool::new(false),
+        }
+    }
+
+    /// A disk that the pool knows.
+    pub fn known(&self, id: DiskId) -> Option<KnownDisk> {
+        self.known.locked().get(&id).copied()
+    }
+}
+
+/// Brings a pool's events to the log and to [`crate::events::EventLog`], and notes the loss of a pool before its writes go on.
+///
+/// # Errors
+/// The pool has stopped.
+pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
+    let events = daemon.pool(pool)?.backend.events()?;
+    let (daemon, pool) = (Arc::downgrade(daemon), pool.to_string());
+    let run = move |events: mpsc::Receiver<EngineEvent>| {
+        for event in events {
+            let Some(daemon) = daemon.upgrade() else { return };
+            take(&daemon, &pool, &event);
+        }
+    };
+    std::thread::spawn(move || run(events));
+    Ok(())
+}
+
+fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
+    let disk_name = |disk: DiskNo| daemon.name_of(pool, disk);
+    let (kind, subject, message) = match event {
+        EngineEvent::Core(Event::JobDone { .. }) => return,
+        EngineEvent::Core(Event::PoolLost) => {
+            note_loss(daemon, pool);
+            ("pool-lost", pool.to_string(), "no cache device is left: requests go to the origins".to_string())
+        }
+        EngineEvent::Core(Event::DeviceFailed { device, lost_blocks }) => {
+            let message = format!("cache device {} is used no more; {lost_blocks} dirty blocks had no other copy", device.0);
+            ("device-failed", pool.to_string(), message)
+        }
+        EngineEvent::Core(Event::Corruption { disk, device, offset_bytes, lost }) => {
+            let end = if *lost { "its data is lost" } else { "it is fetched again" };
+            let message = format!("cache device {} at byte {offset_bytes}: a block fails its checksum; {end}", device.0);
+            ("corruption", disk_name(*disk), message)
+        }
+        EngineEvent::Core(Event::CleanFailed { disk }) => {
+            ("clean-failed", disk_name(*disk), "cleaning is held up by the origin; it is tried again".into())
+        }
+        EngineEvent::OriginAway { disk, why } => {
+            ("origin-away", disk_name(*disk), format!("the origin cannot be reached, requests wait: {why}"))
+        }
+        EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
+        EngineEvent::DeviceError { path, offset_bytes, errno } => {
+            let error = std::io::Error::from_raw_os_error(*errno);
+            ("device-error", pool.to_string(), format!("{} at byte {offset_bytes}: {error}", path.display()))
+        }
+    };
+    match kind {
+        "origin-back" => tracing::info!(kind, subject, "{message}"),
+        "pool-lost" | "corruption" => tracing::error!(kind, subject, "{message}"),
+        _ => tracing::warn!(kind, subject, "{message}"),
+    }
+    daemon.events.add(kind, &subject, message);
+}
+
+/// Writes wait until the loss is noted durably; if it cannot be noted they go on waiting, which loses nothing.
+fn note_loss(daemon: &Daemon, name: &str) {
+    let Ok(pool) = daemon.pool(name) else { return };
+    pool.is_lost.store(true, Ordering::Relaxed);
+    while let Err(error) = daemon.state.set_lost(name, true) {
+        tracing::error!(pool = name, "the loss of the pool cannot be noted, its writes wait: {error}");
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
+    if let Err(error) = pool.backend.loss_recorded() {
+        tracing::error!(pool = name, "{error}");
+    }
+}

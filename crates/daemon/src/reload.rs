@@ -1,0 +1,124 @@
+//! Reload: what a changed configuration file means for a running daemon.
+//!
+//! Invariants
+//! - New disks are attached, removed ones are cleaned and detached, changed settings are applied to disks in use. What
+//!   cannot be changed in use is refused with a log line and takes effect at the next attach or start.
+//! - Disks that were attached through the API are not the file's business.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haversack_api::{DiskChange, DiskConfig, DiskState};
+
+use crate::config::Config;
+use crate::daemon::Daemon;
+
+/// Applies a new configuration.
+pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) {
+    for line in needs_restart(old, new) {
+        tracing::warn!("{line}: it takes effect when the daemon is started again");
+    }
+    for (name, disk) in daemon.disks() {
+        let in_use = disk.with(|inner| inner.state != DiskState::Detached);
+        if in_use && !disk.by_api && !new.disks.iter().any(|d| d.name == name) {
+            tracing::info!(disk = name, "no longer configured: it is detached");
+            if let Err(error) = daemon.detach(&name) {
+                tracing::error!(disk = name, "cannot detach: {error}");
+            }
+        }
+    }
+    let mut attach = Vec::new();
+    for config in &new.disks {
+        match daemon.disk(&config.name) {
+            Ok(disk) if disk.with(|inner| inner.state == DiskState::Attached) => {
+                let before = old.disks.iter().find(|d| d.name == config.name).cloned();
+                change(daemon, &before.unwrap_or_else(|| disk.config()), config);
+            }
+            Ok(disk) if disk.with(|inner| inner.state != DiskState::Detached) => {
+                tracing::warn!(disk = config.name, "not attached at present: changed settings wait for the next start");
+            }
+            _ => attach.push((config.clone(), false)),
+        }
+    }
+    for error in daemon.attach_lasting(attach, Duration::ZERO) {
+        tracing::error!("{error}");
+    }
+}
+
+/// What differs and cannot be changed while the daemon runs.
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let differs = [
+        (old.daemon != new.daemon, "[daemon] has changed"),
+        (old.api != new.api, "[api] has changed"),
+        (old.nbd != new.nbd, "[nbd] has changed"),
+        (old.pools != new.pools, "[[pool]] has changed"),
+    ];
+    differs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()
+}
+
+/// Applies what has changed of a disk in use.
+fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
+    let name = &new.name;
+    for key in fixed_keys(old, new) {
+        tracing::warn!(disk = name, "'{key}' cannot be changed in use: detach and attach the disk for that");
+    }
+    let change = difference(old, new);
+    if change != DiskChange::default()
+        && let Err(error) = daemon.change(name, &change)
+    {
+        tracing::error!(disk = name, "cannot change settings: {error}");
+    }
+    if let Some(size) = new.size.filter(|size| Some(*size) != old.size) {
+        let shrinks = old.size.is_some_and(|old| size < old);
+        let result = if shrinks { None } else { Some(daemon.resize(name, size)) };
+        match result {
+            None => tracing::warn!(disk = name, "not made smaller by a reload: use 'disk resize'"),
+            Some(Err(error)) => tracing::error!(disk = name, "cannot resize: {error}"),
+            Some(Ok(_)) => {}
+        }
+    }
+}
+
+/// Keys that differ and are fixed while a disk is attached.
+fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
+    let differs = [
+        (old.pool != new.pool, "pool"),
+        (old.origin != new.origin, "origin"),
+        (old.id != new.id, "id"),
+        (old.persistence != new.persistence, "persistence"),
+        (old.phase != new.phase, "phase"),
+        (old.vhost_user != new.vhost_user, "vhost_user"),
+        (old.queues != new.queues, "queues"),
+        (old.epoch != new.epoch, "epoch"),
+        (old.origin_wait != new.origin_wait, "origin_wait"),
+        (old.connections != new.connections, "connections"),
+        (old.read_only != new.read_only, "read_only"),
+    ];
+    differs.into_iter().filter_map(|(differs, key)| differs.then_some(key)).collect()
+}
+
+/// Settings that differ and can be changed in use.
+fn difference(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
+    DiskChange {
+        mode: (old.mode != new.mode).then_some(new.mode),
+        target: (old.target != new.target).then_some(new.target),
+        admission: (old.admission != new.admission).then_some(new.admission),
+        sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff).then_some(new.sequential_cutoff),
+        cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
+        nbd: (old.nbd != new.nbd).then_some(new.nbd),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        let old = DiskConfig::new("vm1", "main", "/a");
+        assert_eq!(difference(&old, &old), DiskChange::default());
+        let new = DiskConfig { mode: "wt".parse().unwrap(), origin: "/b".into(), ..old.clone() };
+        assert_eq!(difference(&old, &new), DiskChange { mode: Some(new.mode), ..DiskChange::default() });
+        assert_eq!(fixed_keys(&old, &new), ["origin"]);
+    }
+}

@@ -1,0 +1,256 @@
+//! The daemon's life: start, signals, stop.
+//!
+//! Order of the start: the state directory, the pools, the sockets, the disks, privileges dropped, then READY. A disk
+//! that cannot be attached holds up nothing: it is tried again in the background.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haversack_api::DiskConfig;
+use haversack_core::{CoreConfig, OpenOptions};
+use haversack_engine::config::ShardConfig;
+use haversack_engine::error::EngineError;
+use haversack_engine::handle::Shard;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use crate::backend::Backend;
+use crate::config::{Config, DaemonConfig, LogFormat, PoolConfig};
+use crate::control::{self, ListenError};
+use crate::daemon::Daemon;
+use crate::error::DaemonError;
+use crate::state::{State, StateError};
+use crate::system::{self, SystemError};
+use crate::{nbd_listener, pool, reload, settings};
+
+/// How long the start waits for disks; those that take longer go on in the background.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The log filter is malformed.
+    #[error("[daemon] log = '{filter}': {why}; expected a level such as info, or info,haversack_engine=debug")]
+    Log {
+        /// The filter.
+        filter: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A directory cannot be made.
+    #[error("{path}: cannot create: {source}")]
+    Directory {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A pool cannot be opened.
+    #[error("pool '{pool}': {source}")]
+    Pool {
+        /// The pool.
+        pool: String,
+        /// What the engine says.
+        source: EngineError,
+    },
+    /// A pool's settings are wrong.
+    #[error("pool '{pool}': {what}")]
+    PoolSettings {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// See [`StateError`].
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// See [`SystemError`].
+    #[error(transparent)]
+    System(#[from] SystemError),
+    /// See [`ListenError`].
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// See [`DaemonError`].
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The system refuses something that every daemon needs.
+    #[error("cannot start: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Sets up the log. A second call changes nothing.
+///
+/// # Errors
+/// The filter is malformed.
+pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
+    let filter: Targets =
+        config.log.parse().map_err(|e| RunError::Log { filter: config.log.clone(), why: format!("{e}") })?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry();
+    // It fails only if a log is set up already.
+    let _ = match config.log_format {
+        LogFormat::Text => registry.with(lines.with_ansi(false).with_filter(filter)).try_init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
+    };
+    Ok(())
+}
+
+/// Runs until a signal or a request stops it.
+///
+/// # Errors
+/// It cannot start; what was opened is closed.
+pub fn run(config_path: &Path, config: Config) -> Result<(), RunError> {
+    start_log(&config.daemon)?;
+    make_directory(&config.daemon.runtime_dir)?;
+    let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
+    let state = State::open(&config.daemon.state_dir)?;
+    let (shards, daemon) = open_pools(&config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
+    let listeners = control::bind(&config)?;
+    let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
+    for error in daemon.attach_lasting(disks_to_attach(&daemon, &config), ATTACH_PATIENCE) {
+        tracing::error!("{error}");
+    }
+    if let Some(user) = user {
+        give_to(&config, &daemon, &user)?;
+        system::become_user(&user)?;
+        tracing::info!(user = user.name, "privileges dropped");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
+        let (stop, stopped) = mpsc::channel(1);
+        listeners.serve(&daemon, &stop)?;
+        if let Some(nbd) = nbd {
+            nbd.serve(&daemon);
+        }
+        notify(&[NotifyState::Ready]);
+        tracing::info!(socket = %config.daemon.control_socket().display(), "ready");
+        serve(config_path, config.clone(), &daemon, stopped).await
+    });
+    notify(&[NotifyState::Stopping]);
+    tracing::info!("stopping");
+    daemon.stop();
+    runtime.shutdown_background();
+    drop(shards);
+    // Nothing serves the socket any more.
+    let _ = std::fs::remove_file(config.daemon.control_socket());
+    ended
+}
+
+fn make_directory(path: &Path) -> Result<(), RunError> {
+    std::fs::create_dir_all(path).map_err(|source| RunError::Directory { path: path.to_path_buf(), source })
+}
+
+fn notify(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("systemd cannot be told: {error}");
+    }
+}
+
+/// What the daemon will open again when it is another user.
+fn give_to(config: &Config, daemon: &Daemon, user: &nix::unistd::User) -> Result<(), RunError> {
+    system::give(&config.daemon.runtime_dir, user)?;
+    system::give(&config.daemon.control_socket(), user)?;
+    system::give(&config.daemon.state_dir, user)?;
+    if daemon.state.path().exists() {
+        system::give(daemon.state.path(), user)?;
+    }
+    Ok(())
+}
+
+fn open_pools(
+    config: &Config,
+    state: State,
+    helpers_run_as: Option<(u32, u32)>,
+) -> Result<(Vec<Shard>, Arc<Daemon>), RunError> {
+    let (mut shards, mut pools) = (Vec::new(), Vec::new());
+    for pool in &config.pools {
+        let contents_void = state.is_lost(&pool.name);
+        if contents_void {
+            tracing::warn!(pool = pool.name, "all its cache devices were lost: what is cached counts no more");
+        }
+        let opened = Shard::start(shard_config(pool, contents_void)?);
+        let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
+        state.set_lost(&pool.name, false)?;
+        let backend: Arc<dyn Backend> = Arc::new(shard.handle());
+        pools.push((pool.name.clone(), backend, report));
+        shards.push(shard);
+    }
+    let daemon = Daemon::new(config.daemon.clone(), state, pools, helpers_run_as);
+    for pool in &config.pools {
+        pool::watch(&daemon, &pool.name)?;
+    }
+    Ok((shards, daemon))
+}
+
+fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, RunError> {
+    let wrong = |what| RunError::PoolSettings { pool: pool.name.clone(), what };
+    let accept_missing = pool.accept_missing.as_ref() == Some(&pool.name);
+    Ok(ShardConfig {
+        staging_blocks: settings::blocks(pool.staging).map_err(wrong)?,
+        transfer_blocks: settings::blocks(pool.transfer).map_err(wrong)?,
+        core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
+        open: OpenOptions { accept_missing, contents_void },
+        poll_us: pool.poll_us,
+        ..ShardConfig::new(&pool.name, pool.devices.clone())
+    })
+}
+
+/// The configured disks and those attached through the API; the others that are remembered become known by name.
+fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> {
+    let mut disks: Vec<_> = config.disks.iter().map(|disk| (disk.clone(), false)).collect();
+    for (name, remembered) in daemon.state.disks() {
+        if config.disks.iter().any(|disk| disk.name == name) {
+            continue;
+        }
+        if remembered.by_api && remembered.attached {
+            disks.push((remembered.config, true));
+        } else {
+            daemon.know_detached(remembered);
+        }
+    }
+    disks
+}
+
+/// Handles signals until one of them, or a request, says stop.
+async fn serve(
+    config_path: &Path,
+    mut config: Config,
+    daemon: &Arc<Daemon>,
+    mut stopped: mpsc::Receiver<()>,
+) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    // Twice as often as systemd wants it.
+    let watchdog = sd_notify::watchdog_enabled().map(|time| time / 2);
+    let mut alive = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            Some(()) = stopped.recv() => return Ok(()),
+            _ = hang_up.recv() => config = reload_from(config_path, config, daemon).await,
+            _ = alive.tick() => if watchdog.is_some() { notify(&[NotifyState::Watchdog]) },
+        }
+    }
+}
+
+/// Returns the configuration that holds from now on.
+async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
+    let new = match Config::load(path) {
+        Ok(new) => new,
+        Err(error) => {
+            tracing::error!("not reloaded, the old configuration holds: {error}");
+            return old;
+        }
+    };
+    tracing::info!("reloading");
+    let (daemon, kept) = (daemon.clone(), new.clone());
+    // A panic in there is in the log already.
+    let _ = tokio::task::spawn_blocking(move || reload::apply(&daemon, &old, &new)).await;
+    kept
+}

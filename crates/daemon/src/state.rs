@@ -1,0 +1,184 @@
+//! What the daemon remembers across restarts, in `<state_dir>/state.json`: the disks that were attached, and pools that lost
+//! their last cache device.
+//!
+//! Invariants
+//! - The file is replaced as a whole, and a change is durable when the call returns.
+//! - A file that cannot be read stops the start: an empty memory in its place would forget that a pool's contents are void.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use haversack_api::DiskConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::locked::Locked;
+
+/// The state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file cannot be read or written.
+    #[error("{path}: cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The file is not what was written.
+    #[error("{path}: {source}; restore it, or remove it if no pool of this host lost all its cache devices")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+}
+
+/// A disk that was attached.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RememberedDisk {
+    /// Its settings.
+    pub config: DiskConfig,
+    /// It was attached through the API, not by the configuration file.
+    pub by_api: bool,
+    /// It is to be attached again at start. Only disks that were attached through the API are.
+    pub attached: bool,
+}
+
+/// What is remembered.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Memory {
+    disks: BTreeMap<String, RememberedDisk>,
+    lost_pools: BTreeSet<String>,
+}
+
+/// See the module.
+pub struct State {
+    path: PathBuf,
+    memory: Mutex<Memory>,
+}
+
+fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
+    let path = path.to_path_buf();
+    move |source| StateError::Io { action, path, source }
+}
+
+impl State {
+    /// Reads what is remembered; makes the directory if there is none.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn open(dir: &Path) -> Result<State, StateError> {
+        std::fs::create_dir_all(dir).map_err(at("create", dir))?;
+        let path = dir.join("state.json");
+        let memory = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| StateError::Malformed { path: path.clone(), source })?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Memory::default(),
+            Err(e) => return Err(at("read", &path)(e)),
+        };
+        Ok(State { path, memory: Mutex::new(memory) })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Memory)) -> Result<(), StateError> {
+        let mut memory = self.memory.locked();
+        let mut next = memory.clone();
+        change(&mut next);
+        if next != *memory {
+            self.write(&next)?;
+            *memory = next;
+        }
+        Ok(())
+    }
+
+    fn write(&self, memory: &Memory) -> Result<(), StateError> {
+        let text = serde_json::to_vec_pretty(memory).unwrap_or_default();
+        let new = self.path.with_extension("json.new");
+        let mut file = File::create(&new).map_err(at("create", &new))?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(at("write", &new))?;
+        std::fs::rename(&new, &self.path).map_err(at("replace", &self.path))?;
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(at("make durable", dir))
+    }
+
+    /// The disks, by name.
+    pub fn disks(&self) -> BTreeMap<String, RememberedDisk> {
+        self.memory.locked().disks.clone()
+    }
+
+    /// Remembers a disk.
+    ///
+    /// # Errors
+    /// See [`StateError`]; nothing is remembered then.
+    pub fn remember(&self, disk: RememberedDisk) -> Result<(), StateError> {
+        self.change(|memory| drop(memory.disks.insert(disk.config.name.clone(), disk)))
+    }
+
+    /// Forgets a disk.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn forget(&self, name: &str) -> Result<(), StateError> {
+        self.change(|memory| drop(memory.disks.remove(name)))
+    }
+
+    /// Whether a pool lost its last cache device and was not opened since: its contents are void.
+    pub fn is_lost(&self, pool: &str) -> bool {
+        self.memory.locked().lost_pools.contains(pool)
+    }
+
+    /// Notes that a pool lost its last cache device, or that it was opened since.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn set_lost(&self, pool: &str, lost: bool) -> Result<(), StateError> {
+        self.change(|memory| {
+            if lost {
+                memory.lost_pools.insert(pool.to_string());
+            } else {
+                memory.lost_pools.remove(pool);
+            }
+        })
+    }
+
+    /// Where it is kept.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_remembered_is_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(dir.path()).unwrap();
+        let disk =
+            RememberedDisk { config: DiskConfig::new("vm1", "main", "/dev/b"), by_api: true, attached: true };
+        state.remember(disk.clone()).unwrap();
+        state.set_lost("main", true).unwrap();
+        let again = State::open(dir.path()).unwrap();
+        assert_eq!(again.disks()["vm1"], disk);
+        assert!(again.is_lost("main") && !again.is_lost("other"));
+        again.forget("vm1").unwrap();
+        again.set_lost("main", false).unwrap();
+        let last = State::open(dir.path()).unwrap();
+        assert!(last.disks().is_empty() && !last.is_lost("main"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_taken_for_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("state.json"), "{\"disks\":").unwrap();
+        let error = State::open(dir.path()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("state.json") && error.contains("restore"), "{error}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What is asked of the operating system: users, privileges, the end of children.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
+
+/// Why privileges cannot be dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    /// No such user.
+    #[error("[daemon] user = '{user}': no such user; create it, for example with: adduser --system --group {user}")]
+    NoSuchUser {
+        /// The user.
+        user: String,
+    },
+    /// The system refuses.
+    #[error("cannot {action}: {source}")]
+    Refused {
+        /// What was tried.
+        action: String,
+        /// The system's answer.
+        source: nix::Error,
+    },
+}
+
+fn refused(action: impl Into<String>) -> impl FnOnce(nix::Error) -> SystemError {
+    let action = action.into();
+    move |source| SystemError::Refused { action, source }
+}
+
+/// The user that the daemon becomes, if it is not that user already.
+///
+/// # Errors
+/// There is no such user.
+pub fn find_user(name: &str) -> Result<Option<User>, SystemError> {
+    let user = User::from_name(name)
+        .map_err(refused(format!("look up user '{name}'")))?
+        .ok_or_else(|| SystemError::NoSuchUser { user: name.to_string() })?;
+    Ok(Some(user).filter(|user| user.uid != Uid::effective()))
+}
+
+/// Gives a directory or file to a user.
+///
+/// # Errors
+/// The system refuses.
+pub fn give(path: &Path, user: &User) -> Result<(), SystemError> {
+    chown(path, Some(user.uid), Some(user.gid)).map_err(refused(format!("give {} to {}", path.display(), user.name)))
+}
+
+/// Becomes a user for good, with all threads, in the groups that the user is in.
+///
+/// # Errors
+/// The system refuses; some of the privileges may be gone.
+pub fn become_user(user: &User) -> Result<(), SystemError> {
+    let action = || format!("become user '{}'", user.name);
+    let name = std::ffi::CString::new(user.name.as_str()).unwrap_or_default();
+    initgroups(&name, user.gid).map_err(refused(action()))?;
+    setresgid(user.gid, user.gid, user.gid).map_err(refused(action()))?;
+    setresuid(user.uid, user.uid, user.uid).map_err(refused(action()))?;
+    if Uid::effective() != user.uid || Gid::effective() != user.gid {
+        return Err(refused(action())(nix::Error::EPERM));
+    }
+    Ok(())
+}
+
+/// Has the kernel kill a child when the thread that starts it ends.
+pub fn die_with_parent(command: &mut Command) {
+    let daemon = nix::unistd::getpid();
+    // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and getppid, which
+    // are async-signal-safe; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            // The daemon may have died before the kernel was told.
+            if nix::unistd::getppid() == daemon { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
+        });
+    }
+}

@@ -146,7 +146,8 @@ impl FromStr for Admission {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Admission, String> {
-        let wrong = || format!("'{text}' is not an admission: expected always, reuse(N) or reuse(N, ADDRESSES)");
+        let wrong =
+            || format!("'{text}' is not an admission: expected always, reuse(N) or reuse(N, ADDRESSES)");
         if text == "always" {
             return Ok(Admission::Always);
         }
@@ -341,7 +342,10 @@ mod tests {
     #[test]
     fn a_disk_has_the_documented_defaults() {
         let minimal = r#"{"name": "vm1", "pool": "main", "origin": "/dev/sdx"}"#;
-        assert_eq!(serde_json::from_str::<DiskConfig>(minimal).unwrap(), DiskConfig::new("vm1", "main", "/dev/sdx"));
+        assert_eq!(
+            serde_json::from_str::<DiskConfig>(minimal).unwrap(),
+            DiskConfig::new("vm1", "main", "/dev/sdx")
+        );
         let unknown = r#"{"name": "vm1", "pool": "main", "origin": "/dev/sdx", "colour": 1}"#;
         assert!(serde_json::from_str::<DiskConfig>(unknown).unwrap_err().to_string().contains("colour"));
     }

@@ -9,10 +9,12 @@ mod disk;
 mod status;
 mod units;
 
-pub use disk::{Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, Persistence, Target};
+pub use disk::{
+    Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, Persistence, Target,
+};
 pub use status::{
     AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,
-    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, PoolState, PoolStatus, RequestCounters,
-    ResizeDisk, Status, Usage,
+    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, PoolState, PoolStatus,
+    RequestCounters, ResizeDisk, Status, Usage,
 };
 pub use units::{Size, Span};

@@ -15,7 +15,8 @@ use utoipa::{PartialSchema, ToSchema};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Size(pub u64);
 
-const SIZE_UNITS: [(&str, u32); 6] = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+const SIZE_UNITS: [(&str, u32); 6] =
+    [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// Number and unit of `12.5GiB` or `30s`.
 fn split(text: &str) -> (&str, &str) {
@@ -28,12 +29,14 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("'{text}' is not a size: expected bytes, or a number with KiB, MiB, GiB or TiB");
+        let wrong =
+            || format!("'{text}' is not a size: expected bytes, or a number with KiB, MiB, GiB or TiB");
         let (number, unit) = split(text);
         let shift = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 0,
             unit => {
-                let named = |name: &str| name.eq_ignore_ascii_case(unit) || name[..1].eq_ignore_ascii_case(unit);
+                let named =
+                    |name: &str| name.eq_ignore_ascii_case(unit) || name[..1].eq_ignore_ascii_case(unit);
                 SIZE_UNITS.iter().find(|(name, _)| named(name)).map(|(_, shift)| *shift).ok_or_else(wrong)?
             }
         };
@@ -96,7 +99,9 @@ impl<'de> Deserialize<'de> for Size {
             }
 
             fn visit_i64<E: Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes).map(Size).map_err(|_| E::custom(format!("a size is not negative: {bytes}")))
+                u64::try_from(bytes)
+                    .map(Size)
+                    .map_err(|_| E::custom(format!("a size is not negative: {bytes}")))
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Size, E> {
@@ -127,7 +132,8 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Span, String> {
         let wrong = || format!("'{text}' is not a time: expected a whole number with us, ms, s, min or h");
         let (number, unit) = split(text);
-        let factor = SPAN_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, us)| *us).ok_or_else(wrong)?;
+        let factor =
+            SPAN_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, us)| *us).ok_or_else(wrong)?;
         let value = number.parse::<u64>().map_err(|_| wrong())?;
         value.checked_mul(factor).map(|us| Span(Duration::from_micros(us))).ok_or_else(wrong)
     }
@@ -168,7 +174,9 @@ mod tests {
 
     #[test]
     fn sizes_read_as_people_write_them() {
-        for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("1.5GiB", 3 << 29), ("10 GiB", 10 << 30), ("2T", 2 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("4k", 4096), ("1.5GiB", 3 << 29), ("10 GiB", 10 << 30), ("2T", 2 << 40)]
+        {
             assert_eq!(text.parse::<Size>(), Ok(Size(bytes)), "{text}");
         }
         for text in ["", "GiB", "-1", "1.0001KiB", "12 parsecs", "99999999999TiB", "nan"] {

@@ -32,7 +32,12 @@ impl Client {
     }
 
     /// Does something, and reads the JSON answer.
-    pub fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<T> {
+    pub fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T> {
         let bytes = self.send(method, path, body)?;
         let answer = |e: serde_json::Error| CliError::Answer { path: path.into(), why: e.to_string() };
         serde_json::from_slice(&bytes).map_err(answer)
@@ -51,7 +56,12 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<(StatusCode, Bytes)> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Bytes)> {
         let unreachable = |why: String| CliError::Unreachable { socket: self.socket.clone(), why };
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| unreachable(e.to_string()))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))

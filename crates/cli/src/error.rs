@@ -8,7 +8,9 @@ use haversack_api::ErrorBody;
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The daemon cannot be reached.
-    #[error("{socket}: cannot reach the daemon: {why}; does haversackd run? --socket or HAVERSACK_SOCKET names its socket")]
+    #[error(
+        "{socket}: cannot reach the daemon: {why}; does haversackd run? --socket or HAVERSACK_SOCKET names its socket"
+    )]
     Unreachable {
         /// The socket.
         socket: PathBuf,
@@ -19,7 +21,9 @@ pub enum CliError {
     #[error("{}; {}", .0.error, .0.hint)]
     Refused(ErrorBody),
     /// The daemon answered something else than expected.
-    #[error("the daemon's answer to {path} is not understood: {why}; are daemon and command of the same version?")]
+    #[error(
+        "the daemon's answer to {path} is not understood: {why}; are daemon and command of the same version?"
+    )]
     Answer {
         /// What was asked for.
         path: String,

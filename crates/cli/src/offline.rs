@@ -18,13 +18,21 @@ fn failed(error: impl std::fmt::Display) -> CliError {
 }
 
 /// Makes a pool.
-pub fn create(name: &str, devices: &[PathBuf], size: Option<Size>, redundancy: bool, as_json: bool) -> Result<()> {
+pub fn create(
+    name: &str,
+    devices: &[PathBuf],
+    size: Option<Size>,
+    redundancy: bool,
+    as_json: bool,
+) -> Result<()> {
     let id = pool::create(devices, size.map(|s| s.0), redundancy).map_err(failed)?;
     if as_json {
         println!("{}", json!({"name": name, "id": id.to_string(), "devices": devices}));
         return Ok(());
     }
-    println!("pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}");
+    println!(
+        "pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}"
+    );
     Ok(())
 }
 
@@ -58,10 +66,14 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
         println!("  torn entries       {}", report.torn_entries);
         for d in &report.disks {
             let (dirty, bad) = (d.dirty_blocks.len(), d.bad_blocks.len());
-            println!("  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}", d.id, d.cached_blocks, d.damaged);
+            println!(
+                "  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}",
+                d.id, d.cached_blocks, d.damaged
+            );
         }
     }
-    let is_bad = report.damaged_segments > 0 || report.disks.iter().any(|d| d.damaged || !d.bad_blocks.is_empty());
+    let is_bad =
+        report.damaged_segments > 0 || report.disks.iter().any(|d| d.damaged || !d.bad_blocks.is_empty());
     if is_bad { Err(CliError::Damaged) } else { Ok(()) }
 }
 
@@ -89,7 +101,9 @@ fn origin(text: &str) -> Result<OriginSpec> {
     match text.split_once(':') {
         None => Ok(OriginSpec::File { path: text.into() }),
         Some(("file", path)) => Ok(OriginSpec::File { path: path.into() }),
-        Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => Ok(OriginSpec::Nbd { uri: text.into(), connections: 1 }),
+        Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => {
+            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1 })
+        }
         Some(_) if text.starts_with('/') => Ok(OriginSpec::File { path: text.into() }),
         Some(_) => Err(CliError::Usage(format!(
             "origin '{text}': expected a path or an NBD URI; export other stores with qemu-storage-daemon"

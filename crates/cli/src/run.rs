@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, PoolStatus, ResizeDisk, Status,
+    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, PoolStatus, ResizeDisk,
+    Status,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -23,15 +24,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Pool(PoolCommand::Create { name, devices, size, redundancy }) => {
             offline::create(name, devices, *size, *redundancy, as_json)
         }
-        Command::Pool(PoolCommand::Check { devices, thorough }) => offline::check(devices, *thorough, as_json),
+        Command::Pool(PoolCommand::Check { devices, thorough }) => {
+            offline::check(devices, *thorough, as_json)
+        }
         Command::FlushOffline(flush) => offline::flush(flush, as_json),
         Command::Completions { shell } => {
             clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut std::io::stdout());
             Ok(())
         }
-        Command::Man { directory } => {
-            clap_mangen::generate_to(Arguments::command(), directory).map_err(|e| CliError::Failed(e.to_string()))
-        }
+        Command::Man { directory } => clap_mangen::generate_to(Arguments::command(), directory)
+            .map_err(|e| CliError::Failed(e.to_string())),
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
         Command::Status { raw } => {
@@ -55,7 +57,13 @@ fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
 }
 
 /// Waits for the job that a call starts.
-fn work(client: &Client, method: Method, path: &str, body: Option<&impl Serialize>, as_json: bool) -> Result<()> {
+fn work(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+    as_json: bool,
+) -> Result<()> {
     let job: Job = client.call(method, path, body)?;
     let job = follow(client, job)?;
     if as_json { print(true, &job, "") } else { Ok(()) }
@@ -73,7 +81,10 @@ fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
             let found = status.devices.iter().find(|d| d.path == *device || d.number.to_string() == *device);
             let number = found.map(|d| d.number).ok_or_else(|| {
                 let paths: Vec<_> = status.devices.iter().map(|d| d.path.as_str()).collect();
-                CliError::Usage(format!("pool '{pool}' has no device '{device}'; it has: {}", paths.join(", ")))
+                CliError::Usage(format!(
+                    "pool '{pool}' has no device '{device}'; it has: {}",
+                    paths.join(", ")
+                ))
             })?;
             work(client, Method::DELETE, &format!("/v1/pools/{pool}/devices/{number}"), None::<&()>, as_json)
         }
@@ -101,7 +112,9 @@ fn part(name: &str) -> Result<&str> {
 fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
     let path = |name: &str| Ok(format!("/v1/disks/{}", part(name)?));
     match command {
-        DiskCommand::Attach(attach) => work(client, Method::POST, "/v1/disks", Some(&config(attach)), as_json),
+        DiskCommand::Attach(attach) => {
+            work(client, Method::POST, "/v1/disks", Some(&config(attach)), as_json)
+        }
         DiskCommand::Detach { name } => work(client, Method::DELETE, &path(name)?, None::<&()>, as_json),
         DiskCommand::List => {
             let disks: Vec<DiskStatus> = client.get("/v1/disks")?;
@@ -114,16 +127,22 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
         DiskCommand::Set { name, settings } => {
             let change = change(settings);
             if change == DiskChange::default() {
-                return Err(CliError::Usage("nothing to change: give a setting, see 'haversack disk set --help'".into()));
+                return Err(CliError::Usage(
+                    "nothing to change: give a setting, see 'haversack disk set --help'".into(),
+                ));
             }
             work(client, Method::PATCH, &path(name)?, Some(&change), as_json)
         }
         DiskCommand::Flush { name } => {
             work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
         }
-        DiskCommand::Resize { name, size } => {
-            work(client, Method::POST, &format!("{}/resize", path(name)?), Some(&ResizeDisk { size: *size }), as_json)
-        }
+        DiskCommand::Resize { name, size } => work(
+            client,
+            Method::POST,
+            &format!("{}/resize", path(name)?),
+            Some(&ResizeDisk { size: *size }),
+            as_json,
+        ),
         DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), as_json),
     }
 }

@@ -15,13 +15,23 @@ fn word(value: impl std::fmt::Debug) -> String {
 /// A pool and its devices.
 pub fn pool(pool: &PoolStatus) -> String {
     let mut out = String::new();
-    let (used, dirty) = (percent(pool.usage_bytes, pool.capacity_bytes), percent(pool.dirty_bytes, pool.capacity_bytes));
+    let (used, dirty) =
+        (percent(pool.usage_bytes, pool.capacity_bytes), percent(pool.dirty_bytes, pool.capacity_bytes));
     let capacity = Size(pool.capacity_bytes).rounded();
     // Writing into a string does not fail.
-    let _ = writeln!(out, "pool {:<20} {:<9} {capacity:>10}  used {used:>7}  dirty {dirty:>7}", pool.name, word(pool.state));
+    let _ = writeln!(
+        out,
+        "pool {:<20} {:<9} {capacity:>10}  used {used:>7}  dirty {dirty:>7}",
+        pool.name,
+        word(pool.state)
+    );
     for device in &pool.devices {
         let size = Size(device.capacity_bytes).rounded();
-        let _ = writeln!(out, "  device {} {:<40} {size:>10}  errors {}", device.number, device.path, device.errors);
+        let _ = writeln!(
+            out,
+            "  device {} {:<40} {size:>10}  errors {}",
+            device.number, device.path, device.errors
+        );
     }
     out
 }
@@ -72,8 +82,22 @@ pub fn disk(d: &DiskStatus) -> String {
     row("clients", d.clients.to_string());
     row("[usage]", String::new());
     row("target", Size(d.usage.target_bytes).rounded());
-    row("cached", format!("{} ({})", Size(d.usage.usage_bytes).rounded(), percent(d.usage.usage_bytes, d.usage.target_bytes)));
-    row("dirty", format!("{} ({})", Size(d.usage.dirty_bytes).rounded(), percent(d.usage.dirty_bytes, d.usage.usage_bytes)));
+    row(
+        "cached",
+        format!(
+            "{} ({})",
+            Size(d.usage.usage_bytes).rounded(),
+            percent(d.usage.usage_bytes, d.usage.target_bytes)
+        ),
+    );
+    row(
+        "dirty",
+        format!(
+            "{} ({})",
+            Size(d.usage.dirty_bytes).rounded(),
+            percent(d.usage.dirty_bytes, d.usage.usage_bytes)
+        ),
+    );
     row("dirty for", format!("{:.1} s", d.usage.oldest_dirty_us as f64 / 1e6));
     let r = &d.requests;
     row("[requests]", String::new());
@@ -103,7 +127,9 @@ pub fn disk(d: &DiskStatus) -> String {
     row("corrupt blocks", d.errors.corrupt_blocks.to_string());
     row("lost blocks", d.errors.lost_blocks.to_string());
     row("[latency]", String::new());
-    for (name, latency) in [("vhost-user", &d.vhost_user_latency), ("nbd", &d.nbd_latency), ("origin", &d.origin_latency)] {
+    for (name, latency) in
+        [("vhost-user", &d.vhost_user_latency), ("nbd", &d.nbd_latency), ("origin", &d.origin_latency)]
+    {
         latencies(&mut row, name, latency);
     }
     out
@@ -112,7 +138,10 @@ pub fn disk(d: &DiskStatus) -> String {
 fn latencies(row: &mut impl FnMut(&str, String), name: &str, by_kind: &LatencyByKind) {
     for (kind, l) in [("read", by_kind.read), ("write", by_kind.write), ("flush", by_kind.flush)] {
         if l.count > 0 {
-            let text = format!("mean {:.0} us, p50 {} us, p99 {} us, p99.9 {} us", l.mean_us, l.p50_us, l.p99_us, l.p999_us);
+            let text = format!(
+                "mean {:.0} us, p50 {} us, p99 {} us, p99.9 {} us",
+                l.mean_us, l.p50_us, l.p99_us, l.p999_us
+            );
             row(&format!("{name} {kind}"), text);
         }
     }
@@ -144,10 +173,33 @@ pub fn raw(status: &Status) -> String {
              reads={} writes={} flushes={} zeroes={} read_hits={} read_misses={} write_hits={} write_misses={} \
              read_bytes={} written_bytes={} origin_read_bytes={} origin_written_bytes={} cleaned_bytes={} \
              origin_up={} clients={} failed_requests={} origin_errors={} corrupt_blocks={} lost_blocks={}\n",
-            d.name, d.pool, word(d.state), d.size_bytes, u.target_bytes, u.usage_bytes, u.dirty_bytes, u.oldest_dirty_us,
-            r.reads, r.writes, r.flushes, r.zeroes, r.read_hits, r.read_misses, r.write_hits, r.write_misses,
-            b.read_bytes, b.written_bytes, b.origin_read_bytes, b.origin_written_bytes, b.cleaned_bytes,
-            d.origin_up, d.clients, e.failed_requests, e.origin_errors, e.corrupt_blocks, e.lost_blocks
+            d.name,
+            d.pool,
+            word(d.state),
+            d.size_bytes,
+            u.target_bytes,
+            u.usage_bytes,
+            u.dirty_bytes,
+            u.oldest_dirty_us,
+            r.reads,
+            r.writes,
+            r.flushes,
+            r.zeroes,
+            r.read_hits,
+            r.read_misses,
+            r.write_hits,
+            r.write_misses,
+            b.read_bytes,
+            b.written_bytes,
+            b.origin_read_bytes,
+            b.origin_written_bytes,
+            b.cleaned_bytes,
+            d.origin_up,
+            d.clients,
+            e.failed_requests,
+            e.origin_errors,
+            e.corrupt_blocks,
+            e.lost_blocks
         )
     };
     status.disks.iter().map(line).collect()

@@ -43,7 +43,8 @@ fn table(status: &Status, before: &HashMap<String, DiskStatus>, interval: Durati
         let (r, q) = (&d.requests, &old.requests);
         let hits = r.read_hits.saturating_sub(q.read_hits);
         let reads = hits + r.read_misses.saturating_sub(q.read_misses);
-        let share = if reads == 0 { "-".into() } else { format!("{:.1} %", hits as f64 * 100.0 / reads as f64) };
+        let share =
+            if reads == 0 { "-".into() } else { format!("{:.1} %", hits as f64 * 100.0 / reads as f64) };
         // Writing into a string does not fail.
         let _ = writeln!(
             out,

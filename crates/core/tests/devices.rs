@@ -277,6 +277,31 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_evicted() {
 }
 
 #[test]
+fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_lost_with_its_device() {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let mut rig = Rig::new(&[4], false, config);
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteInvalidate);
+    for half in [0, 4] {
+        rig.start_read(disk, half, 4);
+        rig.run_without(is_device_write);
+    }
+    let is_slow = |a: &Action| matches!(a, Action::WriteDevice { device: DeviceNo(0), .. });
+    rig.core().fail_device(0, DeviceNo(0));
+    rig.core().loss_recorded(0);
+    rig.run_without(is_slow);
+    let write = rig.start_write(disk, 0, 8, 1);
+    rig.start_adding(4);
+    rig.run_without(is_slow);
+    let expected = if rig.is_answered(write) { 1 } else { 7 };
+    let origins = std::mem::take(&mut rig.origins);
+    let (shelf, memory) = rig.kill();
+    let mut rig = Rig::open(shelf, memory, config);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteInvalidate);
+    assert_eq!(rig.read(disk, 0, 8), [expected; 8]);
+}
+
+#[test]
 fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

@@ -14,7 +14,15 @@ const ONCE_FAILED: &[u64] = &[
 
 #[test]
 fn seeds_that_once_failed_hold() {
-    let violations: Vec<String> =
-        ONCE_FAILED.iter().flat_map(|seed| run_seed(*seed, &Options::default()).violations).collect();
+    let hold = |seeds: &[u64]| -> Vec<String> {
+        seeds.iter().flat_map(|seed| run_seed(*seed, &Options::default()).violations).collect()
+    };
+    let violations: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = ONCE_FAILED
+            .chunks(ONCE_FAILED.len().div_ceil(4))
+            .map(|part| scope.spawn(|| hold(part)))
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a run does not panic")).collect()
+    });
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }

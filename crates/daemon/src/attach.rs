@@ -21,8 +21,8 @@ use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::KnownDisk;
-use crate::state::RememberedDisk;
 use crate::settings;
+use crate::state::RememberedDisk;
 
 /// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -66,7 +66,11 @@ impl Daemon {
     ///
     /// # Errors
     /// Its name or identity is in use.
-    pub fn attach_lasting(self: &Arc<Self>, disks: Vec<(DiskConfig, bool)>, patience: Duration) -> Vec<DaemonError> {
+    pub fn attach_lasting(
+        self: &Arc<Self>,
+        disks: Vec<(DiskConfig, bool)>,
+        patience: Duration,
+    ) -> Vec<DaemonError> {
         let deadline = Instant::now() + patience;
         let mut errors = Vec::new();
         let mut waiting = Vec::new();
@@ -136,7 +140,9 @@ impl Daemon {
         let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
         let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
-        pool.known.locked().insert(disk.id, KnownDisk { disk: number, sectors, cached_bytes: 0, dirty_bytes: 0 });
+        pool.known
+            .locked()
+            .insert(disk.id, KnownDisk { disk: number, sectors, cached_bytes: 0, dirty_bytes: 0 });
         let served = self.serve_vhost_user(&config, number, sectors);
         let vhost_user = match served {
             Ok(server) => server,
@@ -146,10 +152,16 @@ impl Daemon {
             }
         };
         disk.with(|inner| {
-            (inner.state, inner.error, inner.number, inner.sectors) = (DiskState::Attached, None, Some(number), sectors);
+            (inner.state, inner.error, inner.number, inner.sectors) =
+                (DiskState::Attached, None, Some(number), sectors);
             (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
         });
-        tracing::info!(disk = config.name, pool = config.pool, bytes = sectors * SECTOR_BYTES as u64, "attached");
+        tracing::info!(
+            disk = config.name,
+            pool = config.pool,
+            bytes = sectors * SECTOR_BYTES as u64,
+            "attached"
+        );
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
         self.grow_to_configured(&config, number, sectors);
         Ok(())
@@ -292,7 +304,8 @@ impl Daemon {
     pub fn know_detached(&self, remembered: RememberedDisk) {
         let name = remembered.config.name.clone();
         let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
-        let is_known = |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
+        let is_known =
+            |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
         let result = match disk {
             Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
             // The pool may be back in the configuration at the next start.

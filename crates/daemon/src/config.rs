@@ -247,7 +247,8 @@ impl Config {
 
     /// What is wrong, and at which byte of the file.
     fn check(&self, places: &Places) -> Result<(), (usize, String)> {
-        let at = |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
+        let at =
+            |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
         let mut taken = HashSet::new();
         for (index, pool) in self.pools.iter().enumerate() {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
@@ -290,7 +291,12 @@ impl Config {
             return Ok(());
         }
         let names: Vec<_> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
-        Err(format!("disk '{}' names pool '{}', which is not configured; pools: {}", disk.name, disk.pool, names.join(", ")))
+        Err(format!(
+            "disk '{}' names pool '{}', which is not configured; pools: {}",
+            disk.name,
+            disk.pool,
+            names.join(", ")
+        ))
     }
 }
 
@@ -330,7 +336,9 @@ mod tests {
 
     #[test]
     fn everything_has_a_default_but_names_devices_and_origins() {
-        let config = parse(&format!("{POOL}[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/dev/b\"\n")).unwrap();
+        let config =
+            parse(&format!("{POOL}[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/dev/b\"\n"))
+                .unwrap();
         assert_eq!(config.daemon.control_socket(), Path::new("/run/haversack/control.sock"));
         assert_eq!(config.pools[0].staging, Size(64 << 20));
         assert_eq!(config.disks, [DiskConfig::new("vm1", "main", "/dev/b")]);
@@ -346,7 +354,9 @@ mod tests {
     /// Each wrong text, the line that the error must name and a word that it must contain.
     #[test]
     fn errors_name_the_line_and_the_remedy() {
-        let disk = |rest: &str| format!("{POOL}\n[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n{rest}\n");
+        let disk = |rest: &str| {
+            format!("{POOL}\n[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n{rest}\n")
+        };
         let cases = [
             ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),
             ("[[pool]]\nname = \"main\"\n".to_string(), 1, "devices"),

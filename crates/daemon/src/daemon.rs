@@ -74,7 +74,15 @@ impl Disk {
     /// A disk that is not attached.
     pub fn new(config: DiskConfig, by_api: bool, state: DiskState) -> Result<Disk> {
         let id = settings::disk_id(&config).map_err(DaemonError::Bad)?;
-        let inner = DiskInner { config, state, error: None, number: None, sectors: 0, vhost_user: None, helper: None };
+        let inner = DiskInner {
+            config,
+            state,
+            error: None,
+            number: None,
+            sectors: 0,
+            vhost_user: None,
+            helper: None,
+        };
         Ok(Disk { id, by_api, inner: Mutex::new(inner) })
     }
 
@@ -103,7 +111,10 @@ impl Disk {
 /// The refusal of something that only an attached disk can do.
 pub fn not_attached(name: &str, state: DiskState) -> DaemonError {
     let state = format!("{state:?}").to_lowercase();
-    DaemonError::conflict(format!("disk '{name}' is {state}, not attached"), "attach it first, or wait for its job")
+    DaemonError::conflict(
+        format!("disk '{name}' is {state}, not attached"),
+        "attach it first, or wait for its job",
+    )
 }
 
 impl Daemon {
@@ -114,7 +125,9 @@ impl Daemon {
         pools: Vec<(String, Arc<dyn Backend>, OpenReport)>,
         helpers_run_as: Option<(u32, u32)>,
     ) -> Arc<Daemon> {
-        let pools = pools.into_iter().map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
+        let pools = pools
+            .into_iter()
+            .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
         Arc::new(Daemon {
             config,
             helpers_run_as,

@@ -75,7 +75,9 @@ impl DaemonError {
                 (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
             }
             DaemonError::Engine(error) => engine_class(error),
-            DaemonError::Helper(_) => (502, "origin", "check the origin's URI and that its store can be reached"),
+            DaemonError::Helper(_) => {
+                (502, "origin", "check the origin's URI and that its store can be reached")
+            }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }

@@ -40,7 +40,9 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// The program cannot be started.
-    #[error("{program}: cannot start: {source}; install Debian's qemu-utils, or set [daemon] qemu_storage_daemon")]
+    #[error(
+        "{program}: cannot start: {source}; install Debian's qemu-utils, or set [daemon] qemu_storage_daemon"
+    )]
     Start {
         /// The program.
         program: PathBuf,
@@ -332,7 +334,8 @@ mod tests {
     fn a_helper_that_is_killed_comes_back_and_one_that_is_dropped_ends() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("a.qcow2");
-        let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M").status();
+        let made =
+            Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M").status();
         assert!(made.expect("qemu-img is needed: install Debian's qemu-utils").success());
         let spec = spec(dir.path(), &format!("qcow2:{}", image.display()));
         let helper = Helper::start(spec.clone()).unwrap();

@@ -165,7 +165,10 @@ impl Jobs {
 
     fn entry(&self, id: u64) -> Result<Arc<Entry>> {
         let list = self.list.locked();
-        list.entries.get(&id).cloned().ok_or_else(|| DaemonError::NoSuch { what: "job", name: id.to_string() })
+        list.entries
+            .get(&id)
+            .cloned()
+            .ok_or_else(|| DaemonError::NoSuch { what: "job", name: id.to_string() })
     }
 
     /// All jobs, oldest first.

@@ -29,7 +29,12 @@ fn main() -> ExitCode {
         }
     };
     if arguments.check_config {
-        println!("{}: {} pools, {} disks", arguments.config.display(), config.pools.len(), config.disks.len());
+        println!(
+            "{}: {} pools, {} disks",
+            arguments.config.display(),
+            config.pools.len(),
+            config.disks.len()
+        );
         return ExitCode::SUCCESS;
     }
     match run::run(&arguments.config, config) {

@@ -57,7 +57,14 @@ impl Daemon {
         self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, number, &old, new))
     }
 
-    fn apply(&self, control: &JobControl, disk: &Disk, number: DiskNo, old: &DiskConfig, new: DiskConfig) -> Result<()> {
+    fn apply(
+        &self,
+        control: &JobControl,
+        disk: &Disk,
+        number: DiskNo,
+        old: &DiskConfig,
+        new: DiskConfig,
+    ) -> Result<()> {
         let backend = &self.pool(&new.pool)?.backend;
         if new.target != old.target {
             backend.set_target(number, settings::target(new.target))?;
@@ -80,7 +87,11 @@ impl Daemon {
     }
 
     fn remember_change(&self, disk: &Disk) -> Result<()> {
-        Ok(self.state.remember(RememberedDisk { config: disk.config(), by_api: disk.by_api, attached: true })?)
+        Ok(self.state.remember(RememberedDisk {
+            config: disk.config(),
+            by_api: disk.by_api,
+            attached: true,
+        })?)
     }
 
     /// Forgets a detached disk. Its dirty data is destroyed only if its name is repeated.
@@ -90,7 +101,8 @@ impl Daemon {
     pub fn forget(self: &Arc<Self>, name: &str, destroy_dirty: Option<&str>) -> Result<Job> {
         let (pool_name, id) = self.find_known(name)?;
         let pool = self.pool(&pool_name)?;
-        let known = pool.known(id).ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })?;
+        let known =
+            pool.known(id).ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })?;
         if destroy_dirty.is_some_and(|repeated| repeated != name) {
             return Err(DaemonError::Bad(format!("destroy_dirty must repeat the disk's name, '{name}'")));
         }

@@ -17,7 +17,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Upper bounds of latency buckets, in microseconds.
 const BUCKETS_US: [u64; 16] = [
-    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 10_000_000,
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000,
+    10_000_000,
 ];
 
 /// The text of all metrics.
@@ -96,18 +97,28 @@ fn pools(out: &mut Text, seen: &[Seen]) {
             ("lost", state == PoolState::Lost),
             ("stopped", state == PoolState::Stopped),
         ] {
-            out.sample("haversack_pool_state", &[("pool", &s.pool.name), ("state", name)], f64::from(u8::from(is)));
+            out.sample(
+                "haversack_pool_state",
+                &[("pool", &s.pool.name), ("state", name)],
+                f64::from(u8::from(is)),
+            );
         }
     }
     let metrics: [Metric<Snapshot>; 8] = [
-        ("haversack_pool_capacity_bytes", "gauge", "Bytes of blocks that fit.", |s| s.pool.capacity_blocks * BLOCK),
+        ("haversack_pool_capacity_bytes", "gauge", "Bytes of blocks that fit.", |s| {
+            s.pool.capacity_blocks * BLOCK
+        }),
         ("haversack_pool_usage_bytes", "gauge", "Bytes of blocks cached.", |s| s.pool.usage_blocks * BLOCK),
-        ("haversack_pool_dirty_bytes", "gauge", "Bytes that the origins do not have.", |s| s.pool.dirty_blocks * BLOCK),
+        ("haversack_pool_dirty_bytes", "gauge", "Bytes that the origins do not have.", |s| {
+            s.pool.dirty_blocks * BLOCK
+        }),
         ("haversack_pool_free_segments", "gauge", "Free segments of 1 MiB.", |s| s.pool.free_segments),
         ("haversack_pool_devices", "gauge", "Cache devices in use.", |s| s.pool.devices),
         ("haversack_pool_memory_bytes", "gauge", "Memory for bookkeeping.", |s| s.pool.memory_bytes),
         ("haversack_pool_flushes_total", "counter", "Device flushes.", |s| s.pool.flushes),
-        ("haversack_pool_record_bytes_total", "counter", "Bytes of pool records written.", |s| s.pool.record_pages * BLOCK),
+        ("haversack_pool_record_bytes_total", "counter", "Bytes of pool records written.", |s| {
+            s.pool.record_pages * BLOCK
+        }),
     ];
     for (name, kind, help, value) in metrics {
         out.head(name, kind, help);
@@ -123,8 +134,12 @@ fn devices(out: &mut Text, seen: &[Seen]) {
     let metrics: [Metric<DeviceSnapshot>; 4] = [
         ("haversack_device_capacity_bytes", "gauge", "Bytes of the cache device.", |d| d.capacity_bytes),
         ("haversack_device_errors_total", "counter", "I/Os of the cache device that failed.", |d| d.errors),
-        ("haversack_device_read_bytes_total", "counter", "Bytes read from the cache device.", |d| d.read_bytes),
-        ("haversack_device_written_bytes_total", "counter", "Bytes written to the cache device.", |d| d.written_bytes),
+        ("haversack_device_read_bytes_total", "counter", "Bytes read from the cache device.", |d| {
+            d.read_bytes
+        }),
+        ("haversack_device_written_bytes_total", "counter", "Bytes written to the cache device.", |d| {
+            d.written_bytes
+        }),
     ];
     for (name, kind, help, value) in metrics {
         out.head(name, kind, help);
@@ -139,11 +154,19 @@ fn devices(out: &mut Text, seen: &[Seen]) {
 fn disks(out: &mut Text, seen: &[Seen]) {
     let metrics: [Metric<DiskSnapshot>; 24] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
-        ("haversack_disk_target_bytes", "gauge", "Bytes that the disk should have.", |d| d.usage.target_blocks * BLOCK),
+        ("haversack_disk_target_bytes", "gauge", "Bytes that the disk should have.", |d| {
+            d.usage.target_blocks * BLOCK
+        }),
         ("haversack_disk_usage_bytes", "gauge", "Bytes that the disk has.", |d| d.usage.usage_blocks * BLOCK),
-        ("haversack_disk_dirty_bytes", "gauge", "Bytes that the origin does not have.", |d| d.usage.dirty_blocks * BLOCK),
-        ("haversack_disk_mirrored_bytes", "gauge", "Dirty bytes with a second copy.", |d| d.usage.mirrored_blocks * BLOCK),
-        ("haversack_disk_oldest_dirty_microseconds", "gauge", "Age of the oldest dirty block.", |d| d.usage.oldest_dirty_us),
+        ("haversack_disk_dirty_bytes", "gauge", "Bytes that the origin does not have.", |d| {
+            d.usage.dirty_blocks * BLOCK
+        }),
+        ("haversack_disk_mirrored_bytes", "gauge", "Dirty bytes with a second copy.", |d| {
+            d.usage.mirrored_blocks * BLOCK
+        }),
+        ("haversack_disk_oldest_dirty_microseconds", "gauge", "Age of the oldest dirty block.", |d| {
+            d.usage.oldest_dirty_us
+        }),
         ("haversack_disk_origin_up", "gauge", "The origin answers.", |d| u64::from(d.origin_up)),
         ("haversack_disk_clients", "gauge", "NBD connections and vhost-user queues.", |d| d.clients),
         ("haversack_disk_reads_total", "counter", "Read requests.", |d| d.stats.reads),
@@ -151,17 +174,33 @@ fn disks(out: &mut Text, seen: &[Seen]) {
         ("haversack_disk_flushes_total", "counter", "Flush requests.", |d| d.stats.flushes),
         ("haversack_disk_zeroes_total", "counter", "Discard and write-zeroes requests.", |d| d.stats.zeroes),
         ("haversack_disk_read_bytes_total", "counter", "Bytes read by clients.", |d| d.stats.read_bytes),
-        ("haversack_disk_written_bytes_total", "counter", "Bytes written by clients.", |d| d.stats.written_bytes),
+        ("haversack_disk_written_bytes_total", "counter", "Bytes written by clients.", |d| {
+            d.stats.written_bytes
+        }),
         ("haversack_disk_read_hits_total", "counter", "Blocks read from the cache.", |d| d.stats.read_hits),
-        ("haversack_disk_read_misses_total", "counter", "Blocks read that were not cached.", |d| d.stats.read_misses),
-        ("haversack_disk_write_hits_total", "counter", "Blocks written that were cached.", |d| d.stats.write_hits),
-        ("haversack_disk_write_misses_total", "counter", "Blocks written that were not.", |d| d.stats.write_misses),
+        ("haversack_disk_read_misses_total", "counter", "Blocks read that were not cached.", |d| {
+            d.stats.read_misses
+        }),
+        ("haversack_disk_write_hits_total", "counter", "Blocks written that were cached.", |d| {
+            d.stats.write_hits
+        }),
+        ("haversack_disk_write_misses_total", "counter", "Blocks written that were not.", |d| {
+            d.stats.write_misses
+        }),
         ("haversack_disk_not_admitted_total", "counter", "Blocks kept out.", |d| d.stats.not_admitted),
-        ("haversack_disk_origin_read_bytes_total", "counter", "Bytes read from the origin.", |d| d.stats.origin_read_bytes),
+        ("haversack_disk_origin_read_bytes_total", "counter", "Bytes read from the origin.", |d| {
+            d.stats.origin_read_bytes
+        }),
         ("haversack_disk_cleaned_bytes_total", "counter", "Bytes cleaned.", |d| d.stats.cleaned_bytes),
-        ("haversack_disk_origin_errors_total", "counter", "I/Os of the origin that failed.", |d| d.origin_errors),
-        ("haversack_disk_failed_requests_total", "counter", "Requests that failed.", |d| d.stats.failed_requests),
-        ("haversack_disk_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |d| d.stats.corrupt_blocks),
+        ("haversack_disk_origin_errors_total", "counter", "I/Os of the origin that failed.", |d| {
+            d.origin_errors
+        }),
+        ("haversack_disk_failed_requests_total", "counter", "Requests that failed.", |d| {
+            d.stats.failed_requests
+        }),
+        ("haversack_disk_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |d| {
+            d.stats.corrupt_blocks
+        }),
     ];
     for (name, kind, help, value) in metrics {
         out.head(name, kind, help);
@@ -177,7 +216,11 @@ fn disks(out: &mut Text, seen: &[Seen]) {
         for disk in s.disks() {
             let causes = [("client", disk.stats.origin_written_bytes), ("cleaner", disk.stats.cleaned_bytes)];
             for (cause, bytes) in causes {
-                out.sample(name, &[("pool", &s.pool.name), ("disk", &disk.name), ("cause", cause)], bytes as f64);
+                out.sample(
+                    name,
+                    &[("pool", &s.pool.name), ("disk", &disk.name), ("cause", cause)],
+                    bytes as f64,
+                );
             }
         }
     }
@@ -204,22 +247,33 @@ fn flash(out: &mut Text, seen: &[Seen]) {
                 ("rewrite-page", writes.rewrite_page_bytes),
                 ("intent-page", writes.intent_page_bytes),
             ] {
-                out.sample(name, &[("pool", &s.pool.name), ("disk", &disk.name), ("cause", cause)], bytes as f64);
+                out.sample(
+                    name,
+                    &[("pool", &s.pool.name), ("disk", &disk.name), ("cause", cause)],
+                    bytes as f64,
+                );
             }
         }
     }
 }
 
 fn histograms(out: &mut Text, seen: &[Seen]) {
-    let kinds = |l: &Latencies| [("read", l.read.clone()), ("write", l.write.clone()), ("flush", l.flush.clone())];
+    let kinds =
+        |l: &Latencies| [("read", l.read.clone()), ("write", l.write.clone()), ("flush", l.flush.clone())];
     let name = "haversack_request_seconds";
     out.head(name, "histogram", "Latency that clients saw, by front end.");
     for s in seen {
         for disk in s.disks() {
-            for (front_end, latencies) in [("vhost-user", &disk.vhost_user_latency), ("nbd", &disk.nbd_latency)] {
+            for (front_end, latencies) in
+                [("vhost-user", &disk.vhost_user_latency), ("nbd", &disk.nbd_latency)]
+            {
                 for (op, histogram) in kinds(latencies) {
-                    let labels =
-                        [("pool", s.pool.name.as_str()), ("disk", &disk.name), ("front_end", front_end), ("op", op)];
+                    let labels = [
+                        ("pool", s.pool.name.as_str()),
+                        ("disk", &disk.name),
+                        ("front_end", front_end),
+                        ("op", op),
+                    ];
                     out.histogram(name, &labels, &histogram);
                 }
             }
@@ -239,7 +293,11 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
     for s in seen {
         for device in s.devices() {
             for (op, histogram) in kinds(&device.latency) {
-                out.histogram(name, &[("pool", &s.pool.name), ("device", &device.path), ("op", op)], &histogram);
+                out.histogram(
+                    name,
+                    &[("pool", &s.pool.name), ("device", &device.path), ("op", op)],
+                    &histogram,
+                );
             }
         }
     }
@@ -265,8 +323,15 @@ mod tests {
         [5, 15, 15, 3_000_000].into_iter().for_each(|us| histogram.record(us));
         out.histogram("h_seconds", &[("disk", "a\"b\\")], &histogram);
         assert!(out.0.contains("h_seconds_bucket{disk=\"a\\\"b\\\\\",le=\"0.00001\"} 1\n"), "{}", out.0);
-        assert!(out.0.contains("le=\"+Inf\"} 4\n") && out.0.contains("h_seconds_count{disk=\"a\\\"b\\\\\"} 4\n"));
-        let counts: Vec<f64> = out.0.lines().filter(|l| l.contains("_bucket")).map(|l| l.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(
+            out.0.contains("le=\"+Inf\"} 4\n") && out.0.contains("h_seconds_count{disk=\"a\\\"b\\\\\"} 4\n")
+        );
+        let counts: Vec<f64> = out
+            .0
+            .lines()
+            .filter(|l| l.contains("_bucket"))
+            .map(|l| l.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
         assert!(counts.is_sorted());
     }
 }

@@ -152,7 +152,12 @@ impl Server {
                 match session.run(&mut stream, &mut exports)? {
                     Step::Agreed(agreed) => {
                         let (connection, client) = stream.into_parts();
-                        Ok(Some(Done { agreed, found: exports.found, client, tls: Some(Box::new(connection)) }))
+                        Ok(Some(Done {
+                            agreed,
+                            found: exports.found,
+                            client,
+                            tls: Some(Box::new(connection)),
+                        }))
                     }
                     Step::Over => Ok(None),
                     Step::Tls => Err(io::Error::other("TLS within TLS")),
@@ -191,7 +196,10 @@ impl Session {
                 Err(error) => return Err(error),
             };
             output.clear();
-            let step = self.negotiation.receive(&mut &buffer[..count], exports, &mut output).map_err(io::Error::other)?;
+            let step = self
+                .negotiation
+                .receive(&mut &buffer[..count], exports, &mut output)
+                .map_err(io::Error::other)?;
             stream.write_all(&output)?;
             stream.flush()?;
             match step {
@@ -214,7 +222,12 @@ struct Offered {
 impl Offered {
     fn names(&self) -> Vec<String> {
         let is_offered = |d: &mut crate::daemon::DiskInner| d.state == DiskState::Attached && d.config.nbd;
-        self.daemon.disks().into_iter().filter(|(_, disk)| disk.with(is_offered)).map(|(name, _)| name).collect()
+        self.daemon
+            .disks()
+            .into_iter()
+            .filter(|(_, disk)| disk.with(is_offered))
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
@@ -294,7 +307,9 @@ enum Client {
 impl Client {
     fn set_timeouts(&self, time: Option<Duration>) -> io::Result<()> {
         match self {
-            Client::Unix(stream) => stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time)),
+            Client::Unix(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
             Client::Tcp(stream) => {
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))

@@ -54,7 +54,9 @@ impl Origin {
         let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
         match scheme {
             "file" => absolute(text, rest.strip_prefix("//").unwrap_or(rest)).map(Origin::File),
-            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" if rest.starts_with("//") => Ok(Origin::Nbd(text.into())),
+            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" if rest.starts_with("//") => {
+                Ok(Origin::Nbd(text.into()))
+            }
             "rbd" => rbd(text, rest).map(Origin::Helper),
             "iscsi" => iscsi(text, rest).map(Origin::Helper),
             "nfs" => nfs(text, rest).map(Origin::Helper),
@@ -91,7 +93,8 @@ fn direct(mut protocol: Value) -> BlockDevice {
 
 /// `pool[/namespace]/image[@snapshot][:key=value...]`; keys: `conf`, `id`.
 fn rbd(text: &str, rest: &str) -> Result<BlockDevice, String> {
-    let wrong = || format!("origin '{text}': expected rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:id=USER][:conf=FILE]");
+    let wrong =
+        || format!("origin '{text}': expected rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:id=USER][:conf=FILE]");
     let mut parts = rest.split(':');
     let path = parts.next().unwrap_or_default();
     let (path, snapshot) = path.split_once('@').map_or((path, None), |(p, s)| (p, Some(s)));
@@ -101,7 +104,9 @@ fn rbd(text: &str, rest: &str) -> Result<BlockDevice, String> {
     }
     let mut node = match names[..] {
         [pool, image] => json!({"driver": "rbd", "pool": pool, "image": image}),
-        [pool, namespace, image] => json!({"driver": "rbd", "pool": pool, "namespace": namespace, "image": image}),
+        [pool, namespace, image] => {
+            json!({"driver": "rbd", "pool": pool, "namespace": namespace, "image": image})
+        }
         _ => return Err(wrong()),
     };
     if let Some(snapshot) = snapshot {
@@ -157,8 +162,8 @@ fn qcow2(text: &str, rest: &str) -> Result<BlockDevice, String> {
 
 /// JSON of one node. Whatever it says, flushes are not ignored.
 fn qemu(rest: &str) -> Result<BlockDevice, String> {
-    let mut node: Value =
-        serde_json::from_str(rest).map_err(|e| format!("origin qemu: expected the JSON of a block device: {e}"))?;
+    let mut node: Value = serde_json::from_str(rest)
+        .map_err(|e| format!("origin qemu: expected the JSON of a block device: {e}"))?;
     if !node.is_object() || !node["driver"].is_string() {
         return Err("origin qemu: expected a JSON object with a \"driver\"".into());
     }
@@ -193,12 +198,18 @@ mod tests {
     fn helpers_reach_the_rest_without_a_cache_of_their_own() {
         let rbd = nodes("rbd:vms/vm1@s:id=admin:conf=/etc/ceph/c.conf");
         assert_eq!((rbd[0]["image"].as_str(), rbd[0]["snapshot"].as_str()), (Some("vm1"), Some("s")));
-        assert_eq!((rbd[0]["user"].as_str(), rbd[0]["conf"].as_str()), (Some("admin"), Some("/etc/ceph/c.conf")));
+        assert_eq!(
+            (rbd[0]["user"].as_str(), rbd[0]["conf"].as_str()),
+            (Some("admin"), Some("/etc/ceph/c.conf"))
+        );
         let iscsi = nodes("iscsi://10.0.0.1:3260/iqn.2020-01.org.example:disk/1");
         assert_eq!((iscsi[0]["portal"].as_str(), iscsi[0]["lun"].as_u64()), (Some("10.0.0.1:3260"), Some(1)));
         assert_eq!(nodes("nfs://host/a/b")[0]["path"], "/a/b");
         let qcow2 = nodes("qcow2:/images/vm1.qcow2");
-        assert_eq!((qcow2[0]["driver"].as_str(), qcow2[1]["file"].as_str()), (Some("file"), Some(PROTOCOL_NODE)));
+        assert_eq!(
+            (qcow2[0]["driver"].as_str(), qcow2[1]["file"].as_str()),
+            (Some("file"), Some(PROTOCOL_NODE))
+        );
         for node in rbd.iter().chain(&iscsi).chain(&qcow2) {
             assert_eq!(node["cache"], json!({"direct": true, "no-flush": false}));
         }
@@ -208,8 +219,21 @@ mod tests {
     #[test]
     fn what_is_malformed_is_told() {
         let bad = [
-            "disk.img", "gopher://x", "file:x", "nbd:host:10809", "rbd:image", "rbd:a/b:secret=1", "rbd:a//b", "iscsi://h/t",
-            "iscsi://u@h/t/1", "iscsi://h/t/one", "nfs://h", "nfs:/x", "qcow2:x", "qemu:x", "qemu:{}",
+            "disk.img",
+            "gopher://x",
+            "file:x",
+            "nbd:host:10809",
+            "rbd:image",
+            "rbd:a/b:secret=1",
+            "rbd:a//b",
+            "iscsi://h/t",
+            "iscsi://u@h/t/1",
+            "iscsi://h/t/one",
+            "nfs://h",
+            "nfs:/x",
+            "qcow2:x",
+            "qemu:x",
+            "qemu:{}",
             r#"qemu:{"driver": "file", "cache": {"no-flush": true}}"#,
         ];
         for text in bad {

@@ -58,7 +58,11 @@ impl Pool {
             tracing::warn!(pool = name, devices = ?report.missing, "cache devices are missing: the pool is degraded");
         }
         if report.damaged_segments > 0 {
-            tracing::warn!(pool = name, segments = report.damaged_segments, "metadata of segments is damaged");
+            tracing::warn!(
+                pool = name,
+                segments = report.damaged_segments,
+                "metadata of segments is damaged"
+            );
         }
         tracing::info!(
             pool = name,
@@ -109,12 +113,18 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
             ("pool-lost", pool.to_string(), "no cache device is left: requests go to the origins".to_string())
         }
         EngineEvent::Core(Event::DeviceFailed { device, lost_blocks }) => {
-            let message = format!("cache device {} is used no more; {lost_blocks} dirty blocks had no other copy", device.0);
+            let message = format!(
+                "cache device {} is used no more; {lost_blocks} dirty blocks had no other copy",
+                device.0
+            );
             ("device-failed", pool.to_string(), message)
         }
         EngineEvent::Core(Event::Corruption { disk, device, offset_bytes, lost }) => {
             let end = if *lost { "its data is lost" } else { "it is fetched again" };
-            let message = format!("cache device {} at byte {offset_bytes}: a block fails its checksum; {end}", device.0);
+            let message = format!(
+                "cache device {} at byte {offset_bytes}: a block fails its checksum; {end}",
+                device.0
+            );
             ("corruption", disk_name(*disk), message)
         }
         EngineEvent::Core(Event::CleanFailed { disk }) => {

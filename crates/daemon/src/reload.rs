@@ -35,7 +35,10 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) {
                 change(daemon, &before.unwrap_or_else(|| disk.config()), config);
             }
             Ok(disk) if disk.with(|inner| inner.state != DiskState::Detached) => {
-                tracing::warn!(disk = config.name, "not attached at present: changed settings wait for the next start");
+                tracing::warn!(
+                    disk = config.name,
+                    "not attached at present: changed settings wait for the next start"
+                );
             }
             _ => attach.push((config.clone(), false)),
         }

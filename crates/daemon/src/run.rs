@@ -34,7 +34,9 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The log filter is malformed.
-    #[error("[daemon] log = '{filter}': {why}; expected a level such as info, or info,haversack_engine=debug")]
+    #[error(
+        "[daemon] log = '{filter}': {why}; expected a level such as info, or info,haversack_engine=debug"
+    )]
     Log {
         /// The filter.
         filter: String,
@@ -108,7 +110,8 @@ pub fn run(config_path: &Path, config: Config) -> Result<(), RunError> {
     make_directory(&config.daemon.runtime_dir)?;
     let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
     let state = State::open(&config.daemon.state_dir)?;
-    let (shards, daemon) = open_pools(&config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
+    let (shards, daemon) =
+        open_pools(&config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
     let listeners = control::bind(&config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
     for error in daemon.attach_lasting(disks_to_attach(&daemon, &config), ATTACH_PATIENCE) {
@@ -170,7 +173,10 @@ fn open_pools(
     for pool in &config.pools {
         let contents_void = state.is_lost(&pool.name);
         if contents_void {
-            tracing::warn!(pool = pool.name, "all its cache devices were lost: what is cached counts no more");
+            tracing::warn!(
+                pool = pool.name,
+                "all its cache devices were lost: what is cached counts no more"
+            );
         }
         let opened = Shard::start(shard_config(pool, contents_void)?);
         let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;

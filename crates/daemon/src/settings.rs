@@ -35,8 +35,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
 /// The one given is not a UUID.
 pub fn disk_id(disk: &DiskConfig) -> Result<DiskId, String> {
     let id = match &disk.id {
-        Some(text) => Uuid::parse_str(text)
-            .map_err(|e| format!("id of disk '{}': '{text}' is not a UUID: {e}; or leave it out", disk.name))?,
+        Some(text) => Uuid::parse_str(text).map_err(|e| {
+            format!("id of disk '{}': '{text}' is not a UUID: {e}; or leave it out", disk.name)
+        })?,
         None => Uuid::new_v5(&haversack_api::DISK_NAMESPACE, disk.name.as_bytes()),
     };
     Ok(DiskId(id.into_bytes()))

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use haversack_api::{
-    BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorCounters, FlashWrites, Latency, LatencyByKind, PoolState,
-    PoolStatus, RequestCounters, Status, Usage,
+    BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorCounters, FlashWrites, Latency, LatencyByKind,
+    PoolState, PoolStatus, RequestCounters, Status, Usage,
 };
 use haversack_core::{DiskStats, DiskUsage};
 use haversack_engine::histogram::Histogram;

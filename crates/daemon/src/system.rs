@@ -12,7 +12,9 @@ use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
     /// No such user.
-    #[error("[daemon] user = '{user}': no such user; create it, for example with: adduser --system --group {user}")]
+    #[error(
+        "[daemon] user = '{user}': no such user; create it, for example with: adduser --system --group {user}"
+    )]
     NoSuchUser {
         /// The user.
         user: String,
@@ -48,7 +50,11 @@ pub fn find_user(name: &str) -> Result<Option<User>, SystemError> {
 /// # Errors
 /// The system refuses.
 pub fn give(path: &Path, user: &User) -> Result<(), SystemError> {
-    chown(path, Some(user.uid), Some(user.gid)).map_err(refused(format!("give {} to {}", path.display(), user.name)))
+    chown(path, Some(user.uid), Some(user.gid)).map_err(refused(format!(
+        "give {} to {}",
+        path.display(),
+        user.name
+    )))
 }
 
 /// Becomes a user for good, with all threads, in the groups that the user is in.

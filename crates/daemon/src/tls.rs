@@ -44,7 +44,8 @@ pub fn server_config(certificate: &Path, key: &Path) -> Result<ServerConfig, Tls
     if chain.is_empty() {
         return Err(unreadable(certificate, "certificate", "no PEM certificate in it".into()));
     }
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, "private key", e.to_string()))?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, "private key", e.to_string()))?;
     let unfit = |source| TlsError::Unfit { certificate: certificate.into(), key: key.into(), source };
     ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()

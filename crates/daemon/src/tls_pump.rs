@@ -25,8 +25,14 @@ const COPY_BYTES: usize = 256 << 10;
 pub fn start(tls: ServerConnection, encrypted: OwnedFd, plain: UnixStream) -> io::Result<()> {
     plain.set_nonblocking(true)?;
     fcntl(&encrypted, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    let mut pump =
-        Pump { tls, encrypted: File::from(encrypted), plain, inward: Vec::new(), copy: vec![0; COPY_BYTES], ended: false };
+    let mut pump = Pump {
+        tls,
+        encrypted: File::from(encrypted),
+        plain,
+        inward: Vec::new(),
+        copy: vec![0; COPY_BYTES],
+        ended: false,
+    };
     pump.tls.set_buffer_limit(None);
     std::thread::Builder::new().name("nbd-tls".into()).spawn(move || {
         if let Err(error) = pump.run() {
@@ -60,7 +66,9 @@ impl Pump {
             if encrypted.intersects(PollFlags::POLLOUT) {
                 self.send()?;
             }
-            if client_open && encrypted.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+            if client_open
+                && encrypted.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR)
+            {
                 client_open = self.receive()?;
             }
             if !self.inward.is_empty() && plain.intersects(PollFlags::POLLOUT | PollFlags::POLLERR) {
@@ -77,9 +85,12 @@ impl Pump {
     fn wait(&self, client_open: bool) -> io::Result<(PollFlags, PollFlags)> {
         let when = |flag, condition| if condition { flag } else { PollFlags::empty() };
         let sending = self.tls.wants_write();
-        let encrypted = when(PollFlags::POLLIN, client_open && self.inward.is_empty()) | when(PollFlags::POLLOUT, sending);
-        let plain = when(PollFlags::POLLIN, !sending && !self.ended) | when(PollFlags::POLLOUT, !self.inward.is_empty());
-        let mut fds = [PollFd::new(self.encrypted.as_fd(), encrypted), PollFd::new(self.plain.as_fd(), plain)];
+        let encrypted = when(PollFlags::POLLIN, client_open && self.inward.is_empty())
+            | when(PollFlags::POLLOUT, sending);
+        let plain = when(PollFlags::POLLIN, !sending && !self.ended)
+            | when(PollFlags::POLLOUT, !self.inward.is_empty());
+        let mut fds =
+            [PollFd::new(self.encrypted.as_fd(), encrypted), PollFd::new(self.plain.as_fd(), plain)];
         poll(&mut fds, PollTimeout::NONE)?;
         Ok((fds[0].revents().unwrap_or(PollFlags::empty()), fds[1].revents().unwrap_or(PollFlags::empty())))
     }

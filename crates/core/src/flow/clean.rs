@@ -296,13 +296,14 @@ impl<M: Memory> Core<M> {
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
         for staging_frame in frames {
             let staged = *self.staging.get(staging_frame);
+            if self.commit_in_flight(Some(&staged), None) {
+                continue;
+            }
             if !staged.dirty {
                 self.unstage(staging_frame);
                 continue;
             }
-            let busy =
-                self.locks.get(disk, staged.block).is_some() || self.commit_in_flight(Some(&staged), None);
-            if busy || !self.intent_marked(disk, staged.block) {
+            if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
                 continue;
             }
             let Some(frame) = self.own_frame() else { break };

@@ -57,8 +57,11 @@ impl<M: Memory> Core<M> {
 
     /// Without any space for the disk, clean blocks need not wait for some.
     fn drop_clean_staged(&mut self, disk: DiskNo) {
-        let clean = |f: &FrameNo| !self.staging.get(*f).dirty && !self.staging.get(*f).merging;
-        let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(clean).collect();
+        let droppable = |f: &FrameNo| {
+            let staged = self.staging.get(*f);
+            !staged.dirty && !staged.merging && !self.commit_in_flight(Some(staged), None)
+        };
+        let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(droppable).collect();
         for frame in frames {
             self.unstage(frame);
         }

@@ -118,7 +118,12 @@ pub async fn text(
 
 /// There is nothing under this path.
 pub async fn no_such_path(uri: Uri) -> Failure {
-    Failure::new(StatusCode::NOT_FOUND, "not-found", format!("nothing at {}", uri.path()), "see /openapi.json")
+    Failure::new(
+        StatusCode::NOT_FOUND,
+        "not-found",
+        format!("nothing at {}", uri.path()),
+        "see /openapi.json",
+    )
 }
 
 /// The path does not know the method.

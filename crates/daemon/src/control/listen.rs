@@ -150,7 +150,8 @@ pub(super) fn with_token(routes: Router, token: Arc<str>) -> Router {
 }
 
 async fn check_token(token: &str, request: Request, next: Next) -> Response {
-    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let given =
+        request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
         return next.run(request).await;
     }

@@ -7,11 +7,30 @@ use super::{disks, pools, system};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Haversack control API", description = "Errors are answered as ErrorBody. Calls that take long answer with a Job."),
+    info(
+        title = "Haversack control API",
+        description = "Errors are answered as ErrorBody. Calls that take long answer with a Job."
+    ),
     paths(
-        system::status, system::jobs, system::job, system::cancel, system::events, system::stop, system::metrics,
-        pools::list, pools::show, pools::add_device, pools::remove_device,
-        disks::list, disks::show, disks::attach, disks::change, disks::detach, disks::flush, disks::resize, disks::forget,
+        system::status,
+        system::jobs,
+        system::job,
+        system::cancel,
+        system::events,
+        system::stop,
+        system::metrics,
+        pools::list,
+        pools::show,
+        pools::add_device,
+        pools::remove_device,
+        disks::list,
+        disks::show,
+        disks::attach,
+        disks::change,
+        disks::detach,
+        disks::flush,
+        disks::resize,
+        disks::forget,
     )
 )]
 struct Api;

@@ -35,6 +35,9 @@ pub async fn add_device(
 #[utoipa::path(delete, path = "/v1/pools/{pool}/devices/{device}",
     params(("pool" = String, Path, description = "Its name"), ("device" = u8, Path, description = "The device's number")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn remove_device(State(control): State<Control>, Part((pool, device)): Part<(String, u8)>) -> JobAnswer {
+pub async fn remove_device(
+    State(control): State<Control>,
+    Part((pool, device)): Part<(String, u8)>,
+) -> JobAnswer {
     start(&control, move |daemon| daemon.remove_device(&pool, device)).await
 }

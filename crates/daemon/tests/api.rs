@@ -1,0 +1,260 @@
+//! The control API against a data path that is not there: what is refused, with which status and hint; jobs; what is
+//! remembered.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use haversack_core::{
+    AdmissionConfig, CleanerConfig, JobError, ManageError, OpenReport, PoolStats, Progress, Target,
+};
+use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
+use haversack_daemon::config::DaemonConfig;
+use haversack_daemon::control::router;
+use haversack_daemon::daemon::Daemon;
+use haversack_daemon::state::State;
+use haversack_engine::error::{EngineError, Result};
+use haversack_engine::{DiskSpec, EngineEvent, NbdClient, Snapshot, VhostUserConfig};
+use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+/// Does what is asked at once, except cleaning, which goes on until it is cancelled.
+#[derive(Default)]
+struct Fake {
+    disks: AtomicU16,
+    modes: Mutex<Vec<WriteMode>>,
+}
+
+struct FakeJob {
+    ends: bool,
+    cancelled: AtomicBool,
+}
+
+impl BackendJob for FakeJob {
+    fn wait_for(&self, time: Duration) -> Result<Option<()>> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(JobError::Cancelled.into());
+        }
+        if !self.ends {
+            std::thread::sleep(time.min(Duration::from_millis(1)));
+        }
+        Ok(self.ends.then_some(()))
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        Some(Progress { done_blocks: 1, total_blocks: 4 })
+    }
+
+    fn cancel(&self) -> bool {
+        self.cancelled.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+fn job(ends: bool) -> Result<StartedJob> {
+    Ok(Box::new(FakeJob { ends, cancelled: AtomicBool::new(false) }))
+}
+
+impl Backend for Fake {
+    fn attach(&self, _: DiskSpec) -> Result<(DiskNo, StartedJob)> {
+        Ok((DiskNo(self.disks.fetch_add(1, Ordering::Relaxed)), job(true)?))
+    }
+    fn detach(&self, _: DiskNo) -> Result<StartedJob> {
+        job(true)
+    }
+    fn clean(&self, _: DiskNo) -> Result<StartedJob> {
+        job(false)
+    }
+    fn forget(&self, _: DiskNo, _: Option<DiskId>) -> Result<StartedJob> {
+        job(true)
+    }
+    fn resize(&self, _: DiskNo, _: u64) -> Result<StartedJob> {
+        job(true)
+    }
+    fn set_mode(&self, _: DiskNo, mode: WriteMode) -> Result<StartedJob> {
+        self.modes.lock().unwrap().push(mode);
+        job(true)
+    }
+    fn set_target(&self, _: DiskNo, _: Target) -> Result<()> {
+        Ok(())
+    }
+    fn set_admission(&self, _: DiskNo, _: AdmissionConfig) -> Result<()> {
+        Ok(())
+    }
+    fn set_cleaner(&self, _: DiskNo, _: CleanerConfig) -> Result<()> {
+        Ok(())
+    }
+    fn set_sequential_cutoff(&self, _: DiskNo, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn add_device(&self, _: &Path, _: Option<u64>) -> Result<StartedJob> {
+        job(true)
+    }
+    fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
+        Err(EngineError::Manage(ManageError::LastDevice(device)))
+    }
+    fn shutdown(&self) -> Result<StartedJob> {
+        job(true)
+    }
+    fn snapshot(&self) -> Result<Snapshot> {
+        let pool = PoolStats { capacity_blocks: 1000, devices: 1, ..PoolStats::default() };
+        Ok(Snapshot { pool, devices: Vec::new(), disks: Vec::new() })
+    }
+    fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
+        Ok(mpsc::channel().1)
+    }
+    fn loss_recorded(&self) -> Result<()> {
+        Ok(())
+    }
+    fn add_nbd_client(&self, _: NbdClient) -> Result<()> {
+        Ok(())
+    }
+    fn serve_vhost_user(
+        &self,
+        _: DiskNo,
+        _: u64,
+        _: &Path,
+        _: &VhostUserConfig,
+    ) -> Result<Box<dyn VhostUser>> {
+        Err(EngineError::Stopped("main".into()))
+    }
+}
+
+struct Api {
+    daemon: Arc<Daemon>,
+    fake: Arc<Fake>,
+    _dir: tempfile::TempDir,
+}
+
+impl Api {
+    fn new() -> Api {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(dir.path()).unwrap();
+        let fake = Arc::new(Fake::default());
+        let pools = vec![("main".to_string(), fake.clone() as Arc<dyn Backend>, OpenReport::default())];
+        Api { daemon: Daemon::new(DaemonConfig::default(), state, pools, None), fake, _dir: dir }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let (stop, _) = tokio::sync::mpsc::channel(1);
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let answer =
+            router(self.daemon.clone(), stop).oneshot(request.body(Body::from(text)).unwrap()).await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    /// Starts a job and waits for its end.
+    async fn work(&self, method: &str, path: &str, body: Value) -> Value {
+        let (status, job) = self.call(method, path, body).await;
+        assert_eq!(status, 202, "{job}");
+        self.ended(&job).await
+    }
+
+    async fn ended(&self, job: &Value) -> Value {
+        for _ in 0..1000 {
+            let (_, job) = self.call("GET", &format!("/v1/jobs/{}", job["id"]), Value::Null).await;
+            if job["state"] != "running" {
+                return job;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the job does not end: {job}");
+    }
+}
+
+fn vm1() -> Value {
+    json!({"name": "vm1", "pool": "main", "origin": "/dev/b", "size": "1GiB"})
+}
+
+#[tokio::test]
+async fn a_disk_lives() {
+    let api = Api::new();
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    let (status, disk) = api.call("GET", "/v1/disks/vm1", Value::Null).await;
+    assert_eq!((status, &disk["state"], &disk["size_bytes"]), (200, &json!("attached"), &json!(1 << 30)));
+    assert!(api.daemon.state.disks()["vm1"].attached);
+
+    assert_eq!(api.work("PATCH", "/v1/disks/vm1", json!({"mode": "wt"})).await["state"], "done");
+    assert_eq!(*api.fake.modes.lock().unwrap(), ["wt".parse().unwrap()]);
+
+    assert_eq!(api.work("POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})).await["state"], "done");
+    assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.1["size_bytes"], json!(2_u64 << 30));
+
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1", Value::Null).await["state"], "done");
+    assert!(!api.daemon.state.disks()["vm1"].attached);
+    assert_eq!(api.work("POST", "/v1/disks/vm1/forget", json!({})).await["state"], "done");
+    assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_flush_tells_its_progress_and_can_be_cancelled() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let (_, job) = api.call("POST", "/v1/disks/vm1/flush", Value::Null).await;
+    let path = format!("/v1/jobs/{}", job["id"]);
+    let mut seen = job.clone();
+    while seen["total_blocks"].is_null() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        seen = api.call("GET", &path, Value::Null).await.1;
+    }
+    assert_eq!((&seen["done_blocks"], &seen["total_blocks"]), (&json!(1), &json!(4)));
+    assert!(seen["eta_s"].as_f64().is_some());
+    assert_eq!(api.call("DELETE", &path, Value::Null).await.0, 202);
+    assert_eq!(api.ended(&job).await["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_with_status_code_and_hint() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let cases = [
+        ("GET", "/v1/disks/vm9", Value::Null, 404, "not-found"),
+        ("GET", "/v1/jobs/99", Value::Null, 404, "not-found"),
+        ("GET", "/nowhere", Value::Null, 404, "not-found"),
+        ("PUT", "/v1/disks", Value::Null, 405, "method"),
+        ("POST", "/v1/disks", vm1(), 409, "conflict"),
+        ("POST", "/v1/disks", json!({"name": "vm2", "pool": "x", "origin": "/b"}), 404, "not-found"),
+        ("POST", "/v1/disks", json!({"name": "a/b", "pool": "main", "origin": "/b"}), 400, "bad-request"),
+        ("POST", "/v1/disks", json!({"name": "vm2", "colour": 1}), 422, "bad-request"),
+        ("POST", "/v1/disks/vm1/resize", json!({"size": 1000}), 400, "bad-request"),
+        ("POST", "/v1/disks/vm1/forget", json!({}), 409, "conflict"),
+        ("PATCH", "/v1/disks/vm1", json!({"persistence": "all"}), 422, "bad-request"),
+        ("DELETE", "/v1/pools/main/devices/0", Value::Null, 409, "conflict"),
+        ("POST", "/v1/pools/main/devices", json!({"path": "relative"}), 400, "bad-request"),
+        ("GET", "/v1/events?after=x", Value::Null, 400, "bad-request"),
+    ];
+    for (method, path, body, status, code) in cases {
+        let (found, answer) = api.call(method, path, body).await;
+        assert_eq!((found, &answer["code"]), (status, &json!(code)), "{method} {path}: {answer}");
+        assert!(
+            !answer["hint"].as_str().unwrap().is_empty() && !answer["error"].as_str().unwrap().is_empty()
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_path_is_described() {
+    let (status, document) = Api::new().call("GET", "/openapi.json", Value::Null).await;
+    assert_eq!(status, 200);
+    assert_eq!(document["paths"].as_object().unwrap().len(), 14);
+    assert!(document["components"]["schemas"]["DiskConfig"]["properties"]["origin"].is_object());
+}
+
+#[tokio::test]
+async fn events_are_waited_for() {
+    let api = Api::new();
+    let (_, none) = api.call("GET", "/v1/events?after=0&wait=10ms", Value::Null).await;
+    assert_eq!(none, json!({"events": [], "next": 0}));
+    let daemon = api.daemon.clone();
+    std::thread::spawn(move || daemon.events.add("origin-away", "vm1", "gone"));
+    let (_, some) = api.call("GET", "/v1/events?after=0&wait=30s", Value::Null).await;
+    assert_eq!((&some["events"][0]["kind"], &some["next"]), (&json!("origin-away"), &json!(1)));
+}

@@ -240,8 +240,8 @@ pub struct DiskConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub vhost_user: Option<PathBuf>,
-    /// Queues of the vhost-user-blk device.
-    #[serde(default = "one")]
+    /// Most queues of the vhost-user-blk device; by default 64, as many as guests have processors.
+    #[serde(default = "queues")]
     pub queues: u16,
     /// The ownership epoch to attach under.
     #[serde(default = "first_epoch")]
@@ -263,8 +263,9 @@ pub struct DiskConfig {
     pub accept_loss: Option<String>,
 }
 
-fn one() -> u16 {
-    1
+/// QEMU takes as many queues as the guest has processors, unless it is told, and refuses a device with less.
+fn queues() -> u16 {
+    64
 }
 
 fn first_epoch() -> u64 {
@@ -300,7 +301,7 @@ impl DiskConfig {
             cleaner: CleanerSettings::default(),
             phase: 0,
             vhost_user: None,
-            queues: one(),
+            queues: queues(),
             epoch: first_epoch(),
             origin_wait: origin_wait(),
             connections: connections(),

@@ -139,7 +139,8 @@ impl Reactor {
             if !self.fall_asleep() {
                 continue;
             }
-            self.ring.wait(self.time_to_sleep());
+            let time = self.time_to_sleep();
+            self.ring.wait(time);
             self.wake_up();
         }
         if !self.ring.quiesce() {

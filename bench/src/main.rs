@@ -1,8 +1,9 @@
-//! `haversack-bench`: the core's figures beside its goals.
+//! `haversack-bench`: the core's figures, and those of the live data path, beside their goals.
 
 mod alloc;
 mod driver;
 mod hits;
+mod live;
 mod media;
 mod memory;
 mod rng;
@@ -11,39 +12,66 @@ mod traces;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Counting = alloc::Counting;
 
 const USAGE: &str = "\
 usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
+       haversack-bench engine [nbd|vhost-user|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
+                             [--other FILE]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
+  engine        the live data path beside its peers: NBD, vhost-user-blk, and 100 idle disks
   --traces DIR  where the traces are (default ../shared/traces beside the repository)
-  --staging N   staging frames for the traces (default 256, at least 64)";
+  --staging N   staging frames for the traces (default 256, at least 64)
+  --json        one object a line
+  --seconds N   seconds of a round (default 1)
+  --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
+                temporary directory, and /dev/shm)
+  --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)
+  --other FILE  another build of this program, whose engine becomes one more contender";
+
+/// Rounds may not be shorter.
+const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 
 struct Arguments {
     what: String,
     traces: PathBuf,
     staging: u32,
+    live: live::Options,
 }
 
-fn arguments() -> Result<Arguments, String> {
+fn arguments(words: &[String]) -> Result<Arguments, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut parsed = Arguments {
         what: "all".into(),
         traces: root.join("../shared/traces"),
         staging: traces::STAGING_FRAMES,
+        live: live::Options::new(),
     };
-    let mut words = std::env::args().skip(1);
+    let mut words = words.iter().cloned();
+    let mut places = Vec::new();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
-            "memory" | "hits" | "traces" | "all" => parsed.what = word,
+            "nbd" | "vhost-user" | "idle" | "all" if parsed.what == "engine" => parsed.live.what = word,
+            "memory" | "hits" | "traces" | "all" | "engine" => parsed.what = word,
             "--traces" => parsed.traces = value()?.into(),
+            "--json" => parsed.live.json = true,
+            "--place" => places.push(value()?.into()),
+            "--haversackd" => parsed.live.haversackd = Some(value()?.into()),
+            "--other" => parsed.live.other = Some(value()?.into()),
+            "--seconds" => {
+                let text = value()?;
+                let seconds = text.parse().ok().and_then(|n| Duration::try_from_secs_f64(n).ok());
+                let seconds = seconds.filter(|time| *time >= SHORTEST_ROUND);
+                parsed.live.round = seconds.ok_or(format!("'{text}' is not a number of 0.1 or more"))?;
+            }
             "--staging" => {
                 let text = value()?;
                 let number = text.parse().ok().filter(|n| *n >= 64);
@@ -52,17 +80,39 @@ fn arguments() -> Result<Arguments, String> {
             other => return Err(format!("unknown argument '{other}'")),
         }
     }
+    if !places.is_empty() {
+        parsed.live.places = places;
+    }
     Ok(parsed)
 }
 
+fn ended(result: Result<(), Box<dyn std::error::Error>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let arguments = match arguments() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = words.as_slice()
+        && first == "serve"
+    {
+        return ended(live::serve(rest));
+    }
+    let arguments = match arguments(&words) {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("{error}\n{USAGE}");
             return ExitCode::FAILURE;
         }
     };
+    if arguments.what == "engine" {
+        return ended(live::run(&arguments.live));
+    }
     let wants = |part: &str| arguments.what == part || arguments.what == "all";
     if wants("memory") {
         memory::run();

@@ -39,6 +39,8 @@ pub(crate) type LiveCore = Core<SharedMemory<Front>>;
 
 /// The longest sleep: what depends on the time of day elsewhere is never far off.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+/// Timers are looked at so often while the reactor is busy, in microseconds: none is finer than that.
+const TIMERS_US: Micros = 1000;
 /// Landings taken before the core's actions are carried out.
 const LANDINGS_AT_A_TIME: usize = 256;
 /// Runs of an answer to a question for what is cached.
@@ -68,6 +70,8 @@ pub(crate) struct Reactor {
     retries: Retries,
     spare_iovecs: Vec<Vec<libc::iovec>>,
     poll_us: Micros,
+    /// When timers are looked at again.
+    timers_us: Micros,
     pub(crate) now: Micros,
     pub(crate) stopped: bool,
 }
@@ -110,6 +114,7 @@ impl Reactor {
             retries: Retries::default(),
             spare_iovecs: Vec::new(),
             poll_us: config.poll_us.into(),
+            timers_us: 0,
             now,
             stopped: false,
         };
@@ -121,19 +126,21 @@ impl Reactor {
         let mut busy_us = 0;
         while !self.stopped {
             self.now = clock::now_us();
-            if self.turn() {
+            let worked = self.turn();
+            self.ring.submit();
+            if worked {
                 busy_us = self.now;
                 continue;
             }
             if self.now < busy_us + self.poll_us {
-                self.ring.submit();
                 std::hint::spin_loop();
                 continue;
             }
             if !self.fall_asleep() {
                 continue;
             }
-            self.ring.wait(self.time_to_sleep());
+            let time = self.time_to_sleep();
+            self.ring.wait(time);
             self.wake_up();
         }
         if !self.ring.quiesce() {
@@ -287,8 +294,11 @@ impl Reactor {
         any
     }
 
-    /// Ticks the core and the origins whose time has come.
+    /// Ticks the core and the origins whose time has come. It asks every disk, so not in every turn.
     fn pass_time(&mut self) -> bool {
+        if self.now < self.timers_us {
+            return false;
+        }
         let mut worked = false;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
             self.core.tick(self.now);
@@ -305,6 +315,7 @@ impl Reactor {
             self.origin(disk, |o, context| o.start(context, request));
             worked = true;
         }
+        self.timers_us = self.now + TIMERS_US;
         worked
     }
 
@@ -396,7 +407,8 @@ impl Reactor {
         let offset_bytes = sector.0 * SECTOR_BYTES as u64;
         let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         let started_us = self.now;
-        let request = OriginRequest { io, op, offset_bytes, len_bytes, iovecs, started_us };
+        let cleaning = self.core.is_cleaning(io);
+        let request = OriginRequest { io, op, cleaning, offset_bytes, len_bytes, iovecs, started_us };
         self.origin(disk, |o, context| o.start(context, request));
     }
 
@@ -510,9 +522,10 @@ impl Reactor {
         });
     }
 
-    fn time_to_sleep(&self) -> Option<Duration> {
+    fn time_to_sleep(&mut self) -> Option<Duration> {
         let origins = self.disks.iter().flatten().filter_map(|d| d.origin.next_wakeup());
         let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
+        self.timers_us = self.timers_us.min(due);
         Some(Duration::from_micros(due.saturating_sub(clock::now_us()).max(1)).min(LONGEST_SLEEP))
     }
 }

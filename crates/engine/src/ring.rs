@@ -111,24 +111,33 @@ impl Flight {
         let fd = Fd(self.fd);
         let iovecs = &self.iovecs[self.next..];
         let (start, count) = (iovecs.as_ptr(), iovecs.len().min(libc::UIO_MAXIOV as usize));
-        let entry = match self.kind {
-            Kind::Read => opcode::Readv::new(fd, start, count as u32).offset(self.offset_bytes).build(),
-            Kind::Write => opcode::Writev::new(fd, start, count as u32).offset(self.offset_bytes).build(),
-            Kind::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Kind::Allocate => {
+        let entry = match (self.kind, iovecs) {
+            // A single piece of memory needs no table of pieces.
+            (Kind::Read, [into]) => opcode::Read::new(fd, into.iov_base.cast(), into.iov_len as u32)
+                .offset(self.offset_bytes)
+                .build(),
+            (Kind::Write, [from]) => opcode::Write::new(fd, from.iov_base.cast(), from.iov_len as u32)
+                .offset(self.offset_bytes)
+                .build(),
+            (Kind::Read, _) => opcode::Readv::new(fd, start, count as u32).offset(self.offset_bytes).build(),
+            (Kind::Write, _) => {
+                opcode::Writev::new(fd, start, count as u32).offset(self.offset_bytes).build()
+            }
+            (Kind::Flush, _) => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            (Kind::Allocate, _) => {
                 opcode::Fallocate::new(fd, self.left as u64).offset(self.offset_bytes).mode(self.mode).build()
             }
-            Kind::Receive => {
+            (Kind::Receive, _) => {
                 let into = &self.iovecs[0];
                 opcode::Recv::new(fd, into.iov_base.cast(), into.iov_len as u32).build()
             }
-            Kind::Send => {
+            (Kind::Send, _) => {
                 self.message.msg_iov = start.cast_mut();
                 self.message.msg_iovlen = count;
                 opcode::SendMsg::new(fd, &raw const self.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
             // A read would end at once: guests make their bells non-blocking.
-            Kind::Bell => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+            (Kind::Bell, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         };
         entry.user_data(u64::from(number))
     }
@@ -142,18 +151,22 @@ pub(crate) struct Ring {
     flights: Vec<Box<Flight>>,
     free: Vec<u32>,
     in_flight: usize,
+    /// The kernel says in shared memory whether it has to be called for completions.
+    tells: bool,
 }
 
 impl Ring {
     pub fn new() -> io::Result<Ring> {
-        let uring = IoUring::builder()
+        let hinted = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
+            .setup_taskrun_flag()
             .setup_cqsize(4 * ENTRIES)
-            .build(ENTRIES)
-            // Before Linux 6.0 without these hints.
-            .or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
-        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0 })
+            .build(ENTRIES);
+        let tells = hinted.is_ok();
+        // Before Linux 6.0 without these hints.
+        let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
+        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0, tells })
     }
 
     fn take(&mut self, owner: Owner, kind: Kind, fd: RawFd, started_us: u64) -> u32 {
@@ -184,8 +197,13 @@ impl Ring {
     fn transfer(&mut self, number: u32, offset_bytes: u64, iovecs: impl Iterator<Item = libc::iovec>) {
         let flight = &mut self.flights[number as usize];
         flight.offset_bytes = offset_bytes;
-        flight.iovecs.extend(iovecs);
-        flight.left = flight.iovecs.iter().map(|i| i.iov_len).sum();
+        for iovec in iovecs {
+            flight.left += iovec.iov_len;
+            match flight.iovecs.last_mut() {
+                Some(last) if end_of(last) == iovec.iov_base as usize => last.iov_len += iovec.iov_len,
+                _ => flight.iovecs.push(iovec),
+            }
+        }
         self.launch(number);
     }
 
@@ -267,8 +285,15 @@ impl Ring {
         self.in_flight == 0
     }
 
-    /// Gives what was put into flight to the kernel.
+    /// Gives what was put into flight to the kernel, and lets it tell what has landed. No system call if there is
+    /// neither.
     pub fn submit(&mut self) {
+        let queue = self.uring.submission();
+        let is_due = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if self.tells && !is_due {
+            return;
+        }
         if let Err(error) = self.uring.submit() {
             assert!(is_passing(&error), "io_uring takes submissions: {error}");
         }
@@ -340,6 +365,11 @@ fn reset(bell: RawFd) {
     let mut value = 0u64;
     // SAFETY: reads eight bytes into a value that lives through the call. It does not block: the bell has been rung.
     unsafe { libc::read(bell, (&raw mut value).cast(), 8) };
+}
+
+/// The address behind a piece of memory.
+fn end_of(iovec: &libc::iovec) -> usize {
+    iovec.iov_base as usize + iovec.iov_len
 }
 
 /// Errors after which the same call may work.

@@ -337,7 +337,7 @@ impl NbdConnection {
 
     fn sent(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
         self.is_sending = false;
-        for reply in std::mem::take(&mut self.leaving) {
+        while let Some(reply) = self.leaving.pop() {
             self.release(reply.slot);
         }
         if result.is_err() {

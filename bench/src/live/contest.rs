@@ -1,0 +1,228 @@
+//! Contenders under the same loads, in turns: each round has every contender once, so that what else the machine does
+//! falls on all of them. Ratios are of the same round.
+
+use std::io;
+use std::time::Duration;
+
+use super::load::{self, Client, Kind, Load};
+use super::process::{Process, own_processor_time};
+use crate::rng::Rng;
+use crate::table::{self, grouped};
+
+/// Rounds of each contender and load.
+const ROUNDS: usize = 7;
+
+/// Who is measured.
+pub struct Contender {
+    /// Its name.
+    pub name: &'static str,
+    /// The way to it.
+    pub client: Box<dyn Client>,
+    /// The process that serves, if it is another.
+    pub server: Option<Process>,
+    /// What its server has in the page cache is dropped before each round.
+    pub forgets: bool,
+}
+
+/// A load with its name and what counts of it.
+pub struct Event {
+    /// Its name.
+    pub name: &'static str,
+    /// The load.
+    pub load: Load,
+}
+
+/// The median of some figures and the least and greatest of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of at least one figure.
+    pub fn of(mut figures: Vec<f64>) -> Spread {
+        figures.sort_by(f64::total_cmp);
+        let at = |at: usize| figures.get(at).copied().unwrap_or(f64::NAN);
+        Spread { median: at(figures.len() / 2), least: at(0), most: at(figures.len().saturating_sub(1)) }
+    }
+
+    fn shown(self, digits: usize) -> String {
+        let Spread { median, least, most } = self;
+        format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
+    }
+
+    fn grouped(self) -> String {
+        let [median, least, most] = [self.median, self.least, self.most].map(|n| grouped(n as u64));
+        format!("{median} ({least} to {most})")
+    }
+
+    fn json(self) -> String {
+        format!("{{\"median\":{:.3},\"least\":{:.3},\"most\":{:.3}}}", self.median, self.least, self.most)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Figures {
+    iops: f64,
+    median_us: f64,
+    p99_us: f64,
+    /// Processor time of a request.
+    server_us: f64,
+    client_us: f64,
+}
+
+/// What came of a contest.
+pub struct Outcome {
+    title: String,
+    contenders: Vec<&'static str>,
+    events: Vec<&'static str>,
+    /// Rounds by contender and event.
+    figures: Vec<Vec<Vec<Figures>>>,
+}
+
+/// Lets everybody run.
+pub fn hold(
+    title: &str,
+    contenders: &mut [Contender],
+    events: &[Event],
+    time: Duration,
+) -> io::Result<Outcome> {
+    let mut figures = vec![vec![Vec::new(); events.len()]; contenders.len()];
+    let mut rng = Rng::new(0x5EED);
+    for _ in 0..ROUNDS {
+        for (event, at) in events.iter().zip(0..) {
+            for (contender, figures) in contenders.iter_mut().zip(&mut figures) {
+                let round = once(contender, event.load, time, &mut rng);
+                let failed = |e| io::Error::other(format!("{}, {}: {e}", contender.name, event.name));
+                let rounds: &mut Vec<Figures> = &mut figures[at];
+                rounds.push(round.map_err(failed)?);
+            }
+        }
+    }
+    Ok(Outcome {
+        title: title.to_string(),
+        contenders: contenders.iter().map(|c| c.name).collect(),
+        events: events.iter().map(|e| e.name).collect(),
+        figures,
+    })
+}
+
+fn once(contender: &mut Contender, load: Load, time: Duration, rng: &mut Rng) -> io::Result<Figures> {
+    if let Some(server) = contender.server.as_ref().filter(|_| contender.forgets) {
+        server.forget_page_cache()?;
+    }
+    let used = |server: &Option<Process>| server.as_ref().map_or(Ok(Duration::ZERO), Process::processor_time);
+    let before = (used(&contender.server)?, own_processor_time()?);
+    let round = load::run(contender.client.as_mut(), load, time, rng)?;
+    let each = |used: Duration, before: Duration| {
+        used.saturating_sub(before).as_secs_f64() * 1e6 / round.requests as f64
+    };
+    Ok(Figures {
+        iops: round.iops(),
+        median_us: round.latency_us(0.5),
+        p99_us: round.latency_us(0.99),
+        server_us: each(used(&contender.server)?, before.0),
+        client_us: each(own_processor_time()?, before.1),
+    })
+}
+
+impl Outcome {
+    fn spread(&self, contender: usize, event: usize, of: fn(&Figures) -> f64) -> Spread {
+        Spread::of(self.figures[contender][event].iter().map(of).collect())
+    }
+
+    /// The ratio to another contender, round by round.
+    fn ratio(&self, contender: usize, other: usize, event: usize, of: fn(&Figures) -> f64) -> Spread {
+        let [ours, theirs] = [contender, other].map(|at| &self.figures[at][event]);
+        Spread::of(ours.iter().zip(theirs).map(|(a, b)| of(a) / of(b)).collect())
+    }
+
+    /// Prints tables, with ratios of the first contender to all others.
+    pub fn print(&self) {
+        for (at, event) in self.events.iter().enumerate() {
+            let mut rows = vec![table::row([
+                "",
+                "requests/s",
+                "median us",
+                "99 % us",
+                "CPU us: server",
+                "client",
+                "first/this: requests/s",
+                "first/this: median us",
+            ])];
+            for (number, name) in self.contenders.iter().enumerate() {
+                rows.push(vec![
+                    (*name).to_string(),
+                    self.spread(number, at, |f| f.iops).grouped(),
+                    self.spread(number, at, |f| f.median_us).shown(1),
+                    self.spread(number, at, |f| f.p99_us).shown(0),
+                    self.spread(number, at, |f| f.server_us).shown(1),
+                    self.spread(number, at, |f| f.client_us).shown(1),
+                    self.ratio(0, number, at, |f| f.iops).shown(2),
+                    self.ratio(0, number, at, |f| f.median_us).shown(2),
+                ]);
+            }
+            let title =
+                format!("{}, {event}: median of {ROUNDS} interleaved rounds (least to greatest)", self.title);
+            table::print(&title, &rows);
+        }
+    }
+
+    /// Prints an object a line.
+    pub fn print_json(&self) {
+        for (at, event) in self.events.iter().enumerate() {
+            for (number, name) in self.contenders.iter().enumerate() {
+                let figure = |of| self.spread(number, at, of).json();
+                let ratio = |of| self.ratio(0, number, at, of).json();
+                println!(
+                    "{{\"benchmark\":\"{}\",\"load\":\"{event}\",\"contender\":\"{name}\",\"requests_s\":{},\
+                     \"median_us\":{},\"p99_us\":{},\"server_cpu_us\":{},\"client_cpu_us\":{},\"first_to_this_requests_s\":{},\
+                     \"first_to_this_median_us\":{}}}",
+                    self.title,
+                    figure(|f| f.iops),
+                    figure(|f| f.median_us),
+                    figure(|f| f.p99_us),
+                    figure(|f| f.server_us),
+                    figure(|f| f.client_us),
+                    ratio(|f| f.iops),
+                    ratio(|f| f.median_us),
+                );
+            }
+        }
+    }
+}
+
+/// Random 4 KiB reads with so many in flight.
+pub fn reads(name: &'static str, depth: usize, blocks: u64) -> Event {
+    Event { name, load: Load { kind: Kind::Read, depth, blocks, burst: None } }
+}
+
+/// Random 4 KiB writes with so many in flight.
+pub fn writes(name: &'static str, depth: usize, blocks: u64, burst: Option<(u64, Duration)>) -> Event {
+    Event { name, load: Load { kind: Kind::Write, depth, blocks, burst } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let figures = |iops| Figures { iops, median_us: 1.0, p99_us: 2.0, server_us: 3.0, client_us: 4.0 };
+        let rounds = |numbers: [f64; 3]| vec![numbers.map(figures).to_vec()];
+        let outcome = Outcome {
+            title: "test".into(),
+            contenders: vec!["a", "b"],
+            events: vec!["load"],
+            figures: vec![rounds([10.0, 20.0, 40.0]), rounds([5.0, 10.0, 10.0])],
+        };
+        let ratio = outcome.ratio(0, 1, 0, |f| f.iops);
+        assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 2.0, 4.0));
+        assert_eq!(ratio.shown(1), "2.0 (2.0 to 4.0)");
+    }
+}

@@ -1,0 +1,135 @@
+//! What a server with 100 disks and nothing to do uses: processor time and memory.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::contest::Spread;
+use super::guest::{Guest, Waiting};
+use super::load::REQUEST_BYTES;
+use super::nbd_client::NbdClient;
+use super::place::Place;
+use super::process::Process;
+use super::serve::Service;
+use super::{CACHE_BYTES, Options, SETTLING};
+use crate::table::{self, row};
+
+const DISKS: u16 = 100;
+const DISK_BLOCKS: u64 = 4096;
+/// Intervals that are looked at.
+const INTERVALS: usize = 7;
+/// Their length, in rounds.
+const ROUNDS_OF_INTERVAL: u32 = 2;
+
+struct Idle {
+    what: &'static str,
+    core_percent: Spread,
+    resident_bytes: u64,
+    /// Resident, and what of the staging area is allocated but not mapped yet.
+    claimed_bytes: u64,
+    threads: usize,
+}
+
+/// Measures and prints.
+pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let place = Place::new(&std::env::temp_dir())?;
+    let service = Service {
+        directory: place.path(""),
+        image: place.image("image", DISK_BLOCKS)?,
+        disk_bytes: DISK_BLOCKS * REQUEST_BYTES as u64,
+        disks: DISKS,
+        cache_bytes: CACHE_BYTES,
+    };
+    let (name, staging, mut server) = match &options.haversackd {
+        Some(program) => ("haversackd", service.directory.join("none"), daemon(program, &service)?),
+        None => ("the engine", service.staging(), service.start()?),
+    };
+    let connect = || NbdClient::connect(&service.nbd_socket(), "disk");
+    drop(server.patiently(connect)?);
+    std::thread::sleep(SETTLING);
+    let mut states = vec![measure(options, "sockets open, no client", &server, &staging)?];
+    let mut guests = Vec::new();
+    let mut clients = Vec::new();
+    for disk in 0..DISKS {
+        guests.push(Guest::boot(&service.vhost_user_socket(disk), Waiting::Interrupt)?);
+        let export = if disk == 0 { "disk".to_string() } else { format!("disk{disk}") };
+        clients.push(NbdClient::connect(&service.nbd_socket(), &export)?);
+    }
+    std::thread::sleep(SETTLING);
+    states.push(measure(options, "a guest and an NBD client on each", &server, &staging)?);
+    print(options, name, &states);
+    Ok(())
+}
+
+/// A daemon with the same disks, configured as a user would.
+fn daemon(program: &Path, service: &Service) -> Result<Process, Box<dyn Error>> {
+    let directory = service.directory.display();
+    let cache = service.directory.join("cache");
+    haversack_engine::pool::create(std::slice::from_ref(&cache), Some(service.cache_bytes), false)?;
+    let mut text = format!(
+        "[daemon]\nruntime_dir = \"{directory}/run\"\nstate_dir = \"{directory}/state\"\n\n[[pool]]\nname = \"bench\"\n\
+         devices = [\"{}\"]\n\n[nbd]\nlisten = [\"unix:{}\"]\n",
+        cache.display(),
+        service.nbd_socket().display()
+    );
+    for disk in 0..service.disks {
+        let name = if disk == 0 { "disk".to_string() } else { format!("disk{disk}") };
+        let socket = service.vhost_user_socket(disk);
+        write!(
+            text,
+            "\n[[disk]]\nname = \"{name}\"\npool = \"bench\"\norigin = \"{}\"\nvhost_user = \"{}\"\n",
+            service.image.display(),
+            socket.display()
+        )?;
+    }
+    let config = service.directory.join("haversackd.toml");
+    std::fs::write(&config, text)?;
+    let mut command = Command::new(program);
+    command.arg("--config").arg(config);
+    Ok(Process::start(command, "none: it is built from this repository")?)
+}
+
+fn measure(options: &Options, what: &'static str, server: &Process, staging: &Path) -> std::io::Result<Idle> {
+    let interval = options.round * ROUNDS_OF_INTERVAL;
+    let mut percents = Vec::new();
+    for _ in 0..INTERVALS {
+        let before = server.processor_time()?;
+        std::thread::sleep(interval);
+        let used: Duration = server.processor_time()?.saturating_sub(before);
+        percents.push(used.as_secs_f64() / interval.as_secs_f64() * 100.0);
+    }
+    let memory = server.memory()?;
+    let staging_bytes = std::fs::metadata(staging).map_or(0, |about| about.len());
+    Ok(Idle {
+        what,
+        core_percent: Spread::of(percents),
+        resident_bytes: memory.resident,
+        claimed_bytes: memory.resident + staging_bytes.saturating_sub(memory.shared),
+        threads: server.threads()?,
+    })
+}
+
+fn print(options: &Options, name: &str, states: &[Idle]) {
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let mut rows =
+        vec![row(["", "% of a core", "goal", "resident MiB", "with all of staging MiB", "goal", "threads"])];
+    for idle in states {
+        let Spread { median, least, most } = idle.core_percent;
+        if options.json {
+            println!(
+                "{{\"benchmark\":\"idle\",\"server\":\"{name}\",\"disks\":{DISKS},\"state\":\"{}\",\"core_percent\":{median:.4},\
+                 \"resident_bytes\":{},\"claimed_bytes\":{},\"threads\":{}}}",
+                idle.what, idle.resident_bytes, idle.claimed_bytes, idle.threads
+            );
+        }
+        let percent = format!("{median:.3} ({least:.3} to {most:.3})");
+        let (resident, claimed) = (mib(idle.resident_bytes), mib(idle.claimed_bytes));
+        let threads = idle.threads.to_string();
+        rows.push(row([idle.what, &percent, "0.5", &resident, &claimed, "200", &threads]));
+    }
+    if !options.json {
+        table::print(&format!("idle: {name} with {DISKS} disks"), &rows);
+    }
+}

@@ -1,0 +1,132 @@
+//! The live data path beside its peers: the engine serving NBD and vhost-user-blk, the device itself, nbdkit's cache
+//! filter and qemu-storage-daemon, in one run on the same machine and the same device.
+
+mod contest;
+mod guest;
+mod idle;
+mod load;
+mod nbd;
+mod nbd_client;
+mod peers;
+mod place;
+mod process;
+mod raw;
+mod serve;
+mod shared;
+mod vhost_user;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use contest::{Contender, Outcome};
+use load::Client;
+use place::Place;
+use serve::{Figures, Service};
+
+/// Blocks of the disk that is read: 256 MiB, all of them cached.
+const BLOCKS: u64 = 65_536;
+/// Bytes of the cache, with room to spare.
+const CACHE_BYTES: u64 = 1 << 30;
+/// What the engine does in the background after the cache was filled is over by then.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// What is asked for on the command line.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `nbd`, `vhost-user`, `idle` or `all`.
+    pub what: String,
+    /// One object a line, for programs.
+    pub json: bool,
+    /// Time of a round.
+    pub round: Duration,
+    /// Directories for cache, image and sockets, on the devices to be measured.
+    pub places: Vec<PathBuf>,
+    /// The daemon to be measured when idle, rather than the engine in a process of this program.
+    pub haversackd: Option<PathBuf>,
+    /// Another build of this program, whose engine is one more contender.
+    pub other: Option<PathBuf>,
+}
+
+impl Options {
+    /// The whole benchmark, on the temporary directory and in memory.
+    pub fn new() -> Options {
+        Options {
+            what: "all".into(),
+            json: false,
+            round: Duration::from_secs(1),
+            places: vec![std::env::temp_dir(), "/dev/shm".into()],
+            haversackd: None,
+            other: None,
+        }
+    }
+}
+
+/// Serves in this process, when it was started for that.
+pub fn serve(words: &[String]) -> Result<(), Box<dyn Error>> {
+    serve::run(&Service::parse(words).ok_or("'serve' is for this program's own use")?)
+}
+
+/// Measures and prints.
+pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let wants = |part: &str| options.what == part || options.what == "all";
+    for directory in &options.places {
+        let place = Place::new(directory)?;
+        if wants("nbd") {
+            nbd::run(options, directory, &place)?;
+        }
+        if wants("vhost-user") {
+            vhost_user::run(options, directory, &place)?;
+        }
+    }
+    if wants("idle") {
+        idle::run(options)?;
+    }
+    Ok(())
+}
+
+/// The engine with some disks on an image, with a directory of its own.
+fn service(place: &Place, name: &str, image: &Path, disks: u16) -> std::io::Result<Service> {
+    let directory = place.path(name);
+    std::fs::create_dir_all(&directory)?;
+    Ok(Service {
+        directory,
+        image: image.to_path_buf(),
+        disk_bytes: BLOCKS * load::REQUEST_BYTES as u64,
+        disks,
+        cache_bytes: CACHE_BYTES,
+    })
+}
+
+/// Reads every block once, so that all of them are cached.
+fn fill(client: &mut dyn Client) -> std::io::Result<()> {
+    let mut done = Vec::new();
+    let mut next = 0;
+    let mut idle: Vec<usize> = (0..load::MOST_DEPTH).collect();
+    while next < BLOCKS || idle.len() < load::MOST_DEPTH {
+        while next < BLOCKS
+            && let Some(number) = idle.pop()
+        {
+            client.start(number, load::Kind::Read, next)?;
+            next += 1;
+        }
+        client.wait(&mut done)?;
+        idle.append(&mut done);
+    }
+    Ok(())
+}
+
+/// The engine's figures, asked of the process that the contender has.
+fn figures(contender: &mut Contender) -> std::io::Result<Figures> {
+    contender.server.as_mut().map_or(Ok(Figures::default()), serve::figures)
+}
+
+fn report(options: &Options, outcome: &Outcome, before: Figures, after: Figures) {
+    if options.json {
+        return outcome.print_json();
+    }
+    outcome.print();
+    let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+    let from_flash = (after.device_bytes - before.device_bytes) / load::REQUEST_BYTES as u64;
+    println!("  the engine: {hits} hits, {misses} misses, {from_flash} blocks from the cache device\n");
+}

@@ -1,0 +1,72 @@
+//! NBD: read hits of 4 KiB, by the same client on each server.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+use super::contest::{self, Contender};
+use super::load::MOST_DEPTH;
+use super::nbd_client::NbdClient;
+use super::place::Place;
+use super::process::Process;
+use super::raw::RawClient;
+use super::{BLOCKS, Options, SETTLING, figures, fill, peers, report, service};
+
+fn contender(name: &'static str, mut server: Process, socket: &Path, forgets: bool) -> io::Result<Contender> {
+    let mut client = server
+        .patiently(|| NbdClient::connect(socket, "disk"))
+        .map_err(|e| io::Error::other(format!("{name}: {e}")))?;
+    fill(&mut client).map_err(|e| io::Error::other(format!("filling {name}: {e}")))?;
+    Ok(Contender { name, client: Box::new(client), server: Some(server), forgets })
+}
+
+/// Measures and prints.
+pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
+    let image = place.image("image", BLOCKS)?;
+    let engine = service(place, "engine", &image, 1)?;
+    let sockets = ["nbdkit", "nbdkit-cold", "storage-daemon"].map(|name| place.path(name));
+    let cache = place.path("");
+    let mut contenders = vec![
+        contender("haversack, hit", engine.start()?, &engine.nbd_socket(), false)?,
+        contender(
+            "nbdkit cache filter, hit, in page cache",
+            peers::nbdkit(&image, &sockets[0], &cache)?,
+            &sockets[0],
+            false,
+        )?,
+        contender(
+            "nbdkit cache filter, hit, page cache dropped",
+            peers::nbdkit(&image, &sockets[1], &cache)?,
+            &sockets[1],
+            true,
+        )?,
+        contender(
+            "qemu-storage-daemon, direct I/O",
+            peers::storage_daemon_nbd(&image, &sockets[2])?,
+            &sockets[2],
+            false,
+        )?,
+        Contender {
+            name: "the device itself, io_uring",
+            client: Box::new(RawClient::open(&image)?),
+            server: None,
+            forgets: false,
+        },
+    ];
+    if let Some(program) = &options.other {
+        let other = service(place, "other", &image, 1)?;
+        contenders.push(contender(
+            "haversack, the other build",
+            other.start_with(program)?,
+            &other.nbd_socket(),
+            false,
+        )?);
+    }
+    std::thread::sleep(SETTLING);
+    let events = [contest::reads("read QD1", 1, BLOCKS), contest::reads("read QD32", MOST_DEPTH, BLOCKS)];
+    let before = figures(&mut contenders[0])?;
+    let title = format!("NBD on {}", directory.display());
+    let outcome = contest::hold(&title, &mut contenders, &events, options.round)?;
+    report(options, &outcome, before, figures(&mut contenders[0])?);
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! A directory with what a run needs: sockets, the disk's image, the cache.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::load::{REQUEST_BYTES, fill_block};
+
+/// The longest path of a Unix socket.
+const SOCKET_PATH_BYTES: usize = 100;
+
+/// See the module. Dropping it removes the directory.
+pub struct Place {
+    directory: PathBuf,
+}
+
+impl Place {
+    /// Makes a directory inside of another.
+    pub fn new(inside: &Path) -> io::Result<Place> {
+        let directory = inside.join(format!("haversack-bench-{}", std::process::id()));
+        if directory.as_os_str().len() > SOCKET_PATH_BYTES / 2 {
+            return Err(io::Error::other(format!("{} is too long for sockets", directory.display())));
+        }
+        std::fs::create_dir_all(&directory)?;
+        Ok(Place { directory })
+    }
+
+    /// The path of something in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Makes an image of so many blocks, all of them written, and on the device.
+    pub fn image(&self, name: &str, blocks: u64) -> io::Result<PathBuf> {
+        let path = self.path(name);
+        let mut file = File::create(&path)?;
+        let mut bytes = vec![0; 1 << 20];
+        let at_a_time = (bytes.len() / REQUEST_BYTES) as u64;
+        for first in (0..blocks).step_by(at_a_time as usize) {
+            for (at, block) in bytes.chunks_mut(REQUEST_BYTES).enumerate() {
+                fill_block(first + at as u64, block);
+            }
+            let count = at_a_time.min(blocks - first) as usize;
+            file.write_all(&bytes[..count * REQUEST_BYTES])?;
+        }
+        file.sync_all()?;
+        Ok(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

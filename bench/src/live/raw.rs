@@ -1,0 +1,69 @@
+//! The device itself: direct reads and writes of a file through io_uring, and nothing in between.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+
+use super::load::{Client, Kind, MOST_DEPTH, REQUEST_BYTES, check_block};
+use super::shared::Shared;
+
+/// A file opened for direct I/O.
+pub struct RawClient {
+    ring: IoUring,
+    file: File,
+    buffers: Shared,
+    blocks: [(Kind, u64); MOST_DEPTH],
+}
+
+impl RawClient {
+    /// Opens a file.
+    pub fn open(path: &Path) -> io::Result<RawClient> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+        Ok(RawClient {
+            ring: IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(MOST_DEPTH as u32)?,
+            file,
+            buffers: Shared::new(MOST_DEPTH * REQUEST_BYTES)?,
+            blocks: [(Kind::Read, 0); MOST_DEPTH],
+        })
+    }
+}
+
+impl Client for RawClient {
+    fn start(&mut self, number: usize, kind: Kind, block: u64) -> io::Result<()> {
+        let (fd, bytes, at) = (Fd(self.file.as_raw_fd()), REQUEST_BYTES as u32, number * REQUEST_BYTES);
+        let offset = block * REQUEST_BYTES as u64;
+        let buffer = self.buffers.address(at, REQUEST_BYTES);
+        self.blocks[number] = (kind, block);
+        let entry = match kind {
+            Kind::Read => opcode::Read::new(fd, buffer, bytes).offset(offset).build(),
+            Kind::Write => {
+                self.buffers.write(at, &block.to_le_bytes());
+                opcode::Write::new(fd, buffer, bytes).offset(offset).build()
+            }
+        };
+        // SAFETY: the buffer is mapped as long as the client lives, and used by this request alone until it is done.
+        unsafe { self.ring.submission().push(&entry.user_data(number as u64)) }.map_err(io::Error::other)
+    }
+
+    fn wait(&mut self, done: &mut Vec<usize>) -> io::Result<()> {
+        self.ring.submit_and_wait(1)?;
+        for completion in self.ring.completion() {
+            let number = completion.user_data() as usize;
+            if completion.result() != REQUEST_BYTES as i32 {
+                return Err(io::Error::other(format!("direct I/O gives {}", completion.result())));
+            }
+            if let (Kind::Read, block) = self.blocks[number] {
+                let mut first = [0; 8];
+                self.buffers.read(number * REQUEST_BYTES, &mut first);
+                check_block(block, &first)?;
+            }
+            done.push(number);
+        }
+        Ok(())
+    }
+}

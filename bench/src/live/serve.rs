@@ -1,0 +1,221 @@
+//! The engine as a server in a process of its own: one pool, some disks, an NBD socket and a vhost-user socket for each
+//! disk. It tells its figures whenever it gets a line, and ends with its input.
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use haversack_core::DiskConfig;
+use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, VhostUserConfig, pool};
+use haversack_model::{DiskId, DiskNo};
+use haversack_nbd::{
+    BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy,
+    TransmissionFlags as F,
+};
+
+use super::process::Process;
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Where sockets and the cache are.
+    pub directory: PathBuf,
+    /// The image behind each disk.
+    pub image: PathBuf,
+    /// Bytes of each disk.
+    pub disk_bytes: u64,
+    /// How many disks.
+    pub disks: u16,
+    /// Bytes of the cache.
+    pub cache_bytes: u64,
+}
+
+/// Figures of a serving process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Blocks read that were cached.
+    pub hits: u64,
+    /// Blocks read that were not.
+    pub misses: u64,
+    /// Bytes read from the cache device.
+    pub device_bytes: u64,
+}
+
+impl Service {
+    /// The NBD socket.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.directory.join("haversack-nbd")
+    }
+
+    /// A disk's vhost-user socket.
+    pub fn vhost_user_socket(&self, disk: u16) -> PathBuf {
+        self.directory.join(format!("haversack-{disk}"))
+    }
+
+    /// The staging area: always in memory.
+    pub fn staging(&self) -> PathBuf {
+        let name = self.directory.display().to_string().replace('/', "-");
+        PathBuf::from(format!("/dev/shm/haversack-staging{name}"))
+    }
+
+    /// Starts a process that serves.
+    pub fn start(&self) -> io::Result<Process> {
+        self.start_with(&std::env::current_exe()?)
+    }
+
+    /// Starts another build of this program.
+    pub fn start_with(&self, program: &Path) -> io::Result<Process> {
+        let mut command = Command::new(program);
+        command.arg("serve").arg(&self.directory).arg(&self.image);
+        command.args([self.disk_bytes, self.disks.into(), self.cache_bytes].map(|n| n.to_string()));
+        Process::start(command, "none: it is this program")
+    }
+
+    /// What `start` has put on the command line.
+    pub fn parse(words: &[String]) -> Option<Service> {
+        let [directory, image, disk_bytes, disks, cache_bytes] = words else { return None };
+        Some(Service {
+            directory: directory.into(),
+            image: image.into(),
+            disk_bytes: disk_bytes.parse().ok()?,
+            disks: disks.parse().ok()?,
+            cache_bytes: cache_bytes.parse().ok()?,
+        })
+    }
+}
+
+/// Asks a serving process for its figures.
+pub fn figures(process: &mut Process) -> io::Result<Figures> {
+    let gone = || io::Error::other("the serving process is gone");
+    process.child().stdin.as_mut().ok_or_else(gone)?.write_all(b"\n")?;
+    let mut line = String::new();
+    BufReader::new(process.child().stdout.as_mut().ok_or_else(gone)?).read_line(&mut line)?;
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [hits, misses, device_bytes] = numbers[..] else { return Err(gone()) };
+    Ok(Figures { hits, misses, device_bytes })
+}
+
+struct Named {
+    disk: DiskNo,
+    export: ExportInfo,
+}
+
+struct Catalog<'a>(&'a [Named]);
+
+impl Exports for Catalog<'_> {
+    fn names(&mut self) -> Vec<String> {
+        self.0.iter().map(|named| named.export.name.clone()).collect()
+    }
+
+    fn lookup(&mut self, name: &str) -> Option<ExportInfo> {
+        self.0.iter().find(|named| named.export.name == name).map(|named| named.export.clone())
+    }
+}
+
+fn greet(stream: &mut UnixStream, catalog: &[Named]) -> Result<Negotiated, Box<dyn Error>> {
+    let (mut output, mut buffer) = (Vec::new(), vec![0; 8192]);
+    let mut negotiation = ServerNegotiation::new(TlsPolicy::Off, &mut output);
+    loop {
+        stream.write_all(&output)?;
+        output.clear();
+        let bytes = &mut buffer[..negotiation.wanted_bytes()];
+        stream.read_exact(bytes)?;
+        let step = negotiation.receive(&mut &*bytes, &mut Catalog(catalog), &mut output)?;
+        stream.write_all(&output)?;
+        output.clear();
+        match step {
+            ServerStep::Continue => {}
+            ServerStep::Transmission(negotiated) => return Ok(*negotiated),
+            ServerStep::StartTls | ServerStep::Aborted => return Err("the client gave up".into()),
+        }
+    }
+}
+
+fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<dyn Error>> {
+    for stream in UnixListener::bind(socket)?.incoming() {
+        let mut stream = stream?;
+        let negotiated = greet(&mut stream, catalog)?;
+        let named = catalog.iter().find(|named| named.export.name == negotiated.export.name);
+        let disk = named.ok_or("an export that was looked up is there")?.disk;
+        handle.add_nbd_client(NbdClient { disk, socket: stream.into(), negotiated })?;
+    }
+    Ok(())
+}
+
+fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dyn Error>> {
+    let mut id = [0; 16];
+    id[..2].copy_from_slice(&number.to_le_bytes());
+    let name = if number == 0 { "disk".to_string() } else { format!("disk{number}") };
+    let spec = DiskSpec {
+        name: name.clone(),
+        config: DiskConfig::new(DiskId(id), service.disk_bytes / 512),
+        epoch: 1,
+        accept_loss: false,
+        origin: OriginSpec::File { path: service.image.clone() },
+        origin_wait: Duration::from_secs(10),
+    };
+    let (disk, job) = shard.handle().attach(spec)?;
+    job.wait()?;
+    let features = F::SEND_FLUSH | F::SEND_FUA | F::SEND_TRIM | F::SEND_WRITE_ZEROES | F::CAN_MULTI_CONN;
+    let export = ExportInfo {
+        name,
+        description: String::new(),
+        size_bytes: service.disk_bytes,
+        read_only: false,
+        block_size: BlockSize::SERVER_DEFAULT,
+        features,
+    };
+    Ok(Named { disk, export })
+}
+
+/// Serves until the input ends.
+pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
+    let devices = vec![service.directory.join("cache")];
+    pool::create(&devices, Some(service.cache_bytes), false)?;
+    let mut config = ShardConfig::new("bench", devices);
+    config.staging_path = service.staging();
+    let (shard, _) = Shard::start(config)?;
+    let handle = shard.handle();
+    let mut servers = Vec::new();
+    let mut catalog = Vec::new();
+    for number in 0..service.disks {
+        let named = attach(&shard, service, number)?;
+        let config = VhostUserConfig {
+            serial: named.export.name.clone(),
+            queues: 1,
+            read_only: false,
+            write_cache: true,
+        };
+        let (sectors, socket) = (service.disk_bytes / 512, service.vhost_user_socket(number));
+        servers.push(handle.serve_vhost_user(named.disk, sectors, &socket, &config)?);
+        catalog.push(named);
+    }
+    let socket = service.nbd_socket();
+    let listener = handle.clone();
+    std::thread::spawn(move || {
+        if let Err(error) = listen(&listener, &socket, &catalog) {
+            eprintln!("the NBD socket: {error}");
+        }
+    });
+    for line in io::stdin().lines() {
+        line?;
+        tell(&handle)?;
+    }
+    drop(servers);
+    drop(shard);
+    let _ = std::fs::remove_file(service.staging());
+    Ok(())
+}
+
+fn tell(handle: &Handle) -> Result<(), Box<dyn Error>> {
+    let snapshot = handle.snapshot()?;
+    let sum = |of: fn(&haversack_core::DiskStats) -> u64| -> u64 {
+        snapshot.disks.iter().map(|disk| of(&disk.stats)).sum()
+    };
+    let device_bytes: u64 = snapshot.devices.iter().map(|device| device.read_bytes).sum();
+    println!("{} {} {device_bytes}", sum(|s| s.read_hits), sum(|s| s.read_misses));
+    Ok(())
+}

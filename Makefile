@@ -3,13 +3,19 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # Crash points of `make crash-long`, and its first seed.
 POINTS ?= 10000000
 SEED ?= 1000000
+# What `make run` does: seconds through the cache, where everything lies, and whether it leaves nothing behind.
+DEMO_SECONDS ?= 60
+DEMO_DIR ?= /tmp/haversack-demo
+DEMO_EXIT ?= 0
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run test bench fuzz crash-long
+.PHONY: help setup run stop test bench fuzz crash-long
 
 help:
-	@echo "make run         four disks on a slow store, without the cache and through it (DEMO_SECONDS, DEMO_EXIT=1)"
+	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
+	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind"
+	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        everything that must pass before a change goes in"
 	@echo "make bench       figures beside their goals and beside peers"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
@@ -21,7 +27,10 @@ setup:
 
 run: setup
 	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
-	cargo run --release -p haversack-demo
+	@DEMO_SECONDS="$(DEMO_SECONDS)" DEMO_DIR="$(DEMO_DIR)" DEMO_EXIT="$(DEMO_EXIT)" cargo run --quiet --release -p haversack-demo
+
+stop:
+	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop
 
 test: setup
 	cargo fmt --all --check

@@ -6,6 +6,8 @@
 //! | `DEMO_DIR` | where everything lies; `/tmp/haversack-demo` if not set |
 //! | `DEMO_EXIT` | 1: stop and remove everything at the end |
 //!
+//! With the argument `stop` it stops and removes what an earlier run left up.
+//!
 //! Every figure comes from fio or from the daemon: loads are measured by fio, with and without the cache; hits,
 //! shares and I/Os at the origin are the daemon's.
 
@@ -55,7 +57,11 @@ fn run() -> Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(Error::io("a signal handler"))?;
     }
-    let place = Place::make(directory.into())?;
+    let place = Place::new(directory.into())?;
+    if std::env::args().nth(1).is_some_and(|argument| argument == "stop") {
+        return place.clear();
+    }
+    place.make()?;
     let shown = show(&place, seconds, &interrupted);
     if exits || shown.is_err() {
         keep_logs(&place, &shown);
@@ -137,7 +143,7 @@ fn keep_logs(place: &Place, shown: &Result<()>) {
     if shown.is_ok() {
         return;
     }
-    for name in ["origin.log", "haversackd.log", "uncached.log", "cached.log"] {
+    for name in ["haversackd.log", "uncached.log", "cached.log"] {
         if let Ok(text) = std::fs::read_to_string(place.path(name)).map(|text| text.trim().to_owned())
             && !text.is_empty()
         {
@@ -163,6 +169,5 @@ fn hint(place: &Place) {
     println!(
         "      -device virtio-blk-pci,drive=web      (docs/qemu-libvirt.md has more, vhost-user-blk too)\n"
     );
-    println!("To stop both: kill $(cat {})", place.path("*.pid").display());
-    println!("The next 'make run' stops and removes them too; 'make run DEMO_EXIT=1' leaves nothing behind.");
+    println!("'make stop' stops both and removes the directory; so does the next 'make run'.");
 }

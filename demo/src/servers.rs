@@ -7,10 +7,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use haversack_api::{DiskState, Status};
+use haversack_api::{DiskState, DiskStatus, Status};
+use haversack_e2e::error::check;
 use haversack_e2e::{Error, MIB, Result, tools};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,8 +23,8 @@ const MARK: &str = "made-by-the-haversack-demo";
 const LONGEST_PATH: usize = 80;
 /// The pool's name.
 const POOL: &str = "demo";
-/// The pool's size, in MiB: an eighth of what the disks have.
-const CACHE_MIB: u64 = 256;
+/// The pool's size, in MiB: a twentieth of what the disks have.
+const CACHE_MIB: u64 = 104;
 /// How slow the origin is: every read and write takes so long.
 pub const DELAY_MS: u64 = 5;
 /// How slow the origin is: all its clients together get so much a second.
@@ -43,29 +44,32 @@ pub struct Place {
 }
 
 impl Place {
-    /// An empty directory. Stops and removes what an earlier demo left in it.
+    /// The demo's place in a directory.
     ///
     /// # Errors
-    /// If the directory cannot be used, or is someone else's.
-    pub fn make(directory: PathBuf) -> Result<Self> {
+    /// If the directory cannot be used, or this workspace's programs are not built.
+    pub fn new(directory: PathBuf) -> Result<Self> {
         check_path(&directory)?;
         let own = std::env::current_exe().map_err(Error::io("the demo's own path"))?;
-        let programs = own.parent().unwrap_or(Path::new(".")).to_owned();
+        let place = Self { directory, programs: own.parent().unwrap_or(Path::new(".")).to_owned() };
         for program in ["haversackd", "haversack"] {
-            let path = programs.join(program);
-            haversack_e2e::error::check(
-                path.is_file(),
-                format!("{} is missing: 'make run' builds it first", path.display()),
-            )?;
+            let path = place.program(program);
+            check(path.is_file(), format!("{} is missing: 'make run' builds it first", path.display()))?;
         }
-        let place = Self { directory, programs };
-        place.clear()?;
-        for name in ["", "disks", "run", "state"] {
-            fs::create_dir_all(place.path(name))
-                .map_err(Error::io(place.path(name).display().to_string()))?;
-        }
-        place.write(MARK, "")?;
         Ok(place)
+    }
+
+    /// Makes the directory empty. Stops and removes what an earlier demo left in it.
+    ///
+    /// # Errors
+    /// As [`Place::clear`].
+    pub fn make(&self) -> Result<()> {
+        self.clear()?;
+        for name in ["", "disks", "run", "state"] {
+            let path = self.path(name);
+            fs::create_dir_all(&path).map_err(Error::io(path.display().to_string()))?;
+        }
+        self.write(MARK, "").map(drop)
     }
 
     /// Stops both servers, if they run, and removes the directory and the staging area.
@@ -146,13 +150,14 @@ impl Place {
             let sized = fs::File::create(&path).and_then(|file| file.set_len(DISK_MIB * MIB));
             sized.map_err(Error::io(path.display().to_string()))?;
         }
+        // In the foreground it would end with the demo. It goes to the background once it can be connected to.
         let mut nbdkit = tools::tool("nbdkit")?;
-        nbdkit.arg("--foreground").arg("--unix").arg(self.origin_socket());
+        nbdkit.arg("--pidfile").arg(self.path("origin.pid")).arg("--unix").arg(self.origin_socket());
         nbdkit.args(["--filter=delay", "--filter=rate", "file"]);
         nbdkit.arg(format!("dir={}", self.path("disks").display()));
         nbdkit.args([format!("delay-read={DELAY_MS}ms"), format!("delay-write={DELAY_MS}ms")]);
         nbdkit.arg(format!("rate={}", RATE_MIB * MIB * 8));
-        self.start("origin", &nbdkit, || Ok(self.origin_socket().exists()))
+        tools::run(nbdkit).map(drop)
     }
 
     /// Makes the pool and starts the daemon, with all disks attached.
@@ -167,13 +172,30 @@ impl Place {
             .args(["--size", &format!("{CACHE_MIB}MiB")]);
         tools::run(create)?;
         let text = workload::configuration(&self.directory, POOL, &self.origin_socket());
-        let mut daemon = Command::new(self.program("haversackd"));
-        daemon.arg("--config").arg(self.write("haversackd.toml", &text)?);
-        self.start("haversackd", &daemon, || {
-            let is_up =
-                |status: &Status| status.disks.iter().filter(|d| d.state == DiskState::Attached).count();
-            Ok(self.nbd_socket().exists()
-                && self.status().is_ok_and(|status| is_up(&status) == WORKLOADS.len()))
+        let config = self.write("haversackd.toml", &text)?;
+        // A session of its own, so that it outlives the terminal.
+        let mut daemon = tools::tool("setsid")?;
+        daemon.arg(self.program("haversackd")).arg("--config").arg(config);
+        let log = self.path("haversackd.log");
+        let told = |error| Error::io(log.display().to_string())(error);
+        let output = fs::File::create(&log).map_err(told)?;
+        daemon.stdin(Stdio::null()).stderr(output.try_clone().map_err(told)?).stdout(output);
+        let mut child = daemon.spawn().map_err(Error::io(tools::line_of(&daemon)))?;
+        self.write("haversackd.pid", &format!("{}\n", child.id()))?;
+        let is_up = |status: &Status| {
+            let attached = |disk: &&DiskStatus| disk.state == DiskState::Attached;
+            status.disks.iter().filter(attached).count() == WORKLOADS.len()
+        };
+        tools::wait_until("the start of haversackd", START_LIMIT, || {
+            if let Some(status) = child.try_wait().map_err(Error::io("haversackd"))? {
+                let output = fs::read_to_string(&log).unwrap_or_default();
+                return Err(Error::Failed {
+                    command: "haversackd".into(),
+                    status: status.to_string(),
+                    output,
+                });
+            }
+            Ok(self.nbd_socket().exists() && self.status().is_ok_and(|status| is_up(&status)))
         })
     }
 
@@ -187,22 +209,6 @@ impl Place {
         let text = tools::run(command)?;
         serde_json::from_str(&text)
             .map_err(|error| Error::Check(format!("haversack status: {error}: {text}")))
-    }
-
-    /// Starts a server in a session of its own, so that it outlives the terminal, and waits until it is up.
-    fn start(&self, name: &str, command: &Command, is_up: impl Fn() -> Result<bool>) -> Result<()> {
-        let log = self.path(&format!("{name}.log"));
-        let output = fs::File::create(&log).map_err(Error::io(log.display().to_string()))?;
-        let errors = output.try_clone().map_err(Error::io(log.display().to_string()))?;
-        let mut wrapped = tools::tool("setsid")?;
-        wrapped.arg(command.get_program()).args(command.get_args());
-        wrapped.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let mut child = wrapped.spawn().map_err(Error::io(tools::line_of(command)))?;
-        self.write(&format!("{name}.pid"), &format!("{}\n", child.id()))?;
-        tools::wait_until(&format!("the start of {name}"), START_LIMIT, || {
-            check_alive(name, &mut child, &log)?;
-            is_up()
-        })
     }
 
     /// The process id of a server, if it runs.
@@ -221,7 +227,7 @@ fn check_path(directory: &Path) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     let holds =
         text.starts_with('/') && text.len() > 1 && text.len() <= LONGEST_PATH && text.chars().all(plain);
-    haversack_e2e::error::check(
+    check(
         holds,
         format!(
             "DEMO_DIR is '{text}': expected an absolute path of at most {LONGEST_PATH} letters, digits, '.', '_', '-', '/'"
@@ -232,12 +238,6 @@ fn check_path(directory: &Path) -> Result<()> {
 /// The daemon's staging area.
 fn staging() -> PathBuf {
     format!("/dev/shm/haversack-{POOL}").into()
-}
-
-fn check_alive(name: &str, child: &mut Child, log: &Path) -> Result<()> {
-    let Some(status) = child.try_wait().map_err(Error::io(name.to_string()))? else { return Ok(()) };
-    let output = fs::read_to_string(log).unwrap_or_default();
-    Err(Error::Failed { command: name.into(), status: status.to_string(), output })
 }
 
 /// Ends a server (SIGTERM). Whose child it is does not matter.

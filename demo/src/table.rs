@@ -23,22 +23,8 @@ pub struct Moment {
 /// The table: what happened between two moments beside the uncached loads.
 pub fn live(uncached: &[Done], before: &Moment, now: &Moment) -> String {
     let mut out = format!(
-        "{:<9} {:<18} {:>7}  {:>9} {:>9}  {:>7} {:>8}  {}\n{:<9} {:<18} {:>7}  {:>9} {:>9}  {:>7} {:>8}\n",
-        "DISK",
-        "LOAD",
-        "HITS",
-        "LATENCY",
-        "uncached",
-        "IOPS",
-        "uncached",
-        "SHARE OF THE CACHE",
-        "",
-        "",
-        "%",
-        "ms",
-        "ms",
-        "",
-        ""
+        "{:<9} {:<18} {:>6}  {:>17}  {:>16}  SHARE OF THE CACHE\n{:<28} {:>6}  {:>8} {:>8}  {:>7} {:>8}\n",
+        "DISK", "LOAD", "HITS", "LATENCY (ms)", "IOPS", "", "%", "now", "uncached", "now", "uncached"
     );
     let capacity_bytes: u64 = now.status.pools.iter().map(|pool| pool.capacity_bytes).sum();
     for (index, workload) in WORKLOADS.iter().enumerate() {
@@ -48,7 +34,7 @@ pub fn live(uncached: &[Done], before: &Moment, now: &Moment) -> String {
         // Writing into a string does not fail.
         let _ = writeln!(
             out,
-            "{:<9} {:<18} {:>7}  {:>9} {:>9}  {:>7} {:>8}  {} {:.0} MiB",
+            "{:<9} {:<18} {:>6}  {:>8} {:>8}  {:>7} {:>8}  {} {:.0} MiB",
             workload.disk,
             workload.load,
             hits(old, new),
@@ -79,17 +65,11 @@ fn pool_line(status: &Status) -> String {
 /// The whole run through the cache, cold start included, beside the uncached one.
 pub fn comparison(uncached: &[Done], end: &Moment) -> String {
     let mut out = format!(
-        "{:<9}  {:>8} {:>8} {:>7}  {:>8} {:>8} {:>7}  {:>9} {:>9} {:>7}\n{:<9}  {:>8} {:>8} {:>7}  {:>8} {:>8} {:>7}  {:>9} {:>9} {:>7}\n",
+        "{:<9}  {:>25}  {:>25}  {:>27}\n{:<9}  {:>8} {:>8} {:>7}  {:>8} {:>8} {:>7}  {:>9} {:>9} {:>7}\n",
         "",
-        "LATENCY",
-        "ms",
-        "",
+        "LATENCY (ms)",
         "IOPS",
-        "",
-        "",
-        "I/Os of",
-        "I/Os at",
-        "",
+        "I/Os",
         "DISK",
         "uncached",
         "cached",
@@ -97,8 +77,8 @@ pub fn comparison(uncached: &[Done], end: &Moment) -> String {
         "uncached",
         "cached",
         "factor",
-        "the guest",
-        "origin",
+        "of guest",
+        "at origin",
         "saved"
     );
     for (index, workload) in WORKLOADS.iter().enumerate() {

@@ -139,8 +139,8 @@ impl Reactor {
             if !self.fall_asleep() {
                 continue;
             }
-            self.ring.wait(self.time_to_sleep());
-            self.wake_up();
+            let time = self.time_to_sleep();
+            self.ring.wait(time);
         }
         if !self.ring.quiesce() {
             tracing::error!("a device does not end its I/O; its memory is given up");
@@ -224,10 +224,9 @@ impl Reactor {
         let front = &mut self.core.memory_mut().payloads;
         let state = front.get_mut(client)?;
         let (ring, asked) = (&mut self.ring, &mut self.asked);
-        let result = act(state, &mut ClientContext { ring, client, now: self.now, asked });
-        if state.is_closed() {
-            front.remove(client);
-        }
+        let (now, poll_us) = (self.now, self.poll_us);
+        let result = act(state, &mut ClientContext { ring, client, now, poll_us, asked });
+        front.has_acted(client);
         self.submit_asked(client);
         Some(result)
     }
@@ -287,7 +286,7 @@ impl Reactor {
         let (mut any, mut at) = (false, 0);
         while let Some(client) = self.core.memory().payloads.polled(at) {
             any |= self.client(client, &mut act) == Some(true);
-            // One that was removed has left its place to the next.
+            // One that is polled no more has left its place to the next.
             at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
         }
         any
@@ -450,13 +449,12 @@ impl Reactor {
         let Some(state) = front.get_mut(client) else { return };
         let (disk, kind) = (state.disk(), state.kind());
         let (ring, asked) = (&mut self.ring, &mut self.asked);
-        let done = state.complete(&mut ClientContext { ring, client, now: self.now, asked }, slot, result);
+        let (now, poll_us) = (self.now, self.poll_us);
+        let done = state.complete(&mut ClientContext { ring, client, now, poll_us, asked }, slot, result);
+        front.has_acted(client);
         if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut))
         {
             live.client_latency(kind, done, self.now);
-        }
-        if state.is_closed() {
-            front.remove(client);
         }
         self.submit_asked(client);
     }
@@ -511,13 +509,6 @@ impl Reactor {
     fn fall_asleep(&mut self) -> bool {
         let asked = self.polled(|client, context| client.fall_asleep(context));
         !self.carry_out() && !asked
-    }
-
-    fn wake_up(&mut self) {
-        self.polled(|client, context| {
-            client.wake_up(context);
-            false
-        });
     }
 
     fn time_to_sleep(&mut self) -> Option<Duration> {

@@ -66,7 +66,7 @@ pub(crate) trait Client {
     fn disk(&self) -> DiskNo;
     /// Its kind.
     fn kind(&self) -> ClientKind;
-    /// Whether it is looked at for requests in every turn now. Otherwise it rings: a flight of its own lands.
+    /// Whether it is to act in every turn now. Otherwise it acts when a flight of its own lands.
     fn is_polled(&self) -> bool {
         false
     }
@@ -78,7 +78,7 @@ pub(crate) trait Client {
     fn begin(&mut self, context: &mut ClientContext<'_>);
     /// A flight of its own has landed.
     fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing);
-    /// Looks for requests. True if there were any.
+    /// Acts, such as looking for requests. True if there was anything to do.
     fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }

@@ -3,24 +3,34 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # Crash points of `make crash-long`, and its first seed.
 POINTS ?= 10000000
 SEED ?= 1000000
+# What `make run` does: seconds through the cache, where everything lies, and whether it leaves nothing behind.
+DEMO_SECONDS ?= 60
+DEMO_DIR ?= /tmp/haversack-demo
+DEMO_EXIT ?= 0
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run test bench fuzz crash-long
+.PHONY: help setup run stop test bench fuzz crash-long
 
 help:
-	@echo "make run         build and run the crash simulator's demo"
+	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
+	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind"
+	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        everything that must pass before a change goes in"
-	@echo "make bench       the core's figures beside their goals"
+	@echo "make bench       figures beside their goals and beside peers"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
-	@echo "make fuzz        both fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
+	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
 setup:
 	@./scripts/setup
 
 run: setup
-	cargo run --release -p haversack-crash -- --demo
+	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
+	@DEMO_SECONDS="$(DEMO_SECONDS)" DEMO_DIR="$(DEMO_DIR)" DEMO_EXIT="$(DEMO_EXIT)" cargo run --quiet --release -p haversack-demo
+
+stop:
+	@DEMO_DIR="$(DEMO_DIR)" cargo run --quiet --release -p haversack-demo -- stop
 
 test: setup
 	cargo fmt --all --check
@@ -41,5 +51,6 @@ crash-long: setup
 # Sanitizers are unstable options; RUSTC_BOOTSTRAP lets a stable toolchain take them.
 fuzz: setup
 	cargo fuzz --version || cargo install cargo-fuzz --locked
-	RUSTC_BOOTSTRAP=1 cargo fuzz run typed_ops -- -max_total_time=$(FUZZ_SECONDS)
-	RUSTC_BOOTSTRAP=1 cargo fuzz run recovery_bytes -- -max_total_time=$(FUZZ_SECONDS)
+	for target in $$(cargo fuzz list); do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done

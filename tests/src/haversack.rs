@@ -177,7 +177,7 @@ impl<'a> Haversack<'a> {
         let Disk { name, origin, mode } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
         let (pool, socket) = (pool_of(self.place), self.socket(&format!("{name}.sock")));
         let socket = socket.display().to_string();
-        let place = ["--pool", &pool, "--origin", origin, "--mode", mode, "--vhost-user", &socket];
+        let place = ["--pool", &pool, origin, "--mode", mode, "--vhost-user", &socket];
         self.command(&[&["disk", "attach", name], &place[..]].concat()).map(|_| ())
     }
 

@@ -72,6 +72,9 @@ pub fn disk(d: &DiskStatus) -> String {
     };
     row("pool", d.pool.clone());
     row("state", word(d.state));
+    if let Some(error) = &d.error {
+        row("error", error.clone());
+    }
     row("size", Size(d.size_bytes).rounded());
     if let Some(config) = &d.config {
         row("origin", format!("{} ({})", config.origin, if d.origin_up { "up" } else { "away" }));

@@ -2,8 +2,10 @@
 
 use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
+use crate::action::IoId;
 use crate::core::Core;
 use crate::disk::DiskState;
+use crate::io::Purpose;
 use crate::memory::Memory;
 
 /// A disk as the pool knows it.
@@ -37,6 +39,12 @@ pub struct CacheState {
 }
 
 impl<M: Memory> Core<M> {
+    /// Whether an I/O of an origin is the cleaner's: if it is not durable after all, what it wrote is still dirty and
+    /// is written again, and no guest need know.
+    pub fn is_cleaning(&self, io: IoId) -> bool {
+        matches!(self.ios[io.0].purpose, Purpose::CleanWrite | Purpose::CleanFlush)
+    }
+
     /// What the pool knows of a disk.
     pub fn disk_info(&self, disk: DiskNo) -> Option<DiskInfo> {
         let d = self.disks.get(disk.0 as usize)?.as_ref()?;

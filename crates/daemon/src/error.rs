@@ -112,7 +112,6 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
             (422, "device", "check the path and its permissions")
         }
         EngineError::Ring(_) => (500, "system", "see the message"),
-        #[expect(unreachable_patterns, reason = "the engine may learn new errors")]
         _ => (500, "engine", "see the daemon's log"),
     }
 }

@@ -1,4 +1,4 @@
-//! What happened lately, numbered, for whoever asks: the newest [`KEPT`] events.
+//! What happened lately, numbered, for whoever asks: the newest `KEPT` events.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
 //! Management jobs: each runs on a thread of its own, tells how far it is, and may be cancelled.
 //!
 //! Invariants
-//! - A job that ended stays in the list until [`KEPT`] later ones have ended.
+//! - A job that ended stays in the list until `KEPT` later ones have ended.
 //! - Cancelling is passed on to the data path, which decides whether the job can still be stopped.
 
 use std::collections::BTreeMap;

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    match run::run(&arguments.config, config) {
+    match run::run(&arguments.config, &config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -1,8 +1,8 @@
 //! The NBD server up to the transmission phase: a thread per connection negotiates, then the engine takes the socket.
 //!
 //! Invariants
-//! - A client that does not get on with its negotiation is closed after [`NEGOTIATION_TIME`]; at most
-//!   [`MAX_NEGOTIATIONS`] are under way at a time.
+//! - A client that does not get on with its negotiation is closed after `NEGOTIATION_TIME`; at most
+//!   `MAX_NEGOTIATIONS` are under way at a time.
 //! - A broken client ends its own connection only.
 
 use std::io::{self, Read, Write};

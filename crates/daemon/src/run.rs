@@ -105,20 +105,20 @@ pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
 ///
 /// # Errors
 /// It cannot start; what was opened is closed.
-pub fn run(config_path: &Path, config: Config) -> Result<(), RunError> {
+pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     start_log(&config.daemon)?;
     make_directory(&config.daemon.runtime_dir)?;
     let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
     let state = State::open(&config.daemon.state_dir)?;
     let (shards, daemon) =
-        open_pools(&config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
-    let listeners = control::bind(&config)?;
+        open_pools(config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
+    let listeners = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
-    for error in daemon.attach_lasting(disks_to_attach(&daemon, &config), ATTACH_PATIENCE) {
+    for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
         tracing::error!("{error}");
     }
     if let Some(user) = user {
-        give_to(&config, &daemon, &user)?;
+        give_to(config, &daemon, &user)?;
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }

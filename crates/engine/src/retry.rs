@@ -47,7 +47,15 @@ mod tests {
     use haversack_core::IoId;
 
     fn request(op: OriginOp) -> OriginRequest {
-        OriginRequest { io: IoId(1), op, offset_bytes: 0, len_bytes: 512, iovecs: Vec::new(), started_us: 0 }
+        OriginRequest {
+            io: IoId(1),
+            op,
+            cleaning: false,
+            offset_bytes: 0,
+            len_bytes: 512,
+            iovecs: Vec::new(),
+            started_us: 0,
+        }
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) enum OriginOp {
 pub(crate) struct OriginRequest {
     pub io: IoId,
     pub op: OriginOp,
+    /// It is the cleaner's, which writes again what is not durable.
+    pub cleaning: bool,
     pub offset_bytes: u64,
     pub len_bytes: u64,
     pub iovecs: Vec<libc::iovec>,

@@ -5,8 +5,9 @@
 //!
 //! Invariants
 //! - A request is answered when its reply has come, or its time is over and no flight uses its memory.
-//! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush fails then, so
-//!   that nobody takes them for durable. The cleaner writes again; a guest is told.
+//! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush of who made
+//!   them fails then, so that nobody takes them for durable. The cleaner writes again; a guest, whose writes went past
+//!   the cache, is told.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender};
@@ -40,6 +41,29 @@ struct Job {
     covers: u64,
 }
 
+/// What is known of the writes of one kind.
+#[derive(Default)]
+struct Durability {
+    /// Writes acknowledged, and how many of them were flushed.
+    written: u64,
+    flushed: u64,
+    /// A connection was lost with writes that were not flushed: until when flushes fail, one at least.
+    doubt_until_us: Option<Micros>,
+}
+
+impl Durability {
+    fn connection_lost(&mut self) {
+        if self.flushed < self.written {
+            (self.flushed, self.doubt_until_us) = (self.written, Some(Micros::MAX));
+        }
+    }
+
+    /// Whether a flush must fail. It fails once after `until`, which is that of the reconnect.
+    fn fails_flush(&mut self, now: Micros) -> bool {
+        self.doubt_until_us.take_if(|until| now > *until).is_some() || self.doubt_until_us.is_some()
+    }
+}
+
 /// See the module.
 pub(crate) struct NbdOrigin {
     uri: String,
@@ -52,10 +76,10 @@ pub(crate) struct NbdOrigin {
     wanted: Sender<usize>,
     arrived: Receiver<std::result::Result<Connection, String>>,
     told_away: bool,
-    /// Writes acknowledged, and how many of them were flushed.
-    written: u64,
-    flushed: u64,
-    doubt_until_us: Option<Micros>,
+    /// The server takes zeroes and makes them durable with their acknowledgement.
+    zeroes_are_durable: bool,
+    of_cleaner: Durability,
+    of_guest: Durability,
     closing: bool,
 }
 
@@ -82,6 +106,8 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     let OriginSpec::Nbd { uri, connections } = &spec.origin else { unreachable!("the caller has looked") };
     let (parsed, first) = connect(uri, spec.origin_wait)?;
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
+    let zeroes = TransmissionFlags::SEND_WRITE_ZEROES | TransmissionFlags::SEND_FUA;
+    let zeroes_are_durable = first.connected.flags.contains(zeroes);
     let several = first.connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
     let count = if several { usize::from((*connections).max(1)) } else { 1 };
     let (uri, handle) = (uri.clone(), handle.clone());
@@ -101,9 +127,9 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
             wanted,
             arrived,
             told_away: false,
-            written: 0,
-            flushed: 0,
-            doubt_until_us: None,
+            zeroes_are_durable,
+            of_cleaner: Durability::default(),
+            of_guest: Durability::default(),
             closing: false,
         })
     };
@@ -127,7 +153,7 @@ impl NbdOrigin {
         if at == self.jobs.len() {
             self.jobs.push(None);
         }
-        let covers = self.written;
+        let covers = self.durability(request.cleaning).written;
         self.jobs[at] = Some(Job { request, next_bytes: 0, outstanding: 0, failed: None, covers });
         at as u32
     }
@@ -164,16 +190,15 @@ impl NbdOrigin {
         }
     }
 
+    fn durability(&mut self, cleaning: bool) -> &mut Durability {
+        if cleaning { &mut self.of_cleaner } else { &mut self.of_guest }
+    }
+
     /// Whether the job is a flush that must not pass for one that covers writes that may be lost.
     fn in_doubt(&mut self, number: u32, now: Micros) -> bool {
-        let Some(until) = self.doubt_until_us else { return false };
-        if self.job(number).request.op != OriginOp::Flush {
-            return false;
-        }
-        if now > until {
-            self.doubt_until_us = None;
-        }
-        true
+        let request = &self.job(number).request;
+        let (flushes, cleaning) = (request.op == OriginOp::Flush, request.cleaning);
+        flushes && self.durability(cleaning).fails_flush(now)
     }
 
     fn send_part(&mut self, number: u32) -> Sent {
@@ -193,8 +218,15 @@ impl NbdOrigin {
             OriginOp::Zero { .. } if !flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) => {
                 (Command::Write, CommandFlags::NONE)
             }
-            OriginOp::Zero { discard: true } => (Command::WriteZeroes, CommandFlags::NONE),
-            OriginOp::Zero { discard: false } => (Command::WriteZeroes, CommandFlags::NO_HOLE),
+            OriginOp::Zero { discard } => {
+                // Durable at once where that can be had: zeroes that a lost connection takes along could not be
+                // written again, and the guest's next flush would have to fail.
+                let fua = flags.contains(TransmissionFlags::SEND_FUA).then_some(CommandFlags::FUA);
+                let no_hole = (!discard).then_some(CommandFlags::NO_HOLE);
+                let both =
+                    [fua, no_hole].into_iter().flatten().fold(CommandFlags::NONE, |all, flag| all | flag);
+                (Command::WriteZeroes, both)
+            }
         };
         let most = MOST_PART_BYTES.min(link.most_payload_bytes());
         let left = job.request.len_bytes - job.next_bytes;
@@ -221,8 +253,12 @@ impl NbdOrigin {
         self.waiting.retain(|waiting| *waiting != number);
         if job.failed.is_none() {
             match job.request.op {
-                OriginOp::Write | OriginOp::Zero { .. } => self.written += 1,
-                OriginOp::Flush => self.flushed = self.flushed.max(job.covers),
+                OriginOp::Zero { .. } if self.zeroes_are_durable => {}
+                OriginOp::Write | OriginOp::Zero { .. } => self.durability(job.request.cleaning).written += 1,
+                OriginOp::Flush => {
+                    let durability = self.durability(job.request.cleaning);
+                    durability.flushed = durability.flushed.max(job.covers);
+                }
                 OriginOp::Read => {}
             }
         }
@@ -241,9 +277,8 @@ impl NbdOrigin {
             );
             let _ = self.wanted.send(place);
         }
-        if self.flushed < self.written {
-            (self.flushed, self.doubt_until_us) = (self.written, Some(Micros::MAX));
-        }
+        self.of_cleaner.connection_lost();
+        self.of_guest.connection_lost();
         for part in link.into_parts() {
             let job = self.job(part.job);
             job.outstanding -= 1;
@@ -273,7 +308,10 @@ impl NbdOrigin {
                     let mut link = Link::new(connection);
                     link.begin(context, place);
                     self.links[place] = Some(link);
-                    self.doubt_until_us = self.doubt_until_us.map(|_| context.now + DOUBT_US);
+                    // The cleaner has one flush at a time: that one fails.
+                    self.of_cleaner.doubt_until_us = self.of_cleaner.doubt_until_us.map(|_| context.now);
+                    self.of_guest.doubt_until_us =
+                        self.of_guest.doubt_until_us.map(|_| context.now + DOUBT_US);
                     if std::mem::take(&mut self.told_away) {
                         context.events.push(EngineEvent::OriginBack { disk: context.disk });
                     }

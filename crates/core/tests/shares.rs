@@ -155,3 +155,31 @@ fn a_disk_that_gets_no_space_has_its_staged_blocks_cleaned() {
         assert_eq!(rig.origins[&small].sectors(80, 8), [3; 8 * 512]);
     }
 }
+
+#[test]
+fn slow_devices_do_not_empty_a_cache_that_was_written() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    let lazy = CleanerConfig {
+        low_watermark: 0.97,
+        high_watermark: 0.98,
+        dirty_limit: 0.99,
+        ..CleanerConfig::default()
+    };
+    rig.core().set_cleaner(0, disk, lazy).expect("attached");
+    for block in (0..1900).step_by(8) {
+        rig.write(disk, block * 8, 64, 1);
+    }
+    rig.flush(disk);
+    rig.clean(disk);
+    let before = rig.usage(disk).usage_blocks;
+    for round in 0..40 {
+        rig.start_write(disk, 20_000 + round * 64, 64, 2);
+        rig.run_without(is_device_flush);
+        if round % 8 == 7 {
+            rig.run();
+        }
+    }
+    let after = rig.usage(disk).usage_blocks;
+    assert!(after + 500 > before, "320 blocks came, {before} were there, {after} are left");
+}

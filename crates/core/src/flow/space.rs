@@ -41,7 +41,9 @@ impl<M: Memory> Core<M> {
                 if may_grow {
                     self.ask_for_segment(disk, other_than);
                 }
-                self.store.make_room(disk, low);
+                let space = &self.store.disks[disk.0 as usize];
+                let coming = space.free + space.pending;
+                self.store.evict_blocks(disk, low.saturating_sub(coming));
             }
         }
         let space = &self.store.disks[disk.0 as usize];
@@ -77,8 +79,7 @@ impl<M: Memory> Core<M> {
             return self.store.best_segment(disk, other_than);
         }
         for _ in 0..4 {
-            let free = self.store.disks[disk.0 as usize].free;
-            self.store.make_room(disk, free + 64);
+            self.store.evict_blocks(disk, 64);
             if let Some(best) = self.store.best_segment(disk, None) {
                 return Some(best);
             }
@@ -93,9 +94,7 @@ impl<M: Memory> Core<M> {
         }
         let space = &self.store.disks[disk.0 as usize];
         let over = (space.live + wanted).saturating_sub(self.target_blocks(disk));
-        if over > 0 {
-            self.store.make_room(disk, space.free + over);
-        }
+        self.store.evict_blocks(disk, over);
     }
 
     fn may_grow(&self, disk: DiskNo) -> bool {

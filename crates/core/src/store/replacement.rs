@@ -23,22 +23,24 @@ impl Store {
         self.disks[disk.0 as usize].filled.push_back((segment, seq));
     }
 
-    /// Evicts blocks of the disk until `wanted` slots are free. Gives up when a whole round of the main
-    /// hand found nothing to evict: what is left is dirty or too new.
-    pub fn make_room(&mut self, disk: DiskNo, wanted: u64) {
-        let mut fruitless = 0;
-        while self.disks[disk.0 as usize].free < wanted {
+    /// Evicts at least so many blocks of the disk. Not all of their slots are free at once: those that a durable
+    /// page calls dirty wait for the next. Gives up when whole rounds of the main hand found nothing to evict:
+    /// what is left is dirty or too new.
+    pub fn evict_blocks(&mut self, disk: DiskNo, wanted: u64) {
+        let (mut evicted, mut fruitless) = (0, 0);
+        while evicted < wanted {
             let space = &self.disks[disk.0 as usize];
             // A hit block needs as many rounds as it has hits, and then one.
             if fruitless > 5 * space.segments.len() {
                 break;
             }
             let probation_first = space.probation * PROBATION_SHARE > space.live;
-            let evicted = match probation_first.then(|| self.probation_hand(disk)).flatten() {
-                Some(evicted) => evicted,
+            let more = match probation_first.then(|| self.probation_hand(disk)).flatten() {
+                Some(more) => more,
                 None => self.main_hand(disk),
             };
-            fruitless = if evicted > 0 { 0 } else { fruitless + 1 };
+            fruitless = if more > 0 { 0 } else { fruitless + 1 };
+            evicted += u64::from(more);
         }
     }
 

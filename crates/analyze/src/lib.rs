@@ -1,0 +1,1 @@
+//! What a trace says about itself: reuse distances, miss-ratio curves, working sets.

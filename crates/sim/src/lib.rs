@@ -1,0 +1,1 @@
+//! Caches driven by traces: the production core and reference policies.

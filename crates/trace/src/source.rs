@@ -1,0 +1,65 @@
+//! Where accesses come from.
+
+use crate::access::{Access, VolumeNo};
+use crate::error::TraceError;
+
+/// A stream of accesses in time order.
+///
+/// Accesses come in batches, so that a source costs one virtual call for thousands of them.
+pub trait Source: Send {
+    /// Appends the next accesses to `into`, at most a few thousand. Returns how many; 0 at the end, and then always.
+    ///
+    /// # Errors
+    /// What was read before the damage has been appended by earlier calls.
+    fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError>;
+
+    /// The names of the volumes met so far; [`VolumeNo`] counts into it. It grows while the source is read.
+    fn volumes(&self) -> &[String];
+
+    /// How much of the source has been read, of 1, where that is known: for progress bars.
+    fn progress(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Accesses in memory.
+pub struct MemorySource {
+    accesses: Vec<Access>,
+    volumes: Vec<String>,
+    next: usize,
+}
+
+/// Accesses given by one call of `read`.
+const BATCH: usize = 4096;
+
+impl MemorySource {
+    /// A source of the given accesses, which must be in time order.
+    pub fn new(accesses: Vec<Access>, volumes: Vec<String>) -> Self {
+        assert!(accesses.is_sorted_by_key(|a| a.time_ns), "accesses come in time order");
+        assert!(accesses.iter().all(|a| (a.volume.0 as usize) < volumes.len()), "every volume has a name");
+        MemorySource { accesses, volumes, next: 0 }
+    }
+
+    /// A source of one volume.
+    pub fn of_one(volume: &str, mut accesses: Vec<Access>) -> Self {
+        accesses.iter_mut().for_each(|a| a.volume = VolumeNo(0));
+        Self::new(accesses, vec![volume.to_string()])
+    }
+}
+
+impl Source for MemorySource {
+    fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+        let batch = &self.accesses[self.next..(self.next + BATCH).min(self.accesses.len())];
+        into.extend_from_slice(batch);
+        self.next += batch.len();
+        Ok(batch.len())
+    }
+
+    fn volumes(&self) -> &[String] {
+        &self.volumes
+    }
+
+    fn progress(&self) -> Option<f64> {
+        Some(self.next as f64 / self.accesses.len().max(1) as f64)
+    }
+}

@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tgtadm", "tgt"),
     ("setpriv", "util-linux"),
     ("curl", "curl"),
+    ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
 ];
 
@@ -133,12 +134,24 @@ pub fn output(command: Command) -> Result<Output> {
     output_within(command, LIMIT)
 }
 
-fn output_within(mut command: Command, limit: Duration) -> Result<Output> {
+/// As [`output`], with a file as its stdin.
+///
+/// # Errors
+/// As [`output`].
+pub fn output_from(command: Command, stdin: std::fs::File) -> Result<Output> {
+    output_to_end(command, stdin.into(), LIMIT)
+}
+
+fn output_within(command: Command, limit: Duration) -> Result<Output> {
+    output_to_end(command, Stdio::null(), limit)
+}
+
+fn output_to_end(mut command: Command, stdin: Stdio, limit: Duration) -> Result<Output> {
     let line = line_of(&command);
     let output = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let errors = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let clone = |file: &std::fs::File| file.try_clone().map_err(Error::io("a temporary file"));
-    command.stdin(Stdio::null()).stdout(clone(&output)?).stderr(clone(&errors)?);
+    command.stdin(stdin).stdout(clone(&output)?).stderr(clone(&errors)?);
     let mut child = command.spawn().map_err(Error::io(line.clone()))?;
     let waited = wait_until(&line, limit, || Ok(child.try_wait().map_err(Error::io("wait"))?.is_some()));
     if let Err(error) = waited {

@@ -15,7 +15,8 @@ use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PoolComman
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
-use crate::{offline, show, top};
+use crate::output::print;
+use crate::{offline, output, show, top};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -30,11 +31,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::FlushOffline(flush) => offline::flush(flush, as_json),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut script);
+            output::write(&String::from_utf8_lossy(&script))
         }
-        Command::Man { directory } => clap_mangen::generate_to(Arguments::command(), directory)
-            .map_err(|e| CliError::Failed(e.to_string())),
+        Command::Man { directory } => std::fs::create_dir_all(directory)
+            .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
+            .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display()))),
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
         Command::Status { raw } => {
@@ -42,19 +45,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let text = if *raw { show::raw(&status) } else { show::status(&status) };
             print(as_json, &status, &text)
         }
-        Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count),
+        Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
-}
-
-fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
-    if as_json {
-        let json = serde_json::to_string_pretty(value).map_err(|e| CliError::Failed(e.to_string()))?;
-        println!("{json}");
-    } else {
-        print!("{text}");
-    }
-    Ok(())
 }
 
 /// Waits for the job that a call starts.
@@ -157,8 +150,7 @@ fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> 
     }
     match work(client, Method::POST, &path, Some(&body(confirm)), as_json) {
         Err(CliError::Refused(refusal)) if refusal.code == "dirty" && confirm.is_none() => {
-            eprintln!("{}", refusal.error);
-            let typed = ask(&format!("type '{name}' to destroy this data: "))?;
+            let typed = ask(&format!("{}\ntype '{name}' to destroy this data: ", refusal.error))?;
             if typed != name {
                 return Err(CliError::NotConfirmed(name.into()));
             }

@@ -84,6 +84,8 @@ pub struct Settings {
     pub nbd: String,
     /// Lines at the end of the file, in the last disk's table or beginning one of their own.
     pub more: String,
+    /// A directory that is a small file system in memory for the daemon alone, and its size, as `16m`.
+    pub small: Option<(PathBuf, String)>,
     /// The daemon's environment, besides the test's.
     pub environment: Vec<(String, String)>,
 }
@@ -100,6 +102,7 @@ impl Settings {
             daemon: String::new(),
             nbd: String::new(),
             more: String::new(),
+            small: None,
             environment: Vec::new(),
         }
     }
@@ -183,6 +186,9 @@ impl<'a> Haversack<'a> {
         let mut command = tools::own("haversackd")?;
         command.arg("--config").arg(&path);
         command.envs(self.settings.environment.iter().map(|(key, value)| (key, value)));
+        if let Some((directory, size)) = &self.settings.small {
+            command = tools::with_small_file_system(&command, directory, size)?;
+        }
         let mut process = Process::start(self.place, "haversackd", &command)?;
         process.wait_for(START_LIMIT, || {
             let is_there =

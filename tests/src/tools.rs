@@ -27,6 +27,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tgtd", "tgt"),
     ("tgtadm", "tgt"),
     ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
     ("curl", "curl"),
     ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
@@ -77,6 +78,22 @@ fn build() -> Result<PathBuf> {
     }
     run_within(cargo, BUILD_LIMIT)?;
     Ok(directory)
+}
+
+/// The command, in a mount namespace of its own in which a file system in memory is at `directory`. Its size is
+/// written like `4k` or `16m`.
+///
+/// # Errors
+/// [`Error::MissingTool`].
+pub fn with_small_file_system(command: &Command, directory: &Path, size: &str) -> Result<Command> {
+    let mut wrapped = tool("unshare")?;
+    if !rustix::process::geteuid().is_root() {
+        wrapped.args(["--user", "--map-root-user"]);
+    }
+    wrapped.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=$1 none $0 && shift && exec \"$@\""]);
+    wrapped.arg(directory).arg(size).arg(command.get_program()).args(command.get_args());
+    wrapped.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    Ok(wrapped)
 }
 
 /// A TCP port of the loopback interface that nobody listens on at the moment.

@@ -58,6 +58,26 @@ fn works(daemon: &Haversack<'_>) -> Result<()> {
 }
 
 #[test]
+fn the_staging_area_changes_its_size_after_a_clean_stop_alone() {
+    test("staging area", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
+        let mut daemon = Haversack::start(place, settings)?;
+        works(&daemon)?;
+        daemon.kill()?;
+        daemon.settings().staging_mib = 8;
+        let error = daemon.start_again().err().map(|error| error.to_string()).unwrap_or_default();
+        check(error.contains("set the configured size back"), format!("the start: {error:?}"))?;
+        daemon.settings().staging_mib = 16;
+        daemon.start_again()?;
+        daemon.stop()?;
+        daemon.settings().staging_mib = 8;
+        daemon.start_again()?;
+        clients::qemu_io(&daemon.uri("vm1"), &["read -P 7 1M 1M"]).map(|_| ())
+    });
+}
+
+#[test]
 fn an_origin_that_is_too_small_waits_until_it_is_not() {
     test("small origins", |place| {
         let files = ["vm1", "vm2", "vm3"].map(|name| image::zeroes(place, &format!("{name}.img"), 16));
@@ -144,7 +164,13 @@ fn what_cannot_be_remembered_is_told_and_nothing_else_happens() {
         let daemon = Haversack::start(place, settings)?;
         works(&daemon)?;
         let attach = daemon.command(&["disk", "attach", "vm2", &other, "--pool", &daemon.pool()]);
-        check(attach.is_ok(), format!("{attach:?}"))
+        let told = attach.err().map(|error| error.to_string()).unwrap_or_default();
+        check(
+            told.contains("state.json") && told.contains("No space left"),
+            format!("the attach: {told:?}"),
+        )?;
+        check(daemon.command(&["disk", "show", "vm2"]).is_err(), "vm2 is there all the same")?;
+        works(&daemon)
     });
 }
 

@@ -50,15 +50,27 @@ impl Daemon {
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            let end = daemon.try_attach(&disk).and_then(|()| daemon.remember(&disk, true));
-            if end.is_err() && disk.attached().is_err() {
-                daemon.remove_disk(&name);
-                if let Some(before) = before {
-                    daemon.insert_disk(&name, before)?;
-                }
+            // Remembered first: what cannot be remembered is not attached either.
+            let end = daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk));
+            if end.is_err() {
+                daemon.undo_attach(&name, before);
             }
             end
         })
+    }
+
+    /// Puts back what there was of a disk that could not be attached.
+    fn undo_attach(&self, name: &str, before: Option<Arc<Disk>>) {
+        self.remove_disk(name);
+        let undone = match before {
+            Some(before) => {
+                self.insert_disk(name, before.clone()).and_then(|()| self.remember(&before, false))
+            }
+            None => self.state.forget(name).map_err(DaemonError::from),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(disk = name, "not attached, but it is tried at the next start: {error}");
+        }
     }
 
     /// Attaches a configured or remembered disk; goes on trying in the background. Waits for the first try for at most the

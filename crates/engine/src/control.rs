@@ -71,6 +71,12 @@ impl Reactor {
         Ok(job)
     }
 
+    pub(crate) fn shutdown(&mut self) -> JobId {
+        let job = self.core_call(|core, now| core.shutdown(now));
+        self.afterwards.push((job, Afterwards::Stopped));
+        job
+    }
+
     pub(crate) fn remove_device(&mut self, device: DeviceNo) -> std::result::Result<JobId, ManageError> {
         let job = self.core_call(|core, now| core.remove_device(now, device))?;
         self.afterwards.push((job, Afterwards::Removed(device)));

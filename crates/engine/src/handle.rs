@@ -280,7 +280,7 @@ impl Handle {
     /// # Errors
     /// The shard has stopped.
     pub fn shutdown(&self) -> Result<Job> {
-        self.job(|reactor| Ok(reactor.core_call(|core, now| core.shutdown(now))))
+        self.job(|reactor| Ok(reactor.shutdown()))
     }
 
     /// All counters, shares and latencies as they are now.

@@ -7,12 +7,14 @@
 //! | [`guest`], [`qmp`] | Linux in QEMU, its commands and answers; QEMU's monitor |
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`] | NBD clients |
+//! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
 //!
 //! The tests in `tests/harness.rs` prove the harness itself against QEMU's and nbdkit's servers: that it passes what
 //! works, and that it notices wrong bytes and errors. The others are about `haversackd`.
 
+pub mod certificates;
 pub mod clients;
 pub mod error;
 pub mod guest;

@@ -1,7 +1,8 @@
 //! Programs of the system and of this workspace, and running them to their end.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tgtd", "tgt"),
     ("tgtadm", "tgt"),
     ("setpriv", "util-linux"),
+    ("curl", "curl"),
 ];
 
 /// A command that runs `tool`, wherever Debian keeps it.
@@ -75,6 +77,15 @@ fn build() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// A TCP port of the loopback interface that nobody listens on at the moment.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"))?;
+    Ok(listener.local_addr().map_err(Error::io("a free port"))?.port())
+}
+
 /// The workspace's root.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace").to_owned()
@@ -92,7 +103,36 @@ pub fn run(command: Command) -> Result<String> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
+pub fn run_within(command: Command, limit: Duration) -> Result<String> {
+    let line = line_of(&command);
+    let Output { status, stdout, stderr } = output_within(command, limit)?;
+    if status.success() {
+        Ok(stdout)
+    } else {
+        Err(Error::Failed { command: line, status: status.to_string(), output: stdout + &stderr })
+    }
+}
+
+/// How a program ended and what it printed.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+/// Runs a program to its end, however that is.
+///
+/// # Errors
+/// [`Error::TimedOut`], or it cannot be started.
+pub fn output(command: Command) -> Result<Output> {
+    output_within(command, LIMIT)
+}
+
+fn output_within(mut command: Command, limit: Duration) -> Result<Output> {
     let line = line_of(&command);
     let output = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let errors = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
@@ -106,13 +146,8 @@ pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
         let _ = child.wait();
         return Err(error);
     }
-    let status = child.wait().map_err(Error::io(line.clone()))?;
-    let (output, errors) = (whole(output)?, whole(errors)?);
-    if status.success() {
-        Ok(output)
-    } else {
-        Err(Error::Failed { command: line, status: status.to_string(), output: output + &errors })
-    }
+    let status = child.wait().map_err(Error::io(line))?;
+    Ok(Output { status, stdout: whole(output)?, stderr: whole(errors)? })
 }
 
 /// A command line as one would type it, nearly.

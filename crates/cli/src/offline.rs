@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use haversack_api::Size;
-use haversack_engine::OriginSpec;
-use haversack_engine::pool;
+use haversack_engine::{OriginSpec, TlsFiles, pool};
 use haversack_model::DiskId;
 use indicatif::ProgressBar;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::arguments::FlushOffline;
+use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
 
 fn failed(error: impl std::fmt::Display) -> CliError {
@@ -81,7 +80,7 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
 pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
     let id = Uuid::parse_str(&arguments.disk)
         .unwrap_or_else(|_| Uuid::new_v5(&haversack_api::DISK_NAMESPACE, arguments.disk.as_bytes()));
-    let origin = origin(&arguments.origin)?;
+    let origin = origin(&arguments.origin, &arguments.tls)?;
     let bar = ProgressBar::new(0);
     let written = pool::flush_offline(&arguments.devices, DiskId(id.into_bytes()), &origin, |progress| {
         bar.set_length(progress.total_blocks);
@@ -97,12 +96,17 @@ pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn origin(text: &str) -> Result<OriginSpec> {
+fn origin(text: &str, tls: &OriginTls) -> Result<OriginSpec> {
+    let tls = TlsFiles {
+        ca: tls.origin_ca.clone(),
+        certificate: tls.origin_certificate.clone(),
+        key: tls.origin_key.clone(),
+    };
     match text.split_once(':') {
         None => Ok(OriginSpec::File { path: text.into() }),
         Some(("file", path)) => Ok(OriginSpec::File { path: path.into() }),
         Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => {
-            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1 })
+            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1, tls })
         }
         Some(_) if text.starts_with('/') => Ok(OriginSpec::File { path: text.into() }),
         Some(_) => Err(CliError::Usage(format!(

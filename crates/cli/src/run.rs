@@ -1,16 +1,17 @@
 //! What each command does.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, PoolStatus, ResizeDisk,
-    Status,
+    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus,
+    ResizeDisk, Status,
 };
 use hyper::Method;
 use serde::Serialize;
 
-use crate::arguments::{Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
+use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
@@ -72,7 +73,7 @@ fn work(
 fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
     match command {
         PoolCommand::Add { pool, device, size } => {
-            let path = std::path::absolute(device).map_err(|e| CliError::Failed(e.to_string()))?;
+            let path = absolute(device)?;
             let body = AddDevice { path: path.display().to_string(), size: *size };
             work(client, Method::POST, &format!("/v1/pools/{}/devices", part(pool)?), Some(&body), as_json)
         }
@@ -113,7 +114,7 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
     let path = |name: &str| Ok(format!("/v1/disks/{}", part(name)?));
     match command {
         DiskCommand::Attach(attach) => {
-            work(client, Method::POST, "/v1/disks", Some(&config(attach)), as_json)
+            work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)
         }
         DiskCommand::Detach { name } => work(client, Method::DELETE, &path(name)?, None::<&()>, as_json),
         DiskCommand::List => {
@@ -202,9 +203,25 @@ fn change(settings: &Settings) -> DiskChange {
     }
 }
 
-fn config(attach: &Attach) -> DiskConfig {
+/// The daemon's working directory is another one.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
+}
+
+fn origin_tls(files: &arguments::OriginTls) -> Result<Option<OriginTls>> {
+    let path = |file: &Option<PathBuf>| file.as_deref().map(absolute).transpose();
+    let tls = OriginTls {
+        ca: path(&files.origin_ca)?,
+        certificate: path(&files.origin_certificate)?,
+        key: path(&files.origin_key)?,
+    };
+    Ok(Some(tls).filter(|tls| *tls != OriginTls::default()))
+}
+
+fn config(attach: &Attach) -> Result<DiskConfig> {
     let (default, settings) = (DiskConfig::new(&attach.name, &attach.pool, &attach.origin), &attach.settings);
-    DiskConfig {
+    Ok(DiskConfig {
+        origin_tls: origin_tls(&attach.tls)?,
         size: attach.size,
         id: attach.id.clone(),
         vhost_user: attach.vhost_user.clone(),
@@ -221,5 +238,5 @@ fn config(attach: &Attach) -> DiskConfig {
         sequential_cutoff: settings.sequential_cutoff.unwrap_or(default.sequential_cutoff),
         cleaner: cleaner(settings),
         ..default
-    }
+    })
 }

@@ -136,7 +136,8 @@ impl Daemon {
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         let helper = self.start_helper(&config, &origin)?;
-        let spec = origin.engine_spec(config.connections, helper.as_ref().map(|(_, uri)| uri.clone()));
+        let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
+        let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
         let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;

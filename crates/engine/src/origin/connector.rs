@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use haversack_model::DiskNo;
 use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
 
+use crate::config::TlsFiles;
 use crate::handle::Handle;
-use crate::tls;
+use crate::{tls, tls_pump};
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +23,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub connected: Connected,
+}
+
+/// A server to connect to.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub uri: NbdUri,
+    pub tls: TlsFiles,
 }
 
 trait Stream: Read + Write + Send {}
@@ -61,7 +69,8 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Connects once.
-fn connect(uri: &NbdUri) -> io::Result<Connection> {
+fn connect(server: &Server) -> io::Result<Connection> {
+    let uri = &server.uri;
     let policy = if uri.tls { TlsPolicy::Required } else { TlsPolicy::Off };
     let mut negotiation = ClientNegotiation::new(&uri.export, policy).map_err(io::Error::other)?;
     match &uri.transport {
@@ -69,7 +78,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
             let stream = connect_tcp(host, *port)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            greet(uri, stream, host, &mut negotiation, |stream| {
+            greet(server, stream, host, &mut negotiation, |stream| {
                 stream.set_read_timeout(None).and(stream.set_write_timeout(None))
             })
         }
@@ -77,7 +86,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
             let stream = UnixStream::connect(socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            greet(uri, stream, "localhost", &mut negotiation, |stream| {
+            greet(server, stream, "localhost", &mut negotiation, |stream| {
                 stream.set_read_timeout(None).and(stream.set_write_timeout(None))
             })
         }
@@ -85,7 +94,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
 }
 
 fn greet<S: Read + Write + Send + Into<OwnedFd>>(
-    uri: &NbdUri,
+    server: &Server,
     mut stream: S,
     host: &str,
     negotiation: &mut ClientNegotiation,
@@ -95,21 +104,22 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
         without_timeouts(&stream)?;
         return Ok(Connection { socket: stream.into(), connected });
     }
-    let host = uri.tls_hostname.as_deref().unwrap_or(host);
-    let mut stream = tls::connect(stream, host, uri.tls_verify_peer.unwrap_or(true))?;
+    let host = server.uri.tls_hostname.as_deref().unwrap_or(host);
+    let verify = server.uri.tls_verify_peer.unwrap_or(true);
+    let mut stream = tls::connect(stream, host, verify, &server.tls)?;
     let mut output = Vec::new();
     negotiation.tls_started(&mut output);
     stream.write_all(&output)?;
     let connected = negotiate(&mut stream, negotiation)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
-    Ok(Connection { socket: tls::relay(stream.conn.into(), stream.sock.into())?, connected })
+    Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
 }
 
 /// Connects, trying again for some time.
-pub(super) fn connect_within(uri: &NbdUri, wait: Duration) -> io::Result<Connection> {
+pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Connection> {
     let (begin, mut pause) = (Instant::now(), SHORTEST_PAUSE);
     loop {
-        match connect(uri) {
+        match connect(server) {
             Err(error) if begin.elapsed() + pause > wait => return Err(error),
             Err(_) => {
                 std::thread::sleep(pause);
@@ -123,7 +133,7 @@ pub(super) fn connect_within(uri: &NbdUri, wait: Duration) -> io::Result<Connect
 /// Starts the thread that makes connections when they are wanted, until nobody can want any.
 #[allow(clippy::type_complexity)]
 pub(super) fn start(
-    uri: NbdUri,
+    server: Server,
     needed_bytes: u64,
     disk: DiskNo,
     handle: Handle,
@@ -132,7 +142,7 @@ pub(super) fn start(
     let (arrivals, arrived) = mpsc::channel();
     let serve = move || {
         while wishes.recv().is_ok() {
-            if !serve_wish(&uri, needed_bytes, disk, &handle, &arrivals) {
+            if !serve_wish(&server, needed_bytes, disk, &handle, &arrivals) {
                 break;
             }
         }
@@ -146,7 +156,7 @@ pub(super) fn start(
 
 /// Connects for as long as it takes. False when nobody waits any more.
 fn serve_wish(
-    uri: &NbdUri,
+    server: &Server,
     needed_bytes: u64,
     disk: DiskNo,
     handle: &Handle,
@@ -160,7 +170,7 @@ fn serve_wish(
             }
             _ => Ok(connection),
         };
-        let outcome = connect(uri).and_then(fits).map_err(|error| error.to_string());
+        let outcome = connect(server).and_then(fits).map_err(|error| error.to_string());
         let connected = outcome.is_ok();
         let news = connected || outcome.as_ref().err() != Some(&told);
         told = outcome.as_ref().err().cloned().unwrap_or_default();

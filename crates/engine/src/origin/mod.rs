@@ -115,7 +115,7 @@ fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
 pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64> {
     match origin {
         OriginSpec::File { path } => Ok(OpenFile::open(path)?.size_bytes),
-        OriginSpec::Nbd { uri, .. } => nbd::size_bytes(uri, wait),
+        OriginSpec::Nbd { uri, tls, .. } => nbd::size_bytes(uri, tls, wait),
     }
 }
 
@@ -123,6 +123,6 @@ pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64>
 pub(crate) fn open_offline(origin: &OriginSpec) -> Result<Box<dyn OriginMedia>> {
     match origin {
         OriginSpec::File { path } => Ok(Box::new(OpenFile::buffered(path)?)),
-        OriginSpec::Nbd { uri, .. } => nbd::open_offline(uri),
+        OriginSpec::Nbd { uri, tls, .. } => nbd::open_offline(uri, tls),
     }
 }

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use haversack_core::{IoFailure, OriginMedia};
 use haversack_model::{DiskNo, Micros};
-use haversack_nbd::{Command, CommandFlags, NbdUri, TransmissionFlags};
+use haversack_nbd::{Command, CommandFlags, TransmissionFlags};
 
-use super::connector::{self, Connection};
+use super::connector::{self, Connection, Server};
 use super::link::{Link, Part};
 use super::{OpenOrigin, Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest, check_size};
-use crate::config::{DiskSpec, OriginSpec};
+use crate::config::{DiskSpec, OriginSpec, TlsFiles};
 use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
 use crate::ring::Landing;
@@ -87,9 +87,9 @@ fn bad(uri: &str, why: impl std::fmt::Display) -> EngineError {
     EngineError::Origin { origin: uri.to_string(), why: why.to_string() }
 }
 
-fn connect(uri: &str, wait: Duration) -> Result<(NbdUri, Connection)> {
-    let parsed: NbdUri = uri.parse().map_err(|e| bad(uri, e))?;
-    let connection = connector::connect_within(&parsed, wait).map_err(|e| bad(uri, e))?;
+fn connect(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<(Server, Connection)> {
+    let server = Server { uri: uri.parse().map_err(|e| bad(uri, e))?, tls: tls.clone() };
+    let connection = connector::connect_within(&server, wait).map_err(|e| bad(uri, e))?;
     let minimum_bytes = connection.connected.block_size.minimum_bytes();
     if minimum_bytes > 512 {
         let why = format!("serves only whole blocks of {minimum_bytes} bytes; the disk needs 512");
@@ -98,13 +98,15 @@ fn connect(uri: &str, wait: Duration) -> Result<(NbdUri, Connection)> {
     if connection.connected.flags.contains(TransmissionFlags::READ_ONLY) {
         return Err(bad(uri, "is read-only; export it writable"));
     }
-    Ok((parsed, connection))
+    Ok((server, connection))
 }
 
 /// Connects to a disk's origin.
 pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Result<OpenOrigin> {
-    let OriginSpec::Nbd { uri, connections } = &spec.origin else { unreachable!("the caller has looked") };
-    let (parsed, first) = connect(uri, spec.origin_wait)?;
+    let OriginSpec::Nbd { uri, connections, tls } = &spec.origin else {
+        unreachable!("the caller has looked")
+    };
+    let (server, first) = connect(uri, tls, spec.origin_wait)?;
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
     let zeroes = TransmissionFlags::SEND_WRITE_ZEROES | TransmissionFlags::SEND_FUA;
     let zeroes_are_durable = first.connected.flags.contains(zeroes);
@@ -113,7 +115,7 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     let (uri, handle) = (uri.clone(), handle.clone());
     let wait_us = spec.origin_wait.as_micros() as Micros;
     let make = move |disk: DiskNo| -> Box<dyn Origin> {
-        let (wanted, arrived) = connector::start(parsed, needed_bytes, disk, handle);
+        let (wanted, arrived) = connector::start(server, needed_bytes, disk, handle);
         let links = std::iter::once(Some(Link::new(first))).chain((1..count).map(|_| None)).collect();
         for place in 1..count {
             let _ = wanted.send(place);
@@ -137,13 +139,13 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
 }
 
 /// The size of an export.
-pub(super) fn size_bytes(uri: &str, wait: Duration) -> Result<u64> {
-    Ok(connect(uri, wait)?.1.connected.size_bytes)
+pub(super) fn size_bytes(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<u64> {
+    Ok(connect(uri, tls, wait)?.1.connected.size_bytes)
 }
 
 /// Connects for work without a reactor.
-pub(super) fn open_offline(uri: &str) -> Result<Box<dyn OriginMedia>> {
-    let (_, connection) = connect(uri, Duration::from_secs(10))?;
+pub(super) fn open_offline(uri: &str, tls: &TlsFiles) -> Result<Box<dyn OriginMedia>> {
+    let (_, connection) = connect(uri, tls, Duration::from_secs(10))?;
     Ok(Box::new(super::offline_nbd::OfflineNbd::new(connection)))
 }
 

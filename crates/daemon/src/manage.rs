@@ -33,10 +33,10 @@ impl Daemon {
         let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
         let disk = self.disk(name)?;
         let number = disk.attached()?;
-        let job = self.pool(&disk.config().pool)?.backend.resize(number, sectors)?;
         let (daemon, name_too) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Resize, name, move |control| {
-            control.follow(&job)?;
+            let pool = daemon.pool(&disk.config().pool)?;
+            control.follow(&pool.backend.resize(number, sectors)?)?;
             daemon.note_size(&name_too, sectors);
             disk.with(|inner| inner.config.size = Some(size));
             daemon.remember_change(&disk)

@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tgtadm", "tgt"),
     ("setpriv", "util-linux"),
     ("curl", "curl"),
+    ("systemd-analyze", "systemd"),
 ];
 
 /// A command that runs `tool`, wherever Debian keeps it.

@@ -21,8 +21,8 @@ use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::KnownDisk;
-use crate::settings;
 use crate::state::RememberedDisk;
+use crate::{settings, system};
 
 /// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -182,7 +182,11 @@ impl Daemon {
             read_only: config.read_only,
             write_cache: true,
         };
-        Ok(Some(backend.serve_vhost_user(number, sectors, socket, &shown)?))
+        let server = backend.serve_vhost_user(number, sectors, socket, &shown)?;
+        if let Some((user, group)) = self.run_as {
+            system::give(socket, user, group)?;
+        }
+        Ok(Some(server))
     }
 
     fn start_helper(&self, config: &DiskConfig, origin: &Origin) -> Result<Option<(Helper, String)>> {
@@ -193,7 +197,7 @@ impl Daemon {
             socket: self.config.runtime_dir.join(format!("helper-{}.sock", config.name)),
             device: device.clone(),
             read_only: config.read_only,
-            run_as: self.helpers_run_as,
+            run_as: self.run_as,
         };
         let uri = spec.uri();
         Ok(Some((Helper::start(spec)?, uri)))

@@ -312,6 +312,14 @@ fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
 }
 
 impl NbdConfig {
+    /// The Unix sockets.
+    pub fn sockets(&self) -> impl Iterator<Item = &Path> {
+        self.listen.iter().filter_map(|listen| match listen {
+            NbdListen::Unix(path) => Some(path.as_path()),
+            NbdListen::Tcp(_) => None,
+        })
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.listen.is_empty() {
             return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());

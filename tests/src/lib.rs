@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`place`] | a test's own directory, and its turn: tests run one at a time |
 //! | [`process`] | servers that are started, paused, killed, and never outlive their test |
-//! | [`guest`] | Linux in QEMU, its commands and answers |
+//! | [`guest`], [`qmp`] | Linux in QEMU, its commands and answers; QEMU's monitor |
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`] | NBD clients |
 //! | [`certificates`] | authorities and certificates for TLS |
@@ -23,6 +23,7 @@ pub mod image;
 pub mod nbdkit;
 pub mod place;
 pub mod process;
+pub mod qmp;
 pub mod scenario;
 pub mod storage_daemon;
 pub mod tgt;

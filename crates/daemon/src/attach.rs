@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
 use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
-use haversack_model::{DiskNo, SECTOR_BYTES};
+use haversack_model::{BLOCK_BYTES, DiskNo, SECTOR_BYTES};
 
-use crate::backend::{StartedJob, VhostUser};
+use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::helper::{Helper, HelperSpec};
@@ -34,6 +34,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 fn wait(job: &StartedJob) -> Result<()> {
     while job.wait_for(Duration::from_secs(1))?.is_none() {}
     Ok(())
+}
+
+/// What a disk has in the cache; 0 if that cannot be had.
+fn cached_bytes(backend: &dyn Backend, disk: DiskNo) -> u64 {
+    let Ok(snapshot) = backend.snapshot() else { return 0 };
+    let found = snapshot.disks.iter().find(|found| found.disk == disk);
+    found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
 }
 
 impl Daemon {
@@ -301,10 +308,14 @@ impl Daemon {
 
     fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, number: DiskNo) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
+        let cached_bytes = cached_bytes(&*pool.backend, number);
         let end = pool.backend.detach(number).map_err(DaemonError::from).and_then(|job| control.follow(&job));
         if end.is_err() {
             disk.with(|inner| inner.state = DiskState::Attached);
             return end;
+        }
+        if let Some(known) = pool.known.locked().get_mut(&disk.id) {
+            (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
         let servers = disk.with(|inner| {
             inner.state = DiskState::Detached;

@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -130,11 +132,12 @@ pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Conn
     }
 }
 
-/// Starts the thread that makes connections when they are wanted, until nobody can want any.
+/// Starts the thread that makes connections when they are wanted, until nobody can want any. An export that is smaller
+/// than `needed_bytes`, which may change, counts as away.
 #[allow(clippy::type_complexity)]
 pub(super) fn start(
     server: Server,
-    needed_bytes: u64,
+    needed_bytes: Arc<AtomicU64>,
     disk: DiskNo,
     handle: Handle,
 ) -> (Sender<usize>, Receiver<Result<Connection, String>>) {
@@ -142,7 +145,7 @@ pub(super) fn start(
     let (arrivals, arrived) = mpsc::channel();
     let serve = move || {
         while wishes.recv().is_ok() {
-            if !serve_wish(&server, needed_bytes, disk, &handle, &arrivals) {
+            if !serve_wish(&server, &needed_bytes, disk, &handle, &arrivals) {
                 break;
             }
         }
@@ -157,13 +160,14 @@ pub(super) fn start(
 /// Connects for as long as it takes. False when nobody waits any more.
 fn serve_wish(
     server: &Server,
-    needed_bytes: u64,
+    needed_bytes: &AtomicU64,
     disk: DiskNo,
     handle: &Handle,
     arrivals: &Sender<Result<Connection, String>>,
 ) -> bool {
     let (mut pause, mut told) = (SHORTEST_PAUSE, String::new());
     loop {
+        let needed_bytes = needed_bytes.load(Ordering::Relaxed);
         let fits = |connection: Connection| match connection.connected.size_bytes {
             size if size < needed_bytes => {
                 Err(io::Error::other(format!("{size} bytes, the disk needs {needed_bytes}")))

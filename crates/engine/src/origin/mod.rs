@@ -66,6 +66,8 @@ pub(crate) trait Origin {
     fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
     /// Lets time pass. Called at [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
+    /// The disk has this size now, which the store has as well.
+    fn grown(&mut self, _: &mut OriginContext<'_>, _needed_bytes: u64) {}
     /// When it wants to be ticked.
     fn next_wakeup(&self) -> Option<Micros> {
         None
@@ -99,6 +101,15 @@ pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
         }
         OriginSpec::Nbd { .. } => nbd::open(spec, needed_bytes, handle),
     }
+}
+
+/// Checks that a disk may have this size: that its origin has it already.
+pub(crate) fn check_growth(spec: &DiskSpec, needed_bytes: u64) -> Result<()> {
+    let name = match &spec.origin {
+        OriginSpec::File { path } => path.display().to_string(),
+        OriginSpec::Nbd { uri, .. } => uri.clone(),
+    };
+    check_size(&name, size_bytes(&spec.origin, spec.origin_wait)?, needed_bytes)
 }
 
 fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {

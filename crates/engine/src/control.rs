@@ -71,12 +71,6 @@ impl Reactor {
         Ok(job)
     }
 
-    pub(crate) fn shutdown(&mut self) -> JobId {
-        let job = self.core_call(|core, now| core.shutdown(now));
-        self.afterwards.push((job, Afterwards::Stopped));
-        job
-    }
-
     pub(crate) fn remove_device(&mut self, device: DeviceNo) -> std::result::Result<JobId, ManageError> {
         let job = self.core_call(|core, now| core.remove_device(now, device))?;
         self.afterwards.push((job, Afterwards::Removed(device)));
@@ -121,6 +115,12 @@ impl Reactor {
         let job = self.core_call(|core, now| core.add_device(now, new))?;
         put(&mut self.devices, number.0.into(), LiveDevice::new(device));
         Ok(job)
+    }
+
+    pub(crate) fn shutdown(&mut self) -> JobId {
+        let job = self.core_call(|core, now| core.shutdown(now));
+        self.afterwards.push((job, Afterwards::Stopped));
+        job
     }
 
     /// The numbers of a disk's clients.

@@ -342,9 +342,12 @@ fn info_text(info: &Info) -> String {
     // Writing into a string does not fail.
     let _ = writeln!(
         out,
-        "{} requests to {} volumes in {}: {requests_per_s:.1} a second, at most {} in one",
+        "{} requests to {} in {}: {requests_per_s:.1} a second, at most {} in one",
         grouped(requests),
-        info.volumes.len(),
+        match info.volumes.as_slice() {
+            [volume] => volume.volume.clone(),
+            volumes => format!("{} volumes", volumes.len()),
+        },
         time(span_s),
         grouped(peak_requests_per_s),
     );

@@ -78,7 +78,8 @@ pub enum TraceCommand {
 #[derive(Args, Clone)]
 pub struct Reading {
     /// The format, if it is not to be recognised: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia,
-    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general.
+    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general,
+    /// parquet.
     #[arg(long)]
     pub format: Option<Format>,
     /// Stop at the first damaged line.

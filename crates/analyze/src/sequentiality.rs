@@ -58,7 +58,7 @@ impl Sequentiality {
 }
 
 /// Follows the streams of one volume.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Streams {
     /// Where each stream ended and how long it is by then, the most recent last.
     ends: Vec<(u64, u64)>,

@@ -20,6 +20,7 @@ pub struct Outcome {
 }
 
 /// The order of last accesses.
+#[derive(Clone)]
 pub struct Stack {
     pub(crate) table: Table,
     pub(crate) order: Order,

@@ -44,6 +44,7 @@ impl Slot {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     used: usize,

@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use crate::reference::{Kind, Reference, mix};
+use crate::reference::{Kind, Reference, mix, spread};
 
 /// Reuse working sets are counted for 1 to so many reuses.
 pub(crate) const REUSES: usize = 4;
@@ -31,19 +31,20 @@ pub struct Window {
 }
 
 /// Counts windows as time passes. Windows without accesses are left out.
+#[derive(Clone)]
 pub struct Windows {
     length_ns: u64,
     origin_ns: u64,
     current: Window,
     number: u64,
     uses: HashMap<u64, Uses, BuildHasherDefault<Mixed>>,
-    /// Blocks with a hash of at most this are counted.
+    /// Blocks with a place of at most this are counted.
     threshold: u64,
     most_blocks: usize,
     done: Vec<Window>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Uses {
     reads: u32,
     writes: u32,
@@ -80,7 +81,7 @@ impl Windows {
         }
         self.current.references += 1;
         self.current.reads += u64::from(kind == Kind::Read);
-        if mix(key) > self.threshold {
+        if spread(key) > self.threshold {
             return;
         }
         let uses = self.uses.entry(key).or_default();
@@ -89,7 +90,7 @@ impl Windows {
         while self.uses.len() > self.most_blocks {
             self.threshold /= 2;
             let threshold = self.threshold;
-            self.uses.retain(|key, _| mix(*key) <= threshold);
+            self.uses.retain(|key, _| spread(*key) <= threshold);
         }
     }
 
@@ -127,8 +128,7 @@ struct Mixed(u64);
 
 impl Hasher for Mixed {
     fn finish(&self) -> u64 {
-        // A sample's keys have like upper bits: let others decide.
-        self.0.rotate_left(32)
+        self.0
     }
 
     fn write(&mut self, bytes: &[u8]) {

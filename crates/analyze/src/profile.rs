@@ -186,7 +186,7 @@ fn scale(distance: u32, weight: f64) -> u64 {
 }
 
 fn missed(hits: f64, all: f64) -> Option<f64> {
-    (all > 0.0).then(|| (1.0 - hits / all).clamp(0.0, 1.0))
+    (all > 0.0).then(|| ((all - hits) / all).clamp(0.0, 1.0))
 }
 
 fn distances(classes: &[Histogram]) -> Distances {

@@ -12,6 +12,7 @@ mod analysis;
 mod error;
 mod histogram;
 mod order;
+mod page;
 mod parallel;
 mod passes;
 mod popularity;
@@ -22,6 +23,7 @@ mod sampler;
 mod sequentiality;
 mod stack;
 mod table;
+mod tables;
 mod windows;
 
 pub use analysis::{Depth, Options, analyze};

@@ -79,6 +79,11 @@ impl Order {
         self.live - upto
     }
 
+    /// Some bits near a place, or near none: for nothing but having read them.
+    pub fn peek(&self, place: u32) -> u64 {
+        self.bits.get(place as usize / 64).copied().unwrap_or(0)
+    }
+
     fn change(&mut self, line: usize, by: u32, more: bool) {
         let mut item = line + 1;
         while let Some(count) = self.tree.get_mut(item) {
@@ -87,7 +92,7 @@ impl Order {
         }
     }
 
-    /// An order of the same taken places without gaps, with at least as much room again and `more`, and the new number
+    /// An order of the same taken places without gaps, with three times as much room again and `more`, and the new number
     /// of each old place.
     pub fn renumbered(&self, more: u32) -> (Order, impl Fn(u32) -> u32 + '_) {
         let mut before = Vec::with_capacity(self.bits.len());
@@ -96,7 +101,7 @@ impl Order {
             before.push(sum);
             sum += word.count_ones();
         }
-        let mut order = Order::new(self.live.saturating_mul(2).saturating_add(more).max(1 << 12));
+        let mut order = Order::new(self.live.saturating_mul(4).saturating_add(more).max(1 << 12));
         for _ in 0..self.live {
             order.push();
         }

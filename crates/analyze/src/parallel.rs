@@ -106,7 +106,7 @@ impl Parallel {
     fn lay(&mut self, mut piece: Piece) {
         self.profile.merge(&piece.profile);
         for batch in piece.open.chunks(AHEAD) {
-            self.past.table.warm(batch.iter().map(Open::key));
+            self.past.table.warm(batch.iter().map(Open::key), &self.past.order);
             for open in batch {
                 self.close(open);
             }
@@ -122,7 +122,7 @@ impl Parallel {
             self.past.renumber(live.len() as u32);
         }
         for batch in in_order.chunks(AHEAD) {
-            self.past.table.warm(batch.iter().map(|index| live[*index].key));
+            self.past.table.warm(batch.iter().map(|index| live[*index].key), &self.past.order);
             batch.iter().for_each(|index| self.adopt(&live[*index]));
         }
         gone.iter().for_each(|slot| self.adopt(slot));
@@ -174,7 +174,7 @@ impl Piece {
     fn run(references: &[Reference], sizes: &[u64]) -> Piece {
         let mut piece = Piece { stack: Stack::default(), profile: Profile::new(sizes), open: Vec::new() };
         for batch in references.chunks(AHEAD) {
-            piece.stack.table.warm(batch.iter().map(|reference| reference.key()));
+            piece.stack.table.warm(batch.iter().map(|reference| reference.key()), &piece.stack.order);
             batch.iter().for_each(|reference| piece.touch(*reference));
         }
         piece

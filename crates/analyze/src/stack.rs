@@ -75,7 +75,7 @@ impl Stack {
     /// Notes accesses in their order; `see` is told what each was.
     pub fn touch_all(&mut self, references: &[Reference], mut see: impl FnMut(Reference, Outcome)) {
         for batch in references.chunks(AHEAD) {
-            self.table.warm(batch.iter().map(|reference| reference.key()));
+            self.table.warm(batch.iter().map(|reference| reference.key()), &self.order);
             for &reference in batch {
                 see(reference, self.touch(reference.key(), reference.kind()));
             }

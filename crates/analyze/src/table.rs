@@ -2,14 +2,16 @@
 
 use std::hint::black_box;
 
+use crate::order::Order;
 use crate::reference::{Kind, mix};
 
 /// No place: the block was discarded, or is being moved.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 const EMPTY: u64 = u64::MAX;
 
-/// What is known of a block.
+/// What is known of a block. Aligned so that none lies across two lines of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 pub(crate) struct Slot {
     /// The block.
     pub key: u64,
@@ -75,10 +77,12 @@ impl Table {
         at
     }
 
-    /// Has the slots of some keys brought into the processor's cache, all at once instead of one after the other.
-    pub fn warm(&self, keys: impl Iterator<Item = u64>) {
-        let touched = keys.fold(0, |sum, key| sum ^ self.slots[self.home(key)].key);
-        black_box(touched);
+    /// Has the slots of some keys, and their places in the order, brought into the processor's cache: all at once instead
+    /// of one after the other.
+    pub fn warm(&self, keys: impl Iterator<Item = u64> + Clone, order: &Order) {
+        let slots = keys.clone().fold(0, |sum, key| sum ^ self.slots[self.home(key)].key);
+        black_box(slots);
+        black_box(keys.fold(0, |sum, key| sum ^ order.peek(self.slots[self.home(key)].place)));
     }
 
     /// A block's slot, if it is known.

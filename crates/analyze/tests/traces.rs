@@ -66,11 +66,14 @@ fn traces(folder: &Path) -> Vec<(String, Vec<Reference>)> {
         files.into_iter().flatten().map(|file| file.expect("readable").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "zst"));
     files.sort();
-    let read = |file: &PathBuf| references(open(file, &OpenOptions::default()).expect("the trace opens"));
-    files
-        .iter()
-        .map(|file| (file.file_name().unwrap_or_default().to_string_lossy().into_owned(), read(file)))
-        .collect()
+    let read = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // The ARC traces count sectors.
+        let key_bytes = name.starts_with("arc_").then_some(512);
+        let options = OpenOptions { key_bytes, ..OpenOptions::default() };
+        (name, references(open(file, &options).expect("the trace opens")))
+    };
+    files.iter().map(read).collect()
 }
 
 fn exact(references: &[Reference], sizes: &[u64], threads: usize) -> Profile {

@@ -69,8 +69,16 @@ impl Analysis {
         if self.volumes.len() > 1 {
             let mut chart =
                 LineChart::new("Read misses, each volume alone", size_axis(), Axis::share("Read miss ratio"));
+            let largest =
+                self.volumes.iter().filter_map(|volume| volume.curve.last()).map(|point| point.bytes).max();
+            let largest = largest.unwrap_or(0) as f64;
             for volume in self.busiest() {
-                chart = chart.line(&volume.name, points(volume, |point| point.read_miss_ratio));
+                let mut curve = points(volume, |point| point.read_miss_ratio);
+                // Beyond its end a curve is level: all lines go as far as the longest.
+                let end =
+                    curve.last().filter(|(size, _)| *size < largest).map(|(_, ratio)| (largest, *ratio));
+                curve.extend(end);
+                chart = chart.line(&volume.name, curve);
             }
             section = section.chart(chart);
         }
@@ -96,7 +104,7 @@ impl Analysis {
             .text(&text)
             .chart(self.working_set_chart("WSS over time", |window| window.blocks))
             .chart(self.working_set_chart("RWSS_1 over time", |window| window.reused_blocks[0]))
-            .table(self.use_table())
+            .table(self.working_set_table())
     }
 
     fn popularity(&self) -> Section {
@@ -110,7 +118,10 @@ impl Analysis {
             let tops = volume.popularity.top.iter().map(|top| (top.blocks, top.references));
             chart = chart.line(&volume.name, tops.chain([(1.0, 1.0)]).collect());
         }
-        Section::new("Popularity").text("How much of all accesses goes to how few blocks.").chart(chart)
+        Section::new("Popularity")
+            .text("How much of all accesses goes to how few blocks.")
+            .chart(chart)
+            .table(self.popularity_table())
     }
 
     fn busiest(&self) -> Vec<&VolumeAnalysis> {

@@ -40,7 +40,8 @@ impl Analysis {
             self.traffic_table(),
             self.reuse_table(),
             self.distance_table(),
-            self.use_table(),
+            self.working_set_table(),
+            self.popularity_table(),
             self.curve_table(),
         ]
     }
@@ -119,41 +120,59 @@ impl Analysis {
         table
     }
 
-    pub(crate) fn use_table(&self) -> Table {
+    pub(crate) fn working_set_table(&self) -> Table {
         let columns =
-            ["volume", "WSS mean", "WSS max", "RWSS_1 mean", "RWSS_1 max", "RWSS_3 mean", "reuse intensity"];
-        let more = ["its max", "top 1 %", "top 10 %", "used once", "Zipf"];
-        let window = Unit::Seconds.format(self.window_s);
+            ["volume", "WSS mean", "WSS max", "RWSS_1 mean", "RWSS_1 max", "RWSS_3 mean", "RWSS_3 max"];
         let caption = format!(
-            "Working sets in windows of {window}, reuse intensity per second in windows of {}, popularity",
+            "Working sets in windows of {}, reuse intensity per second in windows of {}",
+            Unit::Seconds.format(self.window_s),
             Unit::Seconds.format(self.intensity_window_s)
         );
+        let more = ["reuse intensity", "its max"];
         let mut table = Table::new(columns.into_iter().chain(more)).caption(&caption);
         for volume in self.rows() {
-            let blocks = mean_and_largest(&volume.windows, |window| window.blocks);
-            let reused =
-                |times: usize| mean_and_largest(&volume.windows, |window| window.reused_blocks[times - 1]);
+            let reused = |times: usize| move |window: &Window| window.reused_blocks[times - 1];
+            let sizes = [
+                mean_and_largest(&volume.windows, |window| window.blocks),
+                mean_and_largest(&volume.windows, reused(1)),
+                mean_and_largest(&volume.windows, reused(3)),
+            ];
+            let mut row = vec![volume.name.clone()];
+            row.extend(sizes.iter().flat_map(|(mean, largest)| [self.bytes(*mean), self.bytes(*largest)]));
+            row.push(format!("{:.4}", volume.intensity.mean_per_s));
+            row.push(format!("{:.4}", volume.intensity.largest_per_s));
+            table.row(row);
+        }
+        table
+    }
+
+    pub(crate) fn popularity_table(&self) -> Table {
+        let columns = [
+            "volume",
+            "top 0.1 %",
+            "top 1 %",
+            "top 10 %",
+            "top 50 %",
+            "used once",
+            "Zipf exponent",
+            "its fit",
+        ];
+        let mut table = Table::new(columns)
+            .caption("Share of all accesses that the most popular blocks have; blocks used only once");
+        for volume in self.rows() {
+            let popularity = &volume.popularity;
             let top = |blocks: f64| {
-                let found = volume.popularity.top.iter().find(|top| top.blocks == blocks);
+                let found = popularity.top.iter().find(|top| top.blocks == blocks);
                 found.map_or_else(|| "-".into(), |top| share(top.references, 1.0))
             };
-            table.row([
-                volume.name.clone(),
-                self.bytes(blocks.0),
-                self.bytes(blocks.1),
-                self.bytes(reused(1).0),
-                self.bytes(reused(1).1),
-                self.bytes(reused(3).0),
-                format!("{:.4}", volume.intensity.mean_per_s),
-                format!("{:.4}", volume.intensity.largest_per_s),
-                top(0.01),
-                top(0.1),
-                share(volume.popularity.once, 1.0),
-                volume
-                    .popularity
-                    .zipf_exponent
-                    .map_or_else(|| "-".into(), |exponent| format!("{exponent:.2}")),
-            ]);
+            let two_digits =
+                |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
+            let mut row = vec![volume.name.clone()];
+            row.extend([0.001, 0.01, 0.1, 0.5].map(top));
+            row.push(share(popularity.once, 1.0));
+            row.push(two_digits(popularity.zipf_exponent));
+            row.push(two_digits(popularity.zipf_fit));
+            table.row(row);
         }
         table
     }

@@ -129,3 +129,20 @@ fn bad_input_is_an_error() {
     let none = Options { depth: Depth::Sampled(0), ..Options::default() };
     assert!(matches!(failed(vec![], &none), AnalyzeError::SampleSize(0)));
 }
+
+#[test]
+fn tables_csv_and_page_show_every_volume() {
+    let found = run(two_volumes(), 2, &Options { sizes: vec![3000], ..Options::default() });
+    for table in found.tables() {
+        let text = table.to_text();
+        assert!(text.lines().count() > 1 && !text.contains("NaN"), "{text}");
+    }
+    let csv = found.curves_csv();
+    assert!(csv.lines().any(|line| line.starts_with("vm0,3000,12288000,0.015,")), "{csv}");
+    assert!(csv.lines().any(|line| line.starts_with("all,")));
+    let html = found.page("two & more").to_html();
+    assert!(html.contains("two &amp; more") && html.contains("vm1") && !html.contains("NaN"));
+    let empty = run(Vec::new(), 0, &Options::default());
+    assert!(empty.page("nothing").to_html().ends_with("</html>\n"));
+    assert_eq!(empty.curves_csv().lines().count(), 1);
+}

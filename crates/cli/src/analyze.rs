@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use haversack_analyze::{Analysis, Depth, Options, analyze};
 use haversack_api::{Size, Span};
-use haversack_trace::Source;
+use haversack_trace::{Damage, Source};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use crate::error::{CliError, Result};
-use crate::run::print;
+use crate::output::print;
 use crate::trace::{Traces, warn};
 
 /// What to analyse, and how.
@@ -47,12 +48,21 @@ pub struct Analyze {
     csv: Option<PathBuf>,
 }
 
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Found {
+    #[serde(flatten)]
+    analysis: Analysis,
+    damage: Damage,
+}
+
 /// Runs the command.
 pub fn run(arguments: &Analyze, as_json: bool) -> Result<()> {
     let options = options(arguments)?;
     let mut source = arguments.traces.open()?;
     let analysis = look(source.as_mut(), &options)?;
-    warn(&source.damage());
+    let damage = source.damage();
+    warn(&damage, as_json);
     if let Some(file) = &arguments.html {
         let page = analysis.page(&title(&arguments.traces.files));
         page.write(file).map_err(|error| unwritten(file, &error))?;
@@ -61,7 +71,7 @@ pub fn run(arguments: &Analyze, as_json: bool) -> Result<()> {
         std::fs::write(file, analysis.curves_csv()).map_err(|error| unwritten(file, &error))?;
     }
     let tables: Vec<String> = analysis.tables().iter().map(|table| table.to_text()).collect();
-    print(as_json, &analysis, &tables.join("\n"))
+    print(as_json, &Found { analysis, damage }, &tables.join("\n"))
 }
 
 fn options(arguments: &Analyze) -> Result<Options> {

@@ -15,7 +15,7 @@ use crate::sequentiality::Sequentiality;
 /// How closely a trace is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// At every block. Memory grows with the blocks accessed: about 150 bytes each.
+    /// At every block. Memory grows with the blocks accessed: about 250 bytes each.
     Exact,
     /// At a sample of at most so many blocks of each volume, and of all together.
     Sampled(usize),

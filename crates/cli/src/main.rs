@@ -1,5 +1,6 @@
 //! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
 
+mod analyze;
 mod arguments;
 mod client;
 mod error;

@@ -1,0 +1,121 @@
+//! Belady's MIN with bypass: the block whose next use is farthest away gives way, which may be the new one. No
+//! policy has more hits.
+//!
+//! It needs the future, so it works in two passes. [`Future`] takes the accesses and notes for each where the same
+//! block is used next: 4 bytes an access, the only part of the simulator that grows with the trace. [`replay`] then
+//! simulates any size. It needs no names: a cached block is known by the place of its next use, and the access at
+//! a place hits if that place is in the set of next uses that are cached.
+//!
+//! Source: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966.
+
+use super::bits::BitTree;
+use crate::error::SimError;
+use crate::key::{Key, NumberMap};
+
+/// The block is not used again, or is invalidated before.
+const NEVER: u32 = u32::MAX;
+
+/// Where each access's block is used next.
+#[derive(Default)]
+pub struct Future {
+    next: Vec<u32>,
+    last: NumberMap<u32>,
+}
+
+impl Future {
+    /// Notes the next access.
+    ///
+    /// # Errors
+    /// [`SimError::TooLong`] beyond 2^32 - 2 accesses.
+    pub fn access(&mut self, key: Key) -> Result<(), SimError> {
+        let place = u32::try_from(self.next.len()).ok().filter(|place| *place < NEVER);
+        let place = place.ok_or(SimError::TooLong { most: u64::from(NEVER) - 1 })?;
+        if let Some(last) = self.last.insert(key.0, place) {
+            self.next[last as usize] = place;
+        }
+        self.next.push(NEVER);
+        Ok(())
+    }
+
+    /// The block is not the same any more: an access after this one cannot hit what was cached before.
+    pub fn remove(&mut self, key: Key) {
+        self.last.remove(&key.0);
+    }
+
+    /// The past is known: what was needed to learn it is given back.
+    pub fn end(&mut self) {
+        self.last = NumberMap::default();
+    }
+
+    /// Accesses noted.
+    pub fn len(&self) -> usize {
+        self.next.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.next.is_empty()
+    }
+}
+
+/// What happened at an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MinStep {
+    /// The block was cached.
+    pub hit: bool,
+    /// The block was not cached, and is from now on.
+    pub filled: bool,
+}
+
+/// Simulates a cache of so many blocks; `each` is told of every access in order.
+pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinStep)) {
+    let mut cached = BitTree::new(future.next.len());
+    for (place, next) in future.next.iter().enumerate() {
+        let hit = cached.contains(place);
+        if hit {
+            cached.remove(place);
+        }
+        let mut kept = *next != NEVER && capacity > 0;
+        if kept && cached.len() == capacity {
+            // Full, so there is a farthest one.
+            let farthest = cached.max().unwrap_or(0);
+            kept = (*next as usize) < farthest;
+            if kept {
+                cached.remove(farthest);
+            }
+        }
+        if kept {
+            cached.insert(*next as usize);
+        }
+        each(place, MinStep { hit, filled: kept && !hit });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(keys: &[u64], capacity: usize) -> Vec<usize> {
+        let mut future = Future::default();
+        keys.iter().for_each(|key| future.access(Key(*key)).unwrap());
+        let mut hits = Vec::new();
+        replay(&future, capacity, |place, step| hits.extend(step.hit.then_some(place)));
+        hits
+    }
+
+    #[test]
+    fn the_farthest_gives_way_or_never_enters() {
+        assert_eq!(hits(&[1, 2, 3, 1, 2, 3], 2), [3, 4]);
+        assert_eq!(hits(&[1, 2, 3, 3, 1, 2], 1), [3]);
+        assert_eq!(hits(&[1, 2, 1, 2], 0), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn an_invalidated_block_does_not_hit() {
+        let mut future = Future::default();
+        future.access(Key(1)).unwrap();
+        future.remove(Key(1));
+        future.access(Key(1)).unwrap();
+        replay(&future, 9, |_, step| assert!(!step.hit));
+    }
+}

@@ -5,8 +5,18 @@
 
 mod access;
 mod error;
+mod fields;
+mod formats;
+mod input;
+mod lines;
+mod open;
+mod sorted;
 mod source;
+mod text;
+mod volumes;
 
 pub use access::{Access, Op, VolumeNo};
-pub use error::TraceError;
+pub use error::{BadLine, Damage, TraceError};
+pub use formats::Format;
+pub use open::{OpenOptions, open};
 pub use source::{MemorySource, Source};

@@ -1,0 +1,62 @@
+//! Real traces, where they are: each in its original format agrees with the common form access by access.
+
+use std::path::{Path, PathBuf};
+
+use haversack_trace::{Access, OpenOptions, Source, open};
+
+/// The folder of real traces, if it is there.
+fn shared() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let folder = std::env::var_os("HAVERSACK_TRACES").map_or(beside, PathBuf::from);
+    let there = folder.is_dir();
+    if !there {
+        println!("{}: no real traces here; HAVERSACK_TRACES names their folder", folder.display());
+    }
+    there.then_some(folder)
+}
+
+fn all(path: &Path, options: &OpenOptions) -> (Vec<Access>, Vec<String>) {
+    let mut source = open(path, &OpenOptions { strict: true, ..options.clone() }).unwrap();
+    let mut accesses = Vec::new();
+    while source.read(&mut accesses).unwrap() > 0 {}
+    assert!(source.damage().is_none());
+    (accesses, source.volumes().to_vec())
+}
+
+/// The raw file agrees with the common form; they may name volumes differently.
+fn agrees(name: &str, options: &OpenOptions) {
+    let Some(folder) = shared() else { return };
+    let (raw, raw_volumes) = all(&folder.join(format!("raw/{name}.orig.zst")), options);
+    let (common, volumes) = all(&folder.join(format!("{name}.csv.zst")), &OpenOptions::default());
+    assert_eq!(raw.len(), common.len());
+    for (at, (raw, common)) in raw.iter().zip(&common).enumerate() {
+        assert_eq!(raw, common, "access {at} of {name}");
+    }
+    assert_eq!(raw_volumes.len(), volumes.len());
+}
+
+#[test]
+fn msr() {
+    agrees("msr_hm_0_native_1k", &OpenOptions::default());
+}
+
+#[test]
+fn keys() {
+    let Some(folder) = shared() else { return };
+    let of = |name: &str, key_bytes| {
+        let options = OpenOptions { key_bytes: Some(key_bytes), ..OpenOptions::default() };
+        all(&folder.join("keys").join(name), &options).0
+    };
+    let unique = |accesses: &[Access]| {
+        let mut blocks: Vec<_> = accesses.iter().flat_map(|a| a.blocks(4096)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.len()
+    };
+    let w106 = of("cloudphysics_w106.csv.zst", 4096);
+    assert_eq!((w106.len(), unique(&w106)), (5_292_456, 275_171));
+    let p3 = of("arc_P3.csv.zst", 512);
+    assert_eq!((p3.len(), unique(&p3)), (238_578, 102_348));
+    let p12 = of("arc_P12.csv.zst", 512);
+    assert_eq!((p12.len(), unique(&p12)), (547_147, 401_596));
+}

@@ -24,6 +24,11 @@ impl Key {
         Key(u64::from(volume.0) << BLOCK_BITS | block)
     }
 
+    /// The volume that it is a block of.
+    pub fn volume(self) -> VolumeNo {
+        VolumeNo((self.0 >> BLOCK_BITS) as u32)
+    }
+
     /// A hash with all bits mixed (the finalizer of MurmurHash3).
     pub fn hash(self) -> u64 {
         let mut hash = self.0;
@@ -102,6 +107,15 @@ impl KeySet {
         was_there
     }
 
+    /// All blocks, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Key> + '_ {
+        let blocks = |(word, bits): (&u64, &u64)| {
+            let (first, bits) = (word * WORD_BLOCKS, *bits);
+            (0..WORD_BLOCKS).filter(move |at| bits & (1 << at) != 0).map(move |at| Key(first + at))
+        };
+        self.words.iter().flat_map(blocks)
+    }
+
     /// How many blocks are in it.
     pub fn len(&self) -> u64 {
         self.len
@@ -130,6 +144,10 @@ mod tests {
         assert!(set.remove(key(0, 63)) && !set.remove(key(0, 63)) && !set.remove(key(9, 9)));
         assert_eq!(set.len(), 2);
         assert!(set.contains(key(1, 63)) && !set.contains(key(0, 63)));
+        let mut all: Vec<_> = set.iter().collect();
+        all.sort();
+        assert_eq!(all, [key(0, 64), key(1, 63)]);
+        assert_eq!(all[1].volume(), VolumeNo(1));
     }
 
     #[test]

@@ -1,8 +1,23 @@
 //! Caches driven by traces: the production core, and reference policies to compare it with.
+//!
+//! Start at [`run`], which plays a trace to every policy and size of its [`Settings`] and gives a [`Report`].
 
+pub mod cell;
+pub mod counts;
 pub mod error;
 pub mod key;
+pub mod latency;
+pub mod meter;
+pub mod outcome;
+pub mod production;
 pub mod reference;
+pub mod rng;
+pub mod settings;
+pub mod sweep;
+pub mod tape;
 
 pub use error::SimError;
+pub use outcome::{Report, Row};
 pub use reference::PolicyName;
+pub use settings::{Pool, RestartKind, Restarts, Settings, Sizes, Traffic};
+pub use sweep::{Progress, Stage, run};

@@ -25,6 +25,11 @@ impl BitTree {
         self.len
     }
 
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whether a number is in the set.
     pub fn contains(&self, number: usize) -> bool {
         self.levels[0][number / WORD] & (1 << (number % WORD)) != 0

@@ -63,8 +63,8 @@ impl Future {
 pub struct MinStep {
     /// The block was cached.
     pub hit: bool,
-    /// The block was not cached, and is from now on.
-    pub filled: bool,
+    /// The block is cached from now on.
+    pub kept: bool,
 }
 
 /// Simulates a cache of so many blocks; `each` is told of every access in order.
@@ -87,7 +87,7 @@ pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinS
         if kept {
             cached.insert(*next as usize);
         }
-        each(place, MinStep { hit, filled: kept && !hit });
+        each(place, MinStep { hit, kept });
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Queues<const N: usize> {
 impl<const N: usize> Default for Queues<N> {
     fn default() -> Self {
         let empty = Ends { newest: NONE, oldest: NONE, len: 0 };
-        Queues { table: Table::new(), nodes: Vec::new(), free: Vec::new(), queues: [empty; N] }
+        Queues { table: Table::default(), nodes: Vec::new(), free: Vec::new(), queues: [empty; N] }
     }
 }
 

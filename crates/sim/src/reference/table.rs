@@ -31,12 +31,13 @@ fn tag(key: Key) -> u32 {
     (key.hash() >> 32) as u32
 }
 
-impl Table {
-    /// An empty table.
-    pub fn new() -> Self {
+impl Default for Table {
+    fn default() -> Self {
         Table { entries: vec![Entry { tag: 0, at: EMPTY }; 1 << MIN_BITS], bits: MIN_BITS, used: 0 }
     }
+}
 
+impl Table {
     fn home(&self, tag: u32) -> usize {
         (tag >> (32 - self.bits)) as usize
     }
@@ -125,7 +126,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_does_what_a_map_does(steps in prop::collection::vec((0u64..200, any::<bool>()), 1..800)) {
-            let (mut table, mut map) = (Table::new(), HashMap::new());
+            let (mut table, mut map) = (Table::default(), HashMap::new());
             let mut keys = Vec::new();
             for (key, insert) in steps {
                 let key = Key(key);

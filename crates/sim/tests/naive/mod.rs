@@ -163,9 +163,8 @@ pub struct Arc {
 impl Arc {
     fn replace(&mut self, in_b2: bool) {
         let t1 = self.t1.len() as f64;
-        if !self.t1.is_empty() && (t1 > self.p || (in_b2 && t1 == self.p)) {
-            self.b1.push(self.t1.remove(0));
-        } else if self.t2.is_empty() {
+        let over = !self.t1.is_empty() && (t1 > self.p || (in_b2 && t1 == self.p));
+        if over || self.t2.is_empty() {
             self.b1.push(self.t1.remove(0));
         } else {
             self.b2.push(self.t2.remove(0));
@@ -251,7 +250,7 @@ impl Lirs {
         self.prune();
     }
 
-    fn to_queue(&mut self, key: u64) {
+    fn becomes_hir(&mut self, key: u64) {
         self.queue.push(key);
         self.stack.push(key);
         self.prune();
@@ -270,7 +269,7 @@ impl Naive for Lirs {
             if self.stack.contains(&key) {
                 self.becomes_lir(key);
             } else {
-                self.to_queue(key);
+                self.becomes_hir(key);
             }
             return true;
         }
@@ -290,7 +289,7 @@ impl Naive for Lirs {
         if remembered && self.stack.contains(&key) || !lir_full {
             self.becomes_lir(key);
         } else {
-            self.to_queue(key);
+            self.becomes_hir(key);
         }
         false
     }

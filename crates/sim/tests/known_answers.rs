@@ -1,0 +1,65 @@
+//! Miss ratios that others have published, or that the production cache is known to have.
+
+mod common;
+
+use common::{file, memory, mixed, shared, simulate};
+use haversack_sim::{PolicyName, Pool, Report, Settings, Sizes};
+
+fn miss_ratio(report: &Report, policy: PolicyName, blocks: u64) -> f64 {
+    let row = report.of(policy).find(|row| row.blocks == Some(blocks));
+    row.expect("the policy was simulated with this size").miss_ratio
+}
+
+/// libCacheSim's figures for this trace.
+#[test]
+fn lru_and_s3_fifo_on_cloudphysics_w106() {
+    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return bounds_on_a_generated_trace() };
+    let answers = [
+        (13_758, 0.1432, 0.1231),
+        (27_517, 0.0823, 0.0783),
+        (55_034, 0.0662, 0.0674),
+        (110_068, 0.0621, 0.0590),
+    ];
+    let settings = Settings {
+        policies: vec![PolicyName::Lru, PolicyName::S3Fifo],
+        sizes: Sizes::Blocks(answers.map(|answer| answer.0).to_vec()),
+        ..Settings::default()
+    };
+    let report = simulate(&file(&path), &settings);
+    assert_eq!((report.trace.block_accesses, report.trace.footprint_blocks), (5_292_456, 275_171));
+    for (blocks, lru, s3_fifo) in answers {
+        let found = miss_ratio(&report, PolicyName::Lru, blocks);
+        assert!((found - lru).abs() <= 0.000_05, "LRU, {blocks} blocks: {found}");
+        let found = miss_ratio(&report, PolicyName::S3Fifo, blocks);
+        assert!((found - s3_fifo).abs() <= 0.003, "S3-FIFO, {blocks} blocks: {found}");
+    }
+}
+
+fn bounds_on_a_generated_trace() {
+    let accesses = mixed(20_000, 3);
+    let settings = Settings { policies: vec![PolicyName::Lru, PolicyName::S3Fifo], ..Settings::default() };
+    let report = simulate(&memory(&accesses, &["a", "b"]), &settings);
+    let blocks = report.results[0].blocks.unwrap();
+    let min = miss_ratio(&report, PolicyName::Min, blocks);
+    for policy in [PolicyName::Lru, PolicyName::S3Fifo] {
+        let found = miss_ratio(&report, policy, blocks);
+        assert!((min..1.0).contains(&found), "{policy}: {found}");
+    }
+}
+
+/// The benchmark's figures for the core.
+#[test]
+fn the_production_cache_on_cloudphysics_w106() {
+    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return };
+    let settings = Settings {
+        policies: vec![PolicyName::Core],
+        sizes: Sizes::Blocks(vec![13_758, 55_034]),
+        pool: Pool { staging_blocks: Some(256), transfer_blocks: 128, ..Pool::default() },
+        ..Settings::default()
+    };
+    let report = simulate(&file(&path), &settings);
+    for (blocks, known) in [(13_758, 0.1238), (55_034, 0.0672)] {
+        let found = miss_ratio(&report, PolicyName::Core, blocks);
+        assert!((found - known).abs() < 0.001, "{blocks} blocks: {found}");
+    }
+}

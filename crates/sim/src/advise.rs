@@ -111,7 +111,11 @@ pub fn advise(
 }
 
 /// What the origin does alone.
-fn without_cache(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) -> Result<Report, SimError> {
+fn without_cache(
+    opener: &Opener<'_>,
+    settings: &Settings,
+    progress: &Progress<'_>,
+) -> Result<Report, SimError> {
     let mode = WriteMode::PassThrough;
     let (policies, sizes) = (vec![PolicyName::Lru], Sizes::Blocks(vec![1]));
     run(opener, &Settings { policies, sizes, mode, ..settings.clone() }, progress)
@@ -121,8 +125,10 @@ fn weigh(report: &Report, bare: &Report, flash: Flash) -> Advice {
     let mut rows: Vec<_> = report.of(PolicyName::Core).collect();
     rows.sort_by_key(|row| row.blocks);
     rows.dedup_by_key(|row| row.blocks);
-    let most = |row: &Row| report.of(PolicyName::Min).find(|min| min.blocks == row.blocks).map_or(1.0, hit_ratio);
-    let mut choices: Vec<_> = bare.of(PolicyName::Lru).map(|row| choice(report, row, 0, 0.0, flash)).collect();
+    let most =
+        |row: &Row| report.of(PolicyName::Min).find(|min| min.blocks == row.blocks).map_or(1.0, hit_ratio);
+    let mut choices: Vec<_> =
+        bare.of(PolicyName::Lru).map(|row| choice(report, row, 0, 0.0, flash)).collect();
     choices.extend(rows.iter().map(|row| choice(report, row, row.size_bytes.unwrap_or(0), most(row), flash)));
     let knee = knee(&choices);
     if let Some(knee) = knee {
@@ -232,7 +238,11 @@ fn knee_reason(choices: &[Choice], at: usize) -> String {
         Some(last) => {
             let more = (last.size_bytes - chosen.size_bytes) as f64 / GIB;
             let after = (chosen.mean_us - last.mean_us) / more;
-            format!("{start}; beyond it each GiB saves {after:.0} us (to {:.0} us with {}).", last.mean_us, bytes(last.size_bytes as f64))
+            format!(
+                "{start}; beyond it each GiB saves {after:.0} us (to {:.0} us with {}).",
+                last.mean_us,
+                bytes(last.size_bytes as f64)
+            )
         }
     }
 }
@@ -240,13 +250,19 @@ fn knee_reason(choices: &[Choice], at: usize) -> String {
 fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
     let rate = bytes(chosen.flash_bytes_per_day);
     match chosen.years_of_life {
-        _ if !report.trace.timed => "The trace has no times, so rates and years of life cannot be told.".into(),
+        _ if !report.trace.timed => {
+            "The trace has no times, so rates and years of life cannot be told.".into()
+        }
         None => "It writes nothing to flash.".into(),
         Some(years) => {
             let full = flash.full_writes;
-            let lasts = format!("It writes {rate} a day to flash; rated for {full:.0} full writes it lives {years:.1} years.");
+            let lasts = format!(
+                "It writes {rate} a day to flash; rated for {full:.0} full writes it lives {years:.1} years."
+            );
             if years < 3.0 {
-                format!("{lasts} That is short: a larger one, one with more endurance, or admission 'reuse' lives longer.")
+                format!(
+                    "{lasts} That is short: a larger one, one with more endurance, or admission 'reuse' lives longer."
+                )
             } else {
                 lasts
             }
@@ -257,8 +273,17 @@ fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
 /// The choices as a table; the knee stands out.
 pub fn table(advice: &Advice) -> Table {
     let mut table = Table::new([
-        "flash", "price", "of footprint", "hit ratio", "best possible", "mean us", "p95 us", "origin IO/s", "origin/s",
-        "flash/day", "years",
+        "flash",
+        "price",
+        "of footprint",
+        "hit ratio",
+        "best possible",
+        "mean us",
+        "p95 us",
+        "origin IO/s",
+        "origin/s",
+        "flash/day",
+        "years",
     ]);
     for choice in &advice.choices {
         let none = choice.size_bytes == 0;
@@ -305,7 +330,6 @@ pub fn page(advice: &Advice, title: &str) -> Page {
         .section(reasons.table(table(advice)))
         .section(Section::new("Curves").chart(hits).chart(latency))
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -26,9 +26,11 @@ fn optional<T: ToString>(value: Option<T>) -> String {
 
 fn line(text: &mut String, row: &Row) {
     let c = &row.counts;
-    let of = |pick: fn(&Summary) -> f64, summary: Option<Summary>| optional(summary.map(|summary| pick(&summary)));
+    let of =
+        |pick: fn(&Summary) -> f64, summary: Option<Summary>| optional(summary.map(|summary| pick(&summary)));
     let all = row.latency.map(|latency| latency.all);
-    let (reads, writes) = (row.latency.map(|latency| latency.reads), row.latency.map(|latency| latency.writes));
+    let (reads, writes) =
+        (row.latency.map(|latency| latency.reads), row.latency.map(|latency| latency.writes));
     let cells = [
         row.policy.to_string(),
         optional(row.blocks),

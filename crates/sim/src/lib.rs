@@ -2,8 +2,10 @@
 //!
 //! Start at [`run`], which plays a trace to every policy and size of its [`Settings`] and gives a [`Report`].
 
+pub mod advise;
 pub mod cell;
 pub mod counts;
+pub mod csv;
 pub mod error;
 pub mod key;
 pub mod latency;
@@ -13,6 +15,7 @@ pub mod production;
 pub mod reference;
 pub mod rng;
 pub mod settings;
+pub mod show;
 pub mod sweep;
 pub mod tape;
 

@@ -56,7 +56,9 @@ pub fn table(report: &Report, speed: bool) -> Table {
         if timed {
             cells.extend(row.latency.map_or(vec![String::new(); 5], |latency| {
                 let all = latency.all;
-                [all.mean_us, all.p50_us, all.p90_us, all.p95_us, all.p99_us].map(|us| format!("{us:.0}")).to_vec()
+                [all.mean_us, all.p50_us, all.p90_us, all.p95_us, all.p99_us]
+                    .map(|us| format!("{us:.0}"))
+                    .to_vec()
             }));
         }
         if speed {
@@ -97,8 +99,14 @@ fn policies(report: &Report) -> Vec<PolicyName> {
 }
 
 /// A chart over sizes. A policy with one size has no curve, so that fewer than two sizes give no chart.
-fn over_sizes(report: &Report, title: &str, y: Axis, value: impl Fn(&Row) -> Option<f64>) -> Option<LineChart> {
-    let sizes: Vec<f64> = report.of(PolicyName::Min).filter_map(|row| row.size_bytes).map(|bytes| bytes as f64).collect();
+fn over_sizes(
+    report: &Report,
+    title: &str,
+    y: Axis,
+    value: impl Fn(&Row) -> Option<f64>,
+) -> Option<LineChart> {
+    let sizes: Vec<f64> =
+        report.of(PolicyName::Min).filter_map(|row| row.size_bytes).map(|bytes| bytes as f64).collect();
     let (first, last) = (sizes.iter().copied().reduce(f64::min)?, sizes.iter().copied().reduce(f64::max)?);
     if first == last {
         return None;
@@ -115,23 +123,33 @@ fn over_sizes(report: &Report, title: &str, y: Axis, value: impl Fn(&Row) -> Opt
         if points.is_empty() {
             continue;
         }
-        chart = if policy.is_bound() { chart.dashed(policy.name(), points) } else { chart.line(policy.name(), points) };
+        chart = if policy.is_bound() {
+            chart.dashed(policy.name(), points)
+        } else {
+            chart.line(policy.name(), points)
+        };
     }
     Some(chart)
 }
 
 fn curves(report: &Report) -> Section {
     let known = |row: &Row| !row.policy.is_bound();
-    let mut section = Section::new("Over the size of the cache")
-        .text("Dashed lines are bounds: no policy misses less than MIN, no cache less than one without limit.");
+    let mut section = Section::new("Over the size of the cache").text(
+        "Dashed lines are bounds: no policy misses less than MIN, no cache less than one without limit.",
+    );
     let charts = [
         over_sizes(report, "Miss ratio", Axis::share("Miss ratio"), |row| Some(row.miss_ratio)),
         over_sizes(report, "Flash writes a block access", Axis::linear("Flash writes", Unit::Count), |row| {
             Some(row.flash_write_ratio)
         }),
-        over_sizes(report, "Bytes read from and written to the origin", Axis::linear("Bytes", Unit::Bytes), |row| {
-            known(row).then_some((row.counts.origin_read_bytes + row.counts.origin_written_bytes) as f64)
-        }),
+        over_sizes(
+            report,
+            "Bytes read from and written to the origin",
+            Axis::linear("Bytes", Unit::Bytes),
+            |row| {
+                known(row).then_some((row.counts.origin_read_bytes + row.counts.origin_written_bytes) as f64)
+            },
+        ),
         over_sizes(report, "Mean latency", Axis::linear("Latency", Unit::Seconds), |row| {
             Some(row.latency.filter(|_| known(row))?.all.mean_us / 1e6)
         }),
@@ -152,10 +170,13 @@ fn causes(report: &Report) -> Section {
     for row in report.policies() {
         let Counts { flash_guest_blocks, flash_fill_blocks, flash_mirror_blocks, .. } = row.counts;
         let Counts { flash_metadata_pages, not_admitted, .. } = row.counts;
-        let counts = [flash_guest_blocks, flash_fill_blocks, flash_mirror_blocks, flash_metadata_pages, not_admitted];
+        let counts =
+            [flash_guest_blocks, flash_fill_blocks, flash_mirror_blocks, flash_metadata_pages, not_admitted];
         table.row([row.policy.to_string(), size(row)].into_iter().chain(counts.map(thousands)));
     }
-    Section::new("Flash writes by cause").text("In blocks of the cache; metadata in pages of 4 KiB.").table(table)
+    Section::new("Flash writes by cause")
+        .text("In blocks of the cache; metadata in pages of 4 KiB.")
+        .table(table)
 }
 
 fn over_time(report: &Report) -> Option<Section> {
@@ -164,16 +185,19 @@ fn over_time(report: &Report) -> Option<Section> {
     let mut chart = LineChart::new("Hit ratio over time", Axis::time("Time"), Axis::share("Hit ratio"));
     let mut section = Section::new("Over time").text("With the largest cache.");
     for row in sampled.iter().filter(|row| row.blocks == Some(largest)) {
-        let hit_ratio = |s: &crate::meter::Sample| (s.accesses > 0).then(|| s.hits as f64 / s.accesses as f64);
+        let hit_ratio =
+            |s: &crate::meter::Sample| (s.accesses > 0).then(|| s.hits as f64 / s.accesses as f64);
         let points = row.series.iter().filter_map(|s| Some((s.time_seconds, hit_ratio(s)?))).collect();
         chart = chart.line(row.policy.name(), points);
     }
     section = section.chart(chart);
     for row in sampled.iter().filter(|row| row.blocks == Some(largest) && row.policy == PolicyName::Core) {
         let at = row.series.iter().map(|sample| sample.time_seconds).collect();
-        let mut area = StackedArea::new("Use of the cache", Axis::time("Time"), Axis::linear("In use", Unit::Bytes), at);
+        let mut area =
+            StackedArea::new("Use of the cache", Axis::time("Time"), Axis::linear("In use", Unit::Bytes), at);
         for (number, volume) in row.volumes.iter().enumerate() {
-            let blocks = |sample: &crate::meter::Sample| sample.usage_blocks.get(number).copied().unwrap_or(0);
+            let blocks =
+                |sample: &crate::meter::Sample| sample.usage_blocks.get(number).copied().unwrap_or(0);
             let bytes = |sample| (blocks(sample) * report.block_bytes) as f64;
             area = area.layer(&volume.name, row.series.iter().map(bytes).collect());
         }
@@ -189,7 +213,8 @@ fn volumes(report: &Report) -> Option<Section> {
     if report.trace.volumes.len() < 2 {
         return None;
     }
-    let mut table = Table::new(["volume", "policy", "size", "reads", "writes", "miss ratio", "flash writes"]).words(1);
+    let mut table =
+        Table::new(["volume", "policy", "size", "reads", "writes", "miss ratio", "flash writes"]).words(1);
     for row in report.policies() {
         for volume in &row.volumes {
             let counts = &volume.counts;

@@ -14,7 +14,7 @@ use haversack_trace::{Access, Op};
 const VOLUMES: [&str; 2] = ["a", "b"];
 
 fn settings() -> Settings {
-    Settings { sizes: Sizes::Blocks(vec![2_000]), ..Settings::default() }
+    Settings { sizes: Sizes::Blocks(vec![8_000]), ..Settings::default() }
 }
 
 fn core(accesses: &[Access], settings: &Settings) -> Row {
@@ -109,7 +109,8 @@ fn warm_up_is_not_counted() {
     let (whole, half) = (row(0.0), row(0.5));
     for (whole, half) in whole.results.iter().zip(&half.results) {
         assert!(half.accesses < whole.accesses * 6 / 10, "{}", half.policy);
-        assert!(half.miss_ratio < whole.miss_ratio, "{}: the warm-up misses most", half.policy);
+        let (half, whole, policy) = (half.miss_ratio, whole.miss_ratio, half.policy);
+        assert!(half < whole, "{policy}: misses {whole} of all, {half} of the second half");
     }
     let requests = |report: &Report| {
         let c = report.results[0].counts;
@@ -135,8 +136,9 @@ fn writes_reach_the_origin_when_the_mode_says() {
     for policy in [PolicyName::Core, PolicyName::Lru] {
         let back = of("wb", policy);
         assert!(back.counts.origin_written_bytes < written, "{policy} merges writes");
-        assert_eq!(of("pt", policy).flash_writes, 0);
-        assert_eq!(of("wi", policy).counts.flash_guest_blocks, 0);
+        let (past, invalidating) = (of("pt", policy).counts, of("wi", policy).counts);
+        assert_eq!((past.flash_guest_blocks, past.flash_fill_blocks), (0, 0), "{policy}");
+        assert_eq!(invalidating.flash_guest_blocks, 0, "{policy}");
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Driver<M> {
     pending: BinaryHeap<Pending>,
     emitted: u64,
     requests: Requests,
+    /// Requests wait until all disks are attached.
+    attaching: bool,
     announced: Vec<Request>,
     jobs_done: u64,
     /// Counts of the lives before this one, and I/Os of the origins.
@@ -110,6 +112,7 @@ impl<M: SimMemory> Driver<M> {
             pending: BinaryHeap::new(),
             emitted: 0,
             requests: Requests::default(),
+            attaching: false,
             announced: Vec::new(),
             jobs_done: 0,
             past,
@@ -123,6 +126,7 @@ impl<M: SimMemory> Driver<M> {
     }
 
     fn attach(&mut self, meter: &mut Meter) -> Result<(), SimError> {
+        self.attaching = true;
         for disk in 0..self.make.disks.len() {
             let attached = self.core.attach(self.now_us(), &self.make.disks[disk], EPOCH, false);
             let refused = |error| SimError::Manage { disk: self.make.names[disk].clone(), error };
@@ -132,6 +136,8 @@ impl<M: SimMemory> Driver<M> {
             self.drain(meter);
             self.run_until(meter, |driver| driver.jobs_done == jobs);
         }
+        self.attaching = false;
+        self.drain(meter);
         Ok(())
     }
 
@@ -224,6 +230,9 @@ impl<M: SimMemory> Driver<M> {
         loop {
             while let Some(action) = self.core.poll() {
                 self.carry_out(action, meter);
+            }
+            if self.attaching {
+                return;
             }
             let Some(next) = self.requests.waiting.pop_front() else { return };
             if !self.submit(next) {

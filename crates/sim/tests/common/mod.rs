@@ -1,28 +1,9 @@
-//! Traces for tests: shared ones where they are, generated ones everywhere.
-
-use std::path::{Path, PathBuf};
+//! Generated traces for tests.
 
 use haversack_sim::rng::Rng;
 use haversack_sim::tape::Opener;
 use haversack_sim::{Report, Settings, SimError, run};
-use haversack_trace::{Access, MemorySource, Op, Source, VolumeNo, open};
-
-/// A shared trace: in the folder that HAVERSACK_TRACES names, or in `../shared/traces` beside the repository.
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("HAVERSACK_TRACES").map_or_else(beside, PathBuf::from);
-    let path = folder.join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("{} is not there: this test uses a generated trace alone", path.display());
-    None
-}
-
-/// Opens a trace file as often as asked for.
-pub fn file(path: &Path) -> impl Fn() -> Result<Box<dyn Source>, SimError> + Sync {
-    move || Ok(open(path, &Default::default())?)
-}
+use haversack_trace::{Access, MemorySource, Op, Source, VolumeNo};
 
 /// Gives these accesses as often as asked for.
 pub fn memory(

@@ -57,14 +57,6 @@ pub enum TraceError {
         /// The window within which accesses are sorted.
         window: usize,
     },
-    /// An access that the format written cannot hold.
-    #[error("{path}: {why}")]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// What it cannot hold.
-        why: String,
-    },
 }
 
 /// A line that is no access and should be one.

@@ -1,7 +1,7 @@
 //! A trace's bytes: a file, uncompressed on the way if it is gz, xz or zst.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,7 @@ pub(crate) struct Input {
     bytes: Box<dyn Read + Send>,
     read_bytes: Arc<AtomicU64>,
     file_bytes: u64,
+    plain_file: bool,
 }
 
 impl Input {
@@ -28,21 +29,43 @@ impl Input {
     /// # Errors
     /// The file cannot be read, or its beginning cannot be uncompressed.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let failed = |error| TraceError::Io { path: path.to_path_buf(), error };
-        let (file, file_bytes): (Box<dyn Read + Send>, u64) = if path == Path::new("-") {
-            (Box::new(io::stdin()), 0)
-        } else {
-            let file = File::open(path).map_err(failed)?;
-            let bytes = file.metadata().map_err(failed)?.len();
+        Self::open_at(path, 0)
+    }
+
+    /// Opens a file at an offset, as if it began there.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_at(path: &Path, offset_bytes: u64) -> Result<Self, TraceError> {
+        Self::start(path, offset_bytes).map_err(|error| TraceError::Io { path: path.to_path_buf(), error })
+    }
+
+    fn start(path: &Path, offset_bytes: u64) -> io::Result<Self> {
+        let is_file = path != Path::new("-");
+        let (file, file_bytes): (Box<dyn Read + Send>, u64) = if is_file {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(offset_bytes)).or_else(|error| match offset_bytes {
+                0 => Ok(0),
+                _ => Err(error),
+            })?;
+            let bytes = file.metadata()?.len();
             (Box::new(file), bytes)
+        } else {
+            (Box::new(io::stdin()), 0)
         };
-        let read_bytes = Arc::new(AtomicU64::new(0));
+        let read_bytes = Arc::new(AtomicU64::new(offset_bytes));
         let counted = Counted { file, read_bytes: read_bytes.clone() };
-        let mut bytes = uncompressed(BufReader::with_capacity(READ_BYTES, counted)).map_err(failed)?;
+        let (compressed, mut bytes) = uncompressed(BufReader::with_capacity(READ_BYTES, counted))?;
         let mut head = Vec::new();
-        bytes.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(failed)?;
+        bytes.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
         let bytes = Box::new(Cursor::new(head.clone()).chain(bytes));
-        Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes })
+        let plain_file = is_file && !compressed && file_bytes > 0;
+        Ok(Input { path: path.to_path_buf(), head, bytes, read_bytes, file_bytes, plain_file })
+    }
+
+    /// Whether the file can be opened at an offset: it is one, and not compressed.
+    pub fn is_plain_file(&self) -> bool {
+        self.plain_file
     }
 
     /// The file's name.
@@ -96,9 +119,10 @@ impl Read for Counted {
     }
 }
 
-/// Puts the right decoder around a file. Files of several members or frames are read to the end.
-fn uncompressed(mut file: BufReader<Counted>) -> io::Result<Box<dyn Read + Send>> {
-    Ok(match file.fill_buf()? {
+/// Puts the right decoder around a file, and tells whether there is one. Files of several members or frames are read to
+/// the end.
+fn uncompressed(mut file: BufReader<Counted>) -> io::Result<(bool, Box<dyn Read + Send>)> {
+    let decoder: Box<dyn Read + Send> = match file.fill_buf()? {
         [0x1f, 0x8b, 8, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
             Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(file))
@@ -108,6 +132,7 @@ fn uncompressed(mut file: BufReader<Counted>) -> io::Result<Box<dyn Read + Send>
             decoder.window_log_max(31)?;
             Box::new(decoder)
         }
-        _ => Box::new(file),
-    })
+        _ => return Ok((false, Box::new(file))),
+    };
+    Ok((true, decoder))
 }

@@ -27,14 +27,9 @@ impl Lines {
         &self.input
     }
 
-    /// The number of the line given last, from 1.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// The next line without its end, or nothing at the end of the file. A line longer than the buffer is given in
+    /// The next line without its end and its number from 1, or nothing at the end of the file. A line longer than the buffer is given in
     /// pieces, each a line of its own.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, TraceError> {
+    pub fn next(&mut self) -> Result<Option<(u64, &[u8])>, TraceError> {
         loop {
             let rest = &self.buffer[self.start..self.end];
             let (length, skip) = match memchr::memchr(b'\n', rest) {
@@ -50,7 +45,7 @@ impl Lines {
             self.start += length + skip;
             self.number += 1;
             let line = &self.buffer[start..start + length];
-            return Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)));
+            return Ok(Some((self.number, line.strip_suffix(b"\r").unwrap_or(line))));
         }
     }
 

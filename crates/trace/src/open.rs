@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use crate::cut::{Cut, Selection};
 use crate::error::TraceError;
-use crate::formats::{self, Format};
+use crate::formats::compact::CompactSource;
+use crate::formats::{self, Format, Parser};
 use crate::input::Input;
+use crate::records::RecordSource;
 use crate::sorted::Sorted;
 use crate::source::Source;
 use crate::text::TextSource;
@@ -25,6 +28,8 @@ pub struct OpenOptions {
     pub time_unit_ns: Option<u64>,
     /// The volume's name in traces that name none; the file's name if not given.
     pub volume: Option<String>,
+    /// Which part of the trace is wanted.
+    pub selection: Selection,
 }
 
 impl Default for OpenOptions {
@@ -36,6 +41,7 @@ impl Default for OpenOptions {
             key_bytes: None,
             time_unit_ns: None,
             volume: None,
+            selection: Selection::default(),
         }
     }
 }
@@ -54,6 +60,21 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source>, Trace
     let format = options.format.or_else(|| formats::recognise(input.head(), options)).ok_or_else(unknown)?;
     let name = options.volume.clone().unwrap_or_else(|| input.stem());
     let parser = format.parser(input.head(), name, options).ok_or_else(unknown)?;
-    let source = TextSource::new(input, parser, options.strict);
-    Ok(Box::new(Sorted::new(source, options.sort_window, options.strict)))
+    let selection = &options.selection;
+    let source: Box<dyn Source> = match (parser, &selection.span_ns) {
+        (Parser::Text(parser), _) => sorted(TextSource::new(input, parser, options.strict), options),
+        (Parser::Binary(parser), _) => sorted(RecordSource::new(input, parser), options),
+        (Parser::Compact, None) => Box::new(CompactSource::new(input)?),
+        (Parser::Compact, Some(span_ns)) => {
+            let source = CompactSource::within(input, span_ns)?;
+            let first_ns = source.first_ns();
+            return Ok(Box::new(Cut::new(source, selection.clone(), first_ns)));
+        }
+    };
+    let all = *selection == Selection::default();
+    Ok(if all { source } else { Box::new(Cut::new(source, selection.clone(), None)) })
+}
+
+fn sorted(source: impl Source + 'static, options: &OpenOptions) -> Box<dyn Source> {
+    Box::new(Sorted::new(source, options.sort_window, options.strict))
 }

@@ -10,10 +10,14 @@ use crate::volumes::Volumes;
 /// What a line should have been.
 pub(crate) type Expected = &'static str;
 
+/// Bytes of a damaged line that are shown.
+const SHOWN_BYTES: usize = 100;
+
 /// Knows one format's lines.
 pub(crate) trait LineParser: Send {
-    /// The access of a line, or nothing where lines of this kind are no access.
-    fn parse(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Access>, Expected>;
+    /// Appends the accesses of a line: one, several where a line means several, none where lines of this kind are no
+    /// access.
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected>;
 }
 
 /// Accesses of a text file. Empty lines and comments (`#`) are passed over, and a first line that begins with a
@@ -24,42 +28,43 @@ pub(crate) struct TextSource {
     volumes: Volumes,
     damage: Damage,
     strict: bool,
+    /// The damage that ends a strict source, once what came before it has been given.
+    end: Option<BadLine>,
 }
 
 impl TextSource {
     /// Strict sources end at the first damaged line.
     pub fn new(input: Input, parser: Box<dyn LineParser>, strict: bool) -> Self {
         let (lines, volumes, damage) = (Lines::new(input), Volumes::default(), Damage::default());
-        TextSource { lines, parser, volumes, damage, strict }
+        TextSource { lines, parser, volumes, damage, strict, end: None }
     }
 }
 
 impl Source for TextSource {
     fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
         let before = into.len();
-        while into.len() - before < BATCH {
-            let Some(line) = self.lines.next()? else { break };
+        while into.len() - before < BATCH && self.end.is_none() {
+            let Some((number, line)) = self.lines.next()? else { break };
             if line.is_empty() || line[0] == b'#' {
                 continue;
             }
-            match self.parser.parse(line, &mut self.volumes) {
-                Ok(access) => into.extend(access),
-                Err(expected) => {
-                    let found = String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned();
-                    let heading = line[0].is_ascii_alphabetic();
-                    let (path, line) = (self.lines.input().path().to_path_buf(), self.lines.number());
-                    if line == 1 && heading {
-                        continue;
-                    }
-                    let bad = BadLine { path, line, expected, found };
-                    if self.strict {
-                        return Err(TraceError::Line(bad));
-                    }
-                    self.damage.add(|| bad);
-                }
+            let Err(expected) = self.parser.parse(line, &mut self.volumes, into) else { continue };
+            if number == 1 && line[0].is_ascii_alphabetic() {
+                continue;
+            }
+            let found = String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned();
+            let path = self.lines.input().path().to_path_buf();
+            let bad = BadLine { path, line: number, expected, found };
+            if self.strict {
+                self.end = Some(bad);
+            } else {
+                self.damage.add(|| bad);
             }
         }
-        Ok(into.len() - before)
+        match self.end.take_if(|_| into.len() == before) {
+            Some(bad) => Err(TraceError::Line(bad)),
+            None => Ok(into.len() - before),
+        }
     }
 
     fn volumes(&self) -> &[String] {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use haversack_trace::{Access, OpenOptions, Source, open};
+use haversack_trace::{Access, OpenOptions, Source, Target, create, open};
 
 /// The folder of real traces, if it is there.
 fn shared() -> Option<PathBuf> {
@@ -36,8 +36,46 @@ fn agrees(name: &str, options: &OpenOptions) {
 }
 
 #[test]
-fn msr() {
-    agrees("msr_hm_0_native_1k", &OpenOptions::default());
+fn raw_and_common_forms_agree() {
+    for name in [
+        "msr_hm_0_native_1k",
+        "systor17_vdi_traces_1k",
+        "cloudphysics_cydonia_1k",
+        "cloudphysics_vscsi_114k",
+        "ms_tpcc_7k",
+        "umass_financial1_first10k",
+    ] {
+        agrees(name, &OpenOptions::default());
+    }
+    // Its times have a unit of their own.
+    let options = OpenOptions { time_unit_ns: Some(10_000_000), ..OpenOptions::default() };
+    agrees("msr_hm_0_cut10k_rw_20_80_105", &options);
+}
+
+/// Every trace becomes our own form and comes back the same, in about 4 bytes an access.
+#[test]
+fn all_become_compact() {
+    let Some(folder) = shared() else { return };
+    let scratch = tempfile::tempdir().unwrap();
+    let folders = ["", "apps", "keys"].map(|sub| folder.join(sub));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let paths = files.map(|file| file.unwrap().path());
+    for path in paths.filter(|path| path.extension().is_some_and(|ending| ending == "zst")) {
+        let copy = scratch.path().join("copy.hvt");
+        let mut source = open(&path, &OpenOptions::default()).unwrap();
+        let written = create(&copy, Target::of(&copy), true, &mut *source, &mut |_| {}).unwrap();
+        let (before, names) = all(&path, &OpenOptions::default());
+        let (after, same_names) = all(&copy, &OpenOptions::default());
+        assert!(before == after && names == same_names, "{}", path.display());
+        let bytes_an_access = written.bytes as f64 / written.accesses as f64;
+        println!("{bytes_an_access:5.2} B an access: {}", path.display());
+        // Small files are mostly headers.
+        assert!(
+            written.accesses < 20_000 || bytes_an_access < 4.5,
+            "{bytes_an_access} in {}",
+            path.display()
+        );
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! Without a time column time counts accesses, without an operation every access is a read, without a volume the
 //! file is one.
 
+use std::io::{self, Write};
+
 use super::access;
 use crate::access::{Access, Op, VolumeNo};
 use crate::fields::{Fields, number, op, time};
@@ -14,6 +16,14 @@ const EXPECTED: Expected = "as many fields as the heading, with a time, an opera
 
 /// The heading of the common form.
 pub(crate) const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes";
+
+/// Headings of other formats, whose columns have units that their names do not tell.
+const FOREIGN: [&str; 4] = [
+    "timestamp,hostname,disknumber,type,offset,size,responsetime",
+    "timestamp,response,iotype,lun,offset,size",
+    "device_id,opcode,offset,length,timestamp",
+    "timestamp,offset,size,iotype,volumeid",
+];
 
 /// What a column holds; numbers are the bytes or nanoseconds of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +70,9 @@ impl Csv {
     /// common form's rows are taken without heading as well.
     pub fn new(first_line: &[u8], name: String, time_unit_ns: Option<u64>) -> Option<Self> {
         let line = std::str::from_utf8(first_line).ok()?.trim();
+        if FOREIGN.contains(&line.to_ascii_lowercase().as_str()) {
+            return None;
+        }
         let separator = [b',', b';', b'\t'].into_iter().find(|s| first_line.contains(s))?;
         let unit_ns = time_unit_ns.unwrap_or(1);
         let columns = |line: &str| -> Vec<_> {
@@ -106,10 +119,67 @@ impl Csv {
 }
 
 impl LineParser for Csv {
-    fn parse(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Access>, Expected> {
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
         if std::mem::take(&mut self.heading) {
-            return Ok(None);
+            return Ok(());
         }
-        self.access(line, volumes).map(Some).ok_or(EXPECTED)
+        into.push(self.access(line, volumes).ok_or(EXPECTED)?);
+        Ok(())
     }
+}
+
+/// The common form being written.
+pub(crate) struct CsvWriter<W> {
+    file: W,
+    lines: Vec<u8>,
+}
+
+impl<W: Write> CsvWriter<W> {
+    /// Writes the heading.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn new(mut file: W) -> io::Result<Self> {
+        writeln!(file, "{HEADING}")?;
+        Ok(CsvWriter { file, lines: Vec::new() })
+    }
+
+    /// Appends accesses to volumes of these names. Separators within names become `_`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&mut self, accesses: &[Access], names: &[String]) -> io::Result<()> {
+        self.lines.clear();
+        for access in accesses {
+            put_number(&mut self.lines, access.time_ns);
+            self.lines.push(b',');
+            let name = names[access.volume.0 as usize].bytes();
+            self.lines.extend(name.map(|b| if matches!(b, b',' | b'\n' | b'\r') { b'_' } else { b }));
+            self.lines.extend([b',', access.op.letter() as u8, b',']);
+            put_number(&mut self.lines, access.offset_bytes);
+            self.lines.push(b',');
+            put_number(&mut self.lines, access.length_bytes.into());
+            self.lines.push(b'\n');
+        }
+        self.file.write_all(&self.lines)
+    }
+
+    /// The file.
+    pub fn finish(self) -> W {
+        self.file
+    }
+}
+
+fn put_number(line: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line.extend_from_slice(&digits[at..]);
 }

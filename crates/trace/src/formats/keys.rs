@@ -45,7 +45,8 @@ impl Keys {
 }
 
 impl LineParser for Keys {
-    fn parse(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Access>, Expected> {
-        self.access(line, volumes).map(Some).ok_or(EXPECTED)
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
+        into.push(self.access(line, volumes).ok_or(EXPECTED)?);
+        Ok(())
     }
 }

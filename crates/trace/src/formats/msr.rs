@@ -19,8 +19,9 @@ const UNIX_EPOCH_TICKS: u64 = 116_444_736_000_000_000;
 pub(crate) struct Msr;
 
 impl LineParser for Msr {
-    fn parse(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Access>, Expected> {
-        parse(line, volumes).map(Some).ok_or(EXPECTED)
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
+        into.push(parse(line, volumes).ok_or(EXPECTED)?);
+        Ok(())
     }
 }
 

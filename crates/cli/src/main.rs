@@ -1,5 +1,6 @@
 //! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
 
+mod advise;
 mod arguments;
 mod client;
 mod error;
@@ -7,6 +8,7 @@ mod follow;
 mod offline;
 mod run;
 mod show;
+mod sim;
 mod top;
 
 use std::process::ExitCode;

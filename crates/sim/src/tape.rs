@@ -5,7 +5,7 @@
 //! - A trace whose last time is its number of requests less one, counted in nanoseconds, has no time: its requests
 //!   were only counted.
 
-use haversack_trace::{Access, Op, Source};
+use haversack_trace::{Access, Damage, Op, Source};
 use serde::Serialize;
 
 use crate::error::SimError;
@@ -50,6 +50,11 @@ pub struct Survey {
     pub timed: bool,
     /// Its volumes.
     pub volumes: Vec<Volume>,
+    /// Damaged lines, left out.
+    pub damaged_lines: u64,
+    /// What was damaged.
+    #[serde(skip)]
+    pub damage: Damage,
     #[serde(skip)]
     start_ns: u64,
     #[serde(skip)]
@@ -136,6 +141,8 @@ impl<'a> Tape<'a> {
         for (volume, name) in survey.volumes.iter_mut().zip(source.volumes()) {
             volume.name.clone_from(name);
         }
+        survey.damage = source.damage();
+        survey.damaged_lines = survey.damage.lines;
         survey.footprint_blocks = footprint.len();
         let clock = Clock::new(&mut survey, traffic);
         survey.span_seconds = clock.time_ns(survey.end_ns, survey.requests - 1) as f64 / 1e9;

@@ -2,8 +2,28 @@
 
 mod common;
 
-use common::{file, memory, mixed, shared, simulate};
-use haversack_sim::{PolicyName, Pool, Report, Settings, Sizes};
+use std::path::{Path, PathBuf};
+
+use common::{memory, mixed, simulate};
+use haversack_sim::{PolicyName, Pool, Report, Settings, SimError, Sizes};
+use haversack_trace::{Source, open};
+
+/// A shared trace: in the folder that HAVERSACK_TRACES names, or in `../shared/traces` beside the repository.
+fn shared(name: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let folder = std::env::var_os("HAVERSACK_TRACES").map_or_else(beside, PathBuf::from);
+    let path = folder.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    println!("{} is not there: this test uses a generated trace alone", path.display());
+    None
+}
+
+/// Opens a trace file as often as asked for.
+fn file(path: &Path) -> impl Fn() -> Result<Box<dyn Source>, SimError> + Sync {
+    move || Ok(open(path, &Default::default())?)
+}
 
 fn miss_ratio(report: &Report, policy: PolicyName, blocks: u64) -> f64 {
     let row = report.of(policy).find(|row| row.blocks == Some(blocks));

@@ -172,12 +172,10 @@ fn what_survives_a_restart_is_what_the_persistence_says() {
         let (all, none) = (hits(Persistence::All, through, kind), hits(Persistence::None, through, kind));
         assert!(all > none, "{kind:?}: {all} hits with all blocks kept, {none} with none");
     }
+    // A stop forgets which blocks were used and which were remembered, not the blocks.
     let without = core(&accesses, &settings()).hits;
     let stopped = hits(Persistence::All, WriteMode::WriteBack, RestartKind::Stop);
-    assert!(
-        stopped.abs_diff(without) < without / 50,
-        "a clean stop costs next to nothing: {stopped}, {without}"
-    );
+    assert!(stopped > without * 3 / 4, "{stopped} hits with clean stops, {without} without");
 }
 
 #[test]
@@ -214,8 +212,8 @@ fn a_larger_target_is_a_larger_share() {
         core(&accesses, &Settings { pool, traffic, ..settings() }).series.last().unwrap().usage_blocks.clone()
     };
     let equal = usage(vec![]);
-    let unequal = usage(vec![("a".into(), 300), ("b".into(), 1_700)]);
-    assert!(unequal[0] < equal[0] && unequal[1] > equal[1], "{equal:?} {unequal:?}");
+    let unequal = usage(vec![("a".into(), 2_000), ("b".into(), 6_000)]);
+    assert!(unequal[0] < equal[0] * 2 / 3 && unequal[1] > equal[1], "{equal:?} {unequal:?}");
     let unknown = Settings { pool: Pool { targets: vec![("c".into(), 1)], ..Pool::default() }, ..settings() };
     let error = run(&memory(&accesses, &VOLUMES), &unknown, &|_, _| {}).unwrap_err().to_string();
     assert!(error.contains("'c'") && error.contains("a, b"), "{error}");

@@ -25,8 +25,8 @@ pub fn mixed(requests: u64, seed: u64) -> Vec<Access> {
     let mut rng = Rng::new(seed);
     let mut scan = 0;
     let mut access = |number: u64| {
-        let (volume, kind) = (VolumeNo((rng.word() % 3 == 0).into()), rng.word() % 100);
-        let skewed = (rng.unit().powi(3) * 20_000.0) as u64;
+        let (volume, kind) = (VolumeNo(rng.word().is_multiple_of(3).into()), rng.word() % 100);
+        let skewed = (rng.unit().powi(6) * 20_000.0) as u64;
         let op = match kind {
             0 => Op::Flush,
             1 => Op::Discard,

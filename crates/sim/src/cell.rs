@@ -59,7 +59,7 @@ pub struct CellResult {
     pub latencies: Latencies,
     /// Of the production cache.
     pub production: Option<ProductionResult>,
-    /// What the simulation took, all threads together.
+    /// Processor time that the simulation took.
     pub elapsed: Duration,
 }
 

@@ -70,7 +70,7 @@ pub struct Row {
     pub volumes: Vec<VolumeRow>,
     /// Looks over time, if any were asked for.
     pub series: Vec<Sample>,
-    /// Time that the simulation took, not part of what it tells.
+    /// Processor time that the simulation took, not part of what it tells.
     #[serde(skip)]
     pub elapsed: Duration,
 }
@@ -162,7 +162,7 @@ impl Row {
         }
     }
 
-    /// Block accesses that the simulation played in a second, warm-up not counted.
+    /// Block accesses that the simulation played in a second of processor time, warm-up not counted.
     pub fn accesses_per_second(&self) -> f64 {
         let played = self.counts.blocks_read() + self.counts.blocks_written();
         played as f64 / self.elapsed.as_secs_f64().max(1e-9)

@@ -5,9 +5,10 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 use haversack_trace::Access;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
@@ -121,7 +122,7 @@ fn replay<P: Policy + 'static>(
 /// A cell, and the time that it has taken.
 struct Work {
     cell: Box<dyn Cell>,
-    elapsed: std::time::Duration,
+    elapsed: Duration,
     failed: Option<SimError>,
 }
 
@@ -132,7 +133,7 @@ fn play(
     threads: usize,
     progress: &Progress<'_>,
 ) -> Result<Vec<CellResult>, SimError> {
-    let work = |cell| Mutex::new(Work { cell, elapsed: std::time::Duration::ZERO, failed: None });
+    let work = |cell| Mutex::new(Work { cell, elapsed: Duration::ZERO, failed: None });
     let works: Vec<_> = cells.into_iter().map(work).collect();
     let mut playback = tape.play()?;
     let (mut batch, mut next) = (Vec::new(), Vec::new());
@@ -159,6 +160,12 @@ fn play(
     finish(works, progress)
 }
 
+/// Processor time of this thread: what a cache costs, whatever else the machine does.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 fn lock(work: &Mutex<Work>) -> std::sync::MutexGuard<'_, Work> {
     work.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -167,9 +174,9 @@ fn lock(work: &Mutex<Work>) -> std::sync::MutexGuard<'_, Work> {
 fn work_off(works: &[Mutex<Work>], queue: &AtomicUsize, accesses: &[Access]) {
     while let Some(work) = works.get(queue.fetch_add(1, Ordering::Relaxed)) {
         let mut work = lock(work);
-        let start = Instant::now();
+        let start = thread_time();
         let played = work.cell.play(accesses);
-        work.elapsed += start.elapsed();
+        work.elapsed += thread_time().saturating_sub(start);
         work.failed = played.err();
     }
 }
@@ -179,8 +186,10 @@ fn finish(works: Vec<Mutex<Work>>, progress: &Progress<'_>) -> Result<Vec<CellRe
     for (done, work) in works.into_iter().enumerate() {
         progress(Stage::Finish, done as f64 / count as f64);
         let work = work.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let start = thread_time();
         let mut ended = work.cell.end()?;
-        ended.iter_mut().for_each(|result| result.elapsed += work.elapsed);
+        let last = thread_time().saturating_sub(start) / ended.len().max(1) as u32;
+        ended.iter_mut().for_each(|result| result.elapsed = work.elapsed + last);
         results.extend(ended);
     }
     progress(Stage::Finish, 1.0);

@@ -35,13 +35,22 @@ fn tag(hash: u64) -> u8 {
     hash as u8
 }
 
+/// Which bytes of a word have a value, as a bit each: all eight are compared at once.
+fn equal_bytes(word: u64, value: u8) -> u16 {
+    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    /// Gathers bit 7 of every byte in the highest byte.
+    const GATHER: u64 = 0x0002_0408_1020_4081;
+    let differs = word ^ (u64::from(value) * 0x0101_0101_0101_0101);
+    let zeroes = !(((differs & LOW_BITS) + LOW_BITS) | differs | LOW_BITS);
+    (zeroes.wrapping_mul(GATHER) >> 56) as u16
+}
+
 impl Bucket {
     fn matches(&self, tag: u8) -> u16 {
-        let mut matches = 0u16;
-        for way in 0..WAYS {
-            matches |= u16::from(self.tags[way] == tag) << way;
-        }
-        matches & self.used
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = self.tags;
+        let low = equal_bytes(u64::from_le_bytes([a, b, c, d, e, f, g, h]), tag);
+        let high = equal_bytes(u64::from(u32::from_le_bytes([i, j, k, l])), tag);
+        (low | high << 8) & self.used
     }
 }
 
@@ -174,6 +183,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn equal_bytes_are_those_that_compare_equal(bytes: [u8; 8], value: u8, at in 0usize..8) {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            let one_by_one = (0..8).fold(0, |mask, at| mask | u16::from(bytes[at] == value) << at);
+            prop_assert_eq!(equal_bytes(u64::from_le_bytes(bytes), value), one_by_one);
+        }
+
         #[test]
         fn behaves_like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 1..400)) {
             let mut index = Index::new(40);

@@ -2,7 +2,7 @@
 //! policy has more hits.
 //!
 //! It needs the future, so it works in two passes. [`Future`] takes the accesses and notes for each where the same
-//! block is used next: 4 bytes an access, the only part of the simulator that grows with the trace. [`replay`] then
+//! block is used next: 4 bytes an access, the only part of the simulator that grows with the trace's length. [`replay`] then
 //! simulates any size. It needs no names: a cached block is known by the place of its next use, and the access at
 //! a place hits if that place is in the set of next uses that are cached.
 //!
@@ -14,12 +14,17 @@ use crate::key::{Key, NumberMap};
 
 /// The block is not used again, or is invalidated before.
 const NEVER: u32 = u32::MAX;
+/// Accesses in a piece of memory. Pieces need no copying when there are more.
+const PIECE: usize = 1 << 20;
+/// Neighbours whose last uses lie together.
+const TOGETHER: u64 = 4;
 
 /// Where each access's block is used next.
 #[derive(Default)]
 pub struct Future {
-    next: Vec<u32>,
-    last: NumberMap<u32>,
+    next: Vec<Vec<u32>>,
+    len: usize,
+    last: NumberMap<[u32; TOGETHER as usize]>,
 }
 
 impl Future {
@@ -28,18 +33,26 @@ impl Future {
     /// # Errors
     /// [`SimError::TooLong`] beyond 2^32 - 2 accesses.
     pub fn access(&mut self, key: Key) -> Result<(), SimError> {
-        let place = u32::try_from(self.next.len()).ok().filter(|place| *place < NEVER);
+        let place = u32::try_from(self.len).ok().filter(|place| *place < NEVER);
         let place = place.ok_or(SimError::TooLong { most: u64::from(NEVER) - 1 })?;
-        if let Some(last) = self.last.insert(key.0, place) {
-            self.next[last as usize] = place;
+        let together = self.last.entry(key.0 / TOGETHER).or_insert([NEVER; TOGETHER as usize]);
+        let last = std::mem::replace(&mut together[(key.0 % TOGETHER) as usize], place);
+        if last != NEVER {
+            self.next[last as usize / PIECE][last as usize % PIECE] = place;
         }
-        self.next.push(NEVER);
+        if self.len.is_multiple_of(PIECE) {
+            self.next.push(Vec::with_capacity(PIECE));
+        }
+        self.next[self.len / PIECE].push(NEVER);
+        self.len += 1;
         Ok(())
     }
 
     /// The block is not the same any more: an access after this one cannot hit what was cached before.
     pub fn remove(&mut self, key: Key) {
-        self.last.remove(&key.0);
+        if let Some(together) = self.last.get_mut(&(key.0 / TOGETHER)) {
+            together[(key.0 % TOGETHER) as usize] = NEVER;
+        }
     }
 
     /// The past is known: what was needed to learn it is given back.
@@ -49,12 +62,12 @@ impl Future {
 
     /// Accesses noted.
     pub fn len(&self) -> usize {
-        self.next.len()
+        self.len
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.next.is_empty()
+        self.len == 0
     }
 }
 
@@ -69,8 +82,8 @@ pub struct MinStep {
 
 /// Simulates a cache of so many blocks; `each` is told of every access in order.
 pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinStep)) {
-    let mut cached = BitTree::new(future.next.len());
-    for (place, next) in future.next.iter().enumerate() {
+    let mut cached = BitTree::new(future.len());
+    for (place, next) in future.next.iter().flatten().enumerate() {
         let hit = cached.contains(place);
         if hit {
             cached.remove(place);

@@ -3,6 +3,7 @@
 use haversack_report::{Axis, LineChart, Page, Section, StackedArea, Table, Unit};
 
 use crate::counts::Counts;
+use crate::latency::histogram::Summary;
 use crate::outcome::{Report, Row};
 use crate::reference::PolicyName;
 
@@ -31,35 +32,14 @@ fn thousands(number: u64) -> String {
 /// asked for.
 pub fn table(report: &Report, speed: bool) -> Table {
     let timed = report.results.iter().any(|row| row.latency.is_some());
-    let mut columns = vec!["policy", "size", "blocks", "of footprint", "miss ratio", "read misses"];
-    columns.extend(["flash writes", "a block access", "origin reads", "origin writes"]);
-    if timed {
-        columns.extend(["mean us", "p50 us", "p90 us", "p95 us", "p99 us"]);
-    }
-    if speed {
-        columns.push("million accesses/s");
-    }
+    let mut columns = HITS.to_vec();
+    columns.extend(if timed { &LATENCIES[..] } else { &[] });
+    columns.extend(speed.then_some("million accesses/s"));
     let mut table = Table::new(columns);
     for row in &report.results {
-        let mut cells = vec![
-            row.policy.to_string(),
-            size(row),
-            row.blocks.map_or(String::new(), thousands),
-            row.footprint_fraction.map_or(String::new(), percent),
-            format!("{:.4}", row.miss_ratio),
-            format!("{:.4}", row.read_miss_ratio),
-            thousands(row.flash_writes),
-            format!("{:.3}", row.flash_write_ratio),
-            io_count(row, row.counts.origin_reads),
-            io_count(row, row.counts.origin_writes),
-        ];
+        let mut cells = hits(row);
         if timed {
-            cells.extend(row.latency.map_or(vec![String::new(); 5], |latency| {
-                let all = latency.all;
-                [all.mean_us, all.p50_us, all.p90_us, all.p95_us, all.p99_us]
-                    .map(|us| format!("{us:.0}"))
-                    .to_vec()
-            }));
+            cells.extend(latencies(row));
         }
         if speed {
             cells.push(format!("{:.2}", row.accesses_per_second() / 1e6));
@@ -67,6 +47,56 @@ pub fn table(report: &Report, speed: bool) -> Table {
         table.row(cells);
     }
     table
+}
+
+const HITS: [&str; 10] = [
+    "policy",
+    "size",
+    "blocks",
+    "of footprint",
+    "miss ratio",
+    "read misses",
+    "flash writes",
+    "a block access",
+    "origin reads",
+    "origin writes",
+];
+const LATENCIES: [&str; 5] = ["mean us", "p50 us", "p90 us", "p95 us", "p99 us"];
+
+fn hits(row: &Row) -> Vec<String> {
+    vec![
+        row.policy.to_string(),
+        size(row),
+        row.blocks.map_or(String::new(), thousands),
+        row.footprint_fraction.map_or(String::new(), percent),
+        format!("{:.4}", row.miss_ratio),
+        format!("{:.4}", row.read_miss_ratio),
+        thousands(row.flash_writes),
+        format!("{:.3}", row.flash_write_ratio),
+        io_count(row, row.counts.origin_reads),
+        io_count(row, row.counts.origin_writes),
+    ]
+}
+
+/// Empty cells where there is no model of time.
+fn latencies(row: &Row) -> Vec<String> {
+    let figures = |all: Summary| [all.mean_us, all.p50_us, all.p90_us, all.p95_us, all.p99_us];
+    let cells = row.latency.map(|latency| figures(latency.all).map(|us| format!("{us:.0}")));
+    cells.map_or(vec![String::new(); LATENCIES.len()], |cells| cells.to_vec())
+}
+
+/// All results in tables that a page has room for.
+fn all_results(report: &Report) -> Section {
+    let mut hit_table = Table::new(HITS);
+    let mut latency_table = Table::new(HITS[..2].iter().chain(&LATENCIES).copied());
+    for row in &report.results {
+        hit_table.row(hits(row));
+        if row.latency.is_some() {
+            latency_table.row([row.policy.to_string(), size(row)].into_iter().chain(latencies(row)));
+        }
+    }
+    let section = Section::new("All results").table(hit_table);
+    if latency_table.is_empty() { section } else { section.table(latency_table) }
 }
 
 /// MIN knows blocks alone, not I/Os.
@@ -79,11 +109,12 @@ pub fn trace_line(report: &Report) -> String {
     let trace = &report.trace;
     let footprint = Unit::Bytes.format((trace.footprint_blocks * report.block_bytes) as f64);
     format!(
-        "{} requests ({} reads, {} writes) to {} volumes, {} block accesses, footprint {} blocks ({footprint}), {}; mode {}",
+        "{} requests ({} reads, {} writes) to {} {}, {} block accesses, footprint {} blocks ({footprint}), {}; mode {}",
         thousands(trace.requests),
         thousands(trace.reads),
         thousands(trace.writes),
         trace.volumes.len(),
+        if trace.volumes.len() == 1 { "volume" } else { "volumes" },
         thousands(trace.block_accesses),
         thousands(trace.footprint_blocks),
         if trace.timed { Unit::Seconds.format(trace.span_seconds) } else { "without times".into() },
@@ -234,9 +265,8 @@ fn volumes(report: &Report) -> Option<Section> {
 
 /// Results as a page.
 pub fn page(report: &Report, title: &str) -> Page {
-    let all = Section::new("All results").table(table(report, false));
     let mut page = Page::new(title).lead(&trace_line(report));
-    page = page.section(curves(report)).section(all).section(causes(report));
+    page = page.section(curves(report)).section(all_results(report)).section(causes(report));
     for section in [over_time(report), volumes(report)].into_iter().flatten() {
         page = page.section(section);
     }

@@ -20,14 +20,16 @@ mod mapping;
 mod media;
 mod memory;
 mod origin;
+mod polling;
 pub mod pool;
 mod reactor;
 mod retry;
 mod ring;
 pub mod snapshot;
-pub mod tls;
+mod tls;
+pub mod tls_pump;
 
-pub use config::{DiskSpec, OriginSpec, ShardConfig};
+pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
 pub use error::EngineError;
 pub use front::nbd::NbdClient;
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};

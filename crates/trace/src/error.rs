@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// A trace that cannot be read, or cannot be read on.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
@@ -26,6 +28,24 @@ pub enum TraceError {
         found: String,
         /// The formats that can be named.
         formats: String,
+    },
+    /// The format is not part of this program.
+    #[error(
+        "{path}: reading this format is not built in; build with the feature '{feature}', or convert to csv"
+    )]
+    NotBuilt {
+        /// The file.
+        path: PathBuf,
+        /// The feature that is missing.
+        feature: &'static str,
+    },
+    /// The format is read from its end.
+    #[error(
+        "{path}: expected a file that is not compressed as a whole, since Parquet is read from its end; unpack it"
+    )]
+    NotPlain {
+        /// The file.
+        path: PathBuf,
     },
     /// A line is damaged, and damage is not accepted.
     #[error("{0}")]
@@ -60,7 +80,7 @@ pub enum TraceError {
 }
 
 /// A line that is no access and should be one.
-#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug, Serialize)]
 #[error("{path}:{line}: expected {expected}, found {found:?}")]
 pub struct BadLine {
     /// The file.
@@ -74,7 +94,7 @@ pub struct BadLine {
 }
 
 /// What was wrong with a trace so far and could be passed over.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Damage {
     /// Damaged lines, left out.
     pub lines: u64,

@@ -18,6 +18,7 @@ mod output;
 mod records;
 mod sorted;
 mod source;
+mod summary;
 mod text;
 mod volumes;
 
@@ -29,3 +30,4 @@ pub use formats::Format;
 pub use merged::{MergeOptions, Merged};
 pub use open::{OpenOptions, open};
 pub use source::{MemorySource, Source};
+pub use summary::{Sizes, Summaries, Summary};

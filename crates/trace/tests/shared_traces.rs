@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use haversack_trace::{Access, OpenOptions, Source, Target, create, open};
+use haversack_trace::{Access, OpenOptions, Source, Summaries, Target, create, open};
 
 /// The folder of real traces, if it is there.
 fn shared() -> Option<PathBuf> {
@@ -97,4 +97,40 @@ fn keys() {
     assert_eq!((p3.len(), unique(&p3)), (238_578, 102_348));
     let p12 = of("arc_P12.csv.zst", 512);
     assert_eq!((p12.len(), unique(&p12)), (547_147, 401_596));
+}
+
+/// What is known of the traces: reads, writes, flushes, discards, and unique blocks of 4 KiB.
+#[test]
+fn summaries() {
+    let Some(folder) = shared() else { return };
+    for (name, counts, unique_4k) in [
+        ("apps/oltp", [365_272, 245_270, 86_372, 0], 702_809),
+        ("apps/files", [144_333, 53_279, 905, 5_451], 727_754),
+        ("apps/mail", [174_049, 184_929, 84_472, 20_048], 290_792),
+        ("apps/build", [54_520, 28_007, 614, 0], 1_143_868),
+        ("apps/desktop", [100_225, 2_251, 603, 0], 99_748),
+        ("apps/scanner", [112_352, 4_279, 1_483, 0], 1_132_562),
+    ] {
+        let (accesses, _) = all(&folder.join(format!("{name}.csv.zst")), &OpenOptions::default());
+        let mut summaries = Summaries::default();
+        summaries.add(&accesses);
+        let found = summaries.overall();
+        assert_eq!([found.reads, found.writes, found.flushes, found.discards], counts, "{name}");
+        assert_eq!(found.unique_4k, unique_4k, "{name}");
+    }
+    for (name, requests, unique_4k) in [
+        ("cloudphysics_vscsi_114k", 113_872, 269_210),
+        ("msr_hm_0_native_1k", 1_000, 1_917),
+        ("msr_hm_0_cut10k_rw_20_80_105", 10_000, 7_385),
+        ("umass_financial1_first10k", 10_000, 7_322),
+        ("ms_tpcc_7k", 6_999, 20_470),
+        ("systor17_vdi_traces_1k", 999, 9_831),
+        ("cloudphysics_cydonia_1k", 1_000, 298),
+    ] {
+        let (accesses, _) = all(&folder.join(format!("{name}.csv.zst")), &OpenOptions::default());
+        let mut summaries = Summaries::default();
+        summaries.add(&accesses);
+        let found = summaries.overall();
+        assert_eq!((found.requests, found.unique_4k), (requests, unique_4k), "{name}");
+    }
 }

@@ -39,7 +39,9 @@ impl<M: Memory> Core<M> {
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
                 || self.stopping
-                || self.rebuilding() && self.disk(disk).restage.is_empty() && self.disk(disk).restaging == 0;
+                || (self.rebuilding() || self.empties_device())
+                    && self.disk(disk).restage.is_empty()
+                    && self.disk(disk).restaging == 0;
             let pressed =
                 !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();
@@ -72,7 +74,7 @@ impl<M: Memory> Core<M> {
         let Some(dirty) = self.pick_frames(disk) else {
             return false;
         };
-        let copies = if dirty && self.redundancy && self.store.usable_devices().count() >= 2 { 2 } else { 1 };
+        let copies = if dirty { self.dirty_copies() } else { 1 };
         let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
         let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
             return false;

@@ -11,9 +11,13 @@ use crate::flow::pool_job::{PoolJob, PoolJobKind};
 use crate::io::Io;
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::read_errors::ReadErrors;
 use crate::store::segment::SegmentState;
-use crate::store::slot::Status;
+use crate::store::slot::{SlotNo, Status};
 use haversack_model::Uuid;
+
+/// Dirty blocks of a device being emptied that are asked for before it is looked through again; a segment more.
+const DRAINED_AT_A_TIME: u32 = 256;
 
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,12 +72,13 @@ impl<M: Memory> Core<M> {
     pub(crate) fn note_device_read(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
-        let limit = self.config.device_read_errors;
-        if let Some(state) = self.devices[device.0 as usize].as_mut() {
-            state.errors += 1;
-            if failure == IoFailure::Gone || state.errors >= limit {
-                self.device_failed(device);
-            }
+        // A read for the cleaner carries its slot in place of a sequence number.
+        let place = io.blocks.first().map_or(SlotNo(io.seq as u32), |block| block.slot);
+        let (window_us, limit) = (self.config.device_error_window_us, self.config.device_read_errors);
+        let Some(state) = self.devices[device.0 as usize].as_mut() else { return };
+        let too_many = state.errors.note(place, self.now, window_us, limit);
+        if failure == IoFailure::Gone || too_many {
+            self.device_failed(device);
         }
     }
 
@@ -163,7 +168,8 @@ impl<M: Memory> Core<M> {
             self.devices.resize_with(at + 1, || None);
         }
         let seed = device_seed(device.id);
-        self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
+        self.devices[at] =
+            Some(Device { seed, id: device.id, errors: ReadErrors::default(), unflushed: true });
         self.store.add_device(device.number, device.id, device.segments);
         self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {
@@ -225,10 +231,17 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Moves what is left on a device that is being emptied. True when nothing is.
+    /// Moves what is left on a device that is being emptied, some blocks at a time: looking through the whole
+    /// device for each block would take for ever. True when nothing is left.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
-        let mut empty = true;
+        if self.restages_all_disks() {
+            return false;
+        }
+        let (mut empty, mut asked) = (true, 0);
         for segment in 0..self.store.segments.len() as u32 {
+            if asked >= DRAINED_AT_A_TIME {
+                break;
+            }
             let s = &self.store.segments[segment as usize];
             if s.device != device.0 || !matches!(s.state, SegmentState::Owned | SegmentState::Leaving) {
                 continue;
@@ -251,14 +264,16 @@ impl<M: Memory> Core<M> {
                         self.disk_mut(disk).lost.insert(slot.block().0);
                         self.disk_mut(disk).damaged = true;
                         self.change_record();
-                    } else {
+                    } else if self.staging.find(disk, slot.block()).is_none() {
                         self.ask_restage(disk, primary);
+                        asked += 1;
                     }
                 }
             }
             let newest = self.store.segments[segment as usize].page_seq;
             self.want_flush(newest.max(self.sequence.completed()));
         }
+        self.restages_all_disks();
         empty
     }
 

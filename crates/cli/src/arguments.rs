@@ -48,6 +48,8 @@ pub enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Tell what a trace says about caches for it. Works without the daemon.
+    Analyze(Box<crate::analyze::Analyze>),
     /// Block traces: what they hold, converting, cutting, merging.
     #[command(subcommand)]
     Trace(crate::trace::TraceCommand),

@@ -1,6 +1,7 @@
 //! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
 
 mod advise;
+mod analyze;
 mod arguments;
 mod client;
 mod error;

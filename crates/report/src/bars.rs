@@ -15,8 +15,8 @@ pub struct Bars {
 }
 
 const LINE: f64 = 24.0;
-const LEFT: f64 = 190.0;
-const FULL: f64 = 470.0;
+const LEFT: f64 = 170.0;
+const FULL: f64 = 370.0;
 
 impl Bars {
     /// A chart without bars yet.

@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::axis::{Axis, Scale};
 use crate::escape::html;
 
-const WIDTH: f64 = 760.0;
-const LEFT: f64 = 78.0;
-const RIGHT: f64 = 18.0;
-const PLOT_HEIGHT: f64 = 250.0;
+const WIDTH: f64 = 640.0;
+const LEFT: f64 = 88.0;
+const RIGHT: f64 = 26.0;
+const PLOT_HEIGHT: f64 = 230.0;
 const LEGEND_LINE: f64 = 20.0;
 /// Mean width of a character of the legend, and of its swatch with its gaps.
 const CHARACTER: f64 = 6.9;
-const SWATCH: f64 = 42.0;
+const SWATCH: f64 = 48.0;
 /// Colours of the palette, see style.css.
 pub(crate) const COLOURS: usize = 8;
 
@@ -124,7 +124,7 @@ impl Frame {
         let centre = round(self.top + PLOT_HEIGHT / 2.0);
         let _ = write!(
             out,
-            "<text class=\"title\" transform=\"translate(16 {centre}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            "<text class=\"title\" transform=\"translate(13 {centre}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             html(&y_axis.title)
         );
         self.svg.push_str(&out);

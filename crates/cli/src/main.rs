@@ -1,5 +1,6 @@
 //! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
 
+mod advise;
 mod analyze;
 mod arguments;
 mod client;
@@ -9,6 +10,7 @@ mod offline;
 mod output;
 mod run;
 mod show;
+mod sim;
 mod top;
 mod trace;
 

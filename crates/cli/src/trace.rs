@@ -169,7 +169,8 @@ impl Traces {
 }
 
 /// A failure to read or write a trace.
-pub fn failed(error: TraceError) -> CliError {
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn failed(error: TraceError) -> CliError {
     CliError::Failed(error.to_string())
 }
 

@@ -111,7 +111,7 @@ impl Csv {
         let mut access = access(time_ns, VolumeNo(0), kind, offset, length)?;
         access.volume = match volume {
             Some(name) => volumes.named(name),
-            None => volumes.number(b"", || self.name.clone()),
+            None => volumes.only(&self.name),
         };
         self.count += 1;
         Some(access)

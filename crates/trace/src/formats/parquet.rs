@@ -184,7 +184,7 @@ impl ParquetSource {
         let mut access = access(time_ns, VolumeNo(0), op, offset, length)?;
         access.volume = match volume {
             Some(key) => self.volumes.named(&key),
-            None => self.volumes.number(b"", || self.name.clone()),
+            None => self.volumes.only(&self.name),
         };
         self.count += 1;
         Some(access)

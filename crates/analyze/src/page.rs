@@ -164,6 +164,11 @@ fn size_axis() -> Axis {
     Axis::log("Cache size", Unit::Bytes)
 }
 
+/// Sizes that a chart shows go down to this part of the largest: smaller caches are nobody's plan.
+const SMALLEST_SHARE: f64 = 1.0 / 1024.0;
+
 fn points(volume: &VolumeAnalysis, value: impl Fn(&CurvePoint) -> Option<f64>) -> Vec<(f64, f64)> {
-    volume.curve.iter().filter_map(|point| Some((point.bytes as f64, value(point)?))).collect()
+    let largest = volume.curve.last().map_or(0.0, |point| point.bytes as f64);
+    let shown = volume.curve.iter().filter(|point| point.bytes as f64 >= largest * SMALLEST_SHARE);
+    shown.filter_map(|point| Some((point.bytes as f64, value(point)?))).collect()
 }

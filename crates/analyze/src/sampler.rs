@@ -44,7 +44,7 @@ impl Sampler {
         Sampler::new(threshold, usize::MAX)
     }
 
-    /// A sample of at most so many blocks: at first of all, then of fewer and fewer. About 64 bytes each.
+    /// A sample of at most so many blocks: at first of all, then of fewer and fewer. About 100 bytes each.
     pub fn fixed_size(most_blocks: usize) -> Sampler {
         Sampler::new(u64::MAX, most_blocks.max(1))
     }

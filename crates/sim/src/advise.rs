@@ -215,6 +215,7 @@ fn reasons(report: &Report, choices: &[Choice], knee: Option<usize>, flash: Flas
         none.origin_ios_per_second,
         bytes(none.origin_bytes_per_second)
     ));
+    reasons.extend(held_back_reason(choices));
     reasons.push(life_reason(report, chosen, flash));
     if report.trace.timed && report.trace.span_seconds < SECONDS_A_DAY {
         reasons.push(format!(
@@ -247,6 +248,22 @@ fn knee_reason(choices: &[Choice], at: usize) -> String {
     }
 }
 
+fn life(years: f64) -> String {
+    if years < 1.0 { format!("{:.0} days", years * DAYS_A_YEAR) } else { format!("{years:.1} years") }
+}
+
+/// A cache that is too small to take the writes holds them back.
+fn held_back_reason(choices: &[Choice]) -> Option<String> {
+    let none = choices.first()?;
+    let slower =
+        choices.iter().filter(|choice| choice.mean_us > none.mean_us).max_by_key(|c| c.size_bytes)?;
+    Some(format!(
+        "With {} or less the mean is worse than without a cache: so little flash fills with dirty blocks faster than they \
+         are cleaned, and writes wait. Modes other than wb do not have that.",
+        bytes(slower.size_bytes as f64)
+    ))
+}
+
 fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
     let rate = bytes(chosen.flash_bytes_per_day);
     match chosen.years_of_life {
@@ -257,7 +274,8 @@ fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
         Some(years) => {
             let full = flash.full_writes;
             let lasts = format!(
-                "It writes {rate} a day to flash; rated for {full:.0} full writes it lives {years:.1} years."
+                "It writes {rate} a day to flash; rated for {full:.0} full writes it lives {}.",
+                life(years)
             );
             if years < 3.0 {
                 format!(
@@ -283,7 +301,7 @@ pub fn table(advice: &Advice) -> Table {
         "origin IO/s",
         "origin/s",
         "flash/day",
-        "years",
+        "life",
     ]);
     for choice in &advice.choices {
         let none = choice.size_bytes == 0;
@@ -298,7 +316,7 @@ pub fn table(advice: &Advice) -> Table {
             format!("{:.0}", choice.origin_ios_per_second),
             bytes(choice.origin_bytes_per_second),
             bytes(choice.flash_bytes_per_day),
-            choice.years_of_life.map_or(String::new(), |years| format!("{years:.1}")),
+            choice.years_of_life.map_or(String::new(), life),
         ];
         if choice.knee { table.marked_row(cells) } else { table.row(cells) }
     }

@@ -1,10 +1,12 @@
 //! Block numbers in the order of their last use, in memory that is taken once.
 //!
 //! Invariants
-//! - At most `capacity` keys; a new one takes the place of the least recently used.
+//! - At most `capacity` keys, and never more than [`MOST_PLACES`]; a new one takes the place of the least recently used.
 //! - No allocation after construction, but in `resize`. Each operation takes constant time on average.
 
 const NONE: u32 = u32::MAX;
+/// Whatever is asked for, no more memory than 2 GiB is taken.
+const MOST_PLACES: u32 = 1 << 26;
 /// A spreading multiplier: 2^64 over the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -31,7 +33,7 @@ pub(crate) struct Lru {
 
 impl Lru {
     pub(crate) fn new(capacity: u32) -> Lru {
-        let capacity = capacity.min(NONE - 1);
+        let capacity = capacity.min(MOST_PLACES);
         let buckets = (capacity as usize).max(1).next_power_of_two();
         Lru {
             places: Vec::with_capacity(capacity as usize),

@@ -22,7 +22,7 @@ pub enum DiskState {
     New,
     /// It takes part in the division.
     Active,
-    /// It had no access in the last window: it takes part and demands nothing.
+    /// It had no access in the last window: hits are worth nothing to it, its demand is what is forecast from that.
     Idle,
     /// Come from another host with the figures measured there: it takes part with those.
     MigratedIn,
@@ -81,7 +81,7 @@ pub struct DiskInput {
     pub limit_blocks: u64,
     /// The size that the operator gave it.
     pub fixed_blocks: Option<u64>,
-    /// What the plan before gave it.
+    /// What the plan before gave it, or what it had in a shared pool.
     pub target_blocks: u64,
     /// The write mode that it has.
     #[serde(with = "mode_name")]

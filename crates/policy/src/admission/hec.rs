@@ -16,6 +16,8 @@ use super::{Admission, Admit, Op, Verdict};
 
 /// Runs that are followed at a time.
 const RUNS: usize = 16;
+/// Regions that are told apart, in two bitmaps of 8 MiB: on a larger disk regions are larger.
+const MOST_REGIONS: u64 = 1 << 26;
 
 #[derive(Clone, Copy, Default)]
 struct Run {
@@ -60,7 +62,7 @@ pub struct Hec {
 impl Hec {
     /// A filter for a disk of so many blocks. What lies beyond is never let in.
     pub fn new(disk_blocks: u64, region_blocks: u64, longest_run_blocks: u64) -> Hec {
-        let region_blocks = region_blocks.max(1);
+        let region_blocks = region_blocks.max(disk_blocks.div_ceil(MOST_REGIONS)).max(1);
         let words = disk_blocks.div_ceil(region_blocks).div_ceil(64) as usize;
         let none = Regions(vec![0; words]);
         Hec {
@@ -82,7 +84,9 @@ impl Hec {
     fn note(&mut self, block: u64) -> bool {
         self.clock += 1;
         let region = block / self.region_blocks;
-        let continued = self.runs.iter().position(|run| run.used > 0 && run.next == block);
+        let runs = self.runs.iter().enumerate();
+        let fitting = runs.filter(|(_, run)| run.used > 0 && run.next == block);
+        let continued = fitting.max_by_key(|(_, run)| run.used).map(|(at, _)| at);
         let at = continued.unwrap_or_else(|| {
             let oldest = self.runs.iter().enumerate().min_by_key(|(_, run)| run.used);
             oldest.map_or(0, |(at, _)| at)

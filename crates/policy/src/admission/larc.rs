@@ -3,7 +3,7 @@
 //!
 //! C is the disk's share of the cache, C_r the size of the ghost list, 0.1 C at first. A hit shrinks it by C / C_r, not
 //! below 0.1 C: what is cached serves well, be slow to replace it. A miss grows it by C / (C - C_r), not above 0.9 C: be
-//! quick to learn. The ghost list is least recently used and always has room for one.
+//! quick to learn. The ghost list is least recently used, always has room for one, and never for more than 4 Mi.
 //!
 //! Source: LARC (Huang, Wei, Chen, Chen, Feng, MSST'13), algorithm 1, as CloudCache compares with it.
 
@@ -28,10 +28,11 @@ fn most(cache_blocks: f64) -> f64 {
     0.9 * cache_blocks
 }
 
+/// Ghosts take 32 B each: no more than 128 MiB a disk.
+const MOST_GHOSTS: f64 = (1u32 << 22) as f64;
+
 fn places(cache_blocks: u64) -> u32 {
-    let places = most(cache_blocks as f64).ceil().max(1.0);
-    // The cast saturates.
-    places as u32
+    most(cache_blocks as f64).ceil().clamp(1.0, MOST_GHOSTS) as u32
 }
 
 impl Larc {

@@ -78,7 +78,8 @@ impl Solver for Annealing {
             if from == to || most == 0 {
                 continue;
             }
-            let moved = 1 + random.below(1 + random.below(most));
+            let longest = 1 + random.below(most);
+            let moved = 1 + random.below(longest);
             let lost = if from == disks { 0.0 } else { loss(problem, from, units[from], moved) };
             let gained = problem.worth[to][units[to] + moved] - problem.worth[to][units[to]];
             if lost > gained && !accepted((lost - gained) / temperature, random.share()) {

@@ -99,9 +99,9 @@ impl WorkingSetWindow {
             sizes.wss_blocks += 1;
             sizes.rwss_blocks.iter_mut().take(reuses.into()).for_each(|blocks| *blocks += 1);
         }
-        let scaled = |blocks: u64| blocks.saturating_mul(1 << self.shift.min(63));
-        sizes.wss_blocks = scaled(sizes.wss_blocks);
-        sizes.rwss_blocks = sizes.rwss_blocks.map(scaled);
+        let weight = 1 << self.shift.min(63);
+        sizes.wss_blocks = sizes.wss_blocks.saturating_mul(weight);
+        sizes.rwss_blocks = sizes.rwss_blocks.map(|blocks| blocks.saturating_mul(weight));
         sizes
     }
 }

@@ -24,7 +24,7 @@ impl Solver for Exact {
         let mut next = vec![0.0f64; width];
         for (worth, taken) in problem.worth.iter().zip(taken.chunks_mut(width)) {
             next.iter_mut().zip(&best).for_each(|(next, best)| *next = best + worth[0]);
-            for units in rises(worth) {
+            for units in rises(&worth[..worth.len().min(width)]) {
                 let gained = worth[units];
                 let reached = next[units..].iter_mut().zip(&mut taken[units..]).zip(&best);
                 for ((next, taken), best) in reached {

@@ -18,7 +18,7 @@ pub struct Problem {
     pub units: usize,
     /// Blocks of a unit.
     pub unit_blocks: u64,
-    /// The worth of each disk at 0, 1, 2, ... units.
+    /// The worth of each disk at 0, 1, 2, ... units; of at least 0 units, never sinking.
     pub worth: Vec<Vec<f64>>,
 }
 

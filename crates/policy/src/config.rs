@@ -225,9 +225,19 @@ impl Config {
         }
         check_range(|| "the window in us".into(), window_us as f64, 1.0..=f64::MAX, "at least 1")?;
         // Solving takes time and memory with each unit.
-        check_range(|| "the granularity".into(), self.granularity as f64, 1.0..=65_536.0, "1 to 65,536 units")?;
+        check_range(
+            || "the granularity".into(),
+            self.granularity as f64,
+            1.0..=65_536.0,
+            "1 to 65,536 units",
+        )?;
         for (what, found) in [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)] {
-            check_range(|| format!("the {what} latency in us"), found, 0.0..=f64::MAX, "a finite number from 0")?;
+            check_range(
+                || format!("the {what} latency in us"),
+                found,
+                0.0..=f64::MAX,
+                "a finite number from 0",
+            )?;
         }
         if let DemandRule::Rwss { reuses } = self.demand {
             self.check_reuses(reuses)?;
@@ -245,7 +255,12 @@ impl Config {
                 check_range(|| "alpha".into(), *alpha, 0.0..=f64::MAX, "a finite number from 0")
             }
             AllocatorRule::MaxMin { chunk_blocks, weighting, .. } => {
-                check_range(|| "a chunk in blocks".into(), *chunk_blocks as f64, 1.0..=f64::MAX, "at least 1")?;
+                check_range(
+                    || "a chunk in blocks".into(),
+                    *chunk_blocks as f64,
+                    1.0..=f64::MAX,
+                    "at least 1",
+                )?;
                 if let Weighting::FourFactors(beta) = weighting { beta.check() } else { Ok(()) }
             }
             _ => Ok(()),

@@ -153,7 +153,7 @@ impl Controller {
 
     /// The mean relative error of a disk's forecasts so far.
     pub fn forecast_error(&self, disk: &str) -> Option<f64> {
-        self.disks.get(disk).and_then(|tracked| tracked.forecast.error.mean())
+        self.disks.get(disk).and_then(|tracked| tracked.forecast.score.mean_error())
     }
 
     /// Notes what has happened to a disk. Whether a decision is due at once.
@@ -192,7 +192,9 @@ impl Controller {
                     window.origin_latency_us = None;
                 }
             }
-            Event::StorageMigrated if state == DiskState::StorageMigrating => tracked.state = tracked.before_stun,
+            Event::StorageMigrated if state == DiskState::StorageMigrating => {
+                tracked.state = tracked.before_stun
+            }
             _ => return Err(wrong),
         }
         // While a disk is locked the rest of the pool goes on as it is.

@@ -120,7 +120,9 @@ mod tests {
 
     #[test]
     fn what_is_no_curve_is_refused_or_made_one() {
-        for points in [vec![(1, 0.5), (2, 0.4)], vec![(2, 0.1), (2, 0.2)], vec![(1, f64::NAN)], vec![(1, 1.1)]] {
+        for points in
+            [vec![(1, 0.5), (2, 0.4)], vec![(2, 0.1), (2, 0.2)], vec![(1, f64::NAN)], vec![(1, 1.1)]]
+        {
             assert!(matches!(Curve::new(points), Err(PolicyError::BadFigure { .. })));
         }
         let curve = Curve::estimated([(0, -0.1), (1, 0.5), (1, 0.6), (2, 0.4), (3, f64::NAN), (4, 1.5)]);

@@ -118,7 +118,12 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
 }
 
 /// What sizes are worth to a disk, in microseconds an access.
-fn worth(config: &Config, model: &dyn Demand, window: &DiskWindow, relative_intensity: f64) -> Vec<(u64, f64)> {
+fn worth(
+    config: &Config,
+    model: &dyn Demand,
+    window: &DiskWindow,
+    relative_intensity: f64,
+) -> Vec<(u64, f64)> {
     let origin_us = window.origin_latency_us.unwrap_or(config.origin_latency_us);
     let cache_us = window.cache_latency_us.unwrap_or(config.cache_latency_us);
     match config.allocator {
@@ -244,7 +249,9 @@ fn target_reason(model: &dyn Demand, disk: &DiskInput, demand_blocks: u64, targe
     let state = disk.state.name();
     match (disk.state, target) {
         (state, _) if state.gone() => format!("{}: nothing", state.name()),
-        (state, Target::Blocks(blocks)) if state.locked() => format!("{}: {blocks} blocks locked", state.name()),
+        (state, Target::Blocks(blocks)) if state.locked() => {
+            format!("{}: {blocks} blocks locked", state.name())
+        }
         (_, Target::Shared { .. }) => format!("{state}: shares the pool"),
         (DiskState::New, Target::Blocks(blocks)) => format!("new, nothing measured yet: {blocks} blocks"),
         (_, Target::Blocks(blocks)) => {

@@ -85,7 +85,12 @@ impl DiskWindow {
         let parts = [
             ("overwrites", self.overwrites, self.writes, "at most as many as there are writes"),
             ("read hits", self.read_hits, self.reads, "at most as many as there are reads"),
-            ("unique reads", self.intensity.unique_read_blocks, self.intensity.read_blocks, "at most all reads"),
+            (
+                "unique reads",
+                self.intensity.unique_read_blocks,
+                self.intensity.read_blocks,
+                "at most all reads",
+            ),
         ];
         for (what, part, whole, expected) in parts {
             if part > whole {

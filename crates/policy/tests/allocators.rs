@@ -6,8 +6,8 @@ use haversack_policy::allocate::exact::Exact;
 use haversack_policy::allocate::hull::Hull;
 use haversack_policy::allocate::problem::{Problem, Solver};
 use haversack_policy::allocate::{
-    Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Spare, Static, Target, UtilityMaximum,
-    Weighting,
+    Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Spare, Static, Target,
+    UtilityMaximum, Weighting,
 };
 use haversack_policy::demand::weight::{Beta, Counts};
 use haversack_policy::{Curve, DiskWindow};
@@ -157,7 +157,11 @@ fn all_rules() -> Vec<Box<dyn Allocator>> {
         Box::new(latency()),
         Box::new(max_min(Weighting::Priority)),
         Box::new(MaxMin { weighting: Weighting::Demand, chunk_blocks: 7, spare: Spare::Idle }),
-        Box::new(MaxMin { weighting: Weighting::FourFactors(Beta::default()), chunk_blocks: 1, spare: Spare::Shared }),
+        Box::new(MaxMin {
+            weighting: Weighting::FourFactors(Beta::default()),
+            chunk_blocks: 1,
+            spare: Spare::Shared,
+        }),
     ]
 }
 
@@ -166,7 +170,9 @@ fn what_cannot_be_is_refused_by_every_rule() {
     for rule in all_rules() {
         let refused = rule.allocate(100, &[claim("vm1", 10, 9, 0)]).unwrap_err();
         assert!(matches!(refused, PolicyError::LimitBelowReservation { .. }), "{}", rule.name());
-        assert!(refused.to_string().contains("disk 'vm1': its limit of 9 blocks is below its reservation of 10"));
+        assert!(
+            refused.to_string().contains("disk 'vm1': its limit of 9 blocks is below its reservation of 10")
+        );
         let refused = rule.allocate(100, &[claim("a", 60, 70, 0), claim("b", 60, 70, 0)]).unwrap_err();
         assert_eq!(refused, PolicyError::Oversubscribed { promised_blocks: 120, pool_blocks: 100 });
         let weightless = Claim { priority: 0.0, ..claim("a", 0, 10, 0) };

@@ -3,9 +3,10 @@
 use haversack_model::WriteMode;
 use haversack_policy::admission::Admit;
 use haversack_policy::allocate::Target;
+use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
-    Config, Controller, Curve, DiskFacts, DiskState, DiskWindow, Event, Inputs, Intensity, Plan, PolicyError, decide,
-    named,
+    Config, Controller, Curve, DiskFacts, DiskState, DiskWindow, Event, Inputs, Intensity, Plan, PolicyError,
+    decide, named,
 };
 
 const WINDOW_US: u64 = 600_000_000;
@@ -59,7 +60,8 @@ fn target(plan: &Plan, disk: &str) -> u64 {
 
 /// Closes a window in which each disk has read so many hot blocks; 0 for one without any access.
 fn close(controller: &mut Controller, pool_blocks: u64, hot: &[(&str, u64)]) -> Plan {
-    let measured = |hot| if hot == 0 { DiskWindow { length_us: WINDOW_US, ..Default::default() } } else { window(hot) };
+    let measured =
+        |hot| if hot == 0 { DiskWindow { length_us: WINDOW_US, ..Default::default() } } else { window(hot) };
     let facts: Vec<_> = hot.iter().map(|(disk, hot)| facts(disk, Some(measured(*hot)))).collect();
     let (inputs, plan) = controller.close_window(0, pool_blocks, &facts).unwrap();
     assert!(plan.promised_blocks() <= pool_blocks);
@@ -78,7 +80,8 @@ fn every_system_decides_and_decides_again_from_the_log() {
     for system in SYSTEMS {
         let mut controller = controller(system, &["a", "b", "c"]);
         for round in 1..6 {
-            let facts = [(0, "a"), (1, "b"), (2, "c")].map(|(at, disk)| facts(disk, Some(window(100 * (at + round)))));
+            let facts = [(0, "a"), (1, "b"), (2, "c")]
+                .map(|(at, disk)| facts(disk, Some(window(100 * (at + round)))));
             let (inputs, plan) = controller.close_window(round, 1000, &facts).unwrap();
             let logged = serde_json::to_string(&(controller.config(), &inputs, &plan)).unwrap();
             let (config, inputs, plan): (Config, Inputs, Plan) = serde_json::from_str(&logged).unwrap();
@@ -95,13 +98,60 @@ fn rwss_gives_what_is_reused_and_shares_memory_for_staging() {
     let mut controller = controller("rwss", &["a", "b"]);
     let plan = close(&mut controller, 1000, &[("a", 200), ("b", 600)]);
     assert_eq!((target(&plan, "a"), target(&plan, "b")), (250, 750));
-    assert!(plan.disks["a"].reason.contains("demand 200 by rwss_1 forecast by exp-self"), "{:?}", plan.disks["a"]);
+    assert!(
+        plan.disks["a"].reason.contains("demand 200 by rwss_1 forecast by exp-self"),
+        "{:?}",
+        plan.disks["a"]
+    );
     let bytes = |disk: &str| match plan.disks[disk].admission {
         Admit::Staging { bytes, .. } => bytes,
         other => panic!("{other:?}"),
     };
     // 0.5 % of 1000 blocks of 4096 bytes.
     assert_eq!((bytes("a"), bytes("b")), (5120, 15_360));
+}
+
+/// What is measured of a disk that reads these blocks one after the other: the counts exactly, the curve by distances.
+fn reading(blocks: &[u64]) -> DiskWindow {
+    let mut counted = WorkingSetWindow::new(WINDOW_US, 0, 1 << 16).unwrap();
+    let mut order: Vec<u64> = Vec::new();
+    let mut distances = Vec::new();
+    for block in blocks {
+        counted.access(*block);
+        if let Some(depth) = order.iter().rev().position(|other| other == block) {
+            distances.push(depth as u64);
+            order.remove(order.len() - 1 - depth);
+        }
+        order.push(*block);
+    }
+    let (sizes, curve) = (counted.sizes(), Curve::of_distances(distances, blocks.len() as u64));
+    DiskWindow {
+        length_us: WINDOW_US,
+        reads: blocks.len() as u64,
+        wss_blocks: sizes.wss_blocks,
+        rwss_blocks: sizes.rwss_blocks.to_vec(),
+        trd: curve.clone(),
+        urd: curve.clone(),
+        read_only: curve,
+        ..DiskWindow::default()
+    }
+}
+
+#[test]
+fn a_scan_takes_nothing_from_local_work() {
+    let local: Vec<u64> = (0..3000).map(|access| access * 7 % 300).collect();
+    let scan: Vec<u64> = (0..3000).collect();
+    for system in ["rwss", "utility", "urd", "trd"] {
+        let mut controller = controller(system, &["local", "scan"]);
+        let facts = [facts("local", Some(reading(&local))), facts("scan", Some(reading(&scan)))];
+        let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
+        assert!(target(&plan, "local") >= 300, "{system}: {plan:?}");
+    }
+    // By distinct blocks the scan asks for ten times as much.
+    let mut controller = controller("wss", &["local", "scan"]);
+    let facts = [facts("local", Some(reading(&local))), facts("scan", Some(reading(&scan)))];
+    let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
+    assert!(target(&plan, "local") < 150, "{plan:?}");
 }
 
 #[test]
@@ -197,7 +247,11 @@ fn overwriting_disks_become_read_only() {
     let (_, plan) = controller.close_window(0, 1000, &facts).unwrap();
     assert_eq!(plan.disks["a"].write_mode, WriteMode::WriteInvalidate);
     assert_eq!(plan.disks["b"].write_mode, WriteMode::WriteBack);
-    assert!(plan.disks["a"].reason.contains("write ratio 0.70, at least 0.5: read-only"), "{:?}", plan.disks["a"]);
+    assert!(
+        plan.disks["a"].reason.contains("write ratio 0.70, at least 0.5: read-only"),
+        "{:?}",
+        plan.disks["a"]
+    );
 }
 
 #[test]

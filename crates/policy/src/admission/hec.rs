@@ -156,7 +156,10 @@ mod tests {
         let mut hec = Hec::new(64, 4, 3);
         admitted(&mut hec, &[0, 4]);
         // The run 8, 9 breaks, so 0 to 4 is a run of its own: its first three blocks enter.
-        assert_eq!(admitted(&mut hec, &[8, 9, 0, 1, 2, 3, 4]), [false, false, true, true, true, false, false]);
+        assert_eq!(
+            admitted(&mut hec, &[8, 9, 0, 1, 2, 3, 4]),
+            [false, false, true, true, true, false, false]
+        );
     }
 
     #[test]

@@ -88,9 +88,9 @@ impl Pass<'_> {
     }
 
     fn weights(&self, groups: &[Vec<usize>]) -> Vec<f64> {
-        let counts = groups.iter().map(|group| {
-            group.iter().map(|at| self.claims[*at].counts).fold(Counts::default(), Counts::and)
-        });
+        let counts = groups
+            .iter()
+            .map(|group| group.iter().map(|at| self.claims[*at].counts).fold(Counts::default(), Counts::and));
         let priority = |at: &usize| self.claims[*at].priority;
         match self.rule.weighting {
             Weighting::FourFactors(beta) => {
@@ -108,7 +108,13 @@ impl Pass<'_> {
 }
 
 impl MaxMin {
-    fn pass(&self, whole: u64, claims: &[Claim], least: Vec<u64>, most: Vec<u64>) -> Result<Vec<u64>, PolicyError> {
+    fn pass(
+        &self,
+        whole: u64,
+        claims: &[Claim],
+        least: Vec<u64>,
+        most: Vec<u64>,
+    ) -> Result<Vec<u64>, PolicyError> {
         let shares = least.clone();
         let mut pass = Pass { rule: self, claims, least, most, shares };
         pass.divide(0, whole, &(0..claims.len()).collect::<Vec<_>>())?;

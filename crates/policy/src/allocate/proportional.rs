@@ -23,7 +23,8 @@ impl Allocator for Proportional {
         check(pool_blocks, claims)?;
         let wanted = |claim: &Claim| claim.demand_blocks.clamp(claim.reservation_blocks, claim.limit_blocks);
         let sum = claims.iter().map(wanted).fold(0, u64::saturating_add);
-        let weights: Vec<f64> = claims.iter().map(|claim| claim.priority * claim.demand_blocks as f64).collect();
+        let weights: Vec<f64> =
+            claims.iter().map(|claim| claim.priority * claim.demand_blocks as f64).collect();
         if sum > pool_blocks {
             let part = |(claim, weight): (&Claim, &f64)| Share {
                 weight: *weight,
@@ -31,7 +32,8 @@ impl Allocator for Proportional {
                 most: wanted(claim),
             };
             let blocks = share(pool_blocks, 1, &claims.iter().zip(&weights).map(part).collect::<Vec<_>>());
-            let reason = format!("demands come to {sum} blocks of {pool_blocks}: parts by demand and priority");
+            let reason =
+                format!("demands come to {sum} blocks of {pool_blocks}: parts by demand and priority");
             return Ok(Allocation { targets: targets(blocks), gap: None, reason });
         }
         let met: Vec<u64> = claims.iter().map(wanted).collect();

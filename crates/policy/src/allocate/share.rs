@@ -84,7 +84,11 @@ fn level_shares(whole: u64, all: &[Share]) -> Vec<f64> {
         let fix_least = lacking > beyond;
         open.retain(|&at| {
             let (least, most) = (all[at].least as f64, all[at].most as f64);
-            let fixed = if fix_least { (shares[at] < least).then_some(least) } else { (shares[at] > most).then_some(most) };
+            let fixed = if fix_least {
+                (shares[at] < least).then_some(least)
+            } else {
+                (shares[at] > most).then_some(most)
+            };
             if let Some(fixed) = fixed {
                 shares[at] = fixed;
                 rest -= fixed;

@@ -28,7 +28,14 @@ impl Spare {
     }
 
     /// Adds spare space to shares, in proportion to weights, up to the most of each.
-    pub(crate) fn add(self, whole: u64, unit: u64, weights: &[f64], most: &[u64], shares: Vec<u64>) -> Vec<u64> {
+    pub(crate) fn add(
+        self,
+        whole: u64,
+        unit: u64,
+        weights: &[f64],
+        most: &[u64],
+        shares: Vec<u64>,
+    ) -> Vec<u64> {
         let spare = whole.saturating_sub(shares.iter().sum());
         if self == Spare::Idle || spare == 0 {
             return shares;

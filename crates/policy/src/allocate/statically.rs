@@ -32,18 +32,16 @@ impl Allocator for Static {
                 most: within(claim, fixed),
             },
             Some(fixed) => Share { weight: 0.0, least: within(claim, fixed), most: claim.limit_blocks },
-            None if short => {
-                Share { weight: 0.0, least: claim.reservation_blocks, most: claim.limit_blocks }
+            None if short => Share { weight: 0.0, least: claim.reservation_blocks, most: claim.limit_blocks },
+            None => {
+                Share { weight: claim.priority, least: claim.reservation_blocks, most: claim.limit_blocks }
             }
-            None => Share {
-                weight: claim.priority,
-                least: claim.reservation_blocks,
-                most: claim.limit_blocks,
-            },
         };
         let blocks = share(pool_blocks, 1, &claims.iter().map(part).collect::<Vec<_>>());
         let reason = if short {
-            format!("the sizes given come to {promised} blocks, more than the pool's {pool_blocks}: all shrink")
+            format!(
+                "the sizes given come to {promised} blocks, more than the pool's {pool_blocks}: all shrink"
+            )
         } else {
             "the sizes given".into()
         };

@@ -46,7 +46,9 @@ impl WorkingSetWindow {
     /// # Errors
     /// `BadFigure` for windows without length or a table without places.
     pub fn new(length_us: Micros, start_us: Micros, places: u32) -> Result<WorkingSetWindow, PolicyError> {
-        for (what, found) in [("the length of a window in us", length_us), ("the places to count in", places.into())] {
+        for (what, found) in
+            [("the length of a window in us", length_us), ("the places to count in", places.into())]
+        {
             if found == 0 {
                 let found = found.to_string();
                 return Err(PolicyError::BadFigure { what: what.into(), found, expected: "at least 1" });

@@ -33,14 +33,14 @@ impl Best {
     /// Each method's mean error so far.
     pub fn errors(&self) -> impl Iterator<Item = (Method, f64)> + '_ {
         let scored = Method::SINGLE.into_iter().zip(&self.tried);
-        scored.filter_map(|(method, tried)| Some((method, tried.error.mean()?)))
+        scored.filter_map(|(method, tried)| Some((method, tried.score.mean_error()?)))
     }
 }
 
 impl Forecast for Best {
     fn observe(&mut self, value: f64) {
         self.tried.iter_mut().for_each(|tried| tried.observe(value));
-        let error = |at: usize| self.tried[at].error.mean().unwrap_or(0.0);
+        let error = |at: usize| self.tried[at].score.mean_error().unwrap_or(0.0);
         let least = (0..self.tried.len()).fold(0, |best, at| if error(at) < error(best) { at } else { best });
         if error(least) < BETTER * error(self.speaks) {
             self.speaks = least;
@@ -61,7 +61,11 @@ mod tests {
         let mut best = Best::default();
         assert_eq!(best.method(), Method::ExpSelf);
         (1..20).for_each(|at| best.observe(f64::from(at) * 1000.0));
-        assert!(matches!(best.method(), Method::DoubleExpFixed | Method::DoubleExpSelf), "{:?}", best.method());
+        assert!(
+            matches!(best.method(), Method::DoubleExpFixed | Method::DoubleExpSelf),
+            "{:?}",
+            best.method()
+        );
         assert!((best.predict().unwrap() - 20_000.0).abs() < 1.0);
         assert_eq!(best.errors().count(), Method::SINGLE.len());
     }

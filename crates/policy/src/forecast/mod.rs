@@ -17,7 +17,7 @@ pub use double::{Double, SelfTunedDouble};
 pub use exponential::{Exponential, SelfTunedExponential};
 pub use last_value::LastValue;
 pub use outlier::OutlierFilter;
-pub use scored::{Error, Scored};
+pub use scored::{Score, Scored};
 
 use serde::{Deserialize, Serialize};
 

@@ -14,12 +14,12 @@ pub const FADE: f64 = 0.95;
 
 /// The faded mean of errors.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Error {
+pub struct Score {
     sum: f64,
     weight: f64,
 }
 
-impl Error {
+impl Score {
     /// Holds a prediction against what came.
     pub fn note(&mut self, predicted: f64, observed: f64) {
         let off = (predicted - observed).abs();
@@ -29,7 +29,7 @@ impl Error {
     }
 
     /// The mean error; none before the first.
-    pub fn mean(&self) -> Option<f64> {
+    pub fn mean_error(&self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 }
@@ -40,20 +40,20 @@ pub struct Scored<F> {
     /// The method.
     pub forecast: F,
     /// How far off it was.
-    pub error: Error,
+    pub score: Score,
 }
 
 impl<F: Forecast> Scored<F> {
     /// A method that was not tried yet.
     pub fn new(forecast: F) -> Scored<F> {
-        Scored { forecast, error: Error::default() }
+        Scored { forecast, score: Score::default() }
     }
 }
 
 impl<F: Forecast> Forecast for Scored<F> {
     fn observe(&mut self, value: f64) {
         if let Some(predicted) = self.forecast.predict() {
-            self.error.note(predicted, value);
+            self.score.note(predicted, value);
         }
         self.forecast.observe(value);
     }
@@ -72,20 +72,20 @@ mod tests {
     fn errors_are_relative_and_fade() {
         let mut scored = Scored::new(LastValue::default());
         scored.observe(100.0);
-        assert_eq!(scored.error.mean(), None);
+        assert_eq!(scored.score.mean_error(), None);
         scored.observe(200.0);
-        assert_eq!(scored.error.mean(), Some(0.5));
+        assert_eq!(scored.score.mean_error(), Some(0.5));
         scored.observe(200.0);
-        assert_eq!(scored.error.mean(), Some(0.5 * FADE / (1.0 + FADE)));
+        assert_eq!(scored.score.mean_error(), Some(0.5 * FADE / (1.0 + FADE)));
     }
 
     #[test]
     fn an_empty_window_does_not_count_without_end() {
-        let mut error = Error::default();
-        error.note(100.0, 0.0);
-        assert_eq!(error.mean(), Some(WORST));
-        let mut met = Error::default();
+        let mut score = Score::default();
+        score.note(100.0, 0.0);
+        assert_eq!(score.mean_error(), Some(WORST));
+        let mut met = Score::default();
         met.note(0.0, 0.0);
-        assert_eq!(met.mean(), Some(0.0));
+        assert_eq!(met.mean_error(), Some(0.0));
     }
 }

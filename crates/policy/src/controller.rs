@@ -193,7 +193,7 @@ impl Controller {
                 }
             }
             Event::StorageMigrated if state == DiskState::StorageMigrating => {
-                tracked.state = tracked.before_stun
+                tracked.state = tracked.before_stun;
             }
             _ => return Err(wrong),
         }

@@ -48,6 +48,13 @@ pub trait Admission: Send {
     /// The cache does not have the block.
     fn miss(&mut self, block: BlockNo, op: Op) -> Verdict;
 
+    /// The block was discarded, or enters the cache in another way: what is staged of it is stale. The block whose staged
+    /// data is to be forgotten.
+    fn discard(&mut self, block: BlockNo) -> Option<BlockNo> {
+        let _ = block;
+        None
+    }
+
     /// The disk's share of the cache has changed, and with it perhaps what the filter may use. Tells of each block whose
     /// staged data is to be forgotten. This may allocate.
     fn resize(&mut self, to: &Admit, forget: &mut dyn FnMut(BlockNo));

@@ -89,7 +89,7 @@ impl Staging {
         Staging { reuses, addresses: Lru::new(addresses), data: Lru::new(data) }
     }
 
-    /// Forgets a block altogether: it entered, or was discarded.
+    /// Forgets a block altogether.
     fn drop_block(&mut self, block: u64) -> Option<BlockNo> {
         self.addresses.remove(block);
         self.data.remove(block).map(|_| BlockNo(block))
@@ -132,6 +132,10 @@ impl Admission for Staging {
                 Verdict { forget: forget.or(verdict.forget), ..verdict }
             }
         }
+    }
+
+    fn discard(&mut self, BlockNo(block): BlockNo) -> Option<BlockNo> {
+        self.drop_block(block)
     }
 
     fn resize(&mut self, to: &Admit, forget: &mut dyn FnMut(BlockNo)) {
@@ -200,6 +204,9 @@ mod tests {
         assert_eq!(read(&mut staging, 2), STAGE);
         assert_eq!(read(&mut staging, 3), STAGE);
         assert_eq!(write(&mut staging, 3), Verdict { forget: Some(BlockNo(3)), ..NOTHING });
+        assert_eq!(read(&mut staging, 3), STAGE);
+        assert_eq!(staging.discard(BlockNo(3)), Some(BlockNo(3)));
+        assert_eq!(read(&mut staging, 3), STAGE, "it begins anew");
         // The least recent address goes with its data.
         assert_eq!(read(&mut staging, 4), Verdict { forget: Some(BlockNo(2)), ..STAGE });
     }

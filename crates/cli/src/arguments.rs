@@ -48,8 +48,17 @@ pub enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Tell what a trace says about caches for it. Works without the daemon.
+    Analyze(Box<crate::analyze::Analyze>),
+    /// Block traces: what they hold, converting, cutting, merging.
+    #[command(subcommand)]
+    Trace(crate::trace::TraceCommand),
     /// Write a disk's dirty blocks to its origin from the devices of a dead host. No daemon may use them.
     FlushOffline(FlushOffline),
+    /// Simulate caches under a trace. Works without the daemon.
+    Sim(Box<crate::sim::Sim>),
+    /// Tell how much flash to buy for a trace. Works without the daemon.
+    Advise(Box<crate::advise::Advise>),
     /// Stop the daemon cleanly.
     Stop,
     /// Print a shell's completions.
@@ -205,6 +214,8 @@ pub struct Attach {
     /// The pool.
     #[arg(long)]
     pub pool: String,
+    #[command(flatten)]
+    pub tls: OriginTls,
     /// Its size; that on record or the origin's if not given.
     #[arg(long)]
     pub size: Option<Size>,
@@ -239,6 +250,20 @@ pub struct Attach {
     pub settings: Settings,
 }
 
+/// Files for TLS with an origin.
+#[derive(Args)]
+pub struct OriginTls {
+    /// PEM file of the authorities that an nbds: origin is trusted by; the system's if not given.
+    #[arg(long, value_name = "FILE")]
+    pub origin_ca: Option<PathBuf>,
+    /// PEM file of the certificate that is shown to an nbds: origin.
+    #[arg(long, value_name = "FILE", requires = "origin_key")]
+    pub origin_certificate: Option<PathBuf>,
+    /// PEM file of the certificate's private key.
+    #[arg(long, value_name = "FILE", requires = "origin_certificate")]
+    pub origin_key: Option<PathBuf>,
+}
+
 /// What to flush without a daemon.
 #[derive(Args)]
 pub struct FlushOffline {
@@ -247,6 +272,8 @@ pub struct FlushOffline {
     /// Its origin: a path or NBD URI.
     #[arg(long)]
     pub origin: String,
+    #[command(flatten)]
+    pub tls: OriginTls,
     /// The pool's devices.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,

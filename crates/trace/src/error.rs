@@ -3,11 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// A trace that cannot be read, or cannot be read on.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The file system refused.
+    /// The file system refused, or a compressed file is damaged.
     #[error("{path}: {error}")]
     Io {
         /// The file.
@@ -15,4 +17,115 @@ pub enum TraceError {
         /// Why.
         error: io::Error,
     },
+    /// No format fits the file.
+    #[error(
+        "{path}: the trace's format is not recognised; it begins with {found:?}; name it, one of: {formats}"
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+        /// How it begins.
+        found: String,
+        /// The formats that can be named.
+        formats: String,
+    },
+    /// The format is not part of this program.
+    #[error(
+        "{path}: reading this format is not built in; build with the feature '{feature}', or convert to csv"
+    )]
+    NotBuilt {
+        /// The file.
+        path: PathBuf,
+        /// The feature that is missing.
+        feature: &'static str,
+    },
+    /// The format is read from its end.
+    #[error(
+        "{path}: expected a file that is not compressed as a whole, since Parquet is read from its end; unpack it"
+    )]
+    NotPlain {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is damaged, and damage is not accepted.
+    #[error("{0}")]
+    Line(BadLine),
+    /// A binary trace is damaged.
+    #[error("{path}: byte {offset_bytes}: expected {expected}, found {found}; the trace ends here")]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// Where, after decompression of the file as a whole.
+        offset_bytes: u64,
+        /// What should be there.
+        expected: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// An access lies too far from its place in time, and damage is not accepted.
+    #[error(
+        "access {access} at {time_ns} ns came after one at {last_ns} ns and more than {window} accesses late; \
+         sort within a larger window"
+    )]
+    Late {
+        /// Its number, from 0.
+        access: u64,
+        /// Its time.
+        time_ns: u64,
+        /// The time that had been reached.
+        last_ns: u64,
+        /// The window within which accesses are sorted.
+        window: usize,
+    },
+}
+
+/// A line that is no access and should be one.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug, Serialize)]
+#[error("{path}:{line}: expected {expected}, found {found:?}")]
+pub struct BadLine {
+    /// The file.
+    pub path: PathBuf,
+    /// Its number, from 1.
+    pub line: u64,
+    /// What should be there.
+    pub expected: &'static str,
+    /// The line's beginning.
+    pub found: String,
+}
+
+/// What was wrong with a trace so far and could be passed over.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Damage {
+    /// Damaged lines, left out.
+    pub lines: u64,
+    /// Accesses that came too late to be sorted in; they count as of the time that had been reached.
+    pub late: u64,
+    /// The first damaged lines.
+    pub examples: Vec<BadLine>,
+}
+
+impl Damage {
+    /// How many damaged lines are told in full.
+    pub const EXAMPLES: usize = 8;
+
+    /// Whether nothing was wrong.
+    pub fn is_none(&self) -> bool {
+        self.lines == 0 && self.late == 0
+    }
+
+    /// Counts a damaged line.
+    pub fn add(&mut self, line: impl FnOnce() -> BadLine) {
+        self.lines += 1;
+        if self.examples.len() < Self::EXAMPLES {
+            self.examples.push(line());
+        }
+    }
+
+    /// Counts another source's damage as well.
+    pub fn merge(&mut self, other: Damage) {
+        self.lines += other.lines;
+        self.late += other.late;
+        let room = Self::EXAMPLES.saturating_sub(self.examples.len());
+        self.examples.extend(other.examples.into_iter().take(room));
+    }
 }

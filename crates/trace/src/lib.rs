@@ -4,9 +4,30 @@
 //! What a cache makes of the accesses is not known here.
 
 mod access;
+mod bytes;
+mod create;
+mod cut;
 mod error;
+mod fields;
+mod formats;
+mod input;
+mod lines;
+mod merged;
+mod open;
+mod output;
+mod records;
+mod sorted;
 mod source;
+mod summary;
+mod text;
+mod volumes;
 
 pub use access::{Access, Op, VolumeNo};
-pub use error::TraceError;
+pub use create::{Target, Written, create};
+pub use cut::{Cut, Selection};
+pub use error::{BadLine, Damage, TraceError};
+pub use formats::Format;
+pub use merged::{MergeOptions, Merged};
+pub use open::{OpenOptions, open};
 pub use source::{MemorySource, Source};
+pub use summary::{Sizes, Summaries, Summary};

@@ -1,7 +1,7 @@
 //! Where accesses come from.
 
 use crate::access::{Access, VolumeNo};
-use crate::error::TraceError;
+use crate::error::{Damage, TraceError};
 
 /// A stream of accesses in time order.
 ///
@@ -20,6 +20,29 @@ pub trait Source: Send {
     fn progress(&self) -> Option<f64> {
         None
     }
+
+    /// What was wrong so far and could be passed over.
+    fn damage(&self) -> Damage {
+        Damage::default()
+    }
+}
+
+impl Source for Box<dyn Source> {
+    fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+        (**self).read(into)
+    }
+
+    fn volumes(&self) -> &[String] {
+        (**self).volumes()
+    }
+
+    fn progress(&self) -> Option<f64> {
+        (**self).progress()
+    }
+
+    fn damage(&self) -> Damage {
+        (**self).damage()
+    }
 }
 
 /// Accesses in memory.
@@ -30,7 +53,7 @@ pub struct MemorySource {
 }
 
 /// Accesses given by one call of `read`.
-const BATCH: usize = 4096;
+pub(crate) const BATCH: usize = 4096;
 
 impl MemorySource {
     /// A source of the given accesses, which must be in time order.

@@ -1,0 +1,81 @@
+//! What blkparse prints by default: `major,minor cpu sequence seconds.nanoseconds pid action RWBS sector + sectors
+//! [process]`.
+//!
+//! A request is taken when it is queued (action Q); the other events of its life are passed over, and so are the
+//! summaries at the end. A write that carries a flush is a flush and a write. Volumes are named major:minor.
+//!
+//! Source: blktrace 1.2, `blkparse_fmt.c` (default formats) and blkparse(1).
+
+use super::{SECOND_NS, SECTOR_BYTES, access};
+use crate::access::{Access, Op};
+use crate::fields::{Fields, number};
+use crate::text::{Expected, LineParser};
+use crate::volumes::Volumes;
+
+const EXPECTED: Expected =
+    "major,minor cpu sequence time pid action RWBS sector + sectors [process] (blkparse)";
+
+pub(crate) struct BlkParse;
+
+impl LineParser for BlkParse {
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
+        let mut fields = Fields::new(line, b' ');
+        let device = fields.text().unwrap_or_default();
+        let is_event = device.split(|b| *b == b',').filter(|part| number(part).is_some()).count() == 2;
+        // Summaries are indented or begin with a name.
+        if !is_event && !line[0].is_ascii_digit() {
+            return Ok(());
+        }
+        let event = is_event.then(|| event(&mut fields)).flatten().ok_or(EXPECTED)?;
+        let Some(mut access) = event.access else { return Ok(()) };
+        access.volume = volumes.number(device, || String::from_utf8_lossy(device).replace(',', ":"));
+        if event.flushes_first {
+            into.push(Access { op: Op::Flush, offset_bytes: 0, length_bytes: 0, ..access });
+        }
+        into.push(access);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Event {
+    access: Option<Access>,
+    flushes_first: bool,
+}
+
+/// What comes after the device.
+fn event(fields: &mut Fields<'_>) -> Option<Event> {
+    let (_cpu, _sequence) = (fields.number()?, fields.number()?);
+    let (time_ns, _pid, action) = (fields.time(SECOND_NS)?, fields.number()?, fields.text()?);
+    if action != b"Q" {
+        return Some(Event::default());
+    }
+    let rwbs = fields.text()?;
+    let Some(sector) = fields.text().and_then(number) else {
+        // Queued without an address: a flush without data, or something that is no access.
+        let flush = Access { time_ns, op: Op::Flush, ..Access::default() };
+        return Some(Event { access: rwbs.starts_with(b"F").then_some(flush), flushes_first: false });
+    };
+    let sectors = match fields.text() {
+        Some(b"+") => fields.number()?,
+        _ => 0,
+    };
+    let flushes_first = rwbs.starts_with(b"F") && sectors > 0;
+    // A leading F is the flush, one after the operation means FUA.
+    let op = match rwbs.strip_prefix(b"F").filter(|_| sectors > 0).unwrap_or(rwbs).first()? {
+        b'R' => Op::Read,
+        b'W' => Op::Write,
+        b'D' => Op::Discard,
+        b'F' => Op::Flush,
+        _ => return Some(Event::default()),
+    };
+    if op == Op::Flush {
+        return Some(Event {
+            access: Some(Access { time_ns, op, ..Access::default() }),
+            flushes_first: false,
+        });
+    }
+    let length = sectors.checked_mul(SECTOR_BYTES)?;
+    let access = access(time_ns, Default::default(), op, sector.checked_mul(SECTOR_BYTES)?, length)?;
+    Some(Event { access: (length > 0).then_some(access), flushes_first })
+}

@@ -1,0 +1,185 @@
+//! Tables with named columns, and the common form `timestamp_ns,volume,op,offset_bytes,length_bytes`.
+//!
+//! The heading tells what columns are, in any order and either case; columns that mean nothing here are passed over.
+//! Without a time column time counts accesses, without an operation every access is a read, without a volume the
+//! file is one.
+
+use std::io::{self, Write};
+
+use super::access;
+use crate::access::{Access, Op, VolumeNo};
+use crate::fields::{Fields, number, op, time};
+use crate::text::{Expected, LineParser};
+use crate::volumes::Volumes;
+
+const EXPECTED: Expected = "as many fields as the heading, with a time, an operation and numbers in them";
+
+/// The heading of the common form.
+pub(crate) const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes";
+
+/// Headings of other formats, whose columns have units that their names do not tell.
+const FOREIGN: [&str; 4] = [
+    "timestamp,hostname,disknumber,type,offset,size,responsetime",
+    "timestamp,response,iotype,lun,offset,size",
+    "device_id,opcode,offset,length,timestamp",
+    "timestamp,offset,size,iotype,volumeid",
+];
+
+/// What a column holds; numbers are the bytes or nanoseconds of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Column {
+    Time(u64),
+    Volume,
+    Op,
+    Offset(u64),
+    Length(u64),
+    Other,
+}
+
+impl Column {
+    /// What a name in a heading means. A time of no unit is of the unit given.
+    pub fn named(name: &str, time_unit_ns: u64) -> Self {
+        match name.trim_matches(['"', ' ']).to_ascii_lowercase().as_str() {
+            "timestamp" | "time" | "ts" => Column::Time(time_unit_ns),
+            "timestamp_ns" | "time_ns" | "ts_ns" => Column::Time(1),
+            "timestamp_us" | "time_us" | "ts_us" => Column::Time(1000),
+            "timestamp_ms" | "time_ms" | "ts_ms" => Column::Time(1_000_000),
+            "timestamp_s" | "time_s" | "ts_s" => Column::Time(1_000_000_000),
+            "volume" | "volume_id" | "device" | "device_id" | "disk" | "lun" | "vm" => Column::Volume,
+            "op" | "opcode" | "operation" | "type" | "iotype" | "rw" => Column::Op,
+            "offset_bytes" | "offset" => Column::Offset(1),
+            "offset_sectors" | "sector" | "lba" | "lbn" => Column::Offset(512),
+            "length_bytes" | "length" | "size_bytes" | "size" | "bytes" => Column::Length(1),
+            "length_sectors" | "size_sectors" | "sectors" => Column::Length(512),
+            _ => Column::Other,
+        }
+    }
+}
+
+/// A table.
+pub(crate) struct Csv {
+    columns: Vec<Column>,
+    separator: u8,
+    name: String,
+    heading: bool,
+    count: u64,
+}
+
+impl Csv {
+    /// A table with this heading, or nothing if the line is no heading: it must name an offset and a length. The
+    /// common form's rows are taken without heading as well.
+    pub fn new(first_line: &[u8], name: String, time_unit_ns: Option<u64>) -> Option<Self> {
+        let line = std::str::from_utf8(first_line).ok()?.trim();
+        if FOREIGN.contains(&line.to_ascii_lowercase().as_str()) {
+            return None;
+        }
+        let separator = [b',', b';', b'\t'].into_iter().find(|s| first_line.contains(s))?;
+        let unit_ns = time_unit_ns.unwrap_or(1);
+        let columns = |line: &str| -> Vec<_> {
+            line.split(separator as char).map(|name| Column::named(name, unit_ns)).collect()
+        };
+        let named = columns(line);
+        let has = |is: fn(&Column) -> bool| named.iter().filter(|c| is(c)).count() == 1;
+        let table = Csv { columns: Vec::new(), separator, name, heading: true, count: 0 };
+        if has(|c| matches!(c, Column::Offset(_))) && has(|c| matches!(c, Column::Length(_))) {
+            return Some(Csv { columns: named, ..table });
+        }
+        let mut bare = Csv { columns: columns(HEADING), heading: false, ..table };
+        bare.access(first_line, &mut Volumes::default())?;
+        bare.count = 0;
+        Some(bare)
+    }
+
+    fn access(&mut self, line: &[u8], volumes: &mut Volumes) -> Option<Access> {
+        let mut fields = Fields::new(line, self.separator);
+        let (mut time_ns, mut kind, mut offset, mut length) = (self.count, Op::Read, 0, 0);
+        let mut volume = None;
+        for column in &self.columns {
+            let field = fields.text()?;
+            match column {
+                Column::Time(unit_ns) => time_ns = time(field, *unit_ns)?,
+                Column::Op => kind = op(field)?,
+                Column::Offset(unit) => offset = number(field)?.checked_mul(*unit)?,
+                Column::Length(unit) => length = number(field)?.checked_mul(*unit)?,
+                Column::Volume => volume = Some(field),
+                Column::Other => {}
+            }
+        }
+        if fields.rest().is_some() {
+            return None;
+        }
+        let mut access = access(time_ns, VolumeNo(0), kind, offset, length)?;
+        access.volume = match volume {
+            Some(name) => volumes.named(name),
+            None => volumes.only(&self.name),
+        };
+        self.count += 1;
+        Some(access)
+    }
+}
+
+impl LineParser for Csv {
+    fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
+        if std::mem::take(&mut self.heading) {
+            return Ok(());
+        }
+        into.push(self.access(line, volumes).ok_or(EXPECTED)?);
+        Ok(())
+    }
+}
+
+/// The common form being written.
+pub(crate) struct CsvWriter<W> {
+    file: W,
+    lines: Vec<u8>,
+}
+
+impl<W: Write> CsvWriter<W> {
+    /// Writes the heading.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn new(mut file: W) -> io::Result<Self> {
+        writeln!(file, "{HEADING}")?;
+        Ok(CsvWriter { file, lines: Vec::new() })
+    }
+
+    /// Appends accesses to volumes of these names. Separators within names become `_`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&mut self, accesses: &[Access], names: &[String]) -> io::Result<()> {
+        self.lines.clear();
+        for access in accesses {
+            put_number(&mut self.lines, access.time_ns);
+            self.lines.push(b',');
+            let name = names[access.volume.0 as usize].bytes();
+            self.lines.extend(name.map(|b| if matches!(b, b',' | b'\n' | b'\r') { b'_' } else { b }));
+            self.lines.extend([b',', access.op.letter() as u8, b',']);
+            put_number(&mut self.lines, access.offset_bytes);
+            self.lines.push(b',');
+            put_number(&mut self.lines, access.length_bytes.into());
+            self.lines.push(b'\n');
+        }
+        self.file.write_all(&self.lines)
+    }
+
+    /// The file.
+    pub fn finish(self) -> W {
+        self.file
+    }
+}
+
+fn put_number(line: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    line.extend_from_slice(&digits[at..]);
+}

@@ -1,0 +1,148 @@
+//! Several traces on one clock.
+
+use std::collections::HashMap;
+
+use crate::access::{Access, VolumeNo};
+use crate::error::{Damage, TraceError};
+use crate::source::{BATCH, Source};
+
+/// How traces are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MergeOptions {
+    /// Whether all traces begin at time 0; they keep their clocks otherwise.
+    pub align: bool,
+    /// Whether volumes of one name in several traces are several volumes: the later ones are named `NAME#2` and so
+    /// on. They are one otherwise, as the parts of a trace in several files need it.
+    pub separate: bool,
+}
+
+/// Several sources merged by time. Of accesses of equal time those of earlier sources come first.
+pub struct Merged {
+    parts: Vec<Part>,
+    options: MergeOptions,
+    names: Vec<String>,
+    by_name: HashMap<String, VolumeNo>,
+    /// An error that comes after what was given last.
+    error: Option<TraceError>,
+}
+
+/// One of the sources, with what has been read of it.
+struct Part {
+    source: Box<dyn Source>,
+    batch: Vec<Access>,
+    next: usize,
+    first_ns: Option<u64>,
+    /// New numbers of its volumes.
+    numbers: Vec<VolumeNo>,
+    at_end: bool,
+}
+
+impl Merged {
+    /// Merges sources.
+    pub fn new(sources: Vec<Box<dyn Source>>, options: MergeOptions) -> Self {
+        let part = |source| Part {
+            source,
+            batch: Vec::new(),
+            next: 0,
+            first_ns: None,
+            numbers: Vec::new(),
+            at_end: false,
+        };
+        let parts = sources.into_iter().map(part).collect();
+        Merged { parts, options, names: Vec::new(), by_name: HashMap::new(), error: None }
+    }
+
+    /// Reads on in a part whose batch is used up, and numbers its new volumes.
+    fn fill(&mut self, at: usize) -> Result<(), TraceError> {
+        let part = &mut self.parts[at];
+        if part.next < part.batch.len() || part.at_end {
+            return Ok(());
+        }
+        part.batch.clear();
+        part.next = 0;
+        part.at_end = part.source.read(&mut part.batch)? == 0;
+        let first_ns = match (self.options.align, part.batch.first()) {
+            (true, Some(access)) => *part.first_ns.get_or_insert(access.time_ns),
+            _ => 0,
+        };
+        let known = part.numbers.len();
+        let new: Vec<String> = part.source.volumes()[known..].to_vec();
+        for name in new {
+            let number = self.number(&name);
+            self.parts[at].numbers.push(number);
+        }
+        let part = &mut self.parts[at];
+        for access in &mut part.batch {
+            access.time_ns -= first_ns;
+            access.volume = part.numbers[access.volume.0 as usize];
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, name: &str) -> VolumeNo {
+        let known = self.by_name.get(name).copied();
+        if let Some(number) = known.filter(|_| !self.options.separate) {
+            return number;
+        }
+        let mut unique = name.to_string();
+        for count in 2.. {
+            if !self.by_name.contains_key(&unique) {
+                break;
+            }
+            unique = format!("{name}#{count}");
+        }
+        let number = VolumeNo(self.names.len() as u32);
+        self.names.push(unique.clone());
+        self.by_name.insert(unique, number);
+        number
+    }
+}
+
+impl Source for Merged {
+    fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+        let before = into.len();
+        while into.len() - before < BATCH && self.error.is_none() {
+            for at in 0..self.parts.len() {
+                if let Err(error) = self.fill(at) {
+                    self.error = Some(error);
+                }
+            }
+            if self.error.is_some() {
+                break;
+            }
+            let head = |part: &Part| part.batch.get(part.next).map(|access| access.time_ns);
+            let times = self.parts.iter().enumerate().filter_map(|(at, part)| Some((head(part)?, at)));
+            let Some((_, first)) = times.min() else { break };
+            // Everything that this part has before any other's next access.
+            let bound =
+                |at: usize, time_ns: u64| if at < first { time_ns } else { time_ns.saturating_add(1) };
+            let others = self.parts.iter().enumerate().filter(|(at, _)| *at != first);
+            let end_ns = others.filter_map(|(at, part)| Some(bound(at, head(part)?))).min();
+            let part = &mut self.parts[first];
+            let rest = &part.batch[part.next..];
+            let rest = &rest[..rest.len().min(BATCH - (into.len() - before))];
+            let count = end_ns.map_or(rest.len(), |end| rest.partition_point(|a| a.time_ns < end)).max(1);
+            into.extend_from_slice(&rest[..count]);
+            part.next += count;
+        }
+        match self.error.take_if(|_| into.len() == before) {
+            Some(error) => Err(error),
+            None => Ok(into.len() - before),
+        }
+    }
+
+    fn volumes(&self) -> &[String] {
+        &self.names
+    }
+
+    fn progress(&self) -> Option<f64> {
+        let parts: Option<Vec<f64>> = self.parts.iter().map(|part| part.source.progress()).collect();
+        parts.filter(|parts| !parts.is_empty()).map(|parts| parts.iter().sum::<f64>() / parts.len() as f64)
+    }
+
+    fn damage(&self) -> Damage {
+        let mut damage = Damage::default();
+        self.parts.iter().for_each(|part| damage.merge(part.source.damage()));
+        damage
+    }
+}

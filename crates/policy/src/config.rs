@@ -235,8 +235,8 @@ impl Config {
             check_range(
                 || format!("the {what} latency in us"),
                 found,
-                0.0..=f64::MAX,
-                "a finite number from 0",
+                0.0..=1e12,
+                "a number from 0 to 1e12",
             )?;
         }
         if let DemandRule::Rwss { reuses } = self.demand {
@@ -252,7 +252,7 @@ impl Config {
         }
         match &self.allocator {
             AllocatorRule::Utility { alpha, .. } => {
-                check_range(|| "alpha".into(), *alpha, 0.0..=f64::MAX, "a finite number from 0")
+                check_range(|| "alpha".into(), *alpha, 0.0..=1e6, "a number from 0 to a million")
             }
             AllocatorRule::MaxMin { chunk_blocks, weighting, .. } => {
                 check_range(

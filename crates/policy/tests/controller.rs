@@ -5,9 +5,10 @@ use haversack_policy::admission::Admit;
 use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{
-    Config, Controller, Curve, DiskFacts, DiskState, DiskWindow, Event, Inputs, Intensity, Plan, PolicyError,
-    decide, named,
+    Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity, Plan,
+    PolicyError, decide, named,
 };
+use proptest::prelude::*;
 
 const WINDOW_US: u64 = 600_000_000;
 const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
@@ -270,4 +271,72 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     controller.event("a", Event::Ended).unwrap();
     assert_eq!(controller.state("a"), None);
     assert!(Controller::new(Config { window_us: 1, ..Config::default() }).is_err());
+}
+
+fn states() -> impl Strategy<Value = DiskState> {
+    use DiskState::{Active, Idle, MigratedIn, MigratedOut, New, StorageMigrating, Stunned, Suspended};
+    prop::sample::select(vec![
+        New,
+        Active,
+        Active,
+        Idle,
+        MigratedIn,
+        Stunned,
+        StorageMigrating,
+        Suspended,
+        MigratedOut,
+    ])
+}
+
+prop_compose! {
+    fn disks()(
+        all in prop::collection::vec(
+            (states(), 0.1..4.0f64, 0u64..300, 0u64..3000, 2u64..5000, prop::option::of(any::<u64>()), 0u64..200),
+            1..12,
+        )
+    ) -> Vec<DiskInput> {
+        let one = |(at, (state, priority, least, room, hot, forecast_blocks, target_blocks))| DiskInput {
+            name: format!("disk{at}"),
+            vm: format!("vm{}", at / 2),
+            tenant: format!("tenant{}", at / 4),
+            state,
+            priority,
+            reservation_blocks: least,
+            limit_blocks: least + room,
+            fixed_blocks: forecast_blocks,
+            target_blocks,
+            write_mode: WriteMode::WriteBack,
+            forecast_blocks,
+            forecast_by: None,
+            window: (state != DiskState::New).then(|| window(hot)),
+        };
+        all.into_iter().enumerate().map(one).collect()
+    }
+}
+
+proptest! {
+    /// Whatever the inputs, a decision keeps reservations, limits, locks and the pool, or says why there is none.
+    #[test]
+    fn decisions_hold_or_are_refused(disks in disks(), pool_blocks in 0u64..10_000) {
+        let inputs = Inputs { time_us: 0, pool_blocks, disks };
+        let locked: u64 = inputs.disks.iter().filter(|disk| disk.state.locked()).map(|disk| disk.target_blocks).sum();
+        let present = inputs.disks.iter().filter(|disk| !disk.state.locked() && !disk.state.gone());
+        let promised = locked + present.map(|disk| disk.reservation_blocks).sum::<u64>();
+        for system in SYSTEMS {
+            let Ok(plan) = decide(&named(system).unwrap(), &inputs) else {
+                prop_assert!(promised > pool_blocks, "{system} refuses what could be");
+                continue;
+            };
+            prop_assert!(plan.promised_blocks() <= pool_blocks, "{system}");
+            for disk in &inputs.disks {
+                let got = plan.disks[&disk.name].target.promised_blocks();
+                let range = match disk.state {
+                    state if state.locked() => disk.target_blocks..=disk.target_blocks,
+                    state if state.gone() => 0..=0,
+                    _ => disk.reservation_blocks..=disk.limit_blocks,
+                };
+                prop_assert!(range.contains(&got), "{system}: {} has {got} of {range:?}", disk.name);
+            }
+        }
+    }
 }

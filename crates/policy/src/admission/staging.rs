@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(read(&mut staging, 2), STAGE);
         assert_eq!(read(&mut staging, 3), STAGE);
         assert_eq!(write(&mut staging, 3), Verdict { forget: Some(BlockNo(3)), ..NOTHING });
-        assert_eq!(read(&mut staging, 3), STAGE);
-        assert_eq!(staging.discard(BlockNo(3)), Some(BlockNo(3)));
-        assert_eq!(read(&mut staging, 3), STAGE, "it begins anew");
         // The least recent address goes with its data.
         assert_eq!(read(&mut staging, 4), Verdict { forget: Some(BlockNo(2)), ..STAGE });
+        assert_eq!(read(&mut staging, 4), Verdict { serve: true, ..NOTHING });
+        assert_eq!(staging.discard(BlockNo(4)), Some(BlockNo(4)));
+        assert_eq!(read(&mut staging, 4), STAGE, "it begins anew");
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub(crate) fn check(pool_blocks: u64, claims: &[Claim]) -> Result<(), PolicyErro
             });
         }
         let what = || format!("disk '{}': its priority", claim.disk);
-        crate::error::check_range(what, claim.priority, 0.0..=f64::MAX, "a finite number from 0")?;
+        crate::error::check_range(what, claim.priority, 0.0..=1e6, "a number from 0 to a million")?;
     }
     let promised_blocks = claims.iter().fold(0u64, |sum, claim| sum.saturating_add(claim.reservation_blocks));
     if promised_blocks > pool_blocks {

@@ -44,8 +44,8 @@ impl Problem {
     /// The problem of dividing a pool among claims that were checked, in about `granularity` units of at least
     /// `unit_blocks` blocks. Worth counts by priority.
     pub fn new(pool_blocks: u64, claims: &[Claim], granularity: u64, unit_blocks: u64) -> Problem {
-        let reserved: u64 = claims.iter().map(|claim| claim.reservation_blocks).sum();
-        let rest = pool_blocks - reserved;
+        let reserved = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
+        let rest = pool_blocks.saturating_sub(reserved);
         let unit_blocks = rest.div_ceil(granularity.max(1)).max(unit_blocks).max(1);
         let units = (rest / unit_blocks) as usize;
         let worth = claims.iter().map(|claim| worth_in_units(claim, units, unit_blocks)).collect();
@@ -75,7 +75,7 @@ impl Problem {
 }
 
 fn worth_in_units(claim: &Claim, units: usize, unit_blocks: u64) -> Vec<f64> {
-    let room = (claim.limit_blocks - claim.reservation_blocks).div_ceil(unit_blocks);
+    let room = claim.limit_blocks.saturating_sub(claim.reservation_blocks).div_ceil(unit_blocks);
     let most = units.min(usize::try_from(room).unwrap_or(usize::MAX));
     let mut points = claim.worth.iter().peekable();
     let mut worth = Vec::with_capacity(most + 1);

@@ -70,11 +70,8 @@ fn sizes_of_liu_s_table() {
     let got = blocks(&max_min(Weighting::FourFactors(Beta::default())), 2 * terabyte_blocks, &claims);
     let terabytes: Vec<f64> =
         got.iter().map(|blocks| (*blocks as f64 / terabyte_blocks as f64 * 100.0).round() / 100.0).collect();
-    // The paper rounds weights before it multiplies, so the last of its figures may differ by 0.01.
-    for (found, printed) in terabytes.iter().zip([0.30, 1.08, 0.36, 0.26]) {
-        assert!((found - printed).abs() < 0.0101, "{terabytes:?}");
-    }
-    assert_eq!(terabytes[..2], [0.30, 1.08]);
+    // The paper rounds weights before it multiplies: without that, src has 0.35 and web 0.27.
+    assert_eq!(terabytes, [0.30, 1.08, 0.35, 0.27]);
     assert!(got.iter().all(|blocks| blocks % 16_384 == 0));
 }
 

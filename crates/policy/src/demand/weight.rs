@@ -135,6 +135,9 @@ pub(crate) mod tests {
         let rounded: Vec<f64> =
             weights(&Beta::default(), &all).iter().map(|weight| (weight * 100.0).round() / 100.0).collect();
         assert_eq!(rounded, [0.15, 0.54, 0.18, 0.13]);
+        // The paper divides 2 TB by the weights as rounded; the sum of those is 1.
+        let hundredths: Vec<f64> = rounded.iter().map(|weight| (weight * 200.0).round()).collect();
+        assert_eq!(hundredths, [30.0, 108.0, 36.0, 26.0]);
     }
 
     #[test]

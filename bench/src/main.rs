@@ -20,7 +20,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 const USAGE: &str = "\
 usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
-                             [--other FILE]
+                             [--poll N] [--other FILE]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
@@ -34,6 +34,7 @@ usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
   --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
                 temporary directory, and /dev/shm)
   --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)
+  --poll N      microseconds that the engine looks for work before it sleeps (default: the engine's)
   --other FILE  another build of this program, whose engine becomes one more contender";
 
 /// Rounds may not be shorter.
@@ -65,6 +66,11 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
             "--haversackd" => parsed.live.haversackd = Some(value()?.into()),
+            "--poll" => {
+                let text = value()?;
+                parsed.live.poll_us =
+                    text.parse().map_err(|_| format!("'{text}' is not a number of microseconds"))?;
+            }
             "--other" => parsed.live.other = Some(value()?.into()),
             "--seconds" => {
                 let text = value()?;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -41,9 +41,10 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         disk_bytes: DISK_BLOCKS * REQUEST_BYTES as u64,
         disks: DISKS,
         cache_bytes: CACHE_BYTES,
+        poll_us: options.poll_us,
     };
     let (name, staging, mut server) = match &options.haversackd {
-        Some(program) => ("haversackd", service.directory.join("none"), daemon(program, &service)?),
+        Some(program) => ("haversackd", daemon_staging(), daemon(program, &service)?),
         None => ("the engine", service.staging(), service.start()?),
     };
     let connect = || NbdClient::connect(&service.nbd_socket(), "disk");
@@ -60,7 +61,18 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     std::thread::sleep(SETTLING);
     states.push(measure(options, "a guest and an NBD client on each", &server, &staging)?);
     print(options, name, &states);
+    drop(server);
+    let _ = std::fs::remove_file(staging);
     Ok(())
+}
+
+/// The daemon's pool, named so that no other has its staging area.
+fn pool_name() -> String {
+    format!("bench-{}", std::process::id())
+}
+
+fn daemon_staging() -> PathBuf {
+    PathBuf::from(format!("/dev/shm/haversack-{}", pool_name()))
 }
 
 /// A daemon with the same disks, configured as a user would.
@@ -69,8 +81,9 @@ fn daemon(program: &Path, service: &Service) -> Result<Process, Box<dyn Error>> 
     let cache = service.directory.join("cache");
     haversack_engine::pool::create(std::slice::from_ref(&cache), Some(service.cache_bytes), false)?;
     let mut text = format!(
-        "[daemon]\nruntime_dir = \"{directory}/run\"\nstate_dir = \"{directory}/state\"\n\n[[pool]]\nname = \"bench\"\n\
+        "[daemon]\nruntime_dir = \"{directory}/run\"\nstate_dir = \"{directory}/state\"\nlog = \"error\"\n\n[[pool]]\nname = \"{}\"\n\
          devices = [\"{}\"]\n\n[nbd]\nlisten = [\"unix:{}\"]\n",
+        pool_name(),
         cache.display(),
         service.nbd_socket().display()
     );

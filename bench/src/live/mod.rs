@@ -46,6 +46,8 @@ pub struct Options {
     pub haversackd: Option<PathBuf>,
     /// Another build of this program, whose engine is one more contender.
     pub other: Option<PathBuf>,
+    /// How long the engine looks for work before it sleeps.
+    pub poll_us: u32,
 }
 
 impl Options {
@@ -58,6 +60,7 @@ impl Options {
             places: vec![std::env::temp_dir(), "/dev/shm".into()],
             haversackd: None,
             other: None,
+            poll_us: haversack_engine::ShardConfig::new("", Vec::new()).poll_us,
         }
     }
 }
@@ -86,7 +89,13 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// The engine with some disks on an image, with a directory of its own.
-fn service(place: &Place, name: &str, image: &Path, disks: u16) -> std::io::Result<Service> {
+fn service(
+    options: &Options,
+    place: &Place,
+    name: &str,
+    image: &Path,
+    disks: u16,
+) -> std::io::Result<Service> {
     let directory = place.path(name);
     std::fs::create_dir_all(&directory)?;
     Ok(Service {
@@ -95,6 +104,7 @@ fn service(place: &Place, name: &str, image: &Path, disks: u16) -> std::io::Resu
         disk_bytes: BLOCKS * load::REQUEST_BYTES as u64,
         disks,
         cache_bytes: CACHE_BYTES,
+        poll_us: options.poll_us,
     })
 }
 

@@ -23,7 +23,7 @@ fn contender(name: &'static str, mut server: Process, socket: &Path, forgets: bo
 /// Measures and prints.
 pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
     let image = place.image("image", BLOCKS)?;
-    let engine = service(place, "engine", &image, 1)?;
+    let engine = service(options, place, "engine", &image, 1)?;
     let sockets = ["nbdkit", "nbdkit-cold", "storage-daemon"].map(|name| place.path(name));
     let cache = place.path("");
     let mut contenders = vec![
@@ -54,7 +54,7 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
         },
     ];
     if let Some(program) = &options.other {
-        let other = service(place, "other", &image, 1)?;
+        let other = service(options, place, "other", &image, 1)?;
         contenders.push(contender(
             "haversack, the other build",
             other.start_with(program)?,

@@ -31,6 +31,8 @@ pub struct Service {
     pub disks: u16,
     /// Bytes of the cache.
     pub cache_bytes: u64,
+    /// How long the reactor looks for work before it sleeps.
+    pub poll_us: u32,
 }
 
 /// Figures of a serving process.
@@ -70,19 +72,21 @@ impl Service {
     pub fn start_with(&self, program: &Path) -> io::Result<Process> {
         let mut command = Command::new(program);
         command.arg("serve").arg(&self.directory).arg(&self.image);
-        command.args([self.disk_bytes, self.disks.into(), self.cache_bytes].map(|n| n.to_string()));
+        let numbers = [self.disk_bytes, self.disks.into(), self.cache_bytes, self.poll_us.into()];
+        command.args(numbers.map(|n| n.to_string()));
         Process::start(command, "none: it is this program")
     }
 
     /// What `start` has put on the command line.
     pub fn parse(words: &[String]) -> Option<Service> {
-        let [directory, image, disk_bytes, disks, cache_bytes] = words else { return None };
+        let [directory, image, disk_bytes, disks, cache_bytes, poll_us] = words else { return None };
         Some(Service {
             directory: directory.into(),
             image: image.into(),
             disk_bytes: disk_bytes.parse().ok()?,
             disks: disks.parse().ok()?,
             cache_bytes: cache_bytes.parse().ok()?,
+            poll_us: poll_us.parse().ok()?,
         })
     }
 }
@@ -176,7 +180,7 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
     let devices = vec![service.directory.join("cache")];
     pool::create(&devices, Some(service.cache_bytes), false)?;
     let mut config = ShardConfig::new("bench", devices);
-    config.staging_path = service.staging();
+    (config.staging_path, config.poll_us) = (service.staging(), service.poll_us);
     let (shard, _) = Shard::start(config)?;
     let handle = shard.handle();
     let mut servers = Vec::new();

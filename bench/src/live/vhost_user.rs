@@ -40,9 +40,9 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
     let mut storage_daemon = peers::storage_daemon_vhost_user(&image, &socket)?;
     let other = boot(&mut storage_daemon, &socket, Waiting::Interrupt)?;
     let this = std::env::current_exe()?;
-    let many = Service { disks: DISKS, ..service(place, "many", &image, 1)? };
+    let many = Service { disks: DISKS, ..service(options, place, "many", &image, 1)? };
     let mut contenders = vec![
-        engine("haversack", &service(place, "engine", &image, 1)?, &this, Waiting::Interrupt)?,
+        engine("haversack", &service(options, place, "engine", &image, 1)?, &this, Waiting::Interrupt)?,
         Contender {
             name: "the device itself, io_uring",
             client: Box::new(RawClient::open(&image)?),
@@ -55,7 +55,12 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
             server: Some(storage_daemon),
             forgets: false,
         },
-        engine("haversack, guest polling", &service(place, "polled", &image, 1)?, &this, Waiting::Polling)?,
+        engine(
+            "haversack, guest polling",
+            &service(options, place, "polled", &image, 1)?,
+            &this,
+            Waiting::Polling,
+        )?,
         engine("haversack, one of 100 disks", &many, &this, Waiting::Interrupt)?,
     ];
     let mut idle_guests = Vec::new();
@@ -63,7 +68,7 @@ pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box
         idle_guests.push(Guest::boot(&many.vhost_user_socket(disk), Waiting::Interrupt)?);
     }
     if let Some(program) = &options.other {
-        let service = service(place, "other", &image, 1)?;
+        let service = service(options, place, "other", &image, 1)?;
         contenders.push(engine("haversack, the other build", &service, program, Waiting::Interrupt)?);
     }
     std::thread::sleep(SETTLING);

@@ -183,8 +183,10 @@ pub struct CoreConfig {
     pub intent_clear_us: Micros,
     /// How long the cleaner waits after its origin, or a read of a cache device, failed.
     pub clean_retry_us: Micros,
-    /// Read errors after which a cache device counts as failed.
+    /// A cache device counts as failed when reads failed at so many places of it within `device_error_window_us`.
     pub device_read_errors: u32,
+    /// How long a failed read of a cache device is remembered.
+    pub device_error_window_us: Micros,
 }
 
 impl Default for CoreConfig {
@@ -198,6 +200,7 @@ impl Default for CoreConfig {
             intent_clear_us: 60_000_000,
             clean_retry_us: 1_000_000,
             device_read_errors: 5,
+            device_error_window_us: 3_600_000_000,
         }
     }
 }

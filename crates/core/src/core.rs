@@ -26,6 +26,7 @@ use crate::io::{Io, Purpose};
 use crate::locks::Locks;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
+use crate::read_errors::ReadErrors;
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::Staging;
@@ -47,8 +48,8 @@ pub(crate) struct Device {
     pub seed: u64,
     /// Its identity.
     pub id: Uuid,
-    /// Read errors so far.
-    pub errors: u32,
+    /// Reads that failed lately.
+    pub errors: ReadErrors,
     /// Something was written since its last flush.
     pub unflushed: bool,
 }

@@ -24,6 +24,7 @@ pub mod memory;
 pub mod offline;
 pub mod pool;
 mod query;
+mod read_errors;
 mod recover;
 mod sequence;
 mod slab;

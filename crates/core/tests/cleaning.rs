@@ -253,6 +253,24 @@ fn a_block_that_cannot_be_read_ends_the_job_and_holds_up_no_other() {
 }
 
 #[test]
+fn a_block_that_can_never_be_read_does_not_cost_its_device() {
+    let (mut rig, disk) = rig(LAZY, 2000);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let first_slot = |a: &Action| matches!(a, Action::ReadDevice { offset_bytes: 9_445_376, .. });
+    let failing = |a: &Action| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+    for _ in 0..20 {
+        let tag = rig.start_read(disk, 0, 8);
+        rig.run_with(failing);
+        assert!(rig.answer(tag).is_err());
+        rig.wait_with(10_000_000, failing);
+    }
+    assert_eq!(rig.usage(disk).dirty_blocks, 100);
+    rig.clean(disk);
+    assert_eq!(rig.origins[&disk].sectors(0, 800), [1; 800 * 512]);
+}
+
+#[test]
 fn an_origin_flush_that_fails_leaves_the_blocks_dirty() {
     let (mut rig, disk) = rig(LAZY, 2000);
     rig.write(disk, 0, 800, 1);

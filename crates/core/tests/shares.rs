@@ -183,3 +183,43 @@ fn slow_devices_do_not_empty_a_cache_that_was_written() {
     let after = rig.usage(disk).usage_blocks;
     assert!(after + 500 > before, "320 blocks came, {before} were there, {after} are left");
 }
+
+#[test]
+fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
+    for (devices, redundancy) in [(&[8][..], false), (&[6, 6], true)] {
+        let mut rig = Rig::new(devices, redundancy, CoreConfig::default());
+        let reader = reader(&mut rig, 0, Target::Equal);
+        fill(&mut rig, reader, 5000);
+        assert_eq!(rig.running().pool_stats().free_segments, 0);
+        let writer = rig.disk(1, SECTORS, WriteMode::WriteBack);
+        for block in 0..100 {
+            rig.write(writer, block * 8, 8, 1);
+        }
+        assert!(rig.usage(writer).usage_blocks > 90, "{:?}", rig.usage(writer));
+        rig.flush(writer);
+    }
+}
+
+#[test]
+fn a_disk_that_gets_no_space_for_second_copies_has_its_staged_blocks_cleaned() {
+    let mut rig = Rig::new(&[3], true, CoreConfig::default());
+    let cleaner = CleanerConfig {
+        low_watermark: 1.0,
+        high_watermark: 1.0,
+        dirty_limit: 1.0,
+        ..CleanerConfig::default()
+    };
+    let config = DiskConfig { cleaner, target: Target::Blocks(759), ..DiskConfig::new(disk_id(0), SECTORS) };
+    let greedy = rig.attach(&config, 1);
+    rig.write(greedy, 0, 600 * 8, 1);
+    rig.flush(greedy);
+    assert_eq!(rig.running().pool_stats().free_segments, 0);
+    let now = rig.now;
+    let release = rig.core().release(now, greedy).expect("attached");
+    rig.finish(release);
+    rig.add_device(4);
+    let small = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.write(small, 0, 8, 2);
+    rig.flush(small);
+    assert_eq!(rig.read(small, 0, 8), [2; 8]);
+}

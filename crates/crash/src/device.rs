@@ -109,9 +109,11 @@ impl Image {
                 Payload::Zeroes(_) => self.page(page, blank)[begin..][..run * SECTOR_BYTES].fill(0),
                 Payload::Bytes(bytes) => {
                     let bytes = &bytes[source * SECTOR_BYTES..][..run * SECTOR_BYTES];
-                    match bytes.try_into() {
-                        Ok(whole) => *self.place(page) = Some(Rc::new(whole)),
-                        Err(_) => self.page(page, blank)[begin..][..bytes.len()].copy_from_slice(bytes),
+                    if bytes.len() == BLOCK_BYTES {
+                        let whole = Rc::<[u8]>::from(bytes).try_into();
+                        *self.place(page) = Some(whole.expect("it is as long as a page"));
+                    } else {
+                        self.page(page, blank)[begin..][..bytes.len()].copy_from_slice(bytes);
                     }
                 }
             }

@@ -121,7 +121,7 @@ pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
 }
 
 fn core_config(rng: &mut Rng) -> CoreConfig {
-    CoreConfig {
+    let mut config = CoreConfig {
         max_requests: rng.pick(&[4, 8, 16, 64]),
         commit_blocks: rng.pick(&[4, 8, 16, 32, 64]),
         flush_after_blocks: rng.pick(&[16, 64, 256, 4096]),
@@ -130,7 +130,10 @@ fn core_config(rng: &mut Rng) -> CoreConfig {
         intent_clear_us: rng.pick(&[3_000, 50_000, 1_000_000, 60_000_000]),
         clean_retry_us: rng.pick(&[2_000, 20_000, 200_000]),
         device_read_errors: rng.pick(&[1, 3, 5]),
-    }
+        ..CoreConfig::default()
+    };
+    config.device_error_window_us = 50 * config.clean_retry_us;
+    config
 }
 
 impl Plan {

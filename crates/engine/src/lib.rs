@@ -20,6 +20,7 @@ mod mapping;
 mod media;
 mod memory;
 mod origin;
+mod polling;
 pub mod pool;
 mod reactor;
 mod retry;

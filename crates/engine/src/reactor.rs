@@ -2,8 +2,8 @@
 //! their clients, with one io_uring.
 //!
 //! It takes what has landed and what clients ask, hands it to the core, and carries out the core's actions. When
-//! nothing is left to do it looks for new work for a moment (`poll_us`), then sleeps in the kernel until something
-//! lands, a client rings or the core wants to be ticked. With nothing to do it takes no processor time.
+//! nothing is left to do it looks for new work for a moment, as long as that pays, then sleeps in the kernel until
+//! something lands, a client rings or the core wants to be ticked. With nothing to do it takes no processor time.
 //!
 //! Invariants
 //! - Every action with an I/O gets one completion, after the kernel or the origin is done with the I/O's memory.
@@ -31,6 +31,7 @@ use crate::mailbox::Letters;
 use crate::media::{Devices, failure};
 use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
+use crate::polling::Polling;
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
 
@@ -70,6 +71,9 @@ pub(crate) struct Reactor {
     retries: Retries,
     spare_iovecs: Vec<Vec<libc::iovec>>,
     poll_us: Micros,
+    polling: Polling,
+    /// I/Os of devices and origins in flight.
+    ios: usize,
     /// When timers are looked at again.
     timers_us: Micros,
     pub(crate) now: Micros,
@@ -114,6 +118,8 @@ impl Reactor {
             retries: Retries::default(),
             spare_iovecs: Vec::new(),
             poll_us: config.poll_us.into(),
+            polling: Polling::new(config.poll_us.into()),
+            ios: 0,
             timers_us: 0,
             now,
             stopped: false,
@@ -123,16 +129,15 @@ impl Reactor {
 
     /// Runs until it is stopped.
     pub fn run(mut self) {
-        let mut busy_us = 0;
         while !self.stopped {
             self.now = clock::now_us();
             let worked = self.turn();
             self.ring.submit();
             if worked {
-                busy_us = self.now;
+                self.polling.found();
                 continue;
             }
-            if self.now < busy_us + self.poll_us {
+            if self.polling.goes_on(self.now, self.ios > 0) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -141,7 +146,6 @@ impl Reactor {
             }
             let time = self.time_to_sleep();
             self.ring.wait(time);
-            self.wake_up();
         }
         if !self.ring.quiesce() {
             tracing::error!("a device does not end its I/O; its memory is given up");
@@ -200,6 +204,7 @@ impl Reactor {
             self.events.push(EngineEvent::DeviceError { path, offset_bytes, errno });
             failure(errno)
         });
+        self.ios -= 1;
         self.core.complete(self.now, io, result);
         self.close_if_over(device);
     }
@@ -225,10 +230,9 @@ impl Reactor {
         let front = &mut self.core.memory_mut().payloads;
         let state = front.get_mut(client)?;
         let (ring, asked) = (&mut self.ring, &mut self.asked);
-        let result = act(state, &mut ClientContext { ring, client, now: self.now, asked });
-        if state.is_closed() {
-            front.remove(client);
-        }
+        let (now, poll_us) = (self.now, self.poll_us);
+        let result = act(state, &mut ClientContext { ring, client, now, poll_us, asked });
+        front.has_acted(client);
         self.submit_asked(client);
         Some(result)
     }
@@ -288,7 +292,7 @@ impl Reactor {
         let (mut any, mut at) = (false, 0);
         while let Some(client) = self.core.memory().payloads.polled(at) {
             any |= self.client(client, &mut act) == Some(true);
-            // One that was removed has left its place to the next.
+            // One that is polled no more has left its place to the next.
             at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
         }
         any
@@ -369,6 +373,7 @@ impl Reactor {
     }
 
     fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, op: DeviceOp) {
+        self.ios += 1;
         let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
         let memory = self.core.memory();
         let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
@@ -395,6 +400,7 @@ impl Reactor {
     }
 
     fn origin_io(&mut self, io: IoId, disk: DiskNo, op: OriginOp, sector: SectorNo, sectors: u32) {
+        self.ios += 1;
         let mut iovecs = self.spare_iovecs.pop().unwrap_or_default();
         iovecs.clear();
         if matches!(op, OriginOp::Read | OriginOp::Write) {
@@ -443,6 +449,7 @@ impl Reactor {
         };
         let io = request.io;
         self.spare_iovecs.push(request.iovecs);
+        self.ios -= 1;
         self.core.complete(self.now, io, result);
     }
 
@@ -452,13 +459,12 @@ impl Reactor {
         let Some(state) = front.get_mut(client) else { return };
         let (disk, kind) = (state.disk(), state.kind());
         let (ring, asked) = (&mut self.ring, &mut self.asked);
-        let done = state.complete(&mut ClientContext { ring, client, now: self.now, asked }, slot, result);
+        let (now, poll_us) = (self.now, self.poll_us);
+        let done = state.complete(&mut ClientContext { ring, client, now, poll_us, asked }, slot, result);
+        front.has_acted(client);
         if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut))
         {
             live.client_latency(kind, done, self.now);
-        }
-        if state.is_closed() {
-            front.remove(client);
         }
         self.submit_asked(client);
     }
@@ -515,17 +521,11 @@ impl Reactor {
         !self.carry_out() && !asked
     }
 
-    fn wake_up(&mut self) {
-        self.polled(|client, context| {
-            client.wake_up(context);
-            false
-        });
-    }
-
-    fn time_to_sleep(&mut self) -> Option<Duration> {
+    fn time_to_sleep(&self) -> Option<Duration> {
         let origins = self.disks.iter().flatten().filter_map(|d| d.origin.next_wakeup());
         let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
-        self.timers_us = self.timers_us.min(due);
+        // One that stays due, such as for a flush that takes its time, must not keep the reactor awake.
+        let due = due.max(self.timers_us);
         Some(Duration::from_micros(due.saturating_sub(clock::now_us()).max(1)).min(LONGEST_SLEEP))
     }
 }

@@ -153,7 +153,8 @@ impl<M: Memory> Core<M> {
         }
         if !self.has_space(disk) {
             self.pick_staged(disk);
-        } else {
+        }
+        if self.disk(disk).cleaner.blocks.is_empty() {
             self.forget_clean_asks(disk);
             if !self.cleaning_due(disk) {
                 return;

@@ -72,7 +72,7 @@ impl<M: Memory> Core<M> {
         let Some(dirty) = self.pick_frames(disk) else {
             return false;
         };
-        let copies = if dirty && self.redundancy && self.store.usable_devices().count() >= 2 { 2 } else { 1 };
+        let copies = if dirty { self.dirty_copies() } else { 1 };
         let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
         let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
             return false;

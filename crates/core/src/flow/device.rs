@@ -11,8 +11,9 @@ use crate::flow::pool_job::{PoolJob, PoolJobKind};
 use crate::io::Io;
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::read_errors::ReadErrors;
 use crate::store::segment::SegmentState;
-use crate::store::slot::Status;
+use crate::store::slot::{SlotNo, Status};
 use haversack_model::Uuid;
 
 /// A device that was formatted to join a pool.
@@ -68,12 +69,13 @@ impl<M: Memory> Core<M> {
     pub(crate) fn note_device_read(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
-        let limit = self.config.device_read_errors;
-        if let Some(state) = self.devices[device.0 as usize].as_mut() {
-            state.errors += 1;
-            if failure == IoFailure::Gone || state.errors >= limit {
-                self.device_failed(device);
-            }
+        // A read for the cleaner carries its slot in place of a sequence number.
+        let place = io.blocks.first().map_or(SlotNo(io.seq as u32), |block| block.slot);
+        let (window_us, limit) = (self.config.device_error_window_us, self.config.device_read_errors);
+        let Some(state) = self.devices[device.0 as usize].as_mut() else { return };
+        let too_many = state.errors.note(place, self.now, window_us, limit);
+        if failure == IoFailure::Gone || too_many {
+            self.device_failed(device);
         }
     }
 
@@ -163,7 +165,8 @@ impl<M: Memory> Core<M> {
             self.devices.resize_with(at + 1, || None);
         }
         let seed = device_seed(device.id);
-        self.devices[at] = Some(Device { seed, id: device.id, errors: 0, unflushed: true });
+        self.devices[at] =
+            Some(Device { seed, id: device.id, errors: ReadErrors::default(), unflushed: true });
         self.store.add_device(device.number, device.id, device.segments);
         self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {

@@ -127,13 +127,13 @@ impl<M: Memory> Core<M> {
     pub(crate) fn pump(&mut self, number: u32) {
         self.requests[number].queued = false;
         let request = &self.requests[number];
-        let disk = request.disk;
+        let (disk, op) = (request.disk, request.op);
         if !self.disk(disk).owned && request.outstanding == 0 && request.phase == AroundPhase::Check {
             self.fail(number, RequestError::NotOwner);
             self.finish(number);
             return;
         }
-        match self.requests[number].op {
+        match op {
             Op::Read => self.pump_read(number),
             Op::Write { .. } if self.stages_writes(number) => self.pump_write(number),
             Op::Write { .. } | Op::Discard | Op::WriteZeroes => self.pump_around(number),
@@ -141,13 +141,10 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn stages_writes(&self, number: u32) -> bool {
-        let request = &self.requests[number];
-        let mid_window = request.phase != AroundPhase::Check;
-        self.disk(request.disk).mode.defers_origin()
-            && !request.bypass
-            && !mid_window
-            && self.has_space(request.disk)
+    fn stages_writes(&mut self, number: u32) -> bool {
+        let RequestState { disk, phase, bypass, .. } = self.requests[number];
+        let defers = self.disk(disk).mode.defers_origin();
+        defers && !bypass && phase == AroundPhase::Check && self.gets_space(disk)
     }
 
     /// Parks a request.

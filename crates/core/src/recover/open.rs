@@ -23,6 +23,7 @@ use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::pool::{self, io_error};
+use crate::read_errors::ReadErrors;
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
@@ -312,7 +313,12 @@ fn without_disks<M: Memory>(
     let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
     let device = |present: &Option<Present>| {
         let present = present.as_ref()?;
-        Some(Device { seed: present.seed, id: present.superblock.device, errors: 0, unflushed: true })
+        Some(Device {
+            seed: present.seed,
+            id: present.superblock.device,
+            errors: ReadErrors::default(),
+            unflushed: true,
+        })
     };
     let retired = |device: &Option<DeviceRecord>| {
         device.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments))

@@ -47,6 +47,8 @@ pub(crate) struct ClientContext<'a> {
     /// Its number, for the owner of its flights.
     pub client: u32,
     pub now: Micros,
+    /// How long a client without requests is looked at before it has to ring.
+    pub poll_us: Micros,
     /// The requests that it hands over.
     pub asked: &'a mut Vec<Wish>,
 }
@@ -64,7 +66,7 @@ pub(crate) trait Client {
     fn disk(&self) -> DiskNo;
     /// Its kind.
     fn kind(&self) -> ClientKind;
-    /// Whether it is looked at for requests without a flight that lands.
+    /// Whether it is to act in every turn now. Otherwise it acts when a flight of its own lands.
     fn is_polled(&self) -> bool {
         false
     }
@@ -76,7 +78,7 @@ pub(crate) trait Client {
     fn begin(&mut self, context: &mut ClientContext<'_>);
     /// A flight of its own has landed.
     fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing);
-    /// Looks for requests. True if there were any.
+    /// Acts, such as looking for requests. True if there was anything to do.
     fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }
@@ -84,8 +86,6 @@ pub(crate) trait Client {
     fn fall_asleep(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }
-    /// The reactor is awake: the client need not ring.
-    fn wake_up(&mut self, _: &mut ClientContext<'_>) {}
     /// A request is done. Tells what it was, unless only a part of it is done.
     fn complete(
         &mut self,
@@ -107,10 +107,16 @@ pub(crate) trait Client {
     fn is_closed(&self) -> bool;
 }
 
+struct Seat {
+    client: Box<dyn Client>,
+    /// It is on the list of those that are polled.
+    is_listed: bool,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Front {
-    clients: Vec<Option<Box<dyn Client>>>,
+    clients: Vec<Option<Seat>>,
     polled: Vec<u32>,
 }
 
@@ -125,27 +131,36 @@ impl Front {
         if at == self.clients.len() {
             self.clients.push(None);
         }
-        if client.is_polled() {
-            self.polled.push(at as u32);
-        }
-        self.clients[at] = Some(client);
+        self.clients[at] = Some(Seat { client, is_listed: false });
         at as u32
     }
 
-    pub fn remove(&mut self, client: u32) {
-        self.polled.retain(|polled| *polled != client);
-        self.clients[client as usize] = None;
+    /// Forgets a client that has acted and is closed, or notes whether it is to be polled from now on.
+    pub fn has_acted(&mut self, client: u32) {
+        let Some(seat) = self.clients.get_mut(client as usize).and_then(Option::as_mut) else { return };
+        let is_closed = seat.client.is_closed();
+        let wanted = seat.client.is_polled() && !is_closed;
+        if wanted != seat.is_listed {
+            seat.is_listed = wanted;
+            if wanted {
+                self.polled.push(client);
+            } else {
+                self.polled.retain(|polled| *polled != client);
+            }
+        }
+        if is_closed {
+            self.clients[client as usize] = None;
+        }
     }
 
     pub fn get_mut(&mut self, client: u32) -> Option<&mut (dyn Client + 'static)> {
-        self.clients.get_mut(client as usize)?.as_deref_mut()
+        Some(self.clients.get_mut(client as usize)?.as_mut()?.client.as_mut())
     }
 
     /// The numbers of all clients of a disk.
     pub fn of_disk(&self, disk: DiskNo) -> Vec<u32> {
-        let of_disk = |(_, client): &(usize, &Option<Box<dyn Client>>)| {
-            client.as_ref().is_some_and(|client| client.disk() == disk)
-        };
+        let of_disk =
+            |(_, seat): &(usize, &Option<Seat>)| seat.as_ref().is_some_and(|seat| seat.client.disk() == disk);
         self.clients.iter().enumerate().filter(of_disk).map(|(at, _)| at as u32).collect()
     }
 

@@ -384,6 +384,16 @@ impl Client for NbdConnection {
         ClientKind::Nbd
     }
 
+    /// What is done in one turn leaves together in the next.
+    fn is_polled(&self) -> bool {
+        !self.is_sending && !self.replies.is_empty()
+    }
+
+    fn poll(&mut self, context: &mut ClientContext<'_>) -> bool {
+        self.send(context);
+        true
+    }
+
     fn begin(&mut self, context: &mut ClientContext<'_>) {
         self.receive(context);
     }
@@ -429,12 +439,10 @@ impl Client for NbdConnection {
                 self.reply(Head::Fixed(self.replier.error(&request, errno, &reason)), Some(number), 0);
             }
         }
-        self.send(context);
-        self.parse(context);
         Some(done)
     }
 
-    fn status(&mut self, context: &mut ClientContext<'_>, number: u32, runs: &[(u64, u32)]) {
+    fn status(&mut self, _: &mut ClientContext<'_>, number: u32, runs: &[(u64, u32)]) {
         self.in_core -= 1;
         let request = self.slots[number as usize].request;
         let mut reply = Vec::new();
@@ -456,8 +464,6 @@ impl Client for NbdConnection {
             reply.extend_from_slice(&memory[..length]);
         }
         self.reply(Head::Extents(reply.into_boxed_slice()), Some(number), 0);
-        self.send(context);
-        self.parse(context);
     }
 
     fn resized(&mut self, sectors: u64) {

@@ -1,10 +1,13 @@
 //! vhost-user-blk queues as clients. The protocol has a thread of its own (`haversack-vhost-user`), which hands queues to the
 //! reactor and takes them back.
 //!
-//! While the reactor is awake it looks at every queue in every turn and asks no guest to kick; before it sleeps
-//! it asks for kicks and listens for them.
+//! A queue with requests is awake: the reactor looks at it in every turn, and its guest need not kick. One that had none
+//! for a while, or whose reactor is about to sleep, falls asleep: it asks for kicks and listens for them, and costs
+//! nothing until a kick or a completion wakes it.
 //!
-//! Invariant: a queue is given back only when nothing of it is in flight.
+//! Invariants
+//! - A queue is given back only when nothing of it is in flight.
+//! - A queue falls asleep only if it has no request after kicks were asked for.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -178,6 +181,9 @@ pub(crate) struct QueueClient {
     pending: Vec<Pending>,
     /// Completions that the guest may have to be told of.
     completed: bool,
+    awake: bool,
+    /// When it last had a request or a completion.
+    busy_us: Micros,
     listening: bool,
     kick: Option<i32>,
     stopping: Option<Sender<Queue>>,
@@ -199,6 +205,8 @@ impl QueueClient {
             write_cache,
             pending: Vec::new(),
             completed: false,
+            awake: true,
+            busy_us: 0,
             listening: false,
             kick,
             stopping: None,
@@ -316,6 +324,20 @@ impl QueueClient {
         self.pending[usize::from(head)] = pending;
     }
 
+    /// From now on the guest need not kick.
+    fn wake_up(&mut self, now: Micros) {
+        self.busy_us = now;
+        if !std::mem::replace(&mut self.awake, true) {
+            self.queue().set_notification(false);
+        }
+    }
+
+    fn is_idle(&self, context: &ClientContext<'_>) -> bool {
+        context.now > self.busy_us + context.poll_us
+            && self.kick.is_some()
+            && self.queue.as_ref().is_some_and(|queue| queue.in_flight() == 0)
+    }
+
     fn answer(&mut self, head: u16, status: Status) {
         self.queue().complete(head, status);
         self.completed = true;
@@ -340,7 +362,7 @@ impl Client for QueueClient {
     }
 
     fn is_polled(&self) -> bool {
-        true
+        self.awake
     }
 
     fn as_queue(&mut self) -> Option<&mut QueueClient> {
@@ -349,6 +371,7 @@ impl Client for QueueClient {
 
     fn begin(&mut self, context: &mut ClientContext<'_>) {
         self.queue().set_notification(false);
+        self.busy_us = context.now;
         self.take_requests(context);
         self.listen(context);
     }
@@ -358,18 +381,24 @@ impl Client for QueueClient {
         if self.stopping.is_some() {
             self.give_back();
         } else if landing.result.is_ok() {
+            self.wake_up(context.now);
             self.listen(context);
         } else {
             tracing::warn!(disk = self.disk.0, result = ?landing.result, "a queue's kicks cannot be heard; it is polled");
+            self.wake_up(context.now);
             self.kick = None;
         }
     }
 
     fn poll(&mut self, context: &mut ClientContext<'_>) -> bool {
         self.tell_guest();
-        if self.stopping.is_some() || self.queue.as_ref().is_none_or(|queue| !queue.has_work()) {
+        if self.stopping.is_some() || self.queue.is_none() {
             return false;
         }
+        if !self.queue().has_work() {
+            return self.is_idle(context) && self.fall_asleep(context);
+        }
+        self.busy_us = context.now;
         let any = self.take_requests(context);
         self.tell_guest();
         any
@@ -386,28 +415,22 @@ impl Client for QueueClient {
             return true;
         }
         self.queue().set_notification(true);
+        self.awake = false;
         if !self.queue().has_work() {
             return false;
         }
-        self.queue().set_notification(false);
+        self.wake_up(context.now);
         self.take_requests(context);
         true
     }
 
-    fn wake_up(&mut self, _: &mut ClientContext<'_>) {
-        if self.stopping.is_none()
-            && let Some(queue) = &mut self.queue
-        {
-            queue.set_notification(false);
-        }
-    }
-
     fn complete(
         &mut self,
-        _: &mut ClientContext<'_>,
+        context: &mut ClientContext<'_>,
         slot: u32,
         result: std::result::Result<(), RequestError>,
     ) -> Option<Finished> {
+        self.wake_up(context.now);
         let pending = &mut self.pending[slot as usize];
         pending.parts -= 1;
         pending.failed |= result.is_err();

@@ -1,0 +1,114 @@
+//! Whether it pays to look for work before sleeping.
+//!
+//! Looking costs a processor; where the one who would bring the work needs that same processor, it even keeps the work
+//! away. So looks that find nothing are followed by fewer looks, and one that finds something by all of them. Two
+//! kinds of waiting are told apart, since one may pay and the other not: for I/O in flight, and for clients alone.
+
+use haversack_model::Micros;
+
+/// Most sleeps without a look before them, in a row.
+const MOST_SKIPPED: u32 = 63;
+
+/// One kind of waiting.
+#[derive(Clone, Copy, Default)]
+struct Wait {
+    /// Sleeps to be skipped after the last vain look, and how many of them are left.
+    skipped: u32,
+    left: u32,
+}
+
+/// See the module.
+pub(crate) struct Polling {
+    longest_us: Micros,
+    /// For clients, and for I/O.
+    waits: [Wait; 2],
+    /// The look under way: when it ends, and for what.
+    look: Option<(Micros, usize)>,
+}
+
+impl Polling {
+    /// Looks take so long at most; 0 for never.
+    pub fn new(longest_us: Micros) -> Polling {
+        Polling { longest_us, waits: [Wait::default(); 2], look: None }
+    }
+
+    /// There was work.
+    pub fn found(&mut self) {
+        if let Some((_, kind)) = self.look.take() {
+            self.waits[kind] = Wait::default();
+        }
+    }
+
+    /// There was none. False if it is time to sleep.
+    pub fn goes_on(&mut self, now: Micros, awaits_io: bool) -> bool {
+        let Some((end_us, kind)) = self.look else { return self.begin(now, usize::from(awaits_io)) };
+        if now < end_us {
+            return true;
+        }
+        self.look = None;
+        let wait = &mut self.waits[kind];
+        wait.skipped = (2 * wait.skipped + 1).min(MOST_SKIPPED);
+        wait.left = wait.skipped;
+        false
+    }
+
+    fn begin(&mut self, now: Micros, kind: usize) -> bool {
+        let wait = &mut self.waits[kind];
+        if wait.left > 0 {
+            wait.left -= 1;
+            return false;
+        }
+        if self.longest_us > 0 {
+            self.look = Some((now + self.longest_us, kind));
+        }
+        self.longest_us > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks taken before so many sleeps, where every look is vain.
+    fn vain_looks(polling: &mut Polling, sleeps: u64, awaits_io: bool) -> u32 {
+        let mut looks = 0;
+        for now in (0..sleeps).map(|sleep| sleep * 1000) {
+            if polling.goes_on(now, awaits_io) {
+                looks += 1;
+                assert!(polling.goes_on(now + 49, awaits_io));
+                assert!(!polling.goes_on(now + 50, awaits_io));
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn vain_looks_become_rare_and_one_that_is_not_brings_them_back() {
+        let mut polling = Polling::new(50);
+        assert_eq!(vain_looks(&mut polling, 1 + 1 + 1 + 3 + 1 + 7 + 1, false), 4);
+        assert_eq!(vain_looks(&mut polling, 64_000, false), 1001);
+        while !polling.goes_on(0, false) {}
+        polling.found();
+        assert!(polling.goes_on(0, false));
+        polling.found();
+        assert!(polling.goes_on(0, false));
+    }
+
+    #[test]
+    fn waiting_for_io_is_another_thing() {
+        let mut polling = Polling::new(50);
+        vain_looks(&mut polling, 100, false);
+        for now in 0..100 {
+            assert!(polling.goes_on(now, true));
+            polling.found();
+        }
+    }
+
+    #[test]
+    fn without_time_there_are_no_looks() {
+        let mut polling = Polling::new(0);
+        assert!(!polling.goes_on(0, true) && !polling.goes_on(1, false));
+        polling.found();
+        assert!(!polling.goes_on(2, true));
+    }
+}

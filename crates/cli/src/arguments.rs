@@ -48,6 +48,9 @@ pub enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Block traces: what they hold, converting, cutting, merging.
+    #[command(subcommand)]
+    Trace(crate::trace::TraceCommand),
     /// Write a disk's dirty blocks to its origin from the devices of a dead host. No daemon may use them.
     FlushOffline(FlushOffline),
     /// Stop the daemon cleanly.

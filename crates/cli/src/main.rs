@@ -8,6 +8,7 @@ mod offline;
 mod run;
 mod show;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ use crate::arguments::{Arguments, Attach, Command, DiskCommand, PoolCommand, Set
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
-use crate::{offline, show, top};
+use crate::{offline, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -42,11 +42,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             print(as_json, &status, &text)
         }
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count),
+        Command::Trace(command) => trace::run(command, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
 }
 
-fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
+pub fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
     if as_json {
         let json = serde_json::to_string_pretty(value).map_err(|e| CliError::Failed(e.to_string()))?;
         println!("{json}");

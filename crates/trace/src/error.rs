@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// A trace that cannot be read, or cannot be read on.
 #[derive(thiserror::Error, Debug)]
 #[non_exhaustive]
@@ -60,7 +62,7 @@ pub enum TraceError {
 }
 
 /// A line that is no access and should be one.
-#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug, Serialize)]
 #[error("{path}:{line}: expected {expected}, found {found:?}")]
 pub struct BadLine {
     /// The file.
@@ -74,7 +76,7 @@ pub struct BadLine {
 }
 
 /// What was wrong with a trace so far and could be passed over.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Damage {
     /// Damaged lines, left out.
     pub lines: u64,

@@ -1,65 +1,55 @@
 //! A file being written, compressed on the way if its name asks for it.
+//!
+//! A file appears under its name when it is whole; until then it is beside it as `NAME.part`, and goes if the writing
+//! fails. Standard output and devices are written as they are.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// zstd's and gzip's levels: what text gains beyond them is not worth the time.
+/// Levels of compression: what text gains beyond them is not worth the time.
 const ZSTD_LEVEL: i32 = 6;
 const XZ_LEVEL: u32 = 6;
 
 /// An output file.
 pub(crate) enum Output {
-    Plain(Counted),
-    Gz(flate2::write::GzEncoder<Counted>),
-    Xz(liblzma::write::XzEncoder<Counted>),
-    Zst(zstd::Encoder<'static, Counted>),
+    Plain(Sink),
+    Gz(flate2::write::GzEncoder<Sink>),
+    Xz(liblzma::write::XzEncoder<Sink>),
+    Zst(zstd::Encoder<'static, Sink>),
 }
 
 impl Output {
     /// Makes a file, `-` for standard output. A file that is there is replaced only if `replace` is set. With
     /// `compress` the last ending, gz, xz or zst, says how.
     pub fn create(path: &Path, replace: bool, compress: bool) -> io::Result<Self> {
-        let file: Box<dyn Write> =
-            if path == Path::new("-") { Box::new(io::stdout()) } else { Box::new(new_file(path, replace)?) };
-        let file = Counted { file: BufWriter::with_capacity(256 << 10, file), bytes: 0 };
+        let sink = Sink::create(path, replace)?;
         let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
         Ok(match ending.as_deref().filter(|_| compress) {
-            Some("gz") => Output::Gz(flate2::write::GzEncoder::new(file, flate2::Compression::default())),
-            Some("xz") => Output::Xz(liblzma::write::XzEncoder::new(file, XZ_LEVEL)),
-            Some("zst") => Output::Zst(zstd::Encoder::new(file, ZSTD_LEVEL)?),
-            _ => Output::Plain(file),
+            Some("gz") => Output::Gz(flate2::write::GzEncoder::new(sink, flate2::Compression::default())),
+            Some("xz") => Output::Xz(liblzma::write::XzEncoder::new(sink, XZ_LEVEL)),
+            Some("zst") => Output::Zst(zstd::Encoder::new(sink, ZSTD_LEVEL)?),
+            _ => Output::Plain(sink),
         })
     }
 
-    /// Writes what is still held back. Returns the file's size in bytes.
+    /// Writes what is still held back and gives the file its name. Returns its size in bytes.
     pub fn finish(self) -> io::Result<u64> {
-        let mut file = match self {
-            Output::Plain(file) => file,
+        match self {
+            Output::Plain(sink) => sink,
             Output::Gz(encoder) => encoder.finish()?,
             Output::Xz(encoder) => encoder.finish()?,
             Output::Zst(encoder) => encoder.finish()?,
-        };
-        file.flush()?;
-        Ok(file.bytes)
+        }
+        .finish()
     }
-}
-
-fn new_file(path: &Path, replace: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if replace {
-        options.create(true).truncate(true)
-    } else {
-        options.create_new(true)
-    };
-    options.open(path)
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Plain(file) => file.write(bytes),
+            Output::Plain(sink) => sink.write(bytes),
             Output::Gz(encoder) => encoder.write(bytes),
             Output::Xz(encoder) => encoder.write(bytes),
             Output::Zst(encoder) => encoder.write(bytes),
@@ -68,7 +58,7 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Plain(file) => file.flush(),
+            Output::Plain(sink) => sink.flush(),
             Output::Gz(encoder) => encoder.flush(),
             Output::Xz(encoder) => encoder.flush(),
             Output::Zst(encoder) => encoder.flush(),
@@ -76,13 +66,39 @@ impl Write for Output {
     }
 }
 
-/// Counts what goes into a file.
-pub(crate) struct Counted {
+/// Where bytes end up, and how many they are.
+pub(crate) struct Sink {
     file: BufWriter<Box<dyn Write>>,
     bytes: u64,
+    part: Option<Part>,
 }
 
-impl Write for Counted {
+impl Sink {
+    fn create(path: &Path, replace: bool) -> io::Result<Self> {
+        let there = fs::metadata(path);
+        let (file, part): (Box<dyn Write>, _) = if path == Path::new("-") {
+            (Box::new(io::stdout()), None)
+        } else if there.as_ref().is_ok_and(|there| !there.is_file()) {
+            (Box::new(fs::OpenOptions::new().write(true).open(path)?), None)
+        } else if there.is_ok() && !replace {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is there already"));
+        } else {
+            let part = Part::beside(path);
+            (Box::new(File::create(&part.part)?), Some(part))
+        };
+        Ok(Sink { file: BufWriter::with_capacity(256 << 10, file), bytes: 0, part })
+    }
+
+    fn finish(mut self) -> io::Result<u64> {
+        self.file.flush()?;
+        match self.part.take() {
+            Some(part) => part.rename().map(|()| self.bytes),
+            None => Ok(self.bytes),
+        }
+    }
+}
+
+impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.bytes += written as u64;
@@ -91,5 +107,30 @@ impl Write for Counted {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// A file that has not got its name yet; it goes when it never gets it.
+struct Part {
+    part: PathBuf,
+    path: PathBuf,
+}
+
+impl Part {
+    fn beside(path: &Path) -> Self {
+        let mut part = OsString::from(path);
+        part.push(".part");
+        Part { part: part.into(), path: path.to_path_buf() }
+    }
+
+    fn rename(self) -> io::Result<()> {
+        fs::rename(&self.part, &self.path)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Once renamed it is not there, and nothing else can be done about one that stays.
+        let _ = fs::remove_file(&self.part);
     }
 }

@@ -72,27 +72,27 @@ impl<S: Source> Source for Sorted<S> {
         if batch.is_empty() {
             return self.error.take().map_or(Ok(0), Err);
         }
+        let mut good = 0;
         for access in batch.iter_mut() {
             if access.time_ns < self.last_ns {
                 if self.strict {
-                    let late = TraceError::Late {
-                        access: self.count,
-                        time_ns: access.time_ns,
-                        last_ns: self.last_ns,
-                        window: self.window,
-                    };
-                    (self.at_end, self.ready) = (true, self.given);
-                    return Err(late);
+                    break;
                 }
                 self.late += 1;
                 access.time_ns = self.last_ns;
             }
             self.last_ns = access.time_ns;
-            self.count += 1;
+            good += 1;
         }
-        into.extend_from_slice(batch);
-        self.given += batch.len();
-        Ok(batch.len())
+        if good == 0 {
+            let (access, time_ns) = (self.count, batch[0].time_ns);
+            (self.at_end, self.ready) = (true, self.given);
+            return Err(TraceError::Late { access, time_ns, last_ns: self.last_ns, window: self.window });
+        }
+        into.extend_from_slice(&batch[..good]);
+        self.given += good;
+        self.count += good as u64;
+        Ok(good)
     }
 
     fn volumes(&self) -> &[String] {

@@ -5,9 +5,9 @@ use crate::bytes::{Bytes, u32_at, u64_at};
 use crate::error::TraceError;
 
 pub(super) const FRAME_HEADER_BYTES: usize = 48;
-/// The longest payload that is believed, uncompressed; a writer's full block of the widest columns has 2 MiB and the
-/// names of new volumes.
-const PAYLOAD_LIMIT_BYTES: u32 = 1 << 30;
+/// The longest payload that is believed: a full block of the widest columns has 2 MiB and the names of new volumes, an
+/// index 28 bytes for each 65,536 accesses and all names.
+const PAYLOAD_LIMIT_BYTES: u32 = 1 << 28;
 /// zstd's level: higher ones gain a few percent and cost several times the time.
 const LEVEL: i32 = 3;
 
@@ -82,7 +82,7 @@ pub(super) fn read(bytes: &mut Bytes, raw: &mut Vec<u8>) -> Result<Option<FrameH
     }
     if raw_bytes > PAYLOAD_LIMIT_BYTES || payload_bytes > PAYLOAD_LIMIT_BYTES {
         let found = format!("{payload_bytes} and {raw_bytes} bytes");
-        return Err(bytes.damaged(offset, "a payload of at most 1 GiB", found));
+        return Err(bytes.damaged(offset, "a payload of at most 256 MiB", found));
     }
     let Some(payload) = bytes.take(payload_bytes as usize, "a block's payload")? else {
         return Err(bytes.damaged(bytes.offset(), "a block's payload", "the file's end".into()));

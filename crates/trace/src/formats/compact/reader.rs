@@ -83,15 +83,21 @@ impl CompactSource {
             self.check_trailer()?;
             return Ok(false);
         }
+        // Before memory is taken for them: volumes are those known before and the new ones.
+        let known = match self.given {
+            Some(_) => self.volumes.len() as u64 + u64::from(header.names),
+            None => self.volumes.len() as u64,
+        };
+        if u64::from(header.volumes) > known {
+            return Err(self.wrong("a name for every volume"));
+        }
         let mut names = Vec::new();
         let begun =
             self.columns.begin(header.count, header.first_ns, header.volumes, header.names, &mut names);
         begun.map_err(|expected| self.wrong(expected))?;
+        // Started in the middle, the names are known from the index.
         if self.given.is_some() {
             self.volumes.append(&mut names);
-        }
-        if self.volumes.len() < header.volumes as usize {
-            return Err(self.wrong("a name for every volume"));
         }
         Ok(true)
     }
@@ -119,6 +125,7 @@ impl CompactSource {
 
 impl Source for CompactSource {
     fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+        let before = into.len();
         while !self.at_end {
             match self.columns.next(into) {
                 Ok(0) => {}
@@ -127,6 +134,7 @@ impl Source for CompactSource {
                     return Ok(count);
                 }
                 Err(expected) => {
+                    into.truncate(before);
                     self.at_end = true;
                     return Err(self.wrong(expected));
                 }

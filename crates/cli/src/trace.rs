@@ -1,0 +1,457 @@
+//! `haversack trace`: what traces hold, converting, cutting, merging.
+
+use std::fmt::Write;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use haversack_api::{Size, Span};
+use haversack_trace::{
+    Damage, Format, MergeOptions, Merged, OpenOptions, Selection, Source, Summaries, Summary, Target,
+    TraceError, create, open,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::error::{CliError, Result};
+use crate::run::print;
+
+/// Commands for block traces.
+#[derive(Subcommand)]
+pub enum TraceCommand {
+    /// Show what traces hold: requests, bytes, blocks, sizes, rates, by volume and overall.
+    Info {
+        #[command(flatten)]
+        traces: Traces,
+    },
+    /// Write a trace in another format.
+    Convert {
+        /// The trace; - for standard input.
+        input: PathBuf,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        reading: Reading,
+    },
+    /// Write a part of a trace: a span of time, some volumes.
+    Cut {
+        /// The trace; - for standard input.
+        input: PathBuf,
+        #[command(flatten)]
+        output: Output,
+        /// Where the part begins, from the trace's first request on, such as 90s or 2h.
+        #[arg(long)]
+        from: Option<Span>,
+        /// Where the part ends, from the trace's first request on.
+        #[arg(long)]
+        to: Option<Span>,
+        /// Only this volume; may be repeated.
+        #[arg(long = "volume")]
+        volumes: Vec<String>,
+        /// At most so many requests.
+        #[arg(long)]
+        limit: Option<u64>,
+        #[command(flatten)]
+        reading: Reading,
+    },
+    /// Merge traces into one, by time.
+    Merge {
+        #[command(flatten)]
+        traces: Traces,
+        #[command(flatten)]
+        output: NamedOutput,
+    },
+    /// Print a trace's first requests in the common form.
+    Head {
+        /// The trace; - for standard input.
+        input: PathBuf,
+        /// How many.
+        #[arg(short = 'n', long, default_value_t = 10)]
+        count: u64,
+        #[command(flatten)]
+        reading: Reading,
+    },
+}
+
+/// How to read traces.
+#[derive(Args, Clone)]
+pub struct Reading {
+    /// The format, if it is not to be recognised: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia,
+    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general.
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// Stop at the first damaged line.
+    #[arg(long)]
+    pub strict: bool,
+    /// What a block number stands for in lists of keys (4096 if not given) and oracle-general (512).
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub key_bytes: Option<u32>,
+    /// The unit of times in formats that leave it open, such as 10ms.
+    #[arg(long)]
+    pub time_unit: Option<Span>,
+    /// Sort requests that stand within so many of their place in time.
+    #[arg(long, value_name = "REQUESTS", default_value_t = OpenOptions::default().sort_window)]
+    pub sort_window: usize,
+}
+
+/// Traces on one clock.
+#[derive(Args)]
+pub struct Traces {
+    /// The traces; - for standard input. Several are merged on one clock.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Let all traces begin at the same time.
+    #[arg(long)]
+    pub align: bool,
+    /// Keep volumes of one name in several traces apart.
+    #[arg(long)]
+    pub separate: bool,
+    #[command(flatten)]
+    pub reading: Reading,
+}
+
+/// Where to write, and how.
+#[derive(Args)]
+pub struct Output {
+    /// The new file; - for standard output. Named *.csv it is the common form, compressed if .gz, .xz or .zst follows;
+    /// otherwise it is Haversack's own form.
+    pub output: PathBuf,
+    /// Replace a file that is there.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// As [`Output`], where names of inputs come first.
+#[derive(Args)]
+pub struct NamedOutput {
+    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// Replace a file that is there.
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl Reading {
+    /// The options to open with, for this part of the trace.
+    pub fn options(&self, selection: Selection) -> OpenOptions {
+        let unit_ns = self.time_unit.map(|unit| unit.as_micros().saturating_mul(1000));
+        OpenOptions {
+            format: self.format,
+            strict: self.strict,
+            sort_window: self.sort_window,
+            key_bytes: self.key_bytes,
+            time_unit_ns: unit_ns,
+            volume: None,
+            selection,
+        }
+    }
+}
+
+impl Traces {
+    /// Opens them all as one source.
+    ///
+    /// # Errors
+    /// One cannot be read, or its format is not recognised.
+    pub fn open(&self) -> Result<Box<dyn Source>> {
+        let options = self.reading.options(Selection::default());
+        let sources =
+            self.files.iter().map(|file| open(file, &options)).collect::<std::result::Result<Vec<_>, _>>();
+        let mut sources = sources.map_err(failed)?;
+        if sources.len() == 1 && !self.align {
+            return Ok(sources.remove(0));
+        }
+        let options = MergeOptions { align: self.align, separate: self.separate };
+        Ok(Box::new(Merged::new(sources, options)))
+    }
+}
+
+/// A failure to read or write a trace.
+pub fn failed(error: TraceError) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+/// Runs a command.
+pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
+    match command {
+        TraceCommand::Info { traces } => info(traces, as_json),
+        TraceCommand::Convert { input, output, reading } => {
+            let source = open(input, &reading.options(Selection::default())).map_err(failed)?;
+            write(source, &output.output, output.force, as_json)
+        }
+        TraceCommand::Cut { input, output, from, to, volumes, limit, reading } => {
+            let ns = |span: &Span| span.as_micros().saturating_mul(1000);
+            let span_ns = from.as_ref().map_or(0, ns)..to.as_ref().map_or(u64::MAX, ns);
+            let selection = Selection {
+                span_ns: (from.is_some() || to.is_some()).then_some(span_ns),
+                volumes: Some(volumes.clone()).filter(|volumes| !volumes.is_empty()),
+                limit: *limit,
+            };
+            let source = open(input, &reading.options(selection)).map_err(failed)?;
+            write(source, &output.output, output.force, as_json)
+        }
+        TraceCommand::Merge { traces, output } => {
+            write(traces.open()?, &output.output, output.force, as_json)
+        }
+        TraceCommand::Head { input, count, reading } => {
+            let selection = Selection { limit: Some(*count), ..Selection::default() };
+            let source = open(input, &reading.options(selection)).map_err(failed)?;
+            if as_json { head_as_json(source) } else { write(source, Path::new("-"), false, false) }
+        }
+    }
+}
+
+/// A bar of what has been read of a source, on a terminal only.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// Steps of the bar.
+    const STEPS: u64 = 1000;
+
+    /// A bar that tells what is being done.
+    pub fn new(doing: &'static str) -> Self {
+        let bar = ProgressBar::new(Self::STEPS);
+        let style = ProgressStyle::with_template("{msg} {bar:30} {percent} %, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(doing);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    /// Shows how far a source has been read.
+    pub fn show(&self, source: &dyn Source) {
+        if let Some(share) = source.progress() {
+            self.0.set_position((share * Self::STEPS as f64) as u64);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Tells what was wrong with a trace.
+pub fn warn(damage: &Damage) {
+    if damage.lines > 0 {
+        let beyond = if damage.lines > damage.examples.len() as u64 { "; the first of them:" } else { ":" };
+        eprintln!("haversack: {} damaged lines were left out{beyond}", grouped(damage.lines));
+        damage.examples.iter().for_each(|bad| eprintln!("  {bad}"));
+    }
+    if damage.late > 0 {
+        let late = grouped(damage.late);
+        eprintln!(
+            "haversack: {late} requests came too late to be sorted in; a larger --sort-window takes them"
+        );
+    }
+}
+
+#[derive(Serialize)]
+struct Converted<'a> {
+    output: &'a Path,
+    requests: u64,
+    bytes: u64,
+    bytes_per_request: f64,
+    volumes: &'a [String],
+    damage: Damage,
+}
+
+/// Writes all of a source to a file and tells what became of it.
+fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
+    let progress = Progress::new("writing");
+    let target = Target::of(output);
+    let written = create(output, target, force, &mut *source, &mut |source| progress.show(source));
+    drop(progress);
+    let written = match written {
+        // Who reads standard output has seen enough.
+        Err(TraceError::Io { error, .. }) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        Err(TraceError::Io { path, error }) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(CliError::Usage(format!("{}: {error}; --force replaces it", path.display())));
+        }
+        written => written.map_err(failed)?,
+    };
+    let damage = source.damage();
+    warn(&damage);
+    if output == Path::new("-") {
+        return Ok(());
+    }
+    let bytes_per_request = written.bytes as f64 / written.accesses.max(1) as f64;
+    let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
+    let text = format!(
+        "{}: {requests} requests, {size}, {bytes_per_request:.2} bytes a request\n",
+        output.display()
+    );
+    let (requests, bytes, volumes) = (written.accesses, written.bytes, source.volumes());
+    print(as_json, &Converted { output, requests, bytes, bytes_per_request, volumes, damage }, &text)
+}
+
+/// A request as an object.
+#[derive(Serialize)]
+struct Row<'a> {
+    timestamp_ns: u64,
+    volume: &'a str,
+    op: char,
+    offset_bytes: u64,
+    length_bytes: u32,
+}
+
+fn head_as_json(mut source: Box<dyn Source>) -> Result<()> {
+    let mut accesses = Vec::new();
+    while source.read(&mut accesses).map_err(failed)? > 0 {}
+    warn(&source.damage());
+    let row = |access: &haversack_trace::Access| Row {
+        timestamp_ns: access.time_ns,
+        volume: &source.volumes()[access.volume.0 as usize],
+        op: access.op.letter(),
+        offset_bytes: access.offset_bytes,
+        length_bytes: access.length_bytes,
+    };
+    print(true, &accesses.iter().map(row).collect::<Vec<_>>(), "")
+}
+
+#[derive(Serialize)]
+struct Info {
+    overall: Summary,
+    volumes: Vec<Summary>,
+    damage: Damage,
+}
+
+fn info(traces: &Traces, as_json: bool) -> Result<()> {
+    let mut source = traces.open()?;
+    let progress = Progress::new("reading");
+    let (mut summaries, mut batch) = (Summaries::default(), Vec::new());
+    while source.read(&mut batch).map_err(failed)? > 0 {
+        summaries.add(&batch);
+        batch.clear();
+        progress.show(&*source);
+    }
+    drop(progress);
+    let (overall, volumes) = (summaries.overall(), summaries.volumes(source.volumes()));
+    let info = Info { overall, volumes, damage: source.damage() };
+    warn(&info.damage);
+    print(as_json, &info, &info_text(&info))
+}
+
+/// What traces hold: everything together, then a line a volume.
+fn info_text(info: &Info) -> String {
+    let Summary { requests, span_s, requests_per_s, peak_requests_per_s, .. } = info.overall;
+    let all = &info.overall;
+    let mut out = String::new();
+    // Writing into a string does not fail.
+    let _ = writeln!(
+        out,
+        "{} requests to {} volumes in {}: {requests_per_s:.1} a second, at most {} in one",
+        grouped(requests),
+        info.volumes.len(),
+        time(span_s),
+        grouped(peak_requests_per_s),
+    );
+    let _ = writeln!(
+        out,
+        "\n{:<10} {:>13} {:>10} {:>13} {:>13}  {:>9} {:>8} {:>8} {:>8}",
+        "", "REQUESTS", "BYTES", "4 KiB REFS", "UNIQUE 4 KiB", "MEAN SIZE", "P50", "P90", "P99"
+    );
+    for (name, requests, bytes, refs, unique, sizes) in [
+        ("reads", all.reads, all.read_bytes, all.read_refs_4k, all.unique_read_4k, all.read_size),
+        ("writes", all.writes, all.write_bytes, all.write_refs_4k, all.unique_write_4k, all.write_size),
+    ] {
+        let size = |bytes: u32| Size(bytes.into()).rounded();
+        let _ = writeln!(
+            out,
+            "{name:<10} {:>13} {:>10} {:>13} {:>13}  {:>9} {:>8} {:>8} {:>8}",
+            grouped(requests),
+            Size(bytes).rounded(),
+            grouped(refs),
+            grouped(unique),
+            size(sizes.mean_bytes as u32),
+            size(sizes.p50_bytes),
+            size(sizes.p90_bytes),
+            size(sizes.p99_bytes),
+        );
+    }
+    let _ = writeln!(out, "{:<10} {:>13}", "flushes", grouped(all.flushes));
+    let _ = writeln!(
+        out,
+        "{:<10} {:>13} {:>10}",
+        "discards",
+        grouped(all.discards),
+        Size(all.discard_bytes).rounded()
+    );
+    let (refs, unique) = (grouped(all.refs_4k), grouped(all.unique_4k));
+    let bytes = Size(all.read_bytes + all.write_bytes).rounded();
+    let _ = writeln!(out, "{:<10} {:>13} {bytes:>10} {refs:>13} {unique:>13}", "all", grouped(requests));
+    let _ = writeln!(out, "\nBegin and end on a block of 4 KiB: {}", percent(all.aligned_4k_ratio));
+    if info.volumes.len() > 1 {
+        out.push_str(&volumes_text(&info.volumes));
+    }
+    out
+}
+
+fn volumes_text(volumes: &[Summary]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "\n{:<24} {:>13} {:>8} {:>10} {:>10} {:>13} {:>10} {:>8} {:>11}",
+        "VOLUME", "REQUESTS", "READS", "READ", "WRITTEN", "UNIQUE 4 KiB", "A SECOND", "ALIGNED", "SPAN"
+    );
+    for volume in volumes {
+        let reads = volume.reads as f64 / volume.requests.max(1) as f64;
+        let _ = writeln!(
+            out,
+            "{:<24} {:>13} {:>8} {:>10} {:>10} {:>13} {:>10.1} {:>8} {:>11}",
+            volume.volume,
+            grouped(volume.requests),
+            percent(reads),
+            Size(volume.read_bytes).rounded(),
+            Size(volume.write_bytes).rounded(),
+            grouped(volume.unique_4k),
+            volume.requests_per_s,
+            percent(volume.aligned_4k_ratio),
+            time(volume.span_s),
+        );
+    }
+    out
+}
+
+/// A number with a comma after each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0.0015, 90.0, 1650.0, 7e3, 604_800.0].map(time),
+            ["1.5 ms", "90.0 s", "27.5 min", "116.7 min", "7.0 days"]
+        );
+    }
+}

@@ -65,9 +65,10 @@ fn off(profile: &Profile, seed: u64) -> Vec<String> {
         ("span", found.address_span_4k, profile.span_blocks),
         ("seconds", found.span_s as u64, profile.span_s as u64),
     ];
-    for (name, found, kind) in
-        [("read bytes", found.read_bytes, &profile.reads), ("write bytes", found.write_bytes, &profile.writes)]
-    {
+    for (name, found, kind) in [
+        ("read bytes", found.read_bytes, &profile.reads),
+        ("write bytes", found.write_bytes, &profile.writes),
+    ] {
         figures.push((name, found, kind.bytes.unwrap_or(kind.refs * 4096)));
     }
     let near = |found: u64, wanted: u64| found.abs_diff(wanted) as f64 <= TOLERANCE * wanted as f64;
@@ -78,7 +79,8 @@ fn off(profile: &Profile, seed: u64) -> Vec<String> {
         .collect();
     let distances = distances(&accesses);
     for (tenth, range) in (1..).zip(&profile.distances) {
-        let hits = distances.partition_point(|distance| *distance <= range.upto) as f64 / distances.len() as f64;
+        let hits =
+            distances.partition_point(|distance| *distance <= range.upto) as f64 / distances.len() as f64;
         let beyond = profile.distances.iter().filter(|other| other.upto <= range.upto).count();
         let wanted = beyond as f64 / 10.0;
         if (hits - wanted).abs() > TOLERANCE * wanted {
@@ -98,6 +100,10 @@ fn survey() {
         let scale = (n / profile.requests() as f64).min(1.0);
         let begin = std::time::Instant::now();
         let off = off(&profile.scaled(scale), 1);
-        println!("{name} x{scale:.5} {:.1}s {}", begin.elapsed().as_secs_f64(), if off.is_empty() { "ok".into() } else { off.join("; ") });
+        println!(
+            "{name} x{scale:.5} {:.1}s {}",
+            begin.elapsed().as_secs_f64(),
+            if off.is_empty() { "ok".into() } else { off.join("; ") }
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! A backup over a base load: a scan of the whole volume joins a Zipf load for a part of the trace.
 
 use super::mix::Mixed;
-use super::pattern::{Moment, Pattern, Step};
+use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 use super::zipf::Zipf;
@@ -21,9 +21,9 @@ pub(super) struct Backup {
 }
 
 impl Pattern for Backup {
-    fn next(&mut self, now: Moment, random: &mut Random) -> Step {
-        if now.share < BEGIN || self.next >= self.blocks || !random.chance(self.share) {
-            return self.base.next(now, random);
+    fn next(&mut self, share: f64, random: &mut Random) -> Step {
+        if share < BEGIN || self.next >= self.blocks || !random.chance(self.share) {
+            return self.base.next(share, random);
         }
         let length = READ.min(self.blocks - self.next);
         let offset_bytes = self.next * BLOCK_BYTES;

@@ -4,7 +4,7 @@
 //! little of its own: logs and swap. Every volume holds a copy of the image, so a host that knows equal blocks has a
 //! chance that others have not.
 
-use super::pattern::{Moment, Pattern, Step};
+use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 use crate::access::Op;
@@ -42,9 +42,9 @@ impl Boot {
 }
 
 impl Pattern for Boot {
-    fn next(&mut self, now: Moment, random: &mut Random) -> Step {
+    fn next(&mut self, share: f64, random: &mut Random) -> Step {
         let volumes = self.at.len();
-        let started = if self.storm > 0.0 { now.share / self.storm } else { 1.0 };
+        let started = if self.storm > 0.0 { share / self.storm } else { 1.0 };
         let started = ((started * volumes as f64) as usize + 1).min(volumes);
         let volume = random.below(started as u64) as usize;
         let own = self.blocks / OWN;

@@ -42,7 +42,12 @@ impl Clock {
 
     /// So many requests a second, Poisson.
     pub fn of_rate(rate: f64) -> Result<Self, GenerateError> {
-        require(rate.is_finite() && rate >= 1e-6, "rate", &rate, "at least one request in 1,000,000 seconds")?;
+        require(
+            rate.is_finite() && rate >= 1e-6,
+            "rate",
+            &rate,
+            "at least one request in 1,000,000 seconds",
+        )?;
         Ok(Clock::new(1.0 / rate, None))
     }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::error::{GenerateError, require};
-use super::pattern::{Moment, Pattern, Step};
+use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 use super::stack::Extent;
@@ -37,7 +37,7 @@ impl Mix {
         require(
             self.sizes.iter().all(|size| fits(size.0)),
             "sizes",
-            shown(),
+            &shown(),
             "from 1 byte to the volume's size",
         )
     }
@@ -67,8 +67,8 @@ pub(super) fn check_blocks(blocks: u64) -> Result<(), GenerateError> {
 
 /// Where requests go.
 pub(super) trait Place: Send {
-    /// The block at which the next one, of so many bytes, begins.
-    fn place(&mut self, bytes: u32, now: Moment, random: &mut Random) -> u64;
+    /// The block at which the next one, of so many bytes, begins. `share` tells how far the trace has come.
+    fn place(&mut self, bytes: u32, share: f64, random: &mut Random) -> u64;
 }
 
 /// A mix of requests at places.
@@ -88,10 +88,10 @@ impl<P: Place> Mixed<P> {
 }
 
 impl<P: Place> Pattern for Mixed<P> {
-    fn next(&mut self, now: Moment, random: &mut Random) -> Step {
+    fn next(&mut self, share: f64, random: &mut Random) -> Step {
         let op = self.mix.op(random);
         let length_bytes = self.mix.size(self.sum, random);
-        let offset_bytes = self.place.place(length_bytes, now, random) * BLOCK_BYTES;
+        let offset_bytes = self.place.place(length_bytes, share, random) * BLOCK_BYTES;
         // The last requests that fit end with the volume.
         let offset_bytes = offset_bytes.min(self.end_bytes - u64::from(length_bytes));
         Step { volume: 0, offset_bytes, length_bytes, op }

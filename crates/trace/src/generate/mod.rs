@@ -146,7 +146,7 @@ impl Generator {
                 require(
                     read > 0.0 && read <= 1.0,
                     "share of the image read",
-                    read,
+                    &read,
                     "more than 0, at most 1",
                 )?;
                 require((0.0..=1.0).contains(&storm), "share of the storm", &storm, "0 to 1")?;
@@ -183,7 +183,7 @@ impl Generator {
                 require(
                     (1..=blocks).contains(&set),
                     "working set",
-                    set,
+                    &set,
                     "from 1 block to the volume's blocks",
                 )?;
                 let (ranks, spread) = (Ranks::new(set, *theta)?, Spread::new(set));

@@ -15,27 +15,19 @@ pub(super) struct Step {
     pub op: Op,
 }
 
-/// How far a trace has come.
-#[derive(Clone, Copy)]
-pub(super) struct Moment {
-    /// Seconds since its start.
-    pub time_s: f64,
-    /// Requests so far, of all that it will have: 0 to 1.
-    pub share: f64,
-}
-
 /// What is asked for, one request after another without end.
 pub(super) trait Pattern: Send {
-    fn next(&mut self, now: Moment, random: &mut Random) -> Step;
+    /// The next request. `share` tells how far the trace has come: 0 to 1, by requests.
+    fn next(&mut self, share: f64, random: &mut Random) -> Step;
 }
 
 /// Several volumes, each with a pattern of its own, that take turns at random.
 pub(super) struct Volumes(pub Vec<Box<dyn Pattern>>);
 
 impl Pattern for Volumes {
-    fn next(&mut self, now: Moment, random: &mut Random) -> Step {
+    fn next(&mut self, share: f64, random: &mut Random) -> Step {
         let volume = if self.0.len() > 1 { random.below(self.0.len() as u64) } else { 0 };
-        Step { volume: volume as u32, ..self.0[volume as usize].next(now, random) }
+        Step { volume: volume as u32, ..self.0[volume as usize].next(share, random) }
     }
 }
 
@@ -68,9 +60,9 @@ impl Source for Generated {
         let count = (self.requests - self.given).min(BATCH as u64);
         let [random, gaps] = &mut self.random;
         for _ in 0..count {
-            let now = Moment { time_s: self.clock.now_s(), share: self.given as f64 / self.requests as f64 };
+            let share = self.given as f64 / self.requests as f64;
             let time_ns = self.clock.next_ns(gaps);
-            let Step { volume, offset_bytes, length_bytes, op } = self.pattern.next(now, random);
+            let Step { volume, offset_bytes, length_bytes, op } = self.pattern.next(share, random);
             into.push(Access { time_ns, offset_bytes, length_bytes, volume: VolumeNo(volume), op });
             self.given += 1;
         }

@@ -1,7 +1,6 @@
 //! Phases: a working set that is hot for a while and then gives way to another.
 
 use super::mix::Place;
-use super::pattern::Moment;
 use super::random::Random;
 use super::zipf::{Ranks, Spread};
 
@@ -17,11 +16,11 @@ pub(super) struct Phases {
 }
 
 impl Place for Phases {
-    fn place(&mut self, _: u32, now: Moment, random: &mut Random) -> u64 {
+    fn place(&mut self, _: u32, share: f64, random: &mut Random) -> u64 {
         if random.chance(STRAY) {
             return random.below(self.blocks);
         }
-        let phase = (now.share * f64::from(self.phases)) as u64;
+        let phase = (share * f64::from(self.phases)) as u64;
         let begin = u128::from(self.blocks) * u128::from(phase) / u128::from(self.phases);
         (begin as u64 + self.spread.place(self.ranks.draw(random))) % self.blocks
     }

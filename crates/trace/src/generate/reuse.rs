@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::pattern::{Moment, Pattern, Step};
+use super::pattern::{Pattern, Step};
 use super::plan::{Plan, Range};
 use super::profile::{BLOCK_BYTES, Profile};
 use super::random::Random;
@@ -213,7 +213,7 @@ impl Reuse {
 }
 
 impl Pattern for Reuse {
-    fn next(&mut self, _: Moment, random: &mut Random) -> Step {
+    fn next(&mut self, _: f64, random: &mut Random) -> Step {
         loop {
             if let Some(step) = self.requests.pop_front() {
                 return step;

@@ -1,7 +1,6 @@
 //! Scans: sequential, or with a stride, from the volume's begin to its end and again.
 
 use super::mix::Place;
-use super::pattern::Moment;
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 
@@ -13,7 +12,7 @@ pub(super) struct Scan {
 }
 
 impl Place for Scan {
-    fn place(&mut self, bytes: u32, _: Moment, _: &mut Random) -> u64 {
+    fn place(&mut self, bytes: u32, _: f64, _: &mut Random) -> u64 {
         let length = u64::from(bytes).div_ceil(BLOCK_BYTES);
         if self.next + length > self.blocks {
             self.next = 0;

@@ -1,7 +1,6 @@
 //! Uniform: every block is as likely as any other.
 
 use super::mix::Place;
-use super::pattern::Moment;
 use super::random::Random;
 
 pub(super) struct Uniform {
@@ -9,7 +8,7 @@ pub(super) struct Uniform {
 }
 
 impl Place for Uniform {
-    fn place(&mut self, _: u32, _: Moment, random: &mut Random) -> u64 {
+    fn place(&mut self, _: u32, _: f64, random: &mut Random) -> u64 {
         random.below(self.blocks)
     }
 }

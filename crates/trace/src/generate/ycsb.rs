@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::pattern::{Moment, Pattern, Step};
+use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
 use super::random::Random;
 use super::zipf::{Ranks, Spread};
@@ -63,7 +63,7 @@ impl Ycsb {
 }
 
 impl Pattern for Ycsb {
-    fn next(&mut self, _: Moment, random: &mut Random) -> Step {
+    fn next(&mut self, _: f64, random: &mut Random) -> Step {
         let step = |op, record: u64, records: u64| Step {
             volume: 0,
             offset_bytes: record * BLOCK_BYTES,

@@ -8,7 +8,6 @@
 
 use super::error::{GenerateError, require};
 use super::mix::Place;
-use super::pattern::Moment;
 use super::random::Random;
 
 /// Ranks from 0, the most popular.
@@ -94,7 +93,7 @@ impl Zipf {
 }
 
 impl Place for Zipf {
-    fn place(&mut self, _: u32, _: Moment, random: &mut Random) -> u64 {
+    fn place(&mut self, _: u32, _: f64, random: &mut Random) -> u64 {
         self.spread.place(self.ranks.draw(random))
     }
 }

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::error::{GenerateError, require};
 use super::mix::Place;
-use super::pattern::Moment;
 use super::random::Random;
 
 /// A part of the volume.
@@ -34,7 +33,7 @@ impl Zoned {
         require(
             all_good && is_whole,
             "zones",
-            shown(),
+            &shown(),
             "percents of requests and of size that each sum to 100",
         )?;
         let (mut requests, mut size) = (0.0, 0.0);
@@ -52,7 +51,7 @@ impl Zoned {
 }
 
 impl Place for Zoned {
-    fn place(&mut self, _: u32, _: Moment, random: &mut Random) -> u64 {
+    fn place(&mut self, _: u32, _: f64, random: &mut Random) -> u64 {
         let at = random.unit();
         let zone = self.ends.iter().position(|end| at < end.0).unwrap_or(self.ends.len() - 1);
         let begin = zone.checked_sub(1).map_or(0, |before| self.ends[before].1);

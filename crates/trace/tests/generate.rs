@@ -78,13 +78,20 @@ fn off(profile: &Profile, seed: u64) -> Vec<String> {
         .map(|(name, found, wanted)| format!("{name}: {found}, not {wanted}"))
         .collect();
     let distances = distances(&accesses);
-    for (tenth, range) in (1..).zip(&profile.distances) {
-        let hits =
-            distances.partition_point(|distance| *distance <= range.upto) as f64 / distances.len() as f64;
-        let beyond = profile.distances.iter().filter(|other| other.upto <= range.upto).count();
-        let wanted = beyond as f64 / 10.0;
-        if (hits - wanted).abs() > TOLERANCE * wanted {
-            off.push(format!("decile {tenth}: {hits:.4} within {} blocks, not {wanted}", range.upto));
+    let within = |upto: f64| distances.partition_point(|distance| *distance as f64 <= upto) as f64;
+    let sum: f64 = profile.distances.iter().map(|range| range.share).sum();
+    let mut wanted = 0.0;
+    for (at, range) in profile.distances.iter().enumerate() {
+        wanted += range.share / sum;
+        if range.share == 0.0 || profile.distances.get(at + 1).is_some_and(|next| next.upto == range.upto) {
+            continue;
+        }
+        // Within 5 % of the hit ratio at a size within 5 %.
+        let upto = range.upto as f64;
+        let [less, hits, more] =
+            [0.95, 1.0, 1.05].map(|factor| within(upto * factor) / distances.len().max(1) as f64);
+        if more < wanted * (1.0 - TOLERANCE) || less > wanted * (1.0 + TOLERANCE) {
+            off.push(format!("{hits:.4} within {upto} blocks, not {wanted:.3}"));
         }
     }
     off

@@ -54,8 +54,12 @@ impl Plan {
     pub fn draw(&self, known: u64, random: &mut Random) -> Option<Range> {
         let reached = self.done as f64 + self.horizon;
         let owed = |share: f64, done: u64| (share * reached - done as f64).max(0.0);
+        // Apart from the others: where distances cannot come out as planned, footprints must all the same.
+        if random.chance(owed(self.new_share, self.new_done) / self.horizon) {
+            return None;
+        }
         let all: f64 = self.ranges.iter().map(|range| owed(range.share, range.done)).sum();
-        let mut at = random.unit() * (all + owed(self.new_share, self.new_done));
+        let mut at = random.unit() * all;
         for range in &self.ranges {
             at -= owed(range.share, range.done);
             if at < 0.0 {

@@ -66,9 +66,12 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
         sizes: sizes(COUNTS + DECILES + op * SIZES),
     };
     let unique = count(6);
-    let deciles: Vec<u64> =
-        (COUNTS..COUNTS + DECILES).filter_map(known).map(|blocks| blocks as u64).collect();
-    let upto = if deciles.is_empty() { assumed_deciles(unique) } else { deciles };
+    let deciles = (COUNTS..COUNTS + DECILES).filter_map(known).map(|blocks| blocks as u64);
+    let mut distances: Vec<_> =
+        deciles.map(|upto| Distances { upto: upto.min(unique - 1), share: 1.0 / DECILES as f64 }).collect();
+    if distances.is_empty() {
+        distances = assumed_distances(unique, [(count(2), count(7)), (count(3), count(8))]);
+    }
     Profile {
         name: name.to_string(),
         reads: kind(0),
@@ -79,16 +82,34 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
         span_blocks: count(9),
         span_s: known(10).unwrap_or(WEEK_S),
         median_gap_s: known(11).map(|median_us| median_us / 1e6).filter(|median_s| *median_s > 0.0),
-        distances: upto.iter().map(|upto| Distances { upto: (*upto).min(unique - 1), share: 0.1 }).collect(),
+        distances,
         sequential: ASSUMED_SEQUENTIAL,
     }
 }
 
-/// Distances even on a logarithmic scale, from the shortest to the footprint.
-fn assumed_deciles(unique: u64) -> Vec<u64> {
+/// Distances of references to known blocks: of reads and of writes each even on a logarithmic scale, from the shortest
+/// to the footprint of their kind. `kinds` are references and footprints.
+fn assumed_distances(unique: u64, kinds: [(u64, u64); 2]) -> Vec<Distances> {
     let longest = unique.saturating_sub(1) as f64;
-    let decile = |tenth: i32| {
-        ASSUMED_SHORTEST.min(longest) * (longest / ASSUMED_SHORTEST).max(1.0).powf(f64::from(tenth) / 10.0)
+    let shortest = ASSUMED_SHORTEST.min(longest);
+    let within = |distance: f64| -> f64 {
+        let kind = |(refs, footprint): (u64, u64)| {
+            let scale = (footprint as f64 / shortest.max(1.0)).max(2.0).ln();
+            let again = refs.saturating_sub(footprint).max(1) as f64;
+            again * ((distance + 1.0) / (shortest + 1.0)).ln().clamp(0.0, scale) / scale
+        };
+        kinds.into_iter().map(kind).sum()
     };
-    (1..=10).map(|tenth| decile(tenth).round() as u64).collect()
+    let mut distances = vec![Distances { upto: shortest as u64, share: 0.0 }];
+    for step in 1..=DECILES {
+        let before = distances[step - 1].upto;
+        let upto = shortest * (longest / shortest.max(1.0)).max(1.0).powf(step as f64 / DECILES as f64);
+        let upto = (upto.round() as u64).max(before);
+        distances.push(Distances { upto, share: within(upto as f64) - within(before as f64) });
+    }
+    // A footprint too small to tell distances apart.
+    if distances.iter().all(|range| range.share <= 0.0) {
+        distances[0].share = 1.0;
+    }
+    distances
 }

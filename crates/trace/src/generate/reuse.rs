@@ -19,17 +19,26 @@ use crate::access::Op;
 
 /// How far reads, writes and footprints may be off their course before distances give way, of 1.
 const TOLERANCE: f64 = 0.01;
+/// How far a distance may be beyond its range for an extent to stay in one piece: one in so many.
+const NEAR: u64 = 32;
 
 /// A figure that grows in step with the references.
 #[derive(Default)]
 struct Course {
     total: f64,
     done: u64,
+    tolerance: f64,
 }
 
 impl Course {
     fn new(total: u64) -> Self {
-        Course { total: total as f64, done: 0 }
+        Course { total: total as f64, done: 0, tolerance: TOLERANCE * total as f64 }
+    }
+
+    /// Two that make up a whole: when one runs ahead, the other falls behind, so the smaller decides what is too far.
+    fn pair(one: u64, other: u64) -> [Self; 2] {
+        let tolerance = TOLERANCE * one.min(other) as f64;
+        [one, other].map(|total| Course { tolerance, ..Course::new(total) })
     }
 
     /// How much is missing at a share of the way.
@@ -38,7 +47,7 @@ impl Course {
     }
 
     fn far_behind(&self, share: f64) -> bool {
-        self.behind(share) > 1.0 + TOLERANCE * self.total * share.min(1.0)
+        self.behind(share) > 1.0 + self.tolerance * share.min(1.0)
     }
 }
 
@@ -70,8 +79,8 @@ impl Reuse {
             plan: Plan::new(&profile.distances, profile.refs(), profile.unique),
             space: Space::new(profile.span_blocks, profile.sequential),
             sizes: [Sizes::new(&profile.reads), Sizes::new(&profile.writes)],
-            refs: [Course::new(profile.reads.refs), Course::new(profile.writes.refs)],
-            new: [Course::new(read_first), Course::new(profile.unique - read_first)],
+            refs: Course::pair(profile.reads.refs, profile.writes.refs),
+            new: Course::pair(read_first, profile.unique - read_first),
             turned: [Course::new(shared / 2), Course::new(shared - shared / 2)],
             unique: profile.unique,
             all_refs: profile.refs() as f64,
@@ -125,12 +134,16 @@ impl Reuse {
         let at_depth = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
         let (place, op) = self.choose(at_depth);
         let whole = place.above + u64::from(place.extent.blocks) - 1;
-        let partly = place == at_depth && whole > range.upto && !self.sizes[op as usize].too_many();
+        let near = whole <= range.upto + range.upto / NEAR;
+        let partly = place == at_depth && !near && !self.sizes[op as usize].too_many();
         let blocks = if partly { (depth - place.above + 1) as u32 } else { place.extent.blocks };
+        let distance = place.above + u64::from(blocks) - 1;
         self.stack.take(place, blocks);
         let start = place.extent.start + u64::from(place.extent.blocks - blocks);
         let state = self.turn(place.extent.state, op, blocks);
-        (Extent { start, blocks, state }, op, Some(place.above + u64::from(blocks) - 1))
+        // A near miss counts as a hit.
+        let counted = if place == at_depth && near { distance.min(range.upto) } else { distance };
+        (Extent { start, blocks, state }, op, Some(counted))
     }
 
     /// What to do to the extent that was found, or to the nearest that suits better.

@@ -31,7 +31,7 @@ impl Sizes {
         let slack_bytes =
             (kind.refs * BLOCK_BYTES).saturating_sub(bytes) as f64 / kind.requests.max(1) as f64;
         let points = to_mean(&shape(kind), mean_blocks);
-        let gentle = 16.0 + kind.requests as f64 / 500.0;
+        let gentle = 1.0 + kind.requests as f64 / 400.0;
         Sizes { points, mean_blocks, slack_bytes, due: 0.0, slack: 0.0, gentle }
     }
 
@@ -44,7 +44,7 @@ impl Sizes {
 
     /// Whether requests have become so many that none should be small.
     pub fn too_many(&self) -> bool {
-        self.due < -8.0 * self.gentle
+        self.due < -4.0 * self.gentle
     }
 
     /// How many requests so many blocks in a row are asked for with.

@@ -1,6 +1,7 @@
 //! fio: started with a job file, heard every second.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -56,7 +57,8 @@ impl Fio {
         let errors = std::fs::File::create(log).map_err(Error::io(log.display().to_string()))?;
         let mut fio = tools::tool("fio")?;
         fio.args(["--output-format=json", "--status-interval=1"]).arg(job_file);
-        fio.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        // Ctrl-C is the demo's to handle.
+        fio.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         let mut child = fio.spawn().map_err(Error::io("fio"))?;
         let (sender, reports) = channel();
         if let Some(output) = child.stdout.take() {

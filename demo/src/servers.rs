@@ -1,4 +1,5 @@
-//! The origin and the daemon: started so that they outlive the demo, stopped by it or by the next one.
+//! The origin and the daemon: started in sessions of their own, so that they outlive the demo and its terminal; stopped
+//! by it or by the next one.
 //!
 //! Invariants
 //! - Everything lies in one directory, but for the daemon's staging area in shared memory.
@@ -150,8 +151,9 @@ impl Place {
             let sized = fs::File::create(&path).and_then(|file| file.set_len(DISK_MIB * MIB));
             sized.map_err(Error::io(path.display().to_string()))?;
         }
-        // In the foreground it would end with the demo. It goes to the background once it can be connected to.
-        let mut nbdkit = tools::tool("nbdkit")?;
+        // It goes to the background once it can be connected to; in the foreground it would end with the demo.
+        let mut nbdkit = tools::tool("setsid")?;
+        nbdkit.arg(tools::tool("nbdkit")?.get_program());
         nbdkit.arg("--pidfile").arg(self.path("origin.pid")).arg("--unix").arg(self.origin_socket());
         nbdkit.args(["--filter=delay", "--filter=rate", "file"]);
         nbdkit.arg(format!("dir={}", self.path("disks").display()));
@@ -173,7 +175,6 @@ impl Place {
         tools::run(create)?;
         let text = workload::configuration(&self.directory, POOL, &self.origin_socket());
         let config = self.write("haversackd.toml", &text)?;
-        // A session of its own, so that it outlives the terminal.
         let mut daemon = tools::tool("setsid")?;
         daemon.arg(self.program("haversackd")).arg("--config").arg(config);
         let log = self.path("haversackd.log");

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::error::check;
 use crate::process::Process;
+use crate::qmp::Qmp;
 use crate::{Error, Place, Result, tools};
 
 /// How long a guest may take to start, on a busy machine.
@@ -20,6 +21,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(90);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The guest's memory. With vhost-user it is shared with the server.
 const MEMORY: &str = "256M";
+
+/// How long a migration may take.
+const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a disk comes into the guest. The first one is `vda`, the second `vdb`.
 #[derive(Debug, Clone)]
@@ -40,9 +44,17 @@ pub enum Attachment {
 /// A running guest.
 #[derive(Debug)]
 pub struct Guest {
-    process: Process,
+    qemu: Qemu,
     port: BufReader<UnixStream>,
-    console: PathBuf,
+    /// The logs of the kernel, one for each QEMU that the guest has run in.
+    consoles: Vec<PathBuf>,
+}
+
+/// The process that a guest runs in.
+#[derive(Debug)]
+struct Qemu {
+    process: Process,
+    name: String,
 }
 
 /// What the guest answered to a command.
@@ -58,37 +70,37 @@ impl Guest {
     /// # Errors
     /// If QEMU does not start or the guest's program does not answer.
     pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
-        let image = image()?;
-        let (socket, console) =
-            (place.path(format!("{name}.sock")), place.path(format!("{name}-console.log")));
-        let mut qemu = tools::tool("qemu-system-x86_64")?;
-        qemu.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg", "-cpu", "max", "-smp", "2"]);
-        qemu.args([
-            "-m",
-            MEMORY,
-            "-object",
-            &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
-        ]);
-        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        qemu.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
-        qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
-        qemu.args(["-serial", &format!("file:{}", console.display())]);
-        qemu.args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())]);
-        for (number, disk) in disks.iter().enumerate() {
-            attach(&mut qemu, number, disk)?;
-        }
-        // QEMU holds the line until somebody connects; the guest says it is ready in its own time.
-        let mut process = Process::start(place, name, &qemu)?;
-        let mut connected = None;
-        process.wait_for(BOOT_LIMIT, || {
-            connected = UnixStream::connect(&socket).ok();
-            Ok(connected.is_some())
-        })?;
-        let port = connected.ok_or_else(|| Error::Check("a connection that succeeded is there".into()))?;
-        let mut guest = Self { process, port: BufReader::new(port), console };
+        let (qemu, port) = Qemu::start(place, name, disks, None)?;
+        let mut guest = Self { qemu, port, consoles: vec![console(place, name)] };
         guest.finish("boot", BOOT_LIMIT)?;
         place.say(&format!("{name} is up"));
         Ok(guest)
+    }
+
+    /// Moves the running guest to another QEMU, named `name`, with the same disks. No command may be under way.
+    ///
+    /// # Errors
+    /// If the migration fails, or the new QEMU cannot be reached.
+    pub fn migrate(&mut self, place: &Place, name: &str, disks: &[Attachment]) -> Result<()> {
+        let socket = place.path(format!("{name}-migration.sock"));
+        let channel = format!("unix:{}", socket.display());
+        let (mut destination, port) = Qemu::start(place, name, disks, Some(&channel))?;
+        destination.process.wait_for_file(&socket)?;
+        let mut monitor = self.qemu.monitor(place)?;
+        let told = monitor.migrate(&channel, MIGRATION_LIMIT)?;
+        place.say(&format!(
+            "{} moved to {name}: {} KiB, guest stopped for {} ms",
+            self.qemu.name,
+            told["ram"]["transferred"].as_u64().unwrap_or(0) >> 10,
+            told["downtime"]
+        ));
+        destination.monitor(place)?.wait_for_status("running", MIGRATION_LIMIT)?;
+        monitor.quit()?;
+        let mut source = std::mem::replace(&mut self.qemu, destination);
+        source.process.wait(COMMAND_LIMIT)?;
+        self.port = port;
+        self.consoles.push(console(place, name));
+        Ok(())
     }
 
     /// Gives a command and waits for its answer.
@@ -138,7 +150,7 @@ impl Guest {
     /// If it does not end.
     pub fn off(mut self) -> Result<()> {
         self.ask("off")?;
-        let status = self.process.wait(COMMAND_LIMIT)?;
+        let status = self.qemu.process.wait(COMMAND_LIMIT)?;
         check(status.success(), format!("QEMU ended with {status}"))
     }
 
@@ -147,12 +159,65 @@ impl Guest {
     /// # Errors
     /// [`Error::Check`] with the line.
     pub fn no_complaints(&self) -> Result<()> {
-        let console = std::fs::read(&self.console).map_err(Error::io(self.console.display().to_string()))?;
-        let console = String::from_utf8_lossy(&console).into_owned();
-        let complaint =
-            console.lines().find(|line| line.contains("I/O error") || line.contains("Corruption"));
-        complaint.map_or(Ok(()), |line| Err(Error::Check(format!("the guest's kernel says: {line}"))))
+        for console in &self.consoles {
+            let text = std::fs::read(console).map_err(Error::io(console.display().to_string()))?;
+            let text = String::from_utf8_lossy(&text);
+            let complaint =
+                text.lines().find(|line| line.contains("I/O error") || line.contains("Corruption"));
+            if let Some(line) = complaint {
+                return Err(Error::Check(format!("the guest's kernel says: {line}")));
+            }
+        }
+        Ok(())
     }
+}
+
+impl Qemu {
+    /// Starts QEMU and connects to its guest's port; `incoming` is where its guest comes from, if it is not booted.
+    fn start(
+        place: &Place,
+        name: &str,
+        disks: &[Attachment],
+        incoming: Option<&str>,
+    ) -> Result<(Self, BufReader<UnixStream>)> {
+        let image = image()?;
+        let socket = place.path(format!("{name}.sock"));
+        let mut command = tools::tool("qemu-system-x86_64")?;
+        command.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg", "-cpu", "max", "-smp", "2"]);
+        let memory = format!("memory-backend-memfd,id=memory,size={MEMORY},share=on");
+        command.args(["-m", MEMORY, "-object", &memory]);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
+        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        command.args(["-serial", &format!("file:{}", console(place, name).display())]);
+        command.args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())]);
+        command.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor_socket(place, name).display())]);
+        command.args(incoming.into_iter().flat_map(|channel| ["-incoming", channel]));
+        for (number, disk) in disks.iter().enumerate() {
+            attach(&mut command, number, disk)?;
+        }
+        // QEMU holds the line until somebody connects; the guest says it is ready in its own time.
+        let mut process = Process::start(place, name, &command)?;
+        let mut connected = None;
+        process.wait_for(BOOT_LIMIT, || {
+            connected = UnixStream::connect(&socket).ok();
+            Ok(connected.is_some())
+        })?;
+        let port = connected.ok_or_else(|| Error::Check("a connection that succeeded is there".into()))?;
+        Ok((Self { process, name: name.to_owned() }, BufReader::new(port)))
+    }
+
+    fn monitor(&self, place: &Place) -> Result<Qmp> {
+        Qmp::connect(&monitor_socket(place, &self.name))
+    }
+}
+
+fn console(place: &Place, name: &str) -> PathBuf {
+    place.path(format!("{name}-console.log"))
+}
+
+fn monitor_socket(place: &Place, name: &str) -> PathBuf {
+    place.path(format!("{name}-qmp.sock"))
 }
 
 impl Answer {

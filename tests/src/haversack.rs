@@ -1,9 +1,12 @@
 //! The daemon under test and its command line.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use serde_json::Value;
 
 use crate::process::Process;
 use crate::{Attachment, Error, Place, Result, tools};
@@ -14,6 +17,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const REFUSAL_LIMIT: Duration = Duration::from_secs(20);
 /// How long the daemon may take to end cleanly.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a line may take to be in the log.
+const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where the daemon under test has its sockets, in the test's place.
 const RUNTIME: &str = "run";
@@ -27,32 +33,78 @@ pub struct Disk {
     pub origin: String,
     /// Its write mode.
     pub mode: String,
+    /// More lines of its table.
+    pub more: String,
+    /// Whether it can be attached when the daemon starts.
+    pub attachable: bool,
 }
 
 impl Disk {
     /// A disk in write-back mode.
     pub fn new(name: &str, origin: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), origin: origin.into(), mode: "wb".to_owned() }
+        Self {
+            name: name.to_owned(),
+            origin: origin.into(),
+            mode: "wb".to_owned(),
+            more: String::new(),
+            attachable: true,
+        }
+    }
+
+    /// The disk with one more line in its table.
+    #[must_use]
+    pub fn with(mut self, line: &str) -> Self {
+        self.more += &format!("{line}\n");
+        self
+    }
+
+    /// The disk, which the daemon will not be able to attach at first.
+    #[must_use]
+    pub fn unattachable(self) -> Self {
+        Self { attachable: false, ..self }
     }
 }
 
 /// What the daemon is told by its configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The size of the only cache device, in MiB.
+    /// The size of each cache device, in MiB.
     pub cache_mib: u64,
+    /// The cache devices: files in the test's place, as `cache.img`, or `faulty:cache.img` for one that can fail.
+    pub devices: Vec<String>,
+    /// Whether dirty blocks are kept on two devices.
+    pub redundancy: bool,
     /// The size of the staging area, in MiB.
     pub staging_mib: u64,
     /// The disks.
     pub disks: Vec<Disk>,
-    /// Lines at the end of the file, in the last disk's table.
+    /// More lines of `[daemon]`.
+    pub daemon: String,
+    /// More lines of `[nbd]`.
+    pub nbd: String,
+    /// Lines at the end of the file, in the last disk's table or beginning one of their own.
     pub more: String,
+    /// A directory that is a small file system in memory for the daemon alone, and its size, as `16m`.
+    pub small: Option<(PathBuf, String)>,
+    /// The daemon's environment, besides the test's.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Settings {
     /// A pool of one device of `cache_mib` MiB.
     pub fn new(cache_mib: u64, disks: Vec<Disk>) -> Self {
-        Self { cache_mib, staging_mib: 16, disks, more: String::new() }
+        Self {
+            cache_mib,
+            devices: vec!["cache.img".to_owned()],
+            redundancy: false,
+            staging_mib: 16,
+            disks,
+            daemon: String::new(),
+            nbd: String::new(),
+            more: String::new(),
+            small: None,
+            environment: Vec::new(),
+        }
     }
 
     /// The configuration file of a daemon whose sockets are in `runtime`, a directory in the test's place. Paths
@@ -61,22 +113,43 @@ impl Settings {
         let runtime = place.path(runtime);
         let pool = pool_of(place);
         let mut text = format!(
-            "[daemon]\nruntime_dir = \"{}\"\n\n\
-             [[pool]]\nname = \"{pool}\"\ndevices = [\"{}\"]\nstaging = \"{}MiB\"\n\n\
-             [nbd]\nlisten = [\"unix:{}\"]\n",
+            "[daemon]\nruntime_dir = \"{}\"\nstate_dir = \"{}\"\n{}\n\
+             [[pool]]\nname = \"{pool}\"\ndevices = {:?}\nstaging = \"{}MiB\"\n\n",
             runtime.display(),
-            place.path("cache.img").display(),
+            runtime.join("state").display(),
+            self.daemon,
+            self.device_names(place),
             self.staging_mib,
-            runtime.join("nbd.sock").display()
         );
-        for Disk { name, origin, mode } in &self.disks {
+        let listen = if self.nbd.contains("listen") {
+            String::new()
+        } else {
+            format!("listen = [\"unix:{}\"]\n", runtime.join("nbd.sock").display())
+        };
+        text += &format!("[nbd]\n{listen}{}", self.nbd);
+        for Disk { name, origin, mode, more, .. } in &self.disks {
             text += &format!(
                 "\n[[disk]]\nname = \"{name}\"\npool = \"{pool}\"\norigin = \"{origin}\"\nmode = \"{mode}\"\n\
-                 vhost_user = \"{}\"\n",
+                 vhost_user = \"{}\"\n{more}",
                 runtime.join(format!("{name}.sock")).display()
             );
         }
         text + &self.more
+    }
+
+    /// The cache devices as they are configured.
+    fn device_names(&self, place: &Place) -> Vec<String> {
+        let name = |device: &String| match device.strip_prefix("faulty:") {
+            Some(file) => format!("faulty:{}", place.path(file).display()),
+            None => place.path(device).display().to_string(),
+        };
+        self.devices.iter().map(name).collect()
+    }
+
+    /// The files that are the cache devices.
+    pub fn device_files(&self, place: &Place) -> Vec<PathBuf> {
+        let file = |device: &String| place.path(device.strip_prefix("faulty:").unwrap_or(device));
+        self.devices.iter().map(file).collect()
     }
 }
 
@@ -95,8 +168,9 @@ impl<'a> Haversack<'a> {
     /// If any of it fails.
     pub fn start(place: &'a Place, settings: Settings) -> Result<Self> {
         let mut create = tools::own("haversack")?;
-        create.args(["pool", "create", &pool_of(place)]).arg(place.path("cache.img"));
+        create.args(["pool", "create", &pool_of(place)]).args(settings.device_files(place));
         create.args(["--size", &format!("{}M", settings.cache_mib)]);
+        create.args(settings.redundancy.then_some("--redundancy"));
         tools::run(create)?;
         let mut daemon = Self { place, settings, process: None };
         daemon.start_again()?;
@@ -108,16 +182,19 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let path = self.place.path("haversackd.toml");
-        std::fs::write(&path, self.settings.text(self.place, RUNTIME))
-            .map_err(Error::io(path.display().to_string()))?;
+        let path = self.write_configuration(&self.settings.text(self.place, RUNTIME))?;
         let mut command = tools::own("haversackd")?;
         command.arg("--config").arg(&path);
+        command.envs(self.settings.environment.iter().map(|(key, value)| (key, value)));
+        if let Some((directory, size)) = &self.settings.small {
+            command = tools::with_small_file_system(&command, directory, size)?;
+        }
         let mut process = Process::start(self.place, "haversackd", &command)?;
         process.wait_for(START_LIMIT, || {
-            Ok(self.settings.disks.iter().all(|Disk { name, .. }| {
-                self.socket(&format!("{name}.sock")).exists() && self.command(&["disk", "show", name]).is_ok()
-            }))
+            let is_there =
+                |disk: &Disk| !disk.attachable || self.socket(&format!("{}.sock", disk.name)).exists();
+            let is_known = |disk: &Disk| self.command(&["disk", "show", &disk.name]).is_ok();
+            Ok(self.settings.disks.iter().all(|disk| is_there(disk) && is_known(disk)))
         })?;
         self.process = Some(process);
         Ok(())
@@ -155,9 +232,81 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// What it complained of.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        tools::run(self.command_line(arguments)?)
+    }
+
+    /// `haversack` with these arguments against the daemon, not started yet.
+    ///
+    /// # Errors
+    /// If it cannot be built.
+    pub fn command_line(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = tools::own("haversack")?;
         command.arg("--socket").arg(self.socket("control.sock")).args(arguments);
-        tools::run(command)
+        Ok(command)
+    }
+
+    /// What `haversack --json` prints with these arguments.
+    ///
+    /// # Errors
+    /// What it complained of, or that it printed no JSON.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let text = self.command(&[&["--json"], arguments].concat())?;
+        serde_json::from_str(&text)
+            .map_err(|error| Error::Check(format!("haversack printed no JSON ({error}): {text}")))
+    }
+
+    /// Gives the daemon another configuration file and tells it to read that (SIGHUP).
+    ///
+    /// # Errors
+    /// If the daemon does not run.
+    pub fn reload(&self, text: &str) -> Result<()> {
+        self.write_configuration(text)?;
+        self.process()?.hang_up()
+    }
+
+    /// The configuration file of the daemon's settings, changed as one likes.
+    pub fn settings(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// The text of the configuration file that the settings make.
+    pub fn configuration(&self) -> String {
+        self.settings.text(self.place, RUNTIME)
+    }
+
+    /// The daemon's process.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn process(&self) -> Result<&Process> {
+        self.process.as_ref().ok_or_else(not_running)
+    }
+
+    /// All that the daemon has logged, those before it included.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.place.path("haversackd.log")).unwrap_or_default()
+    }
+
+    /// Waits until the daemon has logged a line with all of these words.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn wait_for_log(&self, words: &[&str]) -> Result<()> {
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        tools::wait_until(&format!("a log line with {words:?}"), LOG_LIMIT, || {
+            Ok(self.log().lines().any(has_all))
+        })
+    }
+
+    /// The pool's name.
+    pub fn pool(&self) -> String {
+        pool_of(self.place)
+    }
+
+    fn write_configuration(&self, text: &str) -> Result<PathBuf> {
+        let path = self.place.path("haversackd.toml");
+        std::fs::write(&path, text).map_err(Error::io(path.display().to_string()))?;
+        Ok(path)
     }
 
     /// Detaches a disk: its dirty blocks are written back, and it is gone when this returns.
@@ -174,7 +323,7 @@ impl<'a> Haversack<'a> {
     /// If there is no such disk, or what the daemon complained of.
     pub fn attach(&self, disk: &str) -> Result<()> {
         let known = self.settings.disks.iter().find(|known| known.name == disk);
-        let Disk { name, origin, mode } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
+        let Disk { name, origin, mode, .. } = known.ok_or_else(|| Error::Check(format!("no disk {disk}")))?;
         let (pool, socket) = (pool_of(self.place), self.socket(&format!("{name}.sock")));
         let socket = socket.display().to_string();
         let place = ["--pool", &pool, origin, "--mode", mode, "--vhost-user", &socket];
@@ -219,8 +368,7 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// If the daemon is not running.
     pub fn kill_helpers(&self) -> Result<usize> {
-        let process = self.process.as_ref().ok_or_else(not_running)?;
-        let children: Vec<Pid> = process.children()?;
+        let children: Vec<Pid> = self.process()?.children()?;
         for child in &children {
             kill_process(*child, Signal::KILL).map_err(|error| Error::io("kill a helper")(error.into()))?;
         }
@@ -232,7 +380,7 @@ impl<'a> Haversack<'a> {
     }
 
     /// A socket of the daemon.
-    fn socket(&self, name: &str) -> PathBuf {
+    pub fn socket(&self, name: &str) -> PathBuf {
         self.place.path(RUNTIME).join(name)
     }
 }

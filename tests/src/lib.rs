@@ -4,15 +4,17 @@
 //! |---|---|
 //! | [`place`] | a test's own directory, and its turn: tests run one at a time |
 //! | [`process`] | servers that are started, paused, killed, and never outlive their test |
-//! | [`guest`] | Linux in QEMU, its commands and answers |
+//! | [`guest`], [`qmp`] | Linux in QEMU, its commands and answers; QEMU's monitor |
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`] | NBD clients |
+//! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
 //!
 //! The tests in `tests/harness.rs` prove the harness itself against QEMU's and nbdkit's servers: that it passes what
 //! works, and that it notices wrong bytes and errors. The others are about `haversackd`.
 
+pub mod certificates;
 pub mod clients;
 pub mod error;
 pub mod guest;
@@ -21,6 +23,7 @@ pub mod image;
 pub mod nbdkit;
 pub mod place;
 pub mod process;
+pub mod qmp;
 pub mod scenario;
 pub mod storage_daemon;
 pub mod tgt;

@@ -119,6 +119,22 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
+    /// SIGHUP: what servers take for "read your configuration again".
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn hang_up(&self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Ctrl-C (SIGINT).
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn interrupt(&self) -> Result<()> {
+        self.signal(Signal::INT)
+    }
+
     /// The server's process id.
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -73,6 +73,11 @@ impl<'a> Load<'a> {
         Ok(Self { place, guest, disks: disks.iter().map(|disk| (*disk).to_owned()).collect() })
     }
 
+    /// The guest, for what does not concern the load.
+    pub fn guest(&mut self) -> &mut Guest {
+        self.guest
+    }
+
     /// How many requests each disk has finished.
     ///
     /// # Errors

@@ -1,12 +1,11 @@
 //! tgt: an iSCSI target in user space, on the loopback interface.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::process::Process;
-use crate::{Error, Place, Result, tools};
+use crate::{Place, Result, tools};
 
 /// The target's name.
 const TARGET: &str = "iqn.2001-04.test.haversack:disk";
@@ -24,7 +23,7 @@ impl Tgt {
     /// # Errors
     /// If tgtd does not start or tgtadm does not set it up.
     pub fn start(place: &Place, name: &str, file: &Path, port: Option<u16>) -> Result<Self> {
-        let port = port.map_or_else(free_port, Ok)?;
+        let port = port.map_or_else(tools::free_port, Ok)?;
         let control = place.path(format!("{name}-control"));
         // Of an earlier one that was killed.
         let _ = std::fs::remove_file(&control);
@@ -82,10 +81,4 @@ fn tgtadm(control: &PathBuf, arguments: &[&str]) -> Result<Command> {
     let mut tgtadm = tools::tool("tgtadm")?;
     tgtadm.env("TGT_IPC_SOCKET", control).args(["--lld", "iscsi"]).args(arguments);
     Ok(tgtadm)
-}
-
-/// A port that nobody listens on at the moment.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"))?;
-    Ok(listener.local_addr().map_err(Error::io("a free port"))?.port())
 }

@@ -1,7 +1,8 @@
 //! Programs of the system and of this workspace, and running them to their end.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tgtd", "tgt"),
     ("tgtadm", "tgt"),
     ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
+    ("curl", "curl"),
+    ("script", "bsdutils"),
+    ("systemd-analyze", "systemd"),
 ];
 
 /// A command that runs `tool`, wherever Debian keeps it.
@@ -75,6 +80,31 @@ fn build() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// The command, in a mount namespace of its own in which a file system in memory is at `directory`. Its size is
+/// written like `4k` or `16m`.
+///
+/// # Errors
+/// [`Error::MissingTool`].
+pub fn with_small_file_system(command: &Command, directory: &Path, size: &str) -> Result<Command> {
+    let mut wrapped = tool("unshare")?;
+    if !rustix::process::geteuid().is_root() {
+        wrapped.args(["--user", "--map-root-user"]);
+    }
+    wrapped.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=$1 none $0 && shift && exec \"$@\""]);
+    wrapped.arg(directory).arg(size).arg(command.get_program()).args(command.get_args());
+    wrapped.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    Ok(wrapped)
+}
+
+/// A TCP port of the loopback interface that nobody listens on at the moment.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("a free port"))?;
+    Ok(listener.local_addr().map_err(Error::io("a free port"))?.port())
+}
+
 /// The workspace's root.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are in the workspace").to_owned()
@@ -92,12 +122,53 @@ pub fn run(command: Command) -> Result<String> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
+pub fn run_within(command: Command, limit: Duration) -> Result<String> {
+    let line = line_of(&command);
+    let Output { status, stdout, stderr } = output_within(command, limit)?;
+    if status.success() {
+        Ok(stdout)
+    } else {
+        Err(Error::Failed { command: line, status: status.to_string(), output: stdout + &stderr })
+    }
+}
+
+/// How a program ended and what it printed.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+/// Runs a program to its end, however that is.
+///
+/// # Errors
+/// [`Error::TimedOut`], or it cannot be started.
+pub fn output(command: Command) -> Result<Output> {
+    output_within(command, LIMIT)
+}
+
+/// As [`output`], with a file as its stdin.
+///
+/// # Errors
+/// As [`output`].
+pub fn output_from(command: Command, stdin: std::fs::File) -> Result<Output> {
+    output_to_end(command, stdin.into(), LIMIT)
+}
+
+fn output_within(command: Command, limit: Duration) -> Result<Output> {
+    output_to_end(command, Stdio::null(), limit)
+}
+
+fn output_to_end(mut command: Command, stdin: Stdio, limit: Duration) -> Result<Output> {
     let line = line_of(&command);
     let output = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let errors = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
     let clone = |file: &std::fs::File| file.try_clone().map_err(Error::io("a temporary file"));
-    command.stdin(Stdio::null()).stdout(clone(&output)?).stderr(clone(&errors)?);
+    command.stdin(stdin).stdout(clone(&output)?).stderr(clone(&errors)?);
     let mut child = command.spawn().map_err(Error::io(line.clone()))?;
     let waited = wait_until(&line, limit, || Ok(child.try_wait().map_err(Error::io("wait"))?.is_some()));
     if let Err(error) = waited {
@@ -106,13 +177,8 @@ pub fn run_within(mut command: Command, limit: Duration) -> Result<String> {
         let _ = child.wait();
         return Err(error);
     }
-    let status = child.wait().map_err(Error::io(line.clone()))?;
-    let (output, errors) = (whole(output)?, whole(errors)?);
-    if status.success() {
-        Ok(output)
-    } else {
-        Err(Error::Failed { command: line, status: status.to_string(), output: output + &errors })
-    }
+    let status = child.wait().map_err(Error::io(line))?;
+    Ok(Output { status, stdout: whole(output)?, stderr: whole(errors)? })
 }
 
 /// A command line as one would type it, nearly.

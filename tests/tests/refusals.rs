@@ -1,8 +1,17 @@
 //! What `haversackd` refuses, and how it says so.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::{Error, Place, Result, image, test};
+use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::{Error, Place, Result, clients, image, test, tools};
+
+/// How long a change may take to be seen.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A daemon on these settings must not start, and must say all of `words`.
 fn refused(place: &Place, settings: Settings, words: &[&str]) -> Result<()> {
@@ -40,5 +49,160 @@ fn a_pool_in_use_is_refused() {
         let complaint = first.second_daemon()?;
         check(complaint.contains("cache.img"), format!("the device is not named: {complaint}"))?;
         first.command(&["disk", "show", "vm1"]).map(|_| ())
+    });
+}
+
+/// What a client of `vm1` sees, while others are in trouble.
+fn works(daemon: &Haversack<'_>) -> Result<()> {
+    clients::qemu_io(&daemon.uri("vm1"), &["write -P 7 1M 1M", "flush", "read -P 7 1M 1M"]).map(|_| ())
+}
+
+#[test]
+fn the_staging_area_changes_its_size_after_a_clean_stop_alone() {
+    test("staging area", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
+        let mut daemon = Haversack::start(place, settings)?;
+        works(&daemon)?;
+        daemon.kill()?;
+        daemon.settings().staging_mib = 8;
+        let error = daemon.start_again().err().map(|error| error.to_string()).unwrap_or_default();
+        check(error.contains("set the configured size back"), format!("the start: {error:?}"))?;
+        daemon.settings().staging_mib = 16;
+        daemon.start_again()?;
+        daemon.stop()?;
+        daemon.settings().staging_mib = 8;
+        daemon.start_again()?;
+        clients::qemu_io(&daemon.uri("vm1"), &["read -P 7 1M 1M"]).map(|_| ())
+    });
+}
+
+#[test]
+fn an_origin_that_is_too_small_waits_until_it_is_not() {
+    test("small origins", |place| {
+        let files = ["vm1", "vm2", "vm3"].map(|name| image::zeroes(place, &format!("{name}.img"), 16));
+        let [file, small, remote] = files;
+        let (small, remote) = (small?, remote?);
+        let server = Nbdkit::file(place, "origin", &remote)?;
+        let disks = vec![
+            Disk::new("vm1", file?.display().to_string()),
+            Disk::new("vm2", small.display().to_string()).with("size = \"32MiB\"").unattachable(),
+            Disk::new("vm3", server.uri()).with("size = \"32MiB\"").unattachable(),
+        ];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        for disk in ["vm2", "vm3"] {
+            daemon.wait_for_log(&[
+                "not attached",
+                disk,
+                "16777216 bytes, the disk needs 33554432",
+                "enlarge",
+            ])?;
+            check(
+                daemon.json(&["disk", "show", disk])?["state"] == "waiting",
+                format!("{disk} does not wait"),
+            )?;
+        }
+        works(&daemon)?;
+        let larger = std::fs::OpenOptions::new().write(true).open(&small);
+        larger.and_then(|file| file.set_len(32 << 20)).map_err(Error::io("vm2.img"))?;
+        tools::wait_until("vm2 attached", LIMIT, || {
+            Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached")
+        })?;
+        clients::qemu_io(&daemon.uri("vm2"), &["read -P 0 31M 1M"]).map(|_| ())
+    });
+}
+
+#[test]
+fn nonsense_on_a_socket_ends_that_connection_alone() {
+    test("nonsense", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let disks = vec![
+            Disk::new("vm1", file.display().to_string()),
+            Disk::new("vm2", image::zeroes(place, "vm2.img", 16)?.display().to_string()),
+        ];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        for socket in ["nbd.sock", "vm2.sock", "control.sock"] {
+            for nonsense in [vec![0xff; 4096], vec![0; 4096], b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
+                let mut stream = UnixStream::connect(daemon.socket(socket)).map_err(Error::io(socket))?;
+                // The daemon may hang up before it has taken everything.
+                let _ = stream.write_all(&nonsense);
+            }
+        }
+        works(&daemon)?;
+        check(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached", "vm2 is gone")
+    });
+}
+
+#[test]
+fn a_full_file_system_is_told() {
+    test("full file systems", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let small = place.path("small");
+        std::fs::create_dir(&small).map_err(Error::io("a directory"))?;
+        let mut create = tools::own("haversack")?;
+        create.args(["pool", "create", "main", "--size", "64M"]).arg(small.join("cache.img"));
+        let output = tools::output(tools::with_small_file_system(&create, &small, "16m")?)?;
+        let told = output.stderr.contains("small/cache.img") && output.stderr.contains("No space left");
+        check(output.status.code() == Some(1) && told, format!("a pool that does not fit: {output:?}"))?;
+
+        let mut settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
+        settings.small = Some((Path::new("/dev/shm").to_owned(), "4m".to_owned()));
+        refused(place, settings, &["/dev/shm/haversack-", "No space left"])
+    });
+}
+
+#[test]
+fn what_cannot_be_remembered_is_told_and_nothing_else_happens() {
+    test("full state directory", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let other = image::zeroes(place, "vm2.img", 16)?.display().to_string();
+        let mut settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
+        let state = place.path("run/state");
+        std::fs::create_dir_all(&state).map_err(Error::io("a directory"))?;
+        // A page: what is there cannot be replaced.
+        settings.small = Some((state, "4k".to_owned()));
+        let daemon = Haversack::start(place, settings)?;
+        works(&daemon)?;
+        let attach = daemon.command(&["disk", "attach", "vm2", &other, "--pool", &daemon.pool()]);
+        let told = attach.err().map(|error| error.to_string()).unwrap_or_default();
+        check(
+            told.contains("state.json") && told.contains("No space left"),
+            format!("the attach: {told:?}"),
+        )?;
+        check(daemon.command(&["disk", "show", "vm2"]).is_err(), "vm2 is there all the same")?;
+        works(&daemon)
+    });
+}
+
+#[test]
+fn a_store_without_space_loses_nothing() {
+    test("full store", |place| {
+        let file = image::zeroes(place, "vm2.img", 16)?;
+        let (path, full) = (file.display().to_string(), place.path("full"));
+        let trigger = format!("error-file={}", full.display());
+        let store = [
+            "--filter=error",
+            "file",
+            &path,
+            "error=ENOSPC",
+            "error-pwrite-rate=100%",
+            "error-zero-rate=100%",
+            &trigger,
+        ];
+        let origin = Nbdkit::start(place, "origin", &store)?;
+        let disks = vec![
+            Disk::new("vm1", image::zeroes(place, "vm1.img", 16)?.display().to_string()),
+            Disk::new("vm2", origin.uri()),
+        ];
+        let daemon = Haversack::start(place, Settings::new(64, disks))?;
+        std::fs::write(&full, "").map_err(Error::io("the trigger"))?;
+        clients::qemu_io(&daemon.uri("vm2"), &["write -P 9 0 8M", "flush"])?;
+        let flush = daemon.command(&["disk", "flush", "vm2"]).err().map(|error| error.to_string());
+        check(flush.as_ref().is_some_and(|text| text.contains("origin")), format!("the flush: {flush:?}"))?;
+        works(&daemon)?;
+        clients::qemu_io(&daemon.uri("vm2"), &["read -P 9 0 8M"])?;
+        std::fs::remove_file(&full).map_err(Error::io("the trigger"))?;
+        daemon.command(&["disk", "flush", "vm2"])?;
+        clients::qemu_io(&path, &["read -P 9 0 8M"]).map(|_| ())
     });
 }

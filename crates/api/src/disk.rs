@@ -199,6 +199,24 @@ impl CleanerSettings {
     }
 }
 
+/// TLS with an origin (`nbds://`, `nbds+unix://`): PEM files of the daemon's host, read at every connection.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OriginTls {
+    /// Certificates of the authorities to trust; the system's if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ca: Option<PathBuf>,
+    /// The certificate that is shown to the server; none if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub key: Option<PathBuf>,
+}
+
 /// A disk to attach.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -209,6 +227,9 @@ pub struct DiskConfig {
     pub pool: String,
     /// Where its data is: a path or a URI.
     pub origin: String,
+    /// TLS with the origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_tls: Option<OriginTls>,
     /// Its size; without one that on record, and for a new disk the origin's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
@@ -291,6 +312,7 @@ impl DiskConfig {
             name: name.into(),
             pool: pool.into(),
             origin: origin.into(),
+            origin_tls: None,
             size: None,
             id: None,
             mode: Mode::default(),

@@ -10,7 +10,7 @@ mod status;
 mod units;
 
 pub use disk::{
-    Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, Persistence, Target,
+    Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls, Persistence, Target,
 };
 pub use status::{
     AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,

@@ -208,6 +208,8 @@ pub struct Attach {
     /// The pool.
     #[arg(long)]
     pub pool: String,
+    #[command(flatten)]
+    pub tls: OriginTls,
     /// Its size; that on record or the origin's if not given.
     #[arg(long)]
     pub size: Option<Size>,
@@ -242,6 +244,20 @@ pub struct Attach {
     pub settings: Settings,
 }
 
+/// Files for TLS with an origin.
+#[derive(Args)]
+pub struct OriginTls {
+    /// PEM file of the authorities that an nbds: origin is trusted by; the system's if not given.
+    #[arg(long, value_name = "FILE")]
+    pub origin_ca: Option<PathBuf>,
+    /// PEM file of the certificate that is shown to an nbds: origin.
+    #[arg(long, value_name = "FILE", requires = "origin_key")]
+    pub origin_certificate: Option<PathBuf>,
+    /// PEM file of the certificate's private key.
+    #[arg(long, value_name = "FILE", requires = "origin_certificate")]
+    pub origin_key: Option<PathBuf>,
+}
+
 /// What to flush without a daemon.
 #[derive(Args)]
 pub struct FlushOffline {
@@ -250,6 +266,8 @@ pub struct FlushOffline {
     /// Its origin: a path or NBD URI.
     #[arg(long)]
     pub origin: String,
+    #[command(flatten)]
+    pub tls: OriginTls,
     /// The pool's devices.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,

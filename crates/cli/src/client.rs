@@ -38,15 +38,27 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
-        let bytes = self.send(method, path, body)?;
-        let answer = |e: serde_json::Error| CliError::Answer { path: path.into(), why: e.to_string() };
-        serde_json::from_slice(&bytes).map_err(answer)
+        parsed(path, &self.send(method, path, body)?)
     }
 
     /// Does something, whatever the answer holds.
     pub fn send(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes> {
         let json = body.map(serde_json::to_vec).transpose().map_err(|e| CliError::Failed(e.to_string()))?;
-        let (status, bytes) = self.runtime.block_on(self.exchange(method, path, json))?;
+        self.block_on(self.exchange(method, path, json))
+    }
+
+    /// Runs something to its end, with this client's calls in it.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// Does something without a body, and reads the JSON answer; within [`Client::block_on`].
+    pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
+        parsed(path, &self.exchange(method, path, None).await?)
+    }
+
+    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Bytes> {
+        let (status, bytes) = self.answer(method, path, json).await?;
         if status.is_success() {
             return Ok(bytes);
         }
@@ -56,12 +68,7 @@ impl Client {
         }
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        json: Option<Vec<u8>>,
-    ) -> Result<(StatusCode, Bytes)> {
+    async fn answer(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<(StatusCode, Bytes)> {
         let unreachable = |why: String| CliError::Unreachable { socket: self.socket.clone(), why };
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| unreachable(e.to_string()))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -80,9 +87,8 @@ impl Client {
         let body = answer.into_body().collect().await.map_err(|e| unreachable(e.to_string()))?;
         Ok((status, body.to_bytes()))
     }
+}
 
-    /// Waits for Ctrl-C, at most so long. True if it came.
-    pub fn interrupted_within(&self, time: std::time::Duration) -> bool {
-        self.runtime.block_on(async { tokio::time::timeout(time, tokio::signal::ctrl_c()).await.is_ok() })
-    }
+fn parsed<T: DeserializeOwned>(path: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| CliError::Answer { path: path.into(), why: e.to_string() })
 }

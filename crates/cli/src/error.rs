@@ -36,6 +36,9 @@ pub enum CliError {
     /// A job was cancelled.
     #[error("cancelled; what is done stays done")]
     Cancelled,
+    /// Somebody did not want to wait for the end of a job.
+    #[error("not waited for: job {0} goes on in the daemon")]
+    Left(u64),
     /// Dirty data would be destroyed and nobody confirmed it.
     #[error("not confirmed: type the disk's name '{0}', or give --confirm {0}")]
     NotConfirmed(String),
@@ -51,16 +54,33 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// 1 failed, 2 usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not confirmed, 7 damage found.
+    /// 1 failed, 2 usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled or left, 6 not confirmed, 7 damage
+    /// found.
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
             CliError::Usage(_) => 2,
             CliError::Unreachable { .. } => 3,
             CliError::Refused(_) => 4,
-            CliError::Cancelled => 5,
+            CliError::Cancelled | CliError::Left(_) => 5,
             CliError::NotConfirmed(_) => 6,
             CliError::Damaged => 7,
+        }
+    }
+
+    /// A word for programs; the daemon's own if it refuses.
+    pub fn code(&self) -> &str {
+        match self {
+            CliError::Refused(body) => &body.code,
+            CliError::Unreachable { .. } => "unreachable",
+            CliError::Answer { .. } => "answer",
+            CliError::Job(_) => "job-failed",
+            CliError::Cancelled => "cancelled",
+            CliError::Left(_) => "left",
+            CliError::NotConfirmed(_) => "not-confirmed",
+            CliError::Damaged => "damaged",
+            CliError::Usage(_) => "usage",
+            CliError::Failed(_) => "failed",
         }
     }
 }

@@ -5,6 +5,7 @@ mod client;
 mod error;
 mod follow;
 mod offline;
+mod output;
 mod run;
 mod show;
 mod top;
@@ -14,13 +15,28 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use arguments::Arguments;
+use error::CliError;
+
 fn main() -> ExitCode {
-    let arguments = arguments::Arguments::parse();
-    match run::run(&arguments) {
+    let (as_json, end) = match Arguments::try_parse() {
+        Ok(arguments) => (arguments.json, run::run(&arguments)),
+        // Help and versions that were asked for are no errors.
+        Err(error) if error.use_stderr() && wants_json() => {
+            (true, Err(CliError::Usage(error.to_string().trim_end().to_owned())))
+        }
+        Err(error) => error.exit(),
+    };
+    match end {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("haversack: {error}");
+            output::complain(as_json, &error);
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Whether somebody whose arguments are not understood would read JSON.
+fn wants_json() -> bool {
+    std::env::args_os().any(|argument| argument == "--json")
 }

@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use haversack_api::Size;
-use haversack_engine::OriginSpec;
-use haversack_engine::pool;
+use haversack_engine::pool::{self, CheckReport};
+use haversack_engine::{OriginSpec, TlsFiles};
 use haversack_model::DiskId;
 use indicatif::ProgressBar;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::arguments::FlushOffline;
+use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
+use crate::output;
 
 fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
@@ -26,14 +27,11 @@ pub fn create(
     as_json: bool,
 ) -> Result<()> {
     let id = pool::create(devices, size.map(|s| s.0), redundancy).map_err(failed)?;
-    if as_json {
-        println!("{}", json!({"name": name, "id": id.to_string(), "devices": devices}));
-        return Ok(());
-    }
-    println!(
-        "pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}"
+    let made = json!({ "name": name, "id": id.to_string(), "devices": devices });
+    let text = format!(
+        "pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
     );
-    Ok(())
+    output::print(as_json, &made, &text)
 }
 
 /// Checks a pool.
@@ -49,39 +47,43 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
             })
         })
         .collect();
-    if as_json {
-        let missing: Vec<u8> = report.missing.iter().map(|d| d.0).collect();
-        println!(
-            "{}",
-            json!({
-                "pool": report.pool.to_string(), "devices": report.devices.len(), "missing": missing,
-                "clean_stop": report.clean_stop, "damaged_segments": report.damaged_segments,
-                "torn_entries": report.torn_entries, "disks": disks
-            })
-        );
-    } else {
-        println!("pool {}: {} devices, {} missing", report.pool, report.devices.len(), report.missing.len());
-        println!("  stopped cleanly    {}", report.clean_stop);
-        println!("  damaged segments   {}", report.damaged_segments);
-        println!("  torn entries       {}", report.torn_entries);
-        for d in &report.disks {
-            let (dirty, bad) = (d.dirty_blocks.len(), d.bad_blocks.len());
-            println!(
-                "  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}",
-                d.id, d.cached_blocks, d.damaged
-            );
-        }
-    }
+    let missing: Vec<u8> = report.missing.iter().map(|d| d.0).collect();
+    let found = json!({
+        "pool": report.pool.to_string(), "devices": report.devices.len(), "missing": missing,
+        "clean_stop": report.clean_stop, "damaged_segments": report.damaged_segments,
+        "torn_entries": report.torn_entries, "disks": disks
+    });
+    output::print(as_json, &found, &text_of(&report))?;
     let is_bad =
         report.damaged_segments > 0 || report.disks.iter().any(|d| d.damaged || !d.bad_blocks.is_empty());
     if is_bad { Err(CliError::Damaged) } else { Ok(()) }
+}
+
+fn text_of(report: &CheckReport) -> String {
+    let mut out = format!(
+        "pool {}: {} devices, {} missing\n  stopped cleanly    {}\n  damaged segments   {}\n  torn entries       {}\n",
+        report.pool,
+        report.devices.len(),
+        report.missing.len(),
+        report.clean_stop,
+        report.damaged_segments,
+        report.torn_entries
+    );
+    for d in &report.disks {
+        let (dirty, bad) = (d.dirty_blocks.len(), d.bad_blocks.len());
+        out += &format!(
+            "  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}\n",
+            d.id, d.cached_blocks, d.damaged
+        );
+    }
+    out
 }
 
 /// Writes a disk's dirty blocks to its origin.
 pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
     let id = Uuid::parse_str(&arguments.disk)
         .unwrap_or_else(|_| Uuid::new_v5(&haversack_api::DISK_NAMESPACE, arguments.disk.as_bytes()));
-    let origin = origin(&arguments.origin)?;
+    let origin = origin(&arguments.origin, &arguments.tls)?;
     let bar = ProgressBar::new(0);
     let written = pool::flush_offline(&arguments.devices, DiskId(id.into_bytes()), &origin, |progress| {
         bar.set_length(progress.total_blocks);
@@ -89,20 +91,21 @@ pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
     });
     bar.finish_and_clear();
     let blocks = written.map_err(failed)?;
-    if as_json {
-        println!("{}", json!({"disk": arguments.disk, "blocks": blocks}));
-    } else {
-        println!("{blocks} blocks written to {}", arguments.origin);
-    }
-    Ok(())
+    let text = format!("{blocks} blocks written to {}\n", arguments.origin);
+    output::print(as_json, &json!({ "disk": arguments.disk, "blocks": blocks }), &text)
 }
 
-fn origin(text: &str) -> Result<OriginSpec> {
+fn origin(text: &str, tls: &OriginTls) -> Result<OriginSpec> {
+    let tls = TlsFiles {
+        ca: tls.origin_ca.clone(),
+        certificate: tls.origin_certificate.clone(),
+        key: tls.origin_key.clone(),
+    };
     match text.split_once(':') {
         None => Ok(OriginSpec::File { path: text.into() }),
         Some(("file", path)) => Ok(OriginSpec::File { path: path.into() }),
         Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => {
-            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1 })
+            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1, tls })
         }
         Some(_) if text.starts_with('/') => Ok(OriginSpec::File { path: text.into() }),
         Some(_) => Err(CliError::Usage(format!(

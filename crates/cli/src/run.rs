@@ -1,20 +1,22 @@
 //! What each command does.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, PoolStatus, ResizeDisk,
-    Status,
+    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus,
+    ResizeDisk, Status,
 };
 use hyper::Method;
 use serde::Serialize;
 
-use crate::arguments::{Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
+use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
-use crate::{offline, show, top, trace};
+use crate::output::print;
+use crate::{offline, output, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -29,11 +31,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::FlushOffline(flush) => offline::flush(flush, as_json),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut script);
+            output::write(&String::from_utf8_lossy(&script))
         }
-        Command::Man { directory } => clap_mangen::generate_to(Arguments::command(), directory)
-            .map_err(|e| CliError::Failed(e.to_string())),
+        Command::Man { directory } => std::fs::create_dir_all(directory)
+            .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
+            .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display()))),
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
         Command::Status { raw } => {
@@ -41,20 +45,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let text = if *raw { show::raw(&status) } else { show::status(&status) };
             print(as_json, &status, &text)
         }
-        Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count),
+        Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
         Command::Trace(command) => trace::run(command, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
-}
-
-pub fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
-    if as_json {
-        let json = serde_json::to_string_pretty(value).map_err(|e| CliError::Failed(e.to_string()))?;
-        println!("{json}");
-    } else {
-        print!("{text}");
-    }
-    Ok(())
 }
 
 /// Waits for the job that a call starts.
@@ -73,7 +67,7 @@ fn work(
 fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
     match command {
         PoolCommand::Add { pool, device, size } => {
-            let path = std::path::absolute(device).map_err(|e| CliError::Failed(e.to_string()))?;
+            let path = absolute(device)?;
             let body = AddDevice { path: path.display().to_string(), size: *size };
             work(client, Method::POST, &format!("/v1/pools/{}/devices", part(pool)?), Some(&body), as_json)
         }
@@ -114,7 +108,7 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
     let path = |name: &str| Ok(format!("/v1/disks/{}", part(name)?));
     match command {
         DiskCommand::Attach(attach) => {
-            work(client, Method::POST, "/v1/disks", Some(&config(attach)), as_json)
+            work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)
         }
         DiskCommand::Detach { name } => work(client, Method::DELETE, &path(name)?, None::<&()>, as_json),
         DiskCommand::List => {
@@ -157,8 +151,7 @@ fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> 
     }
     match work(client, Method::POST, &path, Some(&body(confirm)), as_json) {
         Err(CliError::Refused(refusal)) if refusal.code == "dirty" && confirm.is_none() => {
-            eprintln!("{}", refusal.error);
-            let typed = ask(&format!("type '{name}' to destroy this data: "))?;
+            let typed = ask(&format!("{}\ntype '{name}' to destroy this data: ", refusal.error))?;
             if typed != name {
                 return Err(CliError::NotConfirmed(name.into()));
             }
@@ -203,9 +196,25 @@ fn change(settings: &Settings) -> DiskChange {
     }
 }
 
-fn config(attach: &Attach) -> DiskConfig {
+/// The daemon's working directory is another one.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
+}
+
+fn origin_tls(files: &arguments::OriginTls) -> Result<Option<OriginTls>> {
+    let path = |file: &Option<PathBuf>| file.as_deref().map(absolute).transpose();
+    let tls = OriginTls {
+        ca: path(&files.origin_ca)?,
+        certificate: path(&files.origin_certificate)?,
+        key: path(&files.origin_key)?,
+    };
+    Ok(Some(tls).filter(|tls| *tls != OriginTls::default()))
+}
+
+fn config(attach: &Attach) -> Result<DiskConfig> {
     let (default, settings) = (DiskConfig::new(&attach.name, &attach.pool, &attach.origin), &attach.settings);
-    DiskConfig {
+    Ok(DiskConfig {
+        origin_tls: origin_tls(&attach.tls)?,
         size: attach.size,
         id: attach.id.clone(),
         vhost_user: attach.vhost_user.clone(),
@@ -222,5 +231,5 @@ fn config(attach: &Attach) -> DiskConfig {
         sequential_cutoff: settings.sequential_cutoff.unwrap_or(default.sequential_cutoff),
         cleaner: cleaner(settings),
         ..default
-    }
+    })
 }

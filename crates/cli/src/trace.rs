@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
-use crate::run::print;
+use crate::output::print;
 
 /// Commands for block traces.
 #[derive(Subcommand)]
@@ -78,7 +78,8 @@ pub enum TraceCommand {
 #[derive(Args, Clone)]
 pub struct Reading {
     /// The format, if it is not to be recognised: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia,
-    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general.
+    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general,
+    /// parquet.
     #[arg(long)]
     pub format: Option<Format>,
     /// Stop at the first damaged line.
@@ -168,7 +169,8 @@ impl Traces {
 }
 
 /// A failure to read or write a trace.
-pub fn failed(error: TraceError) -> CliError {
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn failed(error: TraceError) -> CliError {
     CliError::Failed(error.to_string())
 }
 
@@ -233,18 +235,20 @@ impl Drop for Progress {
     }
 }
 
-/// Tells what was wrong with a trace.
-pub fn warn(damage: &Damage) {
+/// Tells people what was wrong with a trace; JSON has it in itself.
+pub fn warn(damage: &Damage, as_json: bool) {
+    if as_json {
+        return;
+    }
     if damage.lines > 0 {
-        let beyond = if damage.lines > damage.examples.len() as u64 { "; the first of them:" } else { ":" };
-        eprintln!("haversack: {} damaged lines were left out{beyond}", grouped(damage.lines));
+        let some = damage.lines > damage.examples.len() as u64;
+        let what = if some { "; the first of them:" } else { ":" };
+        eprintln!("haversack: damaged lines left out: {}{what}", grouped(damage.lines));
         damage.examples.iter().for_each(|bad| eprintln!("  {bad}"));
     }
     if damage.late > 0 {
         let late = grouped(damage.late);
-        eprintln!(
-            "haversack: {late} requests came too late to be sorted in; a larger --sort-window takes them"
-        );
+        eprintln!("haversack: requests too late to be sorted in: {late}; a larger --sort-window takes them");
     }
 }
 
@@ -273,7 +277,7 @@ fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool)
         written => written.map_err(failed)?,
     };
     let damage = source.damage();
-    warn(&damage);
+    warn(&damage, as_json);
     if output == Path::new("-") {
         return Ok(());
     }
@@ -300,7 +304,6 @@ struct Row<'a> {
 fn head_as_json(mut source: Box<dyn Source>) -> Result<()> {
     let mut accesses = Vec::new();
     while source.read(&mut accesses).map_err(failed)? > 0 {}
-    warn(&source.damage());
     let row = |access: &haversack_trace::Access| Row {
         timestamp_ns: access.time_ns,
         volume: &source.volumes()[access.volume.0 as usize],
@@ -330,7 +333,7 @@ fn info(traces: &Traces, as_json: bool) -> Result<()> {
     drop(progress);
     let (overall, volumes) = (summaries.overall(), summaries.volumes(source.volumes()));
     let info = Info { overall, volumes, damage: source.damage() };
-    warn(&info.damage);
+    warn(&info.damage, as_json);
     print(as_json, &info, &info_text(&info))
 }
 
@@ -342,9 +345,12 @@ fn info_text(info: &Info) -> String {
     // Writing into a string does not fail.
     let _ = writeln!(
         out,
-        "{} requests to {} volumes in {}: {requests_per_s:.1} a second, at most {} in one",
+        "{} requests to {} in {}: {requests_per_s:.1} a second, at most {} in one",
         grouped(requests),
-        info.volumes.len(),
+        match info.volumes.as_slice() {
+            [volume] => volume.volume.clone(),
+            volumes => format!("{} volumes", volumes.len()),
+        },
         time(span_s),
         grouped(peak_requests_per_s),
     );

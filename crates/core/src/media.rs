@@ -78,6 +78,8 @@ pub trait Media {
 
 /// A disk's origin, for the offline flush.
 pub trait OriginMedia {
+    /// How many sectors it has.
+    fn capacity_sectors(&self) -> u64;
     /// Writes whole sectors.
     ///
     /// # Errors

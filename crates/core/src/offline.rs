@@ -92,6 +92,18 @@ pub enum OfflineError {
         "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back, or drop it by name"
     )]
     Damaged(DiskId),
+    /// The origin is smaller than the disk: it is another one.
+    #[error(
+        "disk {disk} has {needed_sectors} sectors, the origin {found_sectors}; name the disk's own origin"
+    )]
+    OriginTooSmall {
+        /// The disk.
+        disk: DiskId,
+        /// The origin's sectors.
+        found_sectors: u64,
+        /// The disk's sectors.
+        needed_sectors: u64,
+    },
     /// The origin failed.
     #[error("writing the origin of disk {disk} failed at sector {sector}; the dirty blocks stay in the pool")]
     Origin {
@@ -238,6 +250,10 @@ pub fn flush_disk(
     }
     if !is_certain(&pool, &r, disk, &record) {
         return Err(OfflineError::Damaged(id));
+    }
+    let (found_sectors, needed_sectors) = (origin.capacity_sectors(), record.sectors);
+    if found_sectors < needed_sectors {
+        return Err(OfflineError::OriginTooSmall { disk: id, found_sectors, needed_sectors });
     }
     let grid = Disk::new(&record);
     let dirty: Vec<(SlotNo, Slot)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();

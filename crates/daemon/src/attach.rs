@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
 use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
-use haversack_model::{DiskNo, SECTOR_BYTES};
+use haversack_model::{BLOCK_BYTES, DiskNo, SECTOR_BYTES};
 
-use crate::backend::{StartedJob, VhostUser};
+use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::helper::{Helper, HelperSpec};
@@ -21,8 +21,8 @@ use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::KnownDisk;
-use crate::settings;
 use crate::state::RememberedDisk;
+use crate::{settings, system};
 
 /// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,6 +34,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 fn wait(job: &StartedJob) -> Result<()> {
     while job.wait_for(Duration::from_secs(1))?.is_none() {}
     Ok(())
+}
+
+/// What a disk has in the cache; 0 if that cannot be had.
+fn cached_bytes(backend: &dyn Backend, disk: DiskNo) -> u64 {
+    let Ok(snapshot) = backend.snapshot() else { return 0 };
+    let found = snapshot.disks.iter().find(|found| found.disk == disk);
+    found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
 }
 
 impl Daemon {
@@ -50,15 +57,27 @@ impl Daemon {
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            let end = daemon.try_attach(&disk).and_then(|()| daemon.remember(&disk, true));
-            if end.is_err() && disk.attached().is_err() {
-                daemon.remove_disk(&name);
-                if let Some(before) = before {
-                    daemon.insert_disk(&name, before)?;
-                }
+            // Remembered first: what cannot be remembered is not attached either.
+            let end = daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk));
+            if end.is_err() {
+                daemon.undo_attach(&name, before);
             }
             end
         })
+    }
+
+    /// Puts back what there was of a disk that could not be attached.
+    fn undo_attach(&self, name: &str, before: Option<Arc<Disk>>) {
+        self.remove_disk(name);
+        let undone = match before {
+            Some(before) => {
+                self.insert_disk(name, before.clone()).and_then(|()| self.remember(&before, false))
+            }
+            None => self.state.forget(name).map_err(DaemonError::from),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(disk = name, "not attached, but it is tried at the next start: {error}");
+        }
     }
 
     /// Attaches a configured or remembered disk; goes on trying in the background. Waits for the first try for at most the
@@ -136,7 +155,8 @@ impl Daemon {
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         let helper = self.start_helper(&config, &origin)?;
-        let spec = origin.engine_spec(config.connections, helper.as_ref().map(|(_, uri)| uri.clone()));
+        let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
+        let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
         let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
@@ -181,7 +201,11 @@ impl Daemon {
             read_only: config.read_only,
             write_cache: true,
         };
-        Ok(Some(backend.serve_vhost_user(number, sectors, socket, &shown)?))
+        let server = backend.serve_vhost_user(number, sectors, socket, &shown)?;
+        if let Some((user, group)) = self.run_as {
+            system::give(socket, user, group)?;
+        }
+        Ok(Some(server))
     }
 
     fn start_helper(&self, config: &DiskConfig, origin: &Origin) -> Result<Option<(Helper, String)>> {
@@ -192,7 +216,7 @@ impl Daemon {
             socket: self.config.runtime_dir.join(format!("helper-{}.sock", config.name)),
             device: device.clone(),
             read_only: config.read_only,
-            run_as: self.helpers_run_as,
+            run_as: self.run_as,
         };
         let uri = spec.uri();
         Ok(Some((Helper::start(spec)?, uri)))
@@ -284,10 +308,14 @@ impl Daemon {
 
     fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, number: DiskNo) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
+        let cached_bytes = cached_bytes(&*pool.backend, number);
         let end = pool.backend.detach(number).map_err(DaemonError::from).and_then(|job| control.follow(&job));
         if end.is_err() {
             disk.with(|inner| inner.state = DiskState::Attached);
             return end;
+        }
+        if let Some(known) = pool.known.locked().get_mut(&disk.id) {
+            (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
         let servers = disk.with(|inner| {
             inner.state = DiskState::Detached;

@@ -181,6 +181,8 @@ pub struct NbdConfig {
     pub tls_certificate: Option<PathBuf>,
     /// Private key for TLS, PEM.
     pub tls_key: Option<PathBuf>,
+    /// Take TLS only from clients that show a certificate of these authorities, PEM.
+    pub tls_client_ca: Option<PathBuf>,
     /// Refuse TCP clients that do not start TLS.
     #[serde(default)]
     pub tls_required: bool,
@@ -310,6 +312,14 @@ fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
 }
 
 impl NbdConfig {
+    /// The Unix sockets.
+    pub fn sockets(&self) -> impl Iterator<Item = &Path> {
+        self.listen.iter().filter_map(|listen| match listen {
+            NbdListen::Unix(path) => Some(path.as_path()),
+            NbdListen::Tcp(_) => None,
+        })
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.listen.is_empty() {
             return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());
@@ -317,8 +327,13 @@ impl NbdConfig {
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err("tls_certificate and tls_key belong together: give both or none".into());
         }
-        if self.tls_required && self.tls_key.is_none() {
-            return Err("tls_required needs tls_certificate and tls_key".into());
+        if (self.tls_required || self.tls_client_ca.is_some()) && self.tls_key.is_none() {
+            return Err("tls_required and tls_client_ca need tls_certificate and tls_key".into());
+        }
+        if self.tls_client_ca.is_some() && !self.tls_required {
+            return Err(
+                "tls_client_ca needs tls_required = true: clients without TLS show no certificate".into()
+            );
         }
         Ok(())
     }
@@ -369,6 +384,8 @@ mod tests {
             (disk("id = \"17\""), 5, "UUID"),
             (disk("size = 1000"), 5, "512"),
             (disk("accept_loss = \"yes\""), 5, "repeat"),
+            (disk("origin_tls = { ca = \"/ca.pem\" }"), 5, "nbds://"),
+            (disk("origin_tls = { key = \"/k\" }").replace("/b", "nbds://h/x"), 5, "both or none"),
             (disk("").replace("pool = \"main\"", "pool = \"mian\""), 5, "pools: main"),
             (disk("").replace("vm1", "a/b"), 5, "letters"),
             (disk("").replace("\"/b\"", "\"gopher:x\""), 5, "gopher"),
@@ -376,6 +393,7 @@ mod tests {
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),
             ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\ntls_required = true\n".to_string(), 1, "tls_key"),
+            ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\ntls_client_ca = \"/ca\"\n".to_string(), 1, "tls_key"),
         ];
         for (text, line, word) in cases {
             let error = parse(&text).unwrap_err();

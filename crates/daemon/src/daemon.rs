@@ -28,8 +28,8 @@ use crate::state::State;
 pub struct Daemon {
     /// Its own settings.
     pub config: DaemonConfig,
-    /// User and group of helpers, if not the daemon's.
-    pub helpers_run_as: Option<(u32, u32)>,
+    /// User and group that helpers run as and sockets belong to, if not those that the daemon is started as.
+    pub run_as: Option<(u32, u32)>,
     /// When it was started.
     pub started: Instant,
     /// What it remembers.
@@ -123,14 +123,14 @@ impl Daemon {
         config: DaemonConfig,
         state: State,
         pools: Vec<(String, Arc<dyn Backend>, OpenReport)>,
-        helpers_run_as: Option<(u32, u32)>,
+        run_as: Option<(u32, u32)>,
     ) -> Arc<Daemon> {
         let pools = pools
             .into_iter()
             .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
         Arc::new(Daemon {
             config,
-            helpers_run_as,
+            run_as,
             started: Instant::now(),
             state,
             events: EventLog::default(),
@@ -206,8 +206,13 @@ impl Daemon {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Stops cleanly: what is staged is committed, requests in flight finish. The disks stay known, and dirty blocks
-    /// stay in the cache.
+    /// Whether every pool's reactor turns. Waits for as long as one does not answer.
+    pub fn is_alive(&self) -> bool {
+        self.pools().all(|pool| pool.backend.snapshot().is_ok())
+    }
+
+    /// Stops the pools cleanly: what is staged is committed, requests in flight finish, those that come later wait for
+    /// the next daemon. The disks stay known, and dirty blocks stay in the cache.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         let jobs: Vec<_> = self.pools().map(|pool| (&pool.name, pool.backend.shutdown())).collect();
@@ -221,6 +226,11 @@ impl Daemon {
                 Err(error) => tracing::error!(pool = name, "not stopped cleanly: {error}"),
             }
         }
+    }
+
+    /// Closes the disks' vhost-user servers and ends their helpers. The reactors must have ended: they hold requests
+    /// that came after the pools had stopped, and a server waits for its queues.
+    pub fn close(&self) {
         for disk in self.disks().values() {
             let servers = disk.with(|inner| (inner.vhost_user.take(), inner.helper.take()));
             drop(servers);

@@ -6,6 +6,7 @@ use haversack_engine::error::EngineError;
 
 use crate::helper::HelperError;
 use crate::state::StateError;
+use crate::system::SystemError;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,9 @@ pub enum DaemonError {
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The operating system refuses.
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// The daemon is being stopped.
     #[error("the daemon is stopping")]
     Stopping,
@@ -79,6 +83,7 @@ impl DaemonError {
                 (502, "origin", "check the origin's URI and that its store can be reached")
             }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
+            DaemonError::System(_) => (500, "system", "see the message"),
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }
     }

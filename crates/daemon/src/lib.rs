@@ -25,4 +25,3 @@ pub mod state;
 pub mod status;
 pub mod system;
 pub mod tls;
-mod tls_pump;

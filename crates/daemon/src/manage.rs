@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use haversack_api::{DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
+use haversack_engine::error::EngineError;
 use haversack_model::{DeviceNo, DiskId, DiskNo};
 
 use crate::daemon::{Daemon, Disk};
@@ -33,9 +34,21 @@ impl Daemon {
         let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
         let disk = self.disk(name)?;
         let number = disk.attached()?;
-        let job = self.pool(&disk.config().pool)?.backend.resize(number, sectors)?;
         let (daemon, name_too) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Resize, name, move |control| {
+            let pool = daemon.pool(&disk.config().pool)?;
+            let has_helper = disk.with(|inner| inner.helper.is_some());
+            let job = pool.backend.resize(number, sectors).map_err(|error| match error {
+                EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
+                    format!(
+                        "disk '{}' cannot grow in use: its helper has opened the store with its old size; detach the disk, \
+                         enlarge the store, and attach it again with --size {size}",
+                        disk.config().name
+                    ),
+                    "detach the disk, enlarge its store, and attach it again with the new size",
+                ),
+                error => error.into(),
+            })?;
             control.follow(&job)?;
             daemon.note_size(&name_too, sectors);
             disk.with(|inner| inner.config.size = Some(size));

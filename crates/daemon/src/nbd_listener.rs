@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haversack_api::DiskState;
-use haversack_engine::NbdClient;
+use haversack_engine::{NbdClient, tls_pump};
 use haversack_model::{DiskNo, SECTOR_BYTES};
 use haversack_nbd::{
     BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags,
@@ -24,7 +24,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use crate::config::{NbdConfig, NbdListen};
 use crate::control::{ListenError, bind_tcp, bind_unix};
 use crate::daemon::Daemon;
-use crate::{tls, tls_pump};
+use crate::tls;
 
 /// How long a negotiation may take.
 const NEGOTIATION_TIME: Duration = Duration::from_secs(30);
@@ -53,7 +53,10 @@ enum Socket {
 /// A socket cannot be made, or certificate and key cannot be used.
 pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
     let tls = match (&config.tls_certificate, &config.tls_key) {
-        (Some(certificate), Some(key)) => Some(Arc::new(tls::server_config(certificate, key)?)),
+        (Some(certificate), Some(key)) => {
+            let client_ca = config.tls_client_ca.as_deref();
+            Some(Arc::new(tls::server_config(certificate, key, client_ca)?))
+        }
         _ => None,
     };
     let socket = |listen: &NbdListen| match listen {
@@ -285,11 +288,7 @@ impl Done {
         self.client.set_timeouts(None)?;
         let socket = match self.tls {
             None => self.client.into_fd(),
-            Some(connection) => {
-                let (ours, engines) = UnixStream::pair()?;
-                tls_pump::start(*connection, self.client.into_fd(), ours)?;
-                engines.into()
-            }
+            Some(connection) => tls_pump::start((*connection).into(), self.client.into_fd())?,
         };
         tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
         let client = NbdClient { disk, socket, negotiated: *self.agreed };

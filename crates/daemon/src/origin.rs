@@ -10,7 +10,8 @@
 
 use std::path::PathBuf;
 
-use haversack_engine::config::OriginSpec;
+use haversack_api::OriginTls;
+use haversack_engine::{OriginSpec, TlsFiles};
 use serde_json::{Value, json};
 
 /// An origin.
@@ -66,12 +67,34 @@ impl Origin {
         }
     }
 
+    /// Checks the files for TLS: there is TLS with NBD servers alone, and a certificate is of no use without its key.
+    ///
+    /// # Errors
+    /// What is wrong and what is expected.
+    pub fn check_tls(&self, tls: &OriginTls) -> Result<(), String> {
+        let with_tls = |uri: &str| uri.starts_with("nbds:") || uri.starts_with("nbds+unix:");
+        if !matches!(self, Origin::Nbd(uri) if with_tls(uri)) {
+            return Err("origin_tls is for origins nbds:// and nbds+unix://; leave it out".into());
+        }
+        if tls.certificate.is_some() != tls.key.is_some() {
+            return Err("origin_tls: certificate and key belong together: give both or none".into());
+        }
+        Ok(())
+    }
+
     /// As the engine takes it. `helper_uri` names the server of the helper, if one is needed.
-    pub fn engine_spec(&self, connections: u8, helper_uri: Option<String>) -> OriginSpec {
+    pub fn engine_spec(
+        &self,
+        connections: u8,
+        tls: Option<OriginTls>,
+        helper_uri: Option<String>,
+    ) -> OriginSpec {
+        let OriginTls { ca, certificate, key } = tls.unwrap_or_default();
+        let tls = TlsFiles { ca, certificate, key };
         match self {
             Origin::File(path) => OriginSpec::File { path: path.clone() },
-            Origin::Nbd(uri) => OriginSpec::Nbd { uri: uri.clone(), connections },
-            Origin::Helper(_) => OriginSpec::Nbd { uri: helper_uri.unwrap_or_default(), connections },
+            Origin::Nbd(uri) => OriginSpec::Nbd { uri: uri.clone(), connections, tls },
+            Origin::Helper(_) => OriginSpec::Nbd { uri: helper_uri.unwrap_or_default(), connections, tls },
         }
     }
 }

@@ -87,6 +87,7 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
     let differs = [
         (old.pool != new.pool, "pool"),
         (old.origin != new.origin, "origin"),
+        (old.origin_tls != new.origin_tls, "origin_tls"),
         (old.id != new.id, "id"),
         (old.persistence != new.persistence, "persistence"),
         (old.phase != new.phase, "phase"),

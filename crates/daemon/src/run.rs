@@ -1,7 +1,11 @@
 //! The daemon's life: start, signals, stop.
 //!
-//! Order of the start: the state directory, the pools, the sockets, the disks, privileges dropped, then READY. A disk
-//! that cannot be attached holds up nothing: it is tried again in the background.
+//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, then READY. A disk that
+//! cannot be attached holds up nothing: it is tried again in the background.
+//!
+//! Invariants
+//! - What the daemon opens again as another user belongs to that user before anything needs it.
+//! - The watchdog hears of the daemon only while every reactor turns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +23,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::backend::Backend;
-use crate::config::{Config, DaemonConfig, LogFormat, PoolConfig};
+use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
@@ -109,16 +113,18 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     start_log(&config.daemon)?;
     make_directory(&config.daemon.runtime_dir)?;
     let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
+    let run_as = user.as_ref().map(|user| (user.uid.as_raw(), user.gid.as_raw()));
     let state = State::open(&config.daemon.state_dir)?;
-    let (shards, daemon) =
-        open_pools(config, state, user.as_ref().map(|u| (u.uid.as_raw(), u.gid.as_raw())))?;
+    give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
+    let (shards, daemon) = open_pools(config, state, run_as)?;
     let listeners = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
+    give(run_as, [config.daemon.control_socket().as_path()])?;
+    give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;
     for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
         tracing::error!("{error}");
     }
     if let Some(user) = user {
-        give_to(config, &daemon, &user)?;
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
@@ -138,6 +144,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     daemon.stop();
     runtime.shutdown_background();
     drop(shards);
+    daemon.close();
     // Nothing serves the socket any more.
     let _ = std::fs::remove_file(config.daemon.control_socket());
     ended
@@ -153,13 +160,16 @@ fn notify(states: &[NotifyState]) {
     }
 }
 
-/// What the daemon will open again when it is another user.
-fn give_to(config: &Config, daemon: &Daemon, user: &nix::unistd::User) -> Result<(), RunError> {
-    system::give(&config.daemon.runtime_dir, user)?;
-    system::give(&config.daemon.control_socket(), user)?;
-    system::give(&config.daemon.state_dir, user)?;
-    if daemon.state.path().exists() {
-        system::give(daemon.state.path(), user)?;
+/// Gives what is there to the user and group that the daemon will have, if that is another one.
+fn give(
+    run_as: Option<(u32, u32)>,
+    paths: impl IntoIterator<Item = impl AsRef<Path>>,
+) -> Result<(), RunError> {
+    let Some((user, group)) = run_as else { return Ok(()) };
+    for path in paths {
+        if path.as_ref().exists() {
+            system::give(path.as_ref(), user, group)?;
+        }
     }
     Ok(())
 }
@@ -167,7 +177,7 @@ fn give_to(config: &Config, daemon: &Daemon, user: &nix::unistd::User) -> Result
 fn open_pools(
     config: &Config,
     state: State,
-    helpers_run_as: Option<(u32, u32)>,
+    run_as: Option<(u32, u32)>,
 ) -> Result<(Vec<Shard>, Arc<Daemon>), RunError> {
     let (mut shards, mut pools) = (Vec::new(), Vec::new());
     for pool in &config.pools {
@@ -185,7 +195,7 @@ fn open_pools(
         pools.push((pool.name.clone(), backend, report));
         shards.push(shard);
     }
-    let daemon = Daemon::new(config.daemon.clone(), state, pools, helpers_run_as);
+    let daemon = Daemon::new(config.daemon.clone(), state, pools, run_as);
     for pool in &config.pools {
         pool::watch(&daemon, &pool.name)?;
     }
@@ -240,9 +250,18 @@ async fn serve(
             _ = interrupt.recv() => return Ok(()),
             Some(()) = stopped.recv() => return Ok(()),
             _ = hang_up.recv() => config = reload_from(config_path, config, daemon).await,
-            _ = alive.tick() => if watchdog.is_some() { notify(&[NotifyState::Watchdog]) },
+            _ = alive.tick() => if watchdog.is_some() { feed_watchdog(daemon.clone()) },
         }
     }
+}
+
+/// On a thread of its own: a reactor that does not turn does not answer.
+fn feed_watchdog(daemon: Arc<Daemon>) {
+    tokio::task::spawn_blocking(move || {
+        if daemon.is_alive() {
+            notify(&[NotifyState::Watchdog]);
+        }
+    });
 }
 
 /// Returns the configuration that holds from now on.

@@ -50,7 +50,8 @@ pub fn disk_id(disk: &DiskConfig) -> Result<DiskId, String> {
 pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     check_name(&disk.name)?;
     let of_disk = |e: String| format!("disk '{}': {e}", disk.name);
-    Origin::parse(&disk.origin).map_err(of_disk)?;
+    let origin = Origin::parse(&disk.origin).map_err(of_disk)?;
+    disk.origin_tls.as_ref().map_or(Ok(()), |tls| origin.check_tls(tls)).map_err(of_disk)?;
     let sectors = disk.size.map_or(Ok(1), sectors).map_err(of_disk)?;
     core_config(disk, sectors).and_then(|config| config.check()).map_err(of_disk)?;
     if disk.queues == 0 || disk.queues > MAX_QUEUES {

@@ -45,16 +45,13 @@ pub fn find_user(name: &str) -> Result<Option<User>, SystemError> {
     Ok(Some(user).filter(|user| user.uid != Uid::effective()))
 }
 
-/// Gives a directory or file to a user.
+/// Gives a directory, file or socket to a user and a group.
 ///
 /// # Errors
 /// The system refuses.
-pub fn give(path: &Path, user: &User) -> Result<(), SystemError> {
-    chown(path, Some(user.uid), Some(user.gid)).map_err(refused(format!(
-        "give {} to {}",
-        path.display(),
-        user.name
-    )))
+pub fn give(path: &Path, user: u32, group: u32) -> Result<(), SystemError> {
+    let action = format!("give {} to user {user} and group {group}", path.display());
+    chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(refused(action))
 }
 
 /// Becomes a user for good, with all threads, in the groups that the user is in.

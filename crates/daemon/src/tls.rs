@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
 
 /// A certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,25 +35,50 @@ pub enum TlsError {
     },
 }
 
-/// A server that shows a certificate and asks clients for none.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unreadable = |why| TlsError::File { path: path.to_path_buf(), what: "certificate", why };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    match found.map_err(|e| unreadable(e.to_string()))? {
+        none if none.is_empty() => Err(unreadable("no PEM certificate in it".into())),
+        some => Ok(some),
+    }
+}
+
+/// A server that shows a certificate. It asks clients for none, or for one of the authorities in `client_ca`.
 ///
 /// # Errors
 /// See [`TlsError`].
-pub fn server_config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
-    let unreadable = |path: &Path, what, why: String| TlsError::File { path: path.to_path_buf(), what, why };
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| unreadable(certificate, "certificate", e.to_string()))?;
-    if chain.is_empty() {
-        return Err(unreadable(certificate, "certificate", "no PEM certificate in it".into()));
-    }
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, "private key", e.to_string()))?;
+pub fn server_config(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let unfit = |source| TlsError::Unfit { certificate: certificate.into(), key: key.into(), source };
-    ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(unfit)?
-        .with_no_client_auth()
-        .with_single_cert(chain, private)
-        .map_err(unfit)
+        .map_err(unfit)?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => builder.with_client_cert_verifier(client_verifier(path, provider)?),
+    };
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| TlsError::File {
+        path: key.to_path_buf(),
+        what: "private key",
+        why: e.to_string(),
+    })?;
+    builder.with_single_cert(certificates(certificate)?, private).map_err(unfit)
+}
+
+fn client_verifier(
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let unusable = |why| TlsError::File { path: path.to_path_buf(), what: "certificate", why };
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots.add(authority).map_err(|e| unusable(e.to_string()))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    verifier.map_err(|e| unusable(e.to_string()))
 }

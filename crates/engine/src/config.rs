@@ -74,5 +74,18 @@ pub enum OriginSpec {
         uri: String,
         /// Connections, if the server lets several be used.
         connections: u8,
+        /// For `nbds://` and `nbds+unix://`: whom to trust, and what to show.
+        tls: TlsFiles,
     },
+}
+
+/// PEM files of a TLS client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsFiles {
+    /// Certificates of the authorities to trust; the system's if not given.
+    pub ca: Option<PathBuf>,
+    /// The certificate to show, with its chain; none is shown if not given.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
 }

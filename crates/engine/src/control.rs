@@ -3,7 +3,7 @@
 use std::sync::mpsc::Sender;
 
 use haversack_core::{JobError, JobId, ManageError, NewDevice, Progress};
-use haversack_model::{DeviceNo, DiskNo, Micros};
+use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES};
 
 use crate::clock;
 use crate::config::DiskSpec;
@@ -67,8 +67,22 @@ impl Reactor {
 
     pub(crate) fn resize(&mut self, disk: DiskNo, sectors: u64) -> std::result::Result<JobId, ManageError> {
         let job = self.core_call(|core, now| core.resize(now, disk, sectors))?;
+        let needed_bytes = sectors * SECTOR_BYTES as u64;
+        self.origin(disk, |origin, context| origin.grown(context, needed_bytes));
         self.afterwards.push((job, Afterwards::Resized(disk, sectors)));
         Ok(job)
+    }
+
+    pub(crate) fn shutdown(&mut self) -> JobId {
+        let job = self.core_call(|core, now| core.shutdown(now));
+        self.afterwards.push((job, Afterwards::Stopped));
+        job
+    }
+
+    /// What a disk was attached with, and its present size in sectors.
+    pub(crate) fn spec(&self, disk: DiskNo) -> Option<(DiskSpec, u64)> {
+        let live = self.disks.get(usize::from(disk.0))?.as_ref()?;
+        Some((live.spec.clone(), self.core.disk_info(disk)?.sectors))
     }
 
     pub(crate) fn remove_device(&mut self, device: DeviceNo) -> std::result::Result<JobId, ManageError> {

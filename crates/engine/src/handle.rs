@@ -9,7 +9,7 @@ use std::time::Duration;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, OpenReport, Progress, Target,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, SECTOR_BYTES, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
 use crate::device::CacheDevice;
@@ -201,11 +201,18 @@ impl Handle {
         self.job(move |reactor| reactor.core_call(|core, now| core.forget(now, disk, destroy_dirty)))
     }
 
-    /// Changes the size of a disk. The origin must have it already; clients are told.
+    /// Changes the size of a disk. If it grows, its origin is asked for its size first, in the calling thread. Clients
+    /// are told.
     ///
     /// # Errors
-    /// See [`ManageError`].
+    /// The origin is too small or cannot be reached, or see [`ManageError`].
     pub fn resize(&self, disk: DiskNo, sectors: u64) -> Result<Job> {
+        match self.run(move |reactor| reactor.spec(disk))? {
+            Some((spec, present)) if sectors > present => {
+                origin::check_growth(&spec, sectors * SECTOR_BYTES as u64)?;
+            }
+            _ => {}
+        }
         self.job(move |reactor| reactor.resize(disk, sectors))
     }
 
@@ -280,7 +287,7 @@ impl Handle {
     /// # Errors
     /// The shard has stopped.
     pub fn shutdown(&self) -> Result<Job> {
-        self.job(|reactor| Ok(reactor.core_call(|core, now| core.shutdown(now))))
+        self.job(|reactor| Ok(reactor.shutdown()))
     }
 
     /// All counters, shares and latencies as they are now.

@@ -26,9 +26,10 @@ mod reactor;
 mod retry;
 mod ring;
 pub mod snapshot;
-pub mod tls;
+mod tls;
+pub mod tls_pump;
 
-pub use config::{DiskSpec, OriginSpec, ShardConfig};
+pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
 pub use error::EngineError;
 pub use front::nbd::NbdClient;
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};

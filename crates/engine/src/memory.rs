@@ -28,7 +28,7 @@ pub(crate) struct SharedMemory<P> {
     frames: Mapping,
     staging_frames: u32,
     /// Keeps the lock.
-    _file: File,
+    file: File,
     /// The requests' payloads.
     pub payloads: P,
 }
@@ -92,7 +92,13 @@ impl<P> SharedMemory<P> {
             Ok((descriptors, frames))
         };
         let (descriptors, frames) = mapped().map_err(map)?;
-        Ok(SharedMemory { descriptors, frames, staging_frames, _file: file, payloads })
+        Ok(SharedMemory { descriptors, frames, staging_frames, file, payloads })
+    }
+
+    /// Empties the staging file: the pool was stopped cleanly, so nothing in it counts, and the next start may want
+    /// another size. The staging area must not be used any more.
+    pub fn empty_file(&self) -> io::Result<()> {
+        self.file.set_len(0)
     }
 
     /// Where a frame's bytes are, for the kernel to read or fill.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use haversack_core::offline::{self, CheckReport, FlushProgress, OfflineError};
+pub use haversack_core::offline::CheckReport;
+use haversack_core::offline::{self, FlushProgress, OfflineError};
 use haversack_core::{OriginMedia, PoolConfig};
 use haversack_model::{DiskId, Uuid};
 

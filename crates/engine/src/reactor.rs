@@ -78,6 +78,8 @@ pub(crate) struct Reactor {
     timers_us: Micros,
     pub(crate) now: Micros,
     pub(crate) stopped: bool,
+    /// Everything staged is on flash, and the record says so.
+    stopped_cleanly: bool,
 }
 
 impl Reactor {
@@ -123,6 +125,7 @@ impl Reactor {
             timers_us: 0,
             now,
             stopped: false,
+            stopped_cleanly: false,
         };
         Ok((reactor, report))
     }
@@ -150,6 +153,12 @@ impl Reactor {
         if !self.ring.quiesce() {
             tracing::error!("a device does not end its I/O; its memory is given up");
             std::mem::forget(self);
+            return;
+        }
+        if self.stopped_cleanly
+            && let Err(error) = self.core.memory().empty_file()
+        {
+            tracing::warn!(%error, "the staging area keeps its size");
         }
     }
 
@@ -503,6 +512,7 @@ impl Reactor {
                 self.origin(disk, |origin, context| origin.close(context));
             }
             Afterwards::Removed(device) => self.retire(device),
+            Afterwards::Stopped => self.stopped_cleanly = true,
             Afterwards::Resized(disk, sectors) => {
                 for client in self.clients_of(disk) {
                     self.client(client, |client, _| client.resized(sectors));
@@ -542,6 +552,7 @@ pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
 pub(crate) enum Afterwards {
     Detached(DiskNo),
     Removed(DeviceNo),
+    Stopped,
     Resized(DiskNo, u64),
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard};
+use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard, TlsFiles};
 use haversack_nbd::{Command, CommandFlags, Errno};
 
 fn file(path: std::path::PathBuf) -> OriginSpec {
@@ -92,7 +92,7 @@ fn an_nbd_origin_may_go_and_come_back() {
     let far_shard = begin();
     let (shard, _) = start(&near.pool(&[32], false));
     let uri = format!("nbd+unix:///disk?socket={}", socket.display());
-    let disk = attach(&shard, spec(2, 8, OriginSpec::Nbd { uri, connections: 2 }));
+    let disk = attach(&shard, spec(2, 8, OriginSpec::Nbd { uri, connections: 2, tls: TlsFiles::default() }));
     let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
     assert_eq!(client.read(0, 4096), patterns(0, 4096, 0));
     client.write(0, 100, 1);
@@ -121,8 +121,15 @@ fn unfit_origins_and_devices_are_refused() {
     assert!(refused.to_string().contains("enlarge the origin"), "{refused}");
     let refused = handle.attach(spec(1, 8, file(place.path("none")))).err().unwrap();
     assert!(matches!(refused, EngineError::Io { .. }), "{refused}");
-    let mut gone =
-        spec(1, 8, OriginSpec::Nbd { uri: "nbd+unix:///x?socket=/nowhere".into(), connections: 1 });
+    let mut gone = spec(
+        1,
+        8,
+        OriginSpec::Nbd {
+            uri: "nbd+unix:///x?socket=/nowhere".into(),
+            connections: 1,
+            tls: TlsFiles::default(),
+        },
+    );
     gone.origin_wait = std::time::Duration::from_millis(100);
     assert!(handle.attach(gone).err().unwrap().to_string().contains("nowhere"));
     let mut other = place.shard_config(config.devices.clone());

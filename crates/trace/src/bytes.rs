@@ -94,17 +94,24 @@ impl Bytes {
     }
 }
 
+/// `N` bytes at a place of a record that is known to be long enough.
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
 /// Little-endian numbers at places of a record that is known to be long enough.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+    u16::from_le_bytes(array_at(bytes, at))
 }
 
 /// As [`u16_at`].
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+    u32::from_le_bytes(array_at(bytes, at))
 }
 
 /// As [`u16_at`].
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    u64::from_le_bytes(array_at(bytes, at))
 }

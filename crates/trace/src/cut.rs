@@ -54,7 +54,7 @@ impl<S: Source> Cut<S> {
         }
         let name = &self.source.volumes()[old.0 as usize];
         let wanted = self.selection.volumes.as_ref().is_none_or(|volumes| volumes.contains(name));
-        let new = wanted.then(|| VolumeNo(self.names.len() as u32));
+        let new = wanted.then_some(VolumeNo(self.names.len() as u32));
         if wanted {
             self.names.push(name.clone());
         }

@@ -29,6 +29,24 @@ pub enum TraceError {
         /// The formats that can be named.
         formats: String,
     },
+    /// The format is not part of this program.
+    #[error(
+        "{path}: reading this format is not built in; build with the feature '{feature}', or convert to csv"
+    )]
+    NotBuilt {
+        /// The file.
+        path: PathBuf,
+        /// The feature that is missing.
+        feature: &'static str,
+    },
+    /// The format is read from its end.
+    #[error(
+        "{path}: expected a file that is not compressed as a whole, since Parquet is read from its end; unpack it"
+    )]
+    NotPlain {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line is damaged, and damage is not accepted.
     #[error("{0}")]
     Line(BadLine),

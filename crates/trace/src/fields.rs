@@ -18,8 +18,8 @@ impl<'a> Fields<'a> {
     /// The next field.
     pub fn text(&mut self) -> Option<&'a [u8]> {
         let rest = self.rest?;
-        let is_separator = |b: &u8| *b == self.separator || (self.separator == b' ' && *b == b'\t');
-        let Some(end) = rest.iter().position(is_separator) else {
+        let (one, other) = (self.separator, if self.separator == b' ' { b'\t' } else { self.separator });
+        let Some(end) = rest.iter().position(|b| *b == one || *b == other) else {
             self.rest = None;
             return Some(rest.trim_ascii());
         };
@@ -49,15 +49,21 @@ impl<'a> Fields<'a> {
     }
 }
 
+fn digit(byte: u8) -> Option<u64> {
+    let digit = byte.wrapping_sub(b'0');
+    (digit <= 9).then_some(u64::from(digit))
+}
+
 /// A whole number.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    for byte in text {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    // So many digits always fit.
+    let (safe, rest) = text.split_at(text.len().min(19));
+    let mut value = 0;
+    for byte in safe {
+        value = value * 10 + digit(*byte)?;
+    }
+    for byte in rest {
+        value = u64::checked_mul(value, 10)?.checked_add(digit(*byte)?)?;
     }
     (!text.is_empty()).then_some(value)
 }
@@ -68,14 +74,16 @@ pub(crate) fn time(text: &[u8], unit_ns: u64) -> Option<u64> {
         return number(text)?.checked_mul(unit_ns);
     };
     let whole_ns = number(&text[..point])?.checked_mul(unit_ns)?;
-    // Eighteen digits times the unit fit a u128.
-    let digits = &text[point + 1..];
-    let kept = &digits[..digits.len().min(18)];
-    if kept.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+    let (kept, dropped) = text[point + 1..].split_at((text.len() - point - 1).min(18));
+    if !dropped.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let fraction_ns = u128::from(number(kept)?) * u128::from(unit_ns) / 10u128.pow(kept.len() as u32);
-    whole_ns.checked_add(fraction_ns as u64)
+    let (fraction, scale) = (number(kept)?, 10u64.pow(kept.len() as u32));
+    let fraction_ns = match fraction.checked_mul(unit_ns) {
+        Some(product) => product / scale,
+        None => (u128::from(fraction) * u128::from(unit_ns) / u128::from(scale)) as u64,
+    };
+    whole_ns.checked_add(fraction_ns)
 }
 
 /// An operation: its letter or its name in either case.
@@ -100,7 +108,8 @@ mod tests {
     #[test]
     fn numbers() {
         assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
-        for bad in [&b"18446744073709551616"[..], b"", b"-1", b"1.5", b" 1"] {
+        assert_eq!(number(b"0000000000000000000000018446744073709551615"), Some(u64::MAX));
+        for bad in [&b"18446744073709551616"[..], b"99999999999999999999", b"", b"-1", b"1.5", b" 1"] {
             assert_eq!(number(bad), None);
         }
     }
@@ -110,6 +119,7 @@ mod tests {
         assert_eq!(time(b"1456095145.133076000", 1_000_000_000), Some(1_456_095_145_133_076_000));
         assert_eq!(time(b"223.412", 10_000_000), Some(2_234_120_000));
         assert_eq!(time(b"0.0000000019", 1_000_000_000), Some(1));
+        assert_eq!(time(b"0.123456789123456789123", 1_000_000_000_000), Some(123_456_789_123));
         assert_eq!(time(b"7", 1000), Some(7000));
         for bad in [&b"1."[..], b".", b"1.2.3", b"1e9", b"99999999999.0"] {
             assert_eq!(time(bad, 1_000_000_000), None, "{}", bad.escape_ascii());

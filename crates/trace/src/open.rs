@@ -64,6 +64,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source>, Trace
     let source: Box<dyn Source> = match (parser, &selection.span_ns) {
         (Parser::Text(parser), _) => sorted(TextSource::new(input, parser, options.strict), options),
         (Parser::Binary(parser), _) => sorted(RecordSource::new(input, parser), options),
+        (Parser::Parquet, _) => parquet(&input, options)?,
         (Parser::Compact, None) => Box::new(CompactSource::new(input)?),
         (Parser::Compact, Some(span_ns)) => {
             let source = CompactSource::within(input, span_ns)?;
@@ -73,6 +74,21 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Source>, Trace
     };
     let all = *selection == Selection::default();
     Ok(if all { source } else { Box::new(Cut::new(source, selection.clone(), None)) })
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(input: &Input, options: &OpenOptions) -> Result<Box<dyn Source>, TraceError> {
+    if !input.is_plain_file() {
+        return Err(TraceError::NotPlain { path: input.path().to_path_buf() });
+    }
+    let name = options.volume.clone().unwrap_or_else(|| input.stem());
+    let source = formats::parquet::ParquetSource::open(input.path().to_path_buf(), name, options)?;
+    Ok(sorted(source, options))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(input: &Input, _: &OpenOptions) -> Result<Box<dyn Source>, TraceError> {
+    Err(TraceError::NotBuilt { path: input.path().to_path_buf(), feature: "parquet" })
 }
 
 fn sorted(source: impl Source + 'static, options: &OpenOptions) -> Box<dyn Source> {

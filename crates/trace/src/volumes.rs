@@ -39,6 +39,14 @@ impl Volumes {
         self.number(name, || String::from_utf8_lossy(name).into_owned())
     }
 
+    /// The number of the one volume of a trace that names none.
+    pub fn only(&mut self, name: &str) -> VolumeNo {
+        if self.names.is_empty() {
+            self.names.push(name.to_string());
+        }
+        VolumeNo(0)
+    }
+
     /// The names by number.
     pub fn names(&self) -> &[String] {
         &self.names

@@ -18,7 +18,9 @@ pub enum Fault {
     #[error("its size is {0}, not a power of two of at most {max}", max = crate::queue::MAX_QUEUE_SIZE)]
     Size(u16),
     /// A ring is not within one region of guest memory, or not aligned.
-    #[error("its {part} at user address {address:#x} is not aligned or not within one memory region")]
+    #[error(
+        "its {part} at user address {address:#x} is not aligned or not within one region of shared memory; QEMU must share the guest's memory (share=on)"
+    )]
     RingAddress {
         /// Which of the three parts.
         part: &'static str,

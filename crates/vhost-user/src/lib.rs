@@ -1,7 +1,7 @@
 //! A vhost-user-blk back end in two halves.
 //!
-//! - The *protocol half* ([`serve`]) is a blocking thread per disk: it owns the Unix socket, negotiates with the front
-//!   end (QEMU), maps the guest's memory, and hands complete queues to a [`Handler`].
+//! - The *protocol half* ([`serve`]) is a blocking thread per front end (QEMU): it owns the connection, negotiates, maps
+//!   the guest's memory, and hands complete queues to a [`Handler`].
 //! - The *data half* ([`Queue`]) belongs to whoever drives the I/O: it takes requests out of a virtqueue and completes
 //!   them, without system calls (but for eventfds) and without allocations.
 //!
@@ -16,6 +16,7 @@ mod config;
 mod connection;
 mod dirty_log;
 mod fault;
+mod front_ends;
 pub mod fuzz;
 mod inflight;
 mod mapping;

@@ -1,26 +1,25 @@
-//! A disk's socket: one thread that accepts a front end, serves it, and accepts the next.
+//! A disk's socket: one thread that accepts front ends, and one for each of them.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Scope};
 use std::time::Duration;
 
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::Shutdown;
 
 use crate::config::{ConfigError, DeviceConfig};
-use crate::connection;
-use crate::message;
+use crate::front_ends::FrontEnds;
 use crate::queue::{Queue, QueueUpdate};
 use crate::session::{Session, SessionError};
 
 /// How long to wait after the system refused a connection, for want of file descriptors most likely.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Whoever drives the queues. Called from the disk's protocol thread, one call at a time.
+/// Whoever drives the queues. Called from the protocol threads of the disk's front ends. All calls about queues and the
+/// write cache come from the one whose queues run, one at a time.
 pub trait Handler: Send + Sync {
     /// A queue is to be served from now on; requests may be in it already, also without a kick.
     fn queue_started(&self, queue: Queue);
@@ -36,7 +35,10 @@ pub trait Handler: Send + Sync {
     /// Called before the first queue starts and at each change.
     fn write_cache(&self, enabled: bool);
 
-    /// The front end is gone, all queues are stopped; the next one is waited for.
+    /// A front end wants to start its queues and waits until those of another have stopped.
+    fn front_end_waits(&self);
+
+    /// A front end is gone, its queues are stopped.
     fn disconnected(&self, cause: Option<SessionError>);
 }
 
@@ -57,15 +59,11 @@ pub enum ServeError {
     Listen(PathBuf, #[source] io::Error),
 }
 
-/// What the protocol thread shares with the disk's owner.
+/// What the protocol threads share with each other and with the disk's owner.
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Mutex<DeviceConfig>,
-    /// For messages to the front end.
-    pub channel: Mutex<Option<UnixStream>>,
-    /// The front end's connection, to be shut down when the server stops.
-    socket: Mutex<Option<UnixStream>>,
-    stopping: AtomicBool,
+    pub front_ends: FrontEnds,
 }
 
 impl Shared {
@@ -97,12 +95,7 @@ pub fn serve(
     check_free(path)?;
     let refused = |e| ServeError::Listen(path.into(), e);
     let listener = Arc::new(listen(path, mode).map_err(refused)?);
-    let shared = Arc::new(Shared {
-        config: Mutex::new(config),
-        channel: Mutex::default(),
-        socket: Mutex::default(),
-        stopping: AtomicBool::new(false),
-    });
+    let shared = Arc::new(Shared { config: Mutex::new(config), front_ends: FrontEnds::default() });
     let thread = std::thread::Builder::new().name("vhost-user".into()).spawn({
         let (listener, shared) = (listener.clone(), shared.clone());
         move || accept_loop(&listener, &shared, &*handler)
@@ -142,30 +135,42 @@ fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     named.map(|()| listener)
 }
 
+/// Returns when all sessions have ended.
 fn accept_loop(listener: &UnixListener, shared: &Shared, handler: &dyn Handler) {
-    while !shared.stopping.load(Ordering::SeqCst) {
-        match listener.accept().and_then(|(socket, _)| Ok((socket.try_clone()?, socket))) {
-            Ok((clone, socket)) => {
-                *shared.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(clone);
-                if shared.stopping.load(Ordering::SeqCst) {
-                    return;
+    std::thread::scope(|scope| {
+        while shared.front_ends.has_room() {
+            let served =
+                listener.accept().and_then(|(socket, _)| serve_front_end(scope, socket, shared, handler));
+            match served {
+                Err(_) if shared.front_ends.is_stopping() => return,
+                Err(e) => {
+                    handler.disconnected(Some(e.into()));
+                    std::thread::sleep(ACCEPT_RETRY);
                 }
-                let ended = Session::new(shared, handler).run(&socket);
-                *shared.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                *shared.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                handler.disconnected(ended.err());
-            }
-            Err(_) if shared.stopping.load(Ordering::SeqCst) => return,
-            Err(e) => {
-                handler.disconnected(Some(e.into()));
-                std::thread::sleep(ACCEPT_RETRY);
+                Ok(()) => {}
             }
         }
-    }
+    });
+}
+
+fn serve_front_end<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    socket: UnixStream,
+    shared: &'scope Shared,
+    handler: &'scope dyn Handler,
+) -> io::Result<()> {
+    let Some(id) = shared.front_ends.admit(socket.try_clone()?) else { return Ok(()) };
+    let session = move || {
+        let ended = Session::new(shared, handler, id).run(&socket);
+        shared.front_ends.leave(id);
+        handler.disconnected(ended.err());
+    };
+    let started = std::thread::Builder::new().name("vhost-front-end".into()).spawn_scoped(scope, session);
+    started.map(|_| ()).inspect_err(|_| shared.front_ends.leave(id))
 }
 
 impl Server {
-    /// Gives the disk another size and tells the guest, if one is connected.
+    /// Gives the disk another size and tells every front end that is connected.
     ///
     /// # Errors
     /// The size cannot be offered.
@@ -174,12 +179,7 @@ impl Server {
         config.capacity_sectors = capacity_sectors;
         config.check()?;
         self.shared.config().capacity_sectors = capacity_sectors;
-        let channel = self.shared.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = &*channel {
-            // A front end that does not listen reads the new size when it connects again.
-            let notice = message::encode_config_change();
-            let _ = connection::send(channel, &notice, None, SendFlags::DONTWAIT);
-        }
+        self.shared.front_ends.tell_config_change();
         Ok(())
     }
 
@@ -191,13 +191,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.front_ends.stop();
         // Errors mean that there is nothing left to be stopped.
         let _ = std::fs::remove_file(&self.path);
         let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
-        if let Some(socket) = &*self.shared.socket.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -4,12 +4,13 @@
 //!   it is disabled, asked for its base, or the session ends.
 //! - A message is answered only after its effect is complete: a changed memory table or log reaches every running
 //!   queue first, a stopped queue has nothing in flight.
+//! - The first queue starts once no other front end's queues run, and the disk is another's when the last has stopped.
 //! - Any error ends the session. Running queues are stopped in order, so the next session finds them at rest.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::net::SendFlags;
@@ -18,6 +19,7 @@ use crate::config::{CONFIG_SPACE_BYTES, WRITE_CACHE_OFFSET, feature, protocol_fe
 use crate::connection::{self, Envelope};
 use crate::dirty_log::DirtyLog;
 use crate::fault::Broken;
+use crate::front_ends::FrontEndId;
 use crate::inflight::{InflightRegion, InflightShape};
 use crate::memory::{GuestMemory, MAX_MEMORY_REGIONS, MemoryError, RegionDescription};
 use crate::message::{self, MessageError, Request};
@@ -75,6 +77,9 @@ pub enum SessionError {
     /// Something was changed that must not be while queues run.
     #[error("the {0} changed while a queue was running")]
     Running(&'static str),
+    /// Another front end's queues went on until this one gave up or the service ended.
+    #[error("queue {0} was not started: another front end's queues run on this disk")]
+    InUse(u16),
     /// The handler has lost a queue.
     #[error("queue {0} was not given back")]
     Lost(u16),
@@ -134,6 +139,7 @@ struct RingState {
 pub(crate) struct Session<'a> {
     shared: &'a Shared,
     handler: &'a dyn Handler,
+    id: FrontEndId,
     features: u64,
     protocol_features: u64,
     memory: Arc<GuestMemory>,
@@ -145,11 +151,12 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub fn new(shared: &'a Shared, handler: &'a dyn Handler) -> Self {
+    pub fn new(shared: &'a Shared, handler: &'a dyn Handler, id: FrontEndId) -> Self {
         let queues = shared.config().queues;
         Self {
             shared,
             handler,
+            id,
             features: 0,
             protocol_features: 0,
             memory: Arc::default(),
@@ -202,7 +209,7 @@ impl<'a> Session<'a> {
             }
             Request::GetQueueNumber => return reply(message::number(self.rings.len() as u64)),
             Request::GetMaxMemorySlots => return reply(message::number(MAX_MEMORY_REGIONS as u64)),
-            // Nothing to do: one front end at a time, and a log that is mapped needs no other notice.
+            // Nothing to do: whose queues run owns the disk, and a log that is mapped needs no other notice.
             Request::SetOwner | Request::ResetOwner | Request::SetLogFile => {}
             Request::ResetDevice => self.reset()?,
             Request::SetMemoryTable(regions) => self.set_memory_table(&regions, &files)?,
@@ -218,8 +225,7 @@ impl<'a> Session<'a> {
             Request::GetInflight(asked) => return self.get_inflight(asked).map(Some),
             Request::SetInflight(shape) => self.set_inflight(shape, &files[0])?,
             Request::SetBackendChannel => {
-                let channel = files.pop().map(UnixStream::from);
-                *self.shared.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+                self.shared.front_ends.set_channel(self.id, files.pop().map(UnixStream::from));
             }
             Request::GetConfig { offset, size, flags } => return reply(self.get_config(offset, size, flags)),
             Request::SetConfig { offset, bytes, migration } => self.set_config(offset, &bytes, migration)?,
@@ -304,11 +310,13 @@ impl<'a> Session<'a> {
 
     fn start_if_ready(&mut self, index: u16) -> Result<(), SessionError> {
         let always_enabled = self.features & feature::PROTOCOL_FEATURES == 0;
-        let log = self.effective_log();
-        let ring = &mut self.rings[usize::from(index)];
+        let ring = &self.rings[usize::from(index)];
         if ring.running || !ring.kicked_off || !(ring.enabled || always_enabled) {
             return Ok(());
         }
+        self.take_disk(index)?;
+        let log = self.effective_log();
+        let ring = &mut self.rings[usize::from(index)];
         let addresses = ring.addresses.filter(|_| ring.size > 0).ok_or(SessionError::Incomplete(index))?;
         let queue = Queue::new(QueueSetup {
             index,
@@ -330,13 +338,33 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Makes the disk this front end's before its first queue starts.
+    fn take_disk(&mut self, index: u16) -> Result<(), SessionError> {
+        if self.is_running() {
+            return Ok(());
+        }
+        if !self.shared.front_ends.acquire(self.id, || self.handler.front_end_waits()) {
+            return Err(SessionError::InUse(index));
+        }
+        self.write_cache = None;
+        self.tell_write_cache();
+        Ok(())
+    }
+
     fn stop(&mut self, index: u16) -> Result<(), SessionError> {
         let ring = &mut self.rings[usize::from(index)];
         if std::mem::take(&mut ring.running) {
             let queue = self.handler.queue_stopped(index).ok_or(SessionError::Lost(index))?;
             ring.base = queue.next_available();
+            if !self.is_running() {
+                self.shared.front_ends.release(self.id);
+            }
         }
         Ok(())
+    }
+
+    fn is_running(&self) -> bool {
+        self.rings.iter().any(|ring| ring.running)
     }
 
     fn stop_all(&mut self) -> Result<(), SessionError> {
@@ -366,14 +394,11 @@ impl<'a> Session<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<(), SessionError> {
         check_offered(features, self.shared.config().features())?;
-        let running = self.rings.iter().any(|ring| ring.running);
-        if running && (features ^ self.features) & !feature::LOG_ALL != 0 {
+        if self.is_running() && (features ^ self.features) & !feature::LOG_ALL != 0 {
             return Err(SessionError::Running("features"));
         }
         self.features = features;
-        self.logging_changed()?;
-        self.tell_write_cache();
-        Ok(())
+        self.logging_changed()
     }
 
     fn set_memory_table(
@@ -432,7 +457,7 @@ impl<'a> Session<'a> {
     }
 
     fn set_inflight(&mut self, shape: InflightShape, file: &OwnedFd) -> Result<(), SessionError> {
-        if self.rings.iter().any(|ring| ring.running) {
+        if self.is_running() {
             return Err(SessionError::Running("in-flight region"));
         }
         let region = InflightRegion::map(shape, file);
@@ -457,7 +482,9 @@ impl<'a> Session<'a> {
         }
         if let Some(byte) = at.and_then(|at| bytes.get(at)) {
             self.shared.config().write_cache = *byte != 0;
-            self.tell_write_cache();
+            if self.is_running() {
+                self.tell_write_cache();
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `disks` | names, sizes and smallest requests of the disks |
 //! | `open DISK NAME zeroes\|pattern\|unknown` | knows the disk's content from now on; its bytes are made for NAME |
+//! | `grow DISK` | knows the sectors by which the disk has grown: zeroes; tells how many there are now |
 //! | `write DISK SEED COUNT`, `read`, `zeroes`, `discard` | COUNT random requests of that kind |
 //! | `flush DISK` | one flush |
 //! | `verify DISK` | reads everything; tells the digest of all bytes |
@@ -52,6 +53,7 @@ impl Guest {
         match words {
             ["disks"] => disks().map_err(|error| error.to_string()),
             ["open", disk, name, start] => self.open(disk, name, start),
+            ["grow", disk] => self.grow(disk),
             ["write", disk, seed, count] => self.several(Kind::Write, disk, seed, count),
             ["read", disk, seed, count] => self.several(Kind::Read, disk, seed, count),
             ["zeroes", disk, seed, count] => self.several(Kind::Zeroes, disk, seed, count),
@@ -92,6 +94,12 @@ impl Guest {
         );
         self.disks.insert(disk.to_owned(), State::Idle(opened));
         Ok(answer)
+    }
+
+    fn grow(&mut self, name: &str) -> Result<String, String> {
+        let (disk, _) = self.idle(name)?;
+        disk.grow(name).map_err(|error| format!("{name}: {error}"))?;
+        Ok(format!("sectors={}", disk.range().end))
     }
 
     fn idle(&mut self, disk: &str) -> Result<(&mut Disk, &mut Buffer), String> {

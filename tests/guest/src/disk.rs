@@ -39,10 +39,6 @@ impl Disk {
         let limit = |file: &str| -> io::Result<usize> {
             fs::read_to_string(queue.join(file))?.trim().parse().map_err(io::Error::other)
         };
-        let sectors: u64 = fs::read_to_string(format!("/sys/block/{name}/size"))?
-            .trim()
-            .parse()
-            .map_err(io::Error::other)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -50,11 +46,20 @@ impl Disk {
             .open(Path::new("/dev").join(name))?;
         Ok(Self {
             file: Arc::new(file),
-            oracle: Oracle::new(key, sectors, start),
+            oracle: Oracle::new(key, sectors_of(name)?, start),
             unit: limit("logical_block_size")? / SECTOR_BYTES,
             can_discard: limit("discard_max_bytes")? > 0,
             can_zero: limit("write_zeroes_max_bytes")? > 0,
         })
+    }
+
+    /// Takes in the sectors by which `/dev/NAME`, this disk, has grown: zeroes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn grow(&mut self, name: &str) -> io::Result<()> {
+        self.oracle.grow(sectors_of(name)?);
+        Ok(())
     }
 
     /// The disk's name is forgotten, its size is not: sectors from and to.
@@ -177,6 +182,11 @@ impl Disk {
         }
         digest
     }
+}
+
+fn sectors_of(name: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/sys/block/{name}/size"))?;
+    text.trim().parse().map_err(io::Error::other)
 }
 
 /// Memory for the longest request, as direct I/O wants it.

@@ -91,6 +91,12 @@ impl Oracle {
             .expect("an oracle splits into at least one")
     }
 
+    /// The disk has `sectors` now; those that are new are zeroes.
+    pub fn grow(&mut self, sectors: u64) {
+        let known = self.states.len();
+        self.states.resize(known.max((sectors - self.first_sector) as usize), 0);
+    }
+
     fn states(&mut self, first: u64, sectors: usize) -> &mut [u32] {
         let at = (first - self.first_sector) as usize;
         &mut self.states[at..at + sectors]
@@ -209,6 +215,16 @@ mod tests {
         oracle.next(5, &mut new);
         oracle.check(5, &old).unwrap();
         assert!(oracle.check(5, &new).is_err(), "it has changed its mind");
+    }
+
+    #[test]
+    fn a_grown_disk_ends_in_zeroes() {
+        let mut oracle = Oracle::new(7, 8, Start::Pattern);
+        oracle.grow(10);
+        oracle.grow(9);
+        assert_eq!(oracle.range(), 0..10);
+        oracle.check(8, &[0; 2 * SECTOR_BYTES]).unwrap();
+        assert!(oracle.check(7, &[0; SECTOR_BYTES]).is_err(), "it was there before");
     }
 
     #[test]

@@ -39,7 +39,9 @@ impl<M: Memory> Core<M> {
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
                 || self.stopping
-                || self.rebuilding() && self.disk(disk).restage.is_empty() && self.disk(disk).restaging == 0;
+                || (self.rebuilding() || self.empties_device())
+                    && self.disk(disk).restage.is_empty()
+                    && self.disk(disk).restaging == 0;
             let pressed =
                 !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();

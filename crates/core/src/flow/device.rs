@@ -16,6 +16,9 @@ use crate::store::segment::SegmentState;
 use crate::store::slot::{SlotNo, Status};
 use haversack_model::Uuid;
 
+/// Dirty blocks of a device being emptied that are asked for before it is looked through again; a segment more.
+const DRAINED_AT_A_TIME: u32 = 256;
+
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewDevice {
@@ -228,10 +231,17 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Moves what is left on a device that is being emptied. True when nothing is.
+    /// Moves what is left on a device that is being emptied, some blocks at a time: looking through the whole
+    /// device for each block would take for ever. True when nothing is left.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
-        let mut empty = true;
+        if self.restages_all_disks() {
+            return false;
+        }
+        let (mut empty, mut asked) = (true, 0);
         for segment in 0..self.store.segments.len() as u32 {
+            if asked >= DRAINED_AT_A_TIME {
+                break;
+            }
             let s = &self.store.segments[segment as usize];
             if s.device != device.0 || !matches!(s.state, SegmentState::Owned | SegmentState::Leaving) {
                 continue;
@@ -254,14 +264,16 @@ impl<M: Memory> Core<M> {
                         self.disk_mut(disk).lost.insert(slot.block().0);
                         self.disk_mut(disk).damaged = true;
                         self.change_record();
-                    } else {
+                    } else if self.staging.find(disk, slot.block()).is_none() {
                         self.ask_restage(disk, primary);
+                        asked += 1;
                     }
                 }
             }
             let newest = self.store.segments[segment as usize].page_seq;
             self.want_flush(newest.max(self.sequence.completed()));
         }
+        self.restages_all_disks();
         empty
     }
 

@@ -69,6 +69,11 @@ impl<M: Memory> Core<M> {
         job
     }
 
+    /// Whether a device is being emptied.
+    pub(crate) fn empties_device(&self) -> bool {
+        self.pool_job.as_ref().is_some_and(|job| job.empties().is_some())
+    }
+
     pub(crate) fn drive_pool_job(&mut self) -> bool {
         if self.rebuilding() && self.rebuilt() {
             self.degraded = false;

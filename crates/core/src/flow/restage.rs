@@ -66,6 +66,19 @@ impl<M: Memory> Core<M> {
         seq <= self.store.flushed_seq
     }
 
+    /// Drives the restages of all disks. True if there are any.
+    pub(crate) fn restages_all_disks(&mut self) -> bool {
+        let mut any = false;
+        for number in 0..self.disks.len() {
+            if self.disks[number].is_some() {
+                let disk = DiskNo(number as u16);
+                self.drive_restage(disk);
+                any |= !self.disk(disk).restage.is_empty() || self.disk(disk).restaging > 0;
+            }
+        }
+        any
+    }
+
     pub(crate) fn drive_restage(&mut self, disk: DiskNo) {
         while self.disk(disk).restaging < AT_A_TIME {
             let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };

@@ -166,6 +166,10 @@ impl Origin {
 }
 
 impl OriginMedia for Origin {
+    fn capacity_sectors(&self) -> u64 {
+        (self.bytes.len() / SECTOR_BYTES) as u64
+    }
+
     fn write(&mut self, sector: u64, bytes: &[u8]) -> Result<(), IoFailure> {
         if self.down {
             return Err(IoFailure::Error);

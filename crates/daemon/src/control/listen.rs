@@ -98,7 +98,7 @@ pub fn bind(config: &Config) -> Result<Listeners, ListenError> {
 }
 
 fn bind_api(api: &ApiConfig) -> Result<(TcpListener, RustlsConfig, Arc<str>), ListenError> {
-    let mut server = tls::server_config(&api.certificate, &api.key)?;
+    let mut server = tls::server_config(&api.certificate, &api.key, None)?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
     let token = read_token(&api.token_file)?;
     Ok((bind_tcp(api.listen)?, RustlsConfig::from_config(Arc::new(server)), token.into()))

@@ -137,6 +137,13 @@ impl Handler for Shared {
         self.write_cache.store(enabled, Ordering::Relaxed);
     }
 
+    fn front_end_waits(&self) {
+        tracing::warn!(
+            disk = self.disk.0,
+            "a vhost-user front end waits: another has the disk in use, which ends when its guest stops or leaves"
+        );
+    }
+
     fn disconnected(&self, cause: Option<SessionError>) {
         match cause {
             Some(cause) => tracing::warn!(disk = self.disk.0, %cause, "a vhost-user connection ended"),

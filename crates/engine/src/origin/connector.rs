@@ -4,14 +4,17 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use haversack_model::DiskNo;
 use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
 
+use crate::config::TlsFiles;
 use crate::handle::Handle;
-use crate::tls;
+use crate::{tls, tls_pump};
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +25,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub connected: Connected,
+}
+
+/// A server to connect to.
+#[derive(Clone)]
+pub(super) struct Server {
+    pub uri: NbdUri,
+    pub tls: TlsFiles,
 }
 
 trait Stream: Read + Write + Send {}
@@ -61,7 +71,8 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Connects once.
-fn connect(uri: &NbdUri) -> io::Result<Connection> {
+fn connect(server: &Server) -> io::Result<Connection> {
+    let uri = &server.uri;
     let policy = if uri.tls { TlsPolicy::Required } else { TlsPolicy::Off };
     let mut negotiation = ClientNegotiation::new(&uri.export, policy).map_err(io::Error::other)?;
     match &uri.transport {
@@ -69,7 +80,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
             let stream = connect_tcp(host, *port)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            greet(uri, stream, host, &mut negotiation, |stream| {
+            greet(server, stream, host, &mut negotiation, |stream| {
                 stream.set_read_timeout(None).and(stream.set_write_timeout(None))
             })
         }
@@ -77,7 +88,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
             let stream = UnixStream::connect(socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            greet(uri, stream, "localhost", &mut negotiation, |stream| {
+            greet(server, stream, "localhost", &mut negotiation, |stream| {
                 stream.set_read_timeout(None).and(stream.set_write_timeout(None))
             })
         }
@@ -85,7 +96,7 @@ fn connect(uri: &NbdUri) -> io::Result<Connection> {
 }
 
 fn greet<S: Read + Write + Send + Into<OwnedFd>>(
-    uri: &NbdUri,
+    server: &Server,
     mut stream: S,
     host: &str,
     negotiation: &mut ClientNegotiation,
@@ -95,21 +106,22 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
         without_timeouts(&stream)?;
         return Ok(Connection { socket: stream.into(), connected });
     }
-    let host = uri.tls_hostname.as_deref().unwrap_or(host);
-    let mut stream = tls::connect(stream, host, uri.tls_verify_peer.unwrap_or(true))?;
+    let host = server.uri.tls_hostname.as_deref().unwrap_or(host);
+    let verify = server.uri.tls_verify_peer.unwrap_or(true);
+    let mut stream = tls::connect(stream, host, verify, &server.tls)?;
     let mut output = Vec::new();
     negotiation.tls_started(&mut output);
     stream.write_all(&output)?;
     let connected = negotiate(&mut stream, negotiation)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
-    Ok(Connection { socket: tls::relay(stream.conn.into(), stream.sock.into())?, connected })
+    Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
 }
 
 /// Connects, trying again for some time.
-pub(super) fn connect_within(uri: &NbdUri, wait: Duration) -> io::Result<Connection> {
+pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Connection> {
     let (begin, mut pause) = (Instant::now(), SHORTEST_PAUSE);
     loop {
-        match connect(uri) {
+        match connect(server) {
             Err(error) if begin.elapsed() + pause > wait => return Err(error),
             Err(_) => {
                 std::thread::sleep(pause);
@@ -120,11 +132,12 @@ pub(super) fn connect_within(uri: &NbdUri, wait: Duration) -> io::Result<Connect
     }
 }
 
-/// Starts the thread that makes connections when they are wanted, until nobody can want any.
+/// Starts the thread that makes connections when they are wanted, until nobody can want any. An export that is smaller
+/// than `needed_bytes`, which may change, counts as away.
 #[allow(clippy::type_complexity)]
 pub(super) fn start(
-    uri: NbdUri,
-    needed_bytes: u64,
+    server: Server,
+    needed_bytes: Arc<AtomicU64>,
     disk: DiskNo,
     handle: Handle,
 ) -> (Sender<usize>, Receiver<Result<Connection, String>>) {
@@ -132,7 +145,7 @@ pub(super) fn start(
     let (arrivals, arrived) = mpsc::channel();
     let serve = move || {
         while wishes.recv().is_ok() {
-            if !serve_wish(&uri, needed_bytes, disk, &handle, &arrivals) {
+            if !serve_wish(&server, &needed_bytes, disk, &handle, &arrivals) {
                 break;
             }
         }
@@ -146,21 +159,22 @@ pub(super) fn start(
 
 /// Connects for as long as it takes. False when nobody waits any more.
 fn serve_wish(
-    uri: &NbdUri,
-    needed_bytes: u64,
+    server: &Server,
+    needed_bytes: &AtomicU64,
     disk: DiskNo,
     handle: &Handle,
     arrivals: &Sender<Result<Connection, String>>,
 ) -> bool {
     let (mut pause, mut told) = (SHORTEST_PAUSE, String::new());
     loop {
+        let needed_bytes = needed_bytes.load(Ordering::Relaxed);
         let fits = |connection: Connection| match connection.connected.size_bytes {
             size if size < needed_bytes => {
                 Err(io::Error::other(format!("{size} bytes, the disk needs {needed_bytes}")))
             }
             _ => Ok(connection),
         };
-        let outcome = connect(uri).and_then(fits).map_err(|error| error.to_string());
+        let outcome = connect(server).and_then(fits).map_err(|error| error.to_string());
         let connected = outcome.is_ok();
         let news = connected || outcome.as_ref().err() != Some(&told);
         told = outcome.as_ref().err().cloned().unwrap_or_default();

@@ -149,6 +149,10 @@ impl Origin for FileOrigin {
 }
 
 impl OriginMedia for OpenFile {
+    fn capacity_sectors(&self) -> u64 {
+        self.size_bytes / 512
+    }
+
     fn write(&mut self, sector: u64, bytes: &[u8]) -> std::result::Result<(), IoFailure> {
         let write = |file: &File| file.write_all_at(bytes, sector * 512);
         write(&self.file).map_err(|e| failure(e.raw_os_error().unwrap_or(libc::EIO)))

@@ -58,6 +58,8 @@ pub(super) struct Link {
     leaving: Vec<Outgoing>,
     is_sending: bool,
     done: VecDeque<(Part, Result<(), Errno>)>,
+    /// It takes no more requests: another connection has its place.
+    retired: bool,
     over: Option<String>,
 }
 
@@ -98,6 +100,7 @@ impl Link {
             leaving: Vec::new(),
             is_sending: false,
             done: VecDeque::new(),
+            retired: false,
             over: None,
         }
     }
@@ -118,7 +121,26 @@ impl Link {
 
     /// How many requests it can take.
     pub fn room(&self) -> usize {
-        if self.over.is_some() { 0 } else { self.session.free_slots() }
+        if self.over.is_some() || self.retired { 0 } else { self.session.free_slots() }
+    }
+
+    /// The export's size when it was connected.
+    pub fn size_bytes(&self) -> u64 {
+        self.connected.size_bytes
+    }
+
+    /// Takes no more requests from now on.
+    pub fn retire(&mut self) {
+        self.retired = true;
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// Whether every request has its reply.
+    pub fn is_idle(&self) -> bool {
+        self.parts.iter().all(Option::is_none) && self.done.is_empty()
     }
 
     pub fn features(&self) -> TransmissionFlags {

@@ -66,6 +66,8 @@ pub(crate) trait Origin {
     fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
     /// Lets time pass. Called at [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
+    /// The disk has this size now, which the store has as well.
+    fn grown(&mut self, _: &mut OriginContext<'_>, _needed_bytes: u64) {}
     /// When it wants to be ticked.
     fn next_wakeup(&self) -> Option<Micros> {
         None
@@ -101,6 +103,15 @@ pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
     }
 }
 
+/// Checks that a disk may have this size: that its origin has it already.
+pub(crate) fn check_growth(spec: &DiskSpec, needed_bytes: u64) -> Result<()> {
+    let name = match &spec.origin {
+        OriginSpec::File { path } => path.display().to_string(),
+        OriginSpec::Nbd { uri, .. } => uri.clone(),
+    };
+    check_size(&name, size_bytes(&spec.origin, spec.origin_wait)?, needed_bytes)
+}
+
 fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
     if found_bytes < needed_bytes {
         return Err(EngineError::OriginTooSmall { origin: origin.to_string(), found_bytes, needed_bytes });
@@ -115,7 +126,7 @@ fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
 pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64> {
     match origin {
         OriginSpec::File { path } => Ok(OpenFile::open(path)?.size_bytes),
-        OriginSpec::Nbd { uri, .. } => nbd::size_bytes(uri, wait),
+        OriginSpec::Nbd { uri, tls, .. } => nbd::size_bytes(uri, tls, wait),
     }
 }
 
@@ -123,6 +134,6 @@ pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64>
 pub(crate) fn open_offline(origin: &OriginSpec) -> Result<Box<dyn OriginMedia>> {
     match origin {
         OriginSpec::File { path } => Ok(Box::new(OpenFile::buffered(path)?)),
-        OriginSpec::Nbd { uri, .. } => nbd::open_offline(uri),
+        OriginSpec::Nbd { uri, tls, .. } => nbd::open_offline(uri, tls),
     }
 }

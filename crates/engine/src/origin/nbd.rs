@@ -8,19 +8,23 @@
 //! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush of who made
 //!   them fails then, so that nobody takes them for durable. The cleaner writes again; a guest, whose writes went past
 //!   the cache, is told.
+//! - A server tells an export's size once for a connection. When the disk has grown, each connection is replaced: the
+//!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use haversack_core::{IoFailure, OriginMedia};
 use haversack_model::{DiskNo, Micros};
-use haversack_nbd::{Command, CommandFlags, NbdUri, TransmissionFlags};
+use haversack_nbd::{Command, CommandFlags, TransmissionFlags};
 
-use super::connector::{self, Connection};
+use super::connector::{self, Connection, Server};
 use super::link::{Link, Part};
 use super::{OpenOrigin, Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest, check_size};
-use crate::config::{DiskSpec, OriginSpec};
+use crate::config::{DiskSpec, OriginSpec, TlsFiles};
 use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
 use crate::ring::Landing;
@@ -67,6 +71,8 @@ impl Durability {
 /// See the module.
 pub(crate) struct NbdOrigin {
     uri: String,
+    /// The disk's size, shared with the connector.
+    needed_bytes: Arc<AtomicU64>,
     links: Vec<Option<Link>>,
     jobs: Vec<Option<Job>>,
     /// Jobs that have parts to be sent.
@@ -87,9 +93,9 @@ fn bad(uri: &str, why: impl std::fmt::Display) -> EngineError {
     EngineError::Origin { origin: uri.to_string(), why: why.to_string() }
 }
 
-fn connect(uri: &str, wait: Duration) -> Result<(NbdUri, Connection)> {
-    let parsed: NbdUri = uri.parse().map_err(|e| bad(uri, e))?;
-    let connection = connector::connect_within(&parsed, wait).map_err(|e| bad(uri, e))?;
+fn connect(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<(Server, Connection)> {
+    let server = Server { uri: uri.parse().map_err(|e| bad(uri, e))?, tls: tls.clone() };
+    let connection = connector::connect_within(&server, wait).map_err(|e| bad(uri, e))?;
     let minimum_bytes = connection.connected.block_size.minimum_bytes();
     if minimum_bytes > 512 {
         let why = format!("serves only whole blocks of {minimum_bytes} bytes; the disk needs 512");
@@ -98,13 +104,15 @@ fn connect(uri: &str, wait: Duration) -> Result<(NbdUri, Connection)> {
     if connection.connected.flags.contains(TransmissionFlags::READ_ONLY) {
         return Err(bad(uri, "is read-only; export it writable"));
     }
-    Ok((parsed, connection))
+    Ok((server, connection))
 }
 
 /// Connects to a disk's origin.
 pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Result<OpenOrigin> {
-    let OriginSpec::Nbd { uri, connections } = &spec.origin else { unreachable!("the caller has looked") };
-    let (parsed, first) = connect(uri, spec.origin_wait)?;
+    let OriginSpec::Nbd { uri, connections, tls } = &spec.origin else {
+        unreachable!("the caller has looked")
+    };
+    let (server, first) = connect(uri, tls, spec.origin_wait)?;
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
     let zeroes = TransmissionFlags::SEND_WRITE_ZEROES | TransmissionFlags::SEND_FUA;
     let zeroes_are_durable = first.connected.flags.contains(zeroes);
@@ -113,13 +121,15 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     let (uri, handle) = (uri.clone(), handle.clone());
     let wait_us = spec.origin_wait.as_micros() as Micros;
     let make = move |disk: DiskNo| -> Box<dyn Origin> {
-        let (wanted, arrived) = connector::start(parsed, needed_bytes, disk, handle);
+        let needed_bytes = Arc::new(AtomicU64::new(needed_bytes));
+        let (wanted, arrived) = connector::start(server, needed_bytes.clone(), disk, handle);
         let links = std::iter::once(Some(Link::new(first))).chain((1..count).map(|_| None)).collect();
         for place in 1..count {
             let _ = wanted.send(place);
         }
         Box::new(NbdOrigin {
             uri,
+            needed_bytes,
             links,
             jobs: Vec::new(),
             waiting: VecDeque::new(),
@@ -137,13 +147,13 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
 }
 
 /// The size of an export.
-pub(super) fn size_bytes(uri: &str, wait: Duration) -> Result<u64> {
-    Ok(connect(uri, wait)?.1.connected.size_bytes)
+pub(super) fn size_bytes(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<u64> {
+    Ok(connect(uri, tls, wait)?.1.connected.size_bytes)
 }
 
 /// Connects for work without a reactor.
-pub(super) fn open_offline(uri: &str) -> Result<Box<dyn OriginMedia>> {
-    let (_, connection) = connect(uri, Duration::from_secs(10))?;
+pub(super) fn open_offline(uri: &str, tls: &TlsFiles) -> Result<Box<dyn OriginMedia>> {
+    let (_, connection) = connect(uri, tls, Duration::from_secs(10))?;
     Ok(Box::new(super::offline_nbd::OfflineNbd::new(connection)))
 }
 
@@ -268,7 +278,8 @@ impl NbdOrigin {
     /// A connection is over: what it had in flight waits for the next.
     fn link_ended(&mut self, context: &mut OriginContext<'_>, place: usize) {
         let Some(link) = self.links[place].take_if(|link| link.is_over()) else { return };
-        if !self.closing {
+        let replaced = link.is_retired() && self.has_successor();
+        if !self.closing && !link.is_retired() {
             tracing::warn!(
                 origin = self.uri,
                 disk = context.disk.0,
@@ -277,8 +288,11 @@ impl NbdOrigin {
             );
             let _ = self.wanted.send(place);
         }
-        self.of_cleaner.connection_lost();
-        self.of_guest.connection_lost();
+        // A server that keeps several connections coherent flushes what came over any of them.
+        if !(replaced && link.features().contains(TransmissionFlags::CAN_MULTI_CONN)) {
+            self.of_cleaner.connection_lost();
+            self.of_guest.connection_lost();
+        }
         for part in link.into_parts() {
             let job = self.job(part.job);
             job.outstanding -= 1;
@@ -304,8 +318,16 @@ impl NbdOrigin {
         while let Ok(arrival) = self.arrived.try_recv() {
             match arrival {
                 Ok(connection) => {
-                    let Some(place) = self.links.iter().position(Option::is_none) else { continue };
                     let mut link = Link::new(connection);
+                    let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+                    if place == self.links.len() {
+                        self.links.push(None);
+                    }
+                    if link.size_bytes() < self.needed_bytes.load(Ordering::Relaxed) {
+                        // The disk has grown while this one was being made.
+                        let _ = self.wanted.send(place);
+                        continue;
+                    }
                     link.begin(context, place);
                     self.links[place] = Some(link);
                     // The cleaner has one flush at a time: that one fails.
@@ -319,7 +341,20 @@ impl NbdOrigin {
                 Err(why) => context.events.push(EngineEvent::OriginAway { disk: context.disk, why }),
             }
         }
+        self.end_retired();
         self.send_waiting(context);
+    }
+
+    fn has_successor(&self) -> bool {
+        self.links.iter().flatten().any(|link| !link.is_retired())
+    }
+
+    /// Hangs up retired connections that have nothing to do, once another is there.
+    fn end_retired(&mut self) {
+        if self.has_successor() {
+            let retired = self.links.iter_mut().flatten().filter(|link| link.is_retired() && link.is_idle());
+            retired.for_each(|link| link.hang_up("the disk has grown"));
+        }
     }
 
     /// Gives up requests whose time is over. Their connection ends first if they are on one.
@@ -376,8 +411,19 @@ impl Origin for NbdOrigin {
             }
             self.finish_if_done(context, part.job);
         }
+        self.end_retired();
         self.link_ended(context, place);
         self.send_waiting(context);
+    }
+
+    fn grown(&mut self, _: &mut OriginContext<'_>, needed_bytes: u64) {
+        self.needed_bytes.store(needed_bytes, Ordering::Relaxed);
+        for (place, link) in self.links.iter_mut().enumerate() {
+            if let Some(link) = link.as_mut().filter(|link| link.size_bytes() < needed_bytes) {
+                link.retire();
+                let _ = self.wanted.send(place);
+            }
+        }
     }
 
     fn tick(&mut self, context: &mut OriginContext<'_>) {

@@ -12,12 +12,14 @@ use super::connector::Connection;
 pub(super) struct OfflineNbd {
     socket: File,
     session: ClientSession,
+    sectors: u64,
 }
 
 impl OfflineNbd {
     pub fn new(connection: Connection) -> OfflineNbd {
         let session = ClientSession::new(&connection.connected, 1);
-        OfflineNbd { socket: File::from(connection.socket), session }
+        let sectors = connection.connected.size_bytes / 512;
+        OfflineNbd { socket: File::from(connection.socket), session, sectors }
     }
 
     fn ask(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> Result<(), IoFailure> {
@@ -42,6 +44,10 @@ impl OfflineNbd {
 }
 
 impl OriginMedia for OfflineNbd {
+    fn capacity_sectors(&self) -> u64 {
+        self.sectors
+    }
+
     fn write(&mut self, sector: u64, bytes: &[u8]) -> Result<(), IoFailure> {
         self.ask(Command::Write, sector * 512, bytes.len() as u32, bytes)
     }

@@ -2,7 +2,7 @@
 //! [process]`.
 //!
 //! A request is taken when it is queued (action Q); the other events of its life are passed over, and so are the
-//! summaries at the end. A write that carries a flush is a flush and a write.
+//! summaries at the end. A write that carries a flush is a flush and a write. Volumes are named major:minor.
 //!
 //! Source: blktrace 1.2, `blkparse_fmt.c` (default formats) and blkparse(1).
 
@@ -28,7 +28,7 @@ impl LineParser for BlkParse {
         }
         let event = is_event.then(|| event(&mut fields)).flatten().ok_or(EXPECTED)?;
         let Some(mut access) = event.access else { return Ok(()) };
-        access.volume = volumes.named(device);
+        access.volume = volumes.number(device, || String::from_utf8_lossy(device).replace(',', ":"));
         if event.flushes_first {
             into.push(Access { op: Op::Flush, offset_bytes: 0, length_bytes: 0, ..access });
         }

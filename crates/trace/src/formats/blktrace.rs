@@ -3,7 +3,7 @@
 //! Records of 48 bytes in the byte order of the host that made them: u32 magic and version (0x65617407), u32 sequence,
 //! u64 time in ns, u64 sector, u32 bytes, u32 action, u32 pid, u32 device, u32 cpu, u16 error, u16 length of what
 //! follows the record. A request is taken when it is queued; the other events of its life are passed over. A write
-//! that carries a flush is a flush and a write.
+//! that carries a flush is a flush and a write. Volumes are named major:minor.
 //!
 //! Source: `blktrace_api.h` of the Linux kernel and of fio.
 
@@ -94,7 +94,7 @@ impl RecordParser for BlkTrace {
         let Some(access) = self.queued(record, action) else { return Ok(following) };
         let device = self.u32(record, 36);
         // The kernel's dev_t: twelve bits of major number, twenty of minor.
-        let name = || format!("{},{}", device >> 20, device & 0xf_ffff);
+        let name = || format!("{}:{}", device >> 20, device & 0xf_ffff);
         let access = Access { volume: volumes.number(&device.to_le_bytes(), name), ..access? };
         if action & category::FLUSH != 0 && access.op == Op::Write {
             into.push(Access { op: Op::Flush, offset_bytes: 0, length_bytes: 0, ..access });

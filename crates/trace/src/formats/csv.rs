@@ -27,7 +27,7 @@ const FOREIGN: [&str; 4] = [
 
 /// What a column holds; numbers are the bytes or nanoseconds of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Column {
+pub(super) enum Column {
     Time(u64),
     Volume,
     Op,
@@ -38,7 +38,7 @@ enum Column {
 
 impl Column {
     /// What a name in a heading means. A time of no unit is of the unit given.
-    fn named(name: &str, time_unit_ns: u64) -> Self {
+    pub fn named(name: &str, time_unit_ns: u64) -> Self {
         match name.trim_matches(['"', ' ']).to_ascii_lowercase().as_str() {
             "timestamp" | "time" | "ts" => Column::Time(time_unit_ns),
             "timestamp_ns" | "time_ns" | "ts_ns" => Column::Time(1),
@@ -111,7 +111,7 @@ impl Csv {
         let mut access = access(time_ns, VolumeNo(0), kind, offset, length)?;
         access.volume = match volume {
             Some(name) => volumes.named(name),
-            None => volumes.number(b"", || self.name.clone()),
+            None => volumes.only(&self.name),
         };
         self.count += 1;
         Some(access)

@@ -26,7 +26,7 @@ impl Cydonia {
         let mut fields = Fields::new(line, b',');
         let (time_ns, offset) = (fields.time(1000)?, fields.number()?.checked_mul(SECTOR_BYTES)?);
         let (op, length) = (fields.op()?, fields.number()?);
-        let volume = volumes.number(b"", || self.name.clone());
+        let volume = volumes.only(&self.name);
         fields.rest().is_none().then(|| access(time_ns, volume, op, offset, length))?
     }
 }

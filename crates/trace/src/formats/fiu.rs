@@ -1,7 +1,7 @@
 //! FIU traces (SRCMap, IODedup): `time pid process address size W|R major minor [MD5]`, separated by blanks.
 //!
 //! Time is in nanoseconds, address and size in sectors of 512 bytes. Process names can contain blanks, so the fields
-//! after them are found by the letter. Each device is a volume, named major,minor.
+//! after them are found by the letter. Each device is a volume, named major:minor.
 //!
 //! Source: README of the traces, SNIA IOTTA 391 and 411; Verma et al., "SRCMap", FAST'10; Koller and Rangaswami,
 //! "I/O deduplication", FAST'10.
@@ -42,7 +42,7 @@ fn parse(line: &[u8], volumes: &mut Volumes) -> Option<Access> {
     let device = fields.rest()?;
     let (major, minor) = (fields.number()?, fields.number()?);
     let key = &device[..device.len() - fields.rest().map_or(0, <[u8]>::len)];
-    let volume = volumes.number(key.trim_ascii(), || format!("{major},{minor}"));
+    let volume = volumes.number(key.trim_ascii(), || format!("{major}:{minor}"));
     let (offset, length) = (number(address)?, number(size)?);
     access(time_ns, volume, op, offset.checked_mul(SECTOR_BYTES)?, length.checked_mul(SECTOR_BYTES)?)
 }

@@ -37,7 +37,7 @@ impl Keys {
             return None;
         }
         let (offset, length) = (start.checked_mul(self.key_bytes)?, blocks.checked_mul(self.key_bytes)?);
-        let volume = volumes.number(b"", || self.name.clone());
+        let volume = volumes.only(&self.name);
         let access = access(self.count, volume, Op::Read, offset, length)?;
         self.count += 1;
         Some(access)

@@ -12,6 +12,8 @@ mod iolog;
 mod keys;
 mod msr;
 mod oracle;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
 mod spc;
 mod systor;
 mod tencent;
@@ -68,6 +70,8 @@ pub enum Format {
     BlkTrace,
     /// libCacheSim's oracleGeneral.
     Oracle,
+    /// Parquet with named columns.
+    Parquet,
 }
 
 /// What reads a format's lines or records.
@@ -75,11 +79,12 @@ pub(crate) enum Parser {
     Text(Box<dyn LineParser>),
     Binary(Box<dyn RecordParser>),
     Compact,
+    Parquet,
 }
 
 impl Format {
     /// Every format, in the order in which recognition prefers them.
-    pub const ALL: [Format; 17] = [
+    pub const ALL: [Format; 18] = [
         Format::Haversack,
         Format::Csv,
         Format::Msr,
@@ -97,6 +102,7 @@ impl Format {
         Format::Vscsi2,
         Format::Vscsi1,
         Format::Oracle,
+        Format::Parquet,
     ];
 
     /// Its name, as typed.
@@ -119,6 +125,7 @@ impl Format {
             Format::Vscsi2 => "vscsi2",
             Format::BlkTrace => "blktrace",
             Format::Oracle => "oracle-general",
+            Format::Parquet => "parquet",
         }
     }
 
@@ -144,6 +151,7 @@ impl Format {
             Format::Vscsi1 => return binary(vscsi::Vscsi::new(vscsi::Version::One, name)),
             Format::Vscsi2 => return binary(vscsi::Vscsi::new(vscsi::Version::Two, name)),
             Format::BlkTrace => return binary(blktrace::BlkTrace::new(head)?),
+            Format::Parquet => return head.starts_with(b"PAR1").then_some(Parser::Parquet),
             Format::Oracle => return binary(oracle::Oracle::new(key_bytes.unwrap_or(512), name)),
         };
         Some(Parser::Text(text))
@@ -184,7 +192,7 @@ pub(crate) fn recognise(head: &[u8], options: &OpenOptions) -> Option<Format> {
     let mut best = (0, None);
     for format in Format::ALL {
         let understood = match format.parser(head, String::new(), options) {
-            Some(Parser::Compact) => return Some(format),
+            Some(Parser::Compact | Parser::Parquet) => return Some(format),
             Some(Parser::Text(parser)) if is_text => lines_understood(parser, head),
             Some(Parser::Binary(parser)) if !is_text => {
                 let fits = format != Format::Oracle || oracle::Oracle::recognises(head);

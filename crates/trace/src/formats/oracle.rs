@@ -57,7 +57,7 @@ impl RecordParser for Oracle {
         volumes: &mut Volumes,
         into: &mut Vec<Access>,
     ) -> Result<usize, &'static str> {
-        let volume = volumes.number(b"", || self.name.clone());
+        let volume = volumes.only(&self.name);
         let length = u64::from(u32_at(record, 12));
         // Room for the length at the end of the address space.
         let offset = u64_at(record, 4).wrapping_mul(self.key_bytes).min(u64::MAX - length);

@@ -70,7 +70,7 @@ impl RecordParser for Vscsi {
         let Some(op) = op(u16_at(record, command)) else { return Ok(0) };
         let (sector, time_us) = (u64_at(record, 16), u64_at(record, 24));
         let length = u64::from(u32_at(record, length));
-        let volume = volumes.number(b"", || self.name.clone());
+        let volume = volumes.only(&self.name);
         let place = sector.checked_mul(SECTOR_BYTES).zip(time_us.checked_mul(1000));
         let made = place.and_then(|(offset, time_ns)| access(time_ns, volume, op, offset, length));
         into.push(made.ok_or("a vSCSI record with a sector and a time within 64 bits")?);

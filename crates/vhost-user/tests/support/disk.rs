@@ -48,6 +48,7 @@ pub enum Event {
     Started(u16),
     Stopped(u16),
     WriteCache(bool),
+    Waits,
     /// The session ended, for this reason if it was an error.
     Disconnected(Option<String>),
 }
@@ -151,6 +152,10 @@ impl Handler for TestDisk {
 
     fn write_cache(&self, enabled: bool) {
         self.record(Event::WriteCache(enabled));
+    }
+
+    fn front_end_waits(&self) {
+        self.record(Event::Waits);
     }
 
     fn disconnected(&self, cause: Option<SessionError>) {

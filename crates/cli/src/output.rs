@@ -1,0 +1,50 @@
+//! What is printed: text for people, or JSON.
+//!
+//! Invariants
+//! - With `--json`, stdout has JSON and nothing else, and an error is one JSON object on stderr.
+//! - A reader that goes away, such as `head`, ends the command quietly.
+
+use std::io::{ErrorKind, Write};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::error::{CliError, Result};
+
+/// Writes to stdout.
+pub fn write(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written.map_err(|e| CliError::Failed(format!("cannot write to stdout: {e}"))),
+    }
+}
+
+/// Writes a value as JSON if that is wanted, else the text.
+pub fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
+    if !as_json {
+        return write(text);
+    }
+    let json = serde_json::to_string_pretty(value).map_err(|e| CliError::Failed(e.to_string()))?;
+    write(&format!("{json}\n"))
+}
+
+/// Writes a value as one line of JSON.
+pub fn print_line(value: &impl Serialize) -> Result<()> {
+    let json = serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?;
+    write(&format!("{json}\n"))
+}
+
+/// Tells what went wrong.
+pub fn complain(as_json: bool, error: &CliError) {
+    if !as_json {
+        eprintln!("haversack: {error}");
+        return;
+    }
+    let mut body =
+        json!({ "code": error.code(), "error": error.to_string(), "exit_code": error.exit_code() });
+    if let CliError::Refused(refusal) = error {
+        (body["error"], body["hint"]) = (json!(refusal.error), json!(refusal.hint));
+    }
+    eprintln!("{body}");
+}

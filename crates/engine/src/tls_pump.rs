@@ -1,0 +1,268 @@
+//! TLS outside of the reactor: a thread for each connection copies between the encrypted socket and one end of a socket
+//! pair; whoever has the other end reads and writes plain bytes.
+//!
+//! Invariants
+//! - Nothing is read while what was read before cannot be passed on, so memory is bounded by [`COPY_BYTES`] and rustls'
+//!   own buffers on either way.
+//! - When one side ends, what it sent is still passed on; then both are closed.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustls::Connection;
+
+/// Plain bytes read at a time.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Starts the thread for a connection past its handshake. Returns the plain end.
+///
+/// # Errors
+/// No socket pair or thread can be had.
+pub fn start(tls: Connection, encrypted: OwnedFd) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // The type is only a name for a stream socket here: reads, writes and shutdown work on Unix sockets as well.
+    let encrypted = TcpStream::from(encrypted);
+    encrypted.set_nonblocking(true)?;
+    ours.set_nonblocking(true)?;
+    let mut pump = Pump {
+        tls,
+        encrypted,
+        plain: ours,
+        inward: Vec::new(),
+        passed: 0,
+        copy: vec![0; COPY_BYTES],
+        peer_ended: false,
+        owner_ended: false,
+    };
+    pump.tls.set_buffer_limit(None);
+    let run = move || {
+        if let Err(error) = pump.run() {
+            tracing::info!(%error, "a TLS connection ended");
+        }
+        // The other side may be gone already.
+        let _ = pump.encrypted.shutdown(Shutdown::Both);
+    };
+    std::thread::Builder::new().name("tls".into()).spawn(run)?;
+    Ok(theirs.into())
+}
+
+struct Pump {
+    tls: Connection,
+    encrypted: TcpStream,
+    plain: UnixStream,
+    /// Decrypted bytes for the owner of the plain end, and how many of them it has.
+    inward: Vec<u8>,
+    passed: usize,
+    copy: Vec<u8>,
+    /// Nothing more comes from the encrypted side.
+    peer_ended: bool,
+    /// Nothing more comes from the plain side.
+    owner_ended: bool,
+}
+
+/// Which of the two sockets can be read, as far as that was asked for.
+struct Ready {
+    encrypted: bool,
+    plain: bool,
+}
+
+/// `None` where a socket has to be waited for.
+fn unless_it_would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+impl Pump {
+    fn run(&mut self) -> io::Result<()> {
+        // rustls may hold what came with the end of the handshake.
+        self.decrypt()?;
+        loop {
+            self.send()?;
+            self.pass_inward();
+            let all_passed = self.peer_ended && self.inward.is_empty();
+            let all_sent = self.owner_ended && !self.tls.wants_write();
+            if all_passed || all_sent {
+                return Ok(());
+            }
+            let ready = self.wait()?;
+            if ready.encrypted {
+                self.receive()?;
+            }
+            if ready.plain {
+                self.take_outward()?;
+            }
+        }
+    }
+
+    /// Waits until something can be done.
+    fn wait(&self) -> io::Result<Ready> {
+        let sending = self.tls.wants_write();
+        let passing = !self.inward.is_empty();
+        let entry = |fd, reads, writes| {
+            let events = if reads { libc::POLLIN } else { 0 } | if writes { libc::POLLOUT } else { 0 };
+            // A socket of which nothing is wanted would report its end again and again.
+            libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
+        };
+        let mut sockets = [
+            entry(self.encrypted.as_raw_fd(), !self.peer_ended && !passing, sending),
+            entry(self.plain.as_raw_fd(), !self.owner_ended && !sending, passing),
+        ];
+        // SAFETY: the array lives through the call.
+        let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, -1) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            // A signal is for others; one looks again.
+            return if error.kind() == ErrorKind::Interrupted {
+                Ok(Ready { encrypted: false, plain: false })
+            } else {
+                Err(error)
+            };
+        }
+        let readable = |socket: &libc::pollfd| {
+            socket.events & libc::POLLIN != 0
+                && socket.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
+        };
+        Ok(Ready { encrypted: readable(&sockets[0]), plain: readable(&sockets[1]) })
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            match unless_it_would_block(self.tls.write_tls(&mut self.encrypted))? {
+                None => return Ok(()),
+                Some(0) => return Err(ErrorKind::WriteZero.into()),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        match unless_it_would_block(self.tls.read_tls(&mut self.encrypted))? {
+            None => Ok(()),
+            Some(0) => {
+                self.peer_ended = true;
+                Ok(())
+            }
+            Some(_) => self.decrypt(),
+        }
+    }
+
+    fn decrypt(&mut self) -> io::Result<()> {
+        let state = self.tls.process_new_packets().map_err(io::Error::other)?;
+        let at = self.inward.len();
+        self.inward.resize(at + state.plaintext_bytes_to_read(), 0);
+        self.tls.reader().read_exact(&mut self.inward[at..])?;
+        self.peer_ended |= state.peer_has_closed();
+        Ok(())
+    }
+
+    /// An owner that is gone takes no more; what it wrote before is still read.
+    fn pass_inward(&mut self) {
+        while self.passed < self.inward.len() {
+            match unless_it_would_block(self.plain.write(&self.inward[self.passed..])) {
+                Ok(Some(count)) => self.passed += count,
+                Ok(None) => return,
+                Err(_) => break,
+            }
+        }
+        self.inward.clear();
+        self.passed = 0;
+    }
+
+    fn take_outward(&mut self) -> io::Result<()> {
+        match unless_it_would_block(self.plain.read(&mut self.copy))? {
+            None => {}
+            Some(0) => {
+                self.owner_ended = true;
+                self.tls.send_close_notify();
+            }
+            Some(count) => self.tls.writer().write_all(&self.copy[..count])?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{
+        ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+    };
+
+    use super::*;
+
+    /// A client, past its handshake, and the plain end of the pump behind the server that it speaks to.
+    fn connected() -> (StreamOwned<ClientConnection, UnixStream>, UnixStream) {
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let certificate = certified.cert.der().clone();
+        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+        let provider = || Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let server = server.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key);
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let client = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let client = client.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let serve = std::thread::spawn(move || {
+            let mut tls = ServerConnection::new(Arc::new(server.unwrap())).unwrap();
+            while tls.is_handshaking() {
+                tls.complete_io(&mut theirs).unwrap();
+            }
+            UnixStream::from(start(tls.into(), theirs.into()).unwrap())
+        });
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = StreamOwned::new(ClientConnection::new(Arc::new(client), name).unwrap(), ours);
+        client.conn.complete_io(&mut client.sock).unwrap();
+        (client, serve.join().unwrap())
+    }
+
+    /// More than all buffers on the way take.
+    const MUCH: usize = 8 << 20;
+
+    fn pattern() -> Vec<u8> {
+        (0..MUCH).map(|at| (at / 251) as u8).collect()
+    }
+
+    #[test]
+    fn bytes_arrive_on_both_ways_at_once() {
+        let (mut client, mut plain) = connected();
+        let mut echo = plain.try_clone().unwrap();
+        let back = std::thread::spawn(move || io::copy(&mut plain, &mut echo));
+        for piece in pattern().chunks(100_000) {
+            client.write_all(piece).unwrap();
+            let mut read = vec![0; piece.len()];
+            client.read_exact(&mut read).unwrap();
+            assert!(read == piece);
+        }
+        drop(client);
+        assert_eq!(back.join().unwrap().unwrap(), MUCH as u64);
+    }
+
+    #[test]
+    fn what_was_sent_before_the_end_arrives() {
+        let (mut client, mut plain) = connected();
+        let sender = std::thread::spawn(move || {
+            client.write_all(&pattern()).unwrap();
+            client.conn.send_close_notify();
+            client.flush().unwrap();
+        });
+        let mut read = Vec::new();
+        plain.read_to_end(&mut read).unwrap();
+        sender.join().unwrap();
+        assert!(read == pattern());
+
+        let (mut client, mut plain) = connected();
+        let sender = std::thread::spawn(move || plain.write_all(&pattern()).unwrap());
+        let mut read = Vec::new();
+        client.read_to_end(&mut read).unwrap();
+        sender.join().unwrap();
+        assert!(read == pattern());
+    }
+}

@@ -1,0 +1,158 @@
+//! The front ends that are connected to a disk, and the one whose queues run.
+//!
+//! A live migration within a host connects two: the destination negotiates while the guest still runs at the
+//! source, and starts its queues once the source has stopped its own. A connection without running queues holds
+//! nothing.
+//!
+//! Invariant: the queues of one front end at most run at a time. Others that want to start theirs wait.
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::SendFlags;
+
+use crate::connection;
+use crate::message;
+
+/// Connections at a time: the two of a migration, and some for those who try the wrong socket.
+const MAX_FRONT_ENDS: usize = 8;
+/// How often a front end that waits for its turn is looked at: it may have given up.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A connection, numbered in the order of acceptance.
+pub(crate) type FrontEndId = u64;
+
+#[derive(Debug)]
+struct FrontEnd {
+    id: FrontEndId,
+    /// To be shut down when the service ends.
+    socket: UnixStream,
+    /// For messages to the front end.
+    channel: Option<UnixStream>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connected: Vec<FrontEnd>,
+    next: FrontEndId,
+    /// Whose queues run.
+    holder: Option<FrontEndId>,
+    stopping: bool,
+}
+
+impl State {
+    fn of(&mut self, id: FrontEndId) -> Option<&mut FrontEnd> {
+        self.connected.iter_mut().find(|front_end| front_end.id == id)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct FrontEnds {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl FrontEnds {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits until there is room for another front end; `false` once the service ends.
+    pub fn has_room(&self) -> bool {
+        let mut state = self.state();
+        while !state.stopping && state.connected.len() >= MAX_FRONT_ENDS {
+            state = self.wait(state);
+        }
+        !state.stopping
+    }
+
+    /// Takes a front end in; `None` once the service ends.
+    pub fn admit(&self, socket: UnixStream) -> Option<FrontEndId> {
+        let mut state = self.state();
+        let id = state.next;
+        state.next += 1;
+        let ends = state.stopping;
+        state.connected.push(FrontEnd { id, socket, channel: None });
+        (!ends).then_some(id)
+    }
+
+    /// A front end is gone.
+    pub fn leave(&self, id: FrontEndId) {
+        self.state().connected.retain(|front_end| front_end.id != id);
+        self.release(id);
+    }
+
+    /// Waits until no other front end's queues run. `waits` is called if some do. `false` if the service ends
+    /// or the front end leaves before.
+    pub fn acquire(&self, id: FrontEndId, waits: impl FnOnce()) -> bool {
+        let mut waits = Some(waits);
+        let mut state = self.state();
+        while state.holder.is_some_and(|holder| holder != id) {
+            let gone = state.of(id).is_none_or(|front_end| has_hung_up(&front_end.socket));
+            if state.stopping || gone {
+                return false;
+            }
+            if let Some(waits) = waits.take() {
+                waits();
+            }
+            state = self.wait(state);
+        }
+        state.holder = Some(id);
+        true
+    }
+
+    /// None of a front end's queues runs any more.
+    pub fn release(&self, id: FrontEndId) {
+        let mut state = self.state();
+        if state.holder == Some(id) {
+            state.holder = None;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Where a front end wants to hear of changes.
+    pub fn set_channel(&self, id: FrontEndId, channel: Option<UnixStream>) {
+        if let Some(front_end) = self.state().of(id) {
+            front_end.channel = channel;
+        }
+    }
+
+    /// Tells all front ends that the configuration space has changed.
+    pub fn tell_config_change(&self) {
+        let notice = message::encode_config_change();
+        for channel in self.state().connected.iter().filter_map(|front_end| front_end.channel.as_ref()) {
+            // A front end that does not listen reads the new size when it connects again.
+            let _ = connection::send(channel, &notice, None, SendFlags::DONTWAIT);
+        }
+    }
+
+    /// Whether the service ends.
+    pub fn is_stopping(&self) -> bool {
+        self.state().stopping
+    }
+
+    /// Ends all connections and lets nobody in any more.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.stopping = true;
+        for front_end in &state.connected {
+            // An error means that it has left.
+            let _ = front_end.socket.shutdown(std::net::Shutdown::Both);
+        }
+        self.changed.notify_all();
+    }
+}
+
+fn has_hung_up(socket: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)).is_ok()
+        && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}

@@ -1,0 +1,298 @@
+//! `haversack`: every command that the other tests do not use, what it prints, how it ends.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::process::Process;
+use haversack_e2e::tools::{self, Output};
+use haversack_e2e::{Error, MIB, Result, clients, image, scenario, test};
+use serde_json::Value;
+
+/// How long a change may take to be seen.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A disk of which nothing is written back until somebody asks.
+fn lazy(name: &str, origin: &str) -> Disk {
+    Disk::new(name, origin).with("cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirty_limit = 1.0, age = \"1h\", idle = \"1h\" }")
+}
+
+fn run(daemon: &Haversack<'_>, arguments: &[&str]) -> Result<Output> {
+    tools::output(daemon.command_line(arguments)?)
+}
+
+/// Fails unless the command ended with this exit code. Returns what it wrote to stderr.
+fn ends_with(output: &Output, code: i32) -> Result<&str> {
+    let right = output.status.code() == Some(code);
+    check(right, format!("expected exit code {code}, got {output:?}"))?;
+    Ok(&output.stderr)
+}
+
+/// Fails unless the command complained in JSON with this exit code and word.
+fn complains(output: &Output, code: i32, word: &str) -> Result<()> {
+    let body: Value = serde_json::from_str(ends_with(output, code)?)
+        .map_err(|error| Error::Check(format!("the complaint is no JSON ({error}): {output:?}")))?;
+    let right = body["code"] == word && body["exit_code"] == code && body["error"].is_string();
+    check(right && output.stdout.is_empty(), format!("expected {code} and {word}, got {output:?}"))
+}
+
+fn dirty_bytes(daemon: &Haversack<'_>, disk: &str) -> Result<u64> {
+    let shown = daemon.json(&["disk", "show", disk])?;
+    shown["usage"]["dirty_bytes"].as_u64().ok_or_else(|| Error::Check(format!("no dirty bytes in {shown}")))
+}
+
+#[test]
+fn devices_come_and_go() {
+    test("pool add, remove, check", |place| {
+        let file = image::zeroes(place, "vm1.img", 32)?;
+        let origin = file.display().to_string();
+        let mut daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &origin)]))?;
+        let (pool, second) = (daemon.pool(), place.path("second.img").display().to_string());
+        let source = image::pattern(place, "source.img", "vm1", 32)?;
+        clients::nbdcopy(&source.display().to_string(), &daemon.uri("vm1"))?;
+
+        daemon.command(&["pool", "add", &pool, &second, "--size", "64M"])?;
+        let devices =
+            || Ok(daemon.json(&["pool", "status", &pool])?["devices"].as_array().map_or(0, Vec::len));
+        check(devices()? == 2, "the second device is not in the pool")?;
+        let twice = run(&daemon, &["--json", "pool", "add", &pool, &second])?;
+        complains(&twice, 4, "device").or(complains(&twice, 4, "conflict"))?;
+        let first = place.path("cache.img").display().to_string();
+        daemon.command(&["pool", "remove", &pool, &first])?;
+        check(devices()? == 1, "the first device is still in the pool")?;
+        complains(&run(&daemon, &["--json", "pool", "remove", &pool, &first])?, 2, "usage")?;
+        let last = run(&daemon, &["--json", "pool", "remove", &pool, &second])?;
+        complains(&last, 4, "conflict")?;
+        check(dirty_bytes(&daemon, "vm1")? == 32 * MIB, "dirty blocks have not moved")?;
+        clients::compare(&daemon.uri("vm1"), &source.display().to_string())?;
+        place.say("one device added, the other emptied and removed");
+
+        let busy = run(&daemon, &["--json", "pool", "check", &second])?;
+        complains(&busy, 1, "failed")?;
+        check(busy.stderr.contains("in use"), format!("a device in use: {busy:?}"))?;
+        daemon.stop()?;
+        daemon.settings().devices = vec!["second.img".to_owned()];
+        let report = daemon.json(&["pool", "check", &second, "--thorough"])?;
+        check(
+            report["clean_stop"] == true && report["disks"][0]["dirty_blocks"] == 8192,
+            report.to_string(),
+        )?;
+        daemon.start_again()?;
+        clients::compare(&daemon.uri("vm1"), &source.display().to_string())?;
+        daemon.stop()?;
+
+        // The middle of the device is data of the disk.
+        image::put(Path::new(&second), 10 * MIB, &vec![0x5a; 20 << 20])?;
+        let damaged = run(&daemon, &["--json", "pool", "check", &second, "--thorough"])?;
+        check(damaged.stdout.contains("bad_blocks"), format!("no report: {damaged:?}"))?;
+        ends_with(&damaged, 7).map(|_| ())
+    });
+}
+
+#[test]
+fn dirty_blocks_of_a_dead_host_are_saved() {
+    test("flush-offline", |place| {
+        let files = [image::zeroes(place, "vm1.img", 16)?, image::zeroes(place, "vm2.img", 16)?];
+        let origin = Nbdkit::file(place, "origin", &files[1])?;
+        let path = files[0].display().to_string();
+        let settings = Settings::new(256, vec![lazy("vm1", &path), lazy("vm2", &origin.uri())]);
+        let mut daemon = Haversack::start(place, settings)?;
+        let sources = [
+            image::pattern(place, "source1.img", "vm1", 16)?,
+            image::pattern(place, "source2.img", "vm2", 16)?,
+        ];
+        for (source, disk) in sources.iter().zip(["vm1", "vm2"]) {
+            clients::nbdcopy(&source.display().to_string(), &daemon.uri(disk))?;
+            clients::qemu_io(&daemon.uri(disk), &["flush"])?;
+            check(dirty_bytes(&daemon, disk)? == 16 * MIB, format!("{disk} is not dirty"))?;
+        }
+        let device = place.path("cache.img").display().to_string();
+        let early = run(&daemon, &["--json", "flush-offline", "vm1", "--origin", &path, &device])?;
+        complains(&early, 1, "failed")?;
+        check(early.stderr.contains("in use"), format!("a running daemon's device: {early:?}"))?;
+
+        daemon.kill()?;
+        // The host is dead: what was in its memory is gone.
+        let staging = format!("/dev/shm/haversack-{}", daemon.pool());
+        std::fs::remove_file(&staging).map_err(Error::io(staging))?;
+        let nobody = run(&daemon, &["--json", "flush-offline", "vm3", "--origin", &path, &device])?;
+        complains(&nobody, 1, "failed")?;
+        let small = image::zeroes(place, "small.img", 8)?.display().to_string();
+        let small = run(&daemon, &["--json", "flush-offline", "vm1", "--origin", &small, &device])?;
+        complains(&small, 1, "failed")?;
+        check(small.stderr.contains("32768 sectors"), format!("an origin that is too small: {small:?}"))?;
+        let flushed = daemon.json(&["flush-offline", "vm1", "--origin", &path, &device])?;
+        check(flushed["blocks"] == 4096, format!("not all of vm1: {flushed}"))?;
+        let text = daemon.command(&["flush-offline", "vm2", "--origin", &origin.uri(), &device])?;
+        check(text.contains("4096 blocks"), format!("not all of vm2: {text}"))?;
+        for (file, source) in files.iter().zip(&sources) {
+            scenario::same_digest(file, &image::digest(source)?)?;
+        }
+        place.say("saved to a file and to an NBD server");
+        daemon.start_again()?;
+        clients::compare(&daemon.uri("vm1"), &sources[0].display().to_string())?;
+        clients::compare(&daemon.uri("vm2"), &sources[1].display().to_string())
+    });
+}
+
+#[test]
+fn ctrl_c_cancels() {
+    test("Ctrl-C", |place| {
+        let file = image::zeroes(place, "vm1.img", 32)?;
+        let path = file.display().to_string();
+        let slow = Nbdkit::start(place, "origin", &["--filter=rate", "file", &path, "rate=128M"])?;
+        let daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &slow.uri())]))?;
+        let source = image::pattern(place, "source.img", "vm1", 32)?;
+        clients::nbdcopy(&source.display().to_string(), &daemon.uri("vm1"))?;
+        for (number, verb) in ["flush", "detach"].into_iter().enumerate() {
+            let before = dirty_bytes(&daemon, "vm1")?;
+            let log = format!("cancelled-{number}");
+            let mut command = Process::start(place, &log, &daemon.command_line(&["disk", verb, "vm1"])?)?;
+            tools::wait_until("progress", LIMIT, || Ok(dirty_bytes(&daemon, "vm1")? < before))?;
+            command.interrupt()?;
+            let code = command.wait(LIMIT)?.code();
+            check(code == Some(5), format!("disk {verb} ended with {code:?} after Ctrl-C"))?;
+            let shown = daemon.json(&["disk", "show", "vm1"])?;
+            check(shown["state"] == "attached", format!("not attached after a cancelled {verb}"))?;
+            let after = dirty_bytes(&daemon, "vm1")?;
+            check(0 < after && after < before, format!("{before} bytes dirty before, {after} after"))?;
+            clients::qemu_io(&daemon.uri("vm1"), &["read 0 4k", "write -P 1 0 4k"])?;
+        }
+        place.say("flush and detach cancelled");
+
+        let attach = ["disk", "attach", "vm2", "nbd+unix:///x?socket=/nowhere", "--pool", &daemon.pool()];
+        let mut command = Process::start(place, "left", &daemon.command_line(&attach)?)?;
+        tools::wait_until("the job", LIMIT, || {
+            Ok(daemon.json(&["disk", "show", "vm2"]).is_ok_and(|shown| shown["state"] == "attaching"))
+        })?;
+        // It hears Ctrl-C once it has its job.
+        std::thread::sleep(Duration::from_millis(300));
+        command.interrupt()?;
+        std::thread::sleep(Duration::from_millis(300));
+        command.interrupt()?;
+        let code = command.wait(Duration::from_secs(5))?.code();
+        let said = std::fs::read_to_string(place.path("left.log")).unwrap_or_default();
+        check(code == Some(5) && said.contains("goes on"), format!("{code:?} after two Ctrl-C: {said}"))
+    });
+}
+
+/// Runs a command on a terminal, with something typed.
+fn on_terminal(command: &Command, typed: &str) -> Result<Output> {
+    use std::io::{Seek, Write};
+    let failed = Error::io("a file to type from");
+    let mut file = tempfile::tempfile().map_err(Error::io("a temporary file"))?;
+    file.write_all(typed.as_bytes()).and_then(|()| file.rewind()).map_err(failed)?;
+    let mut script = tools::tool("script")?;
+    script.args([
+        "--quiet",
+        "--return",
+        "--echo",
+        "never",
+        "--command",
+        &tools::line_of(command),
+        "/dev/null",
+    ]);
+    tools::output_from(script, file)
+}
+
+#[test]
+fn dirty_data_is_destroyed_only_by_name() {
+    test("forget", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let other = image::zeroes(place, "vm2.img", 16)?.display().to_string();
+        let path = file.display().to_string();
+        let settings = Settings::new(64, vec![lazy("vm1", &path), lazy("vm2", &other)]);
+        let mut daemon = Haversack::start(place, settings)?;
+        for disk in ["vm1", "vm2"] {
+            clients::qemu_io(&daemon.uri(disk), &["write -P 0x42 0 4M", "flush"])?;
+        }
+        complains(&run(&daemon, &["--json", "disk", "forget", "vm1"])?, 4, "conflict")?;
+        // Taken out of the configuration of a daemon that does not run, disks stay dirty.
+        daemon.kill()?;
+        let disks = std::mem::take(&mut daemon.settings().disks);
+        daemon.start_again()?;
+        tools::wait_until("the daemon", LIMIT, || Ok(daemon.command(&["status"]).is_ok()))?;
+        for disk in ["vm1", "vm2"] {
+            check(dirty_bytes(&daemon, disk)? == 4 * MIB, format!("{disk} is not dirty"))?;
+        }
+
+        complains(&run(&daemon, &["--json", "disk", "forget", "vm1"])?, 6, "not-confirmed")?;
+        complains(
+            &run(&daemon, &["--json", "disk", "forget", "vm1", "--confirm", "vm2"])?,
+            6,
+            "not-confirmed",
+        )?;
+        let forget = daemon.command_line(&["disk", "forget", "vm1"])?;
+        ends_with(&on_terminal(&forget, "yes\n")?, 6)?;
+        check(dirty_bytes(&daemon, "vm1")? == 4 * MIB, "dirty data is gone without its name typed")?;
+        ends_with(&on_terminal(&forget, "vm1\n")?, 0)?;
+        complains(&run(&daemon, &["--json", "disk", "show", "vm1"])?, 4, "not-found")?;
+        daemon.command(&["disk", "forget", "vm2", "--confirm", "vm2"])?;
+        complains(&run(&daemon, &["--json", "disk", "show", "vm2"])?, 4, "not-found")?;
+        place.say("forgotten, once typed and once confirmed");
+
+        daemon.stop()?;
+        daemon.settings().disks = disks;
+        daemon.start_again()?;
+        clients::qemu_io(&daemon.uri("vm1"), &["read -P 0 0 16M"]).map(|_| ())
+    });
+}
+
+#[test]
+fn what_is_printed_can_be_read_by_programs() {
+    test("output", |place| {
+        let file = image::zeroes(place, "vm1.img", 16)?;
+        let path = file.display().to_string();
+        let daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &path)]))?;
+
+        let once = daemon.command(&["top", "--interval", "100ms"])?;
+        let lines: Vec<&str> = once.lines().collect();
+        let right = lines.len() == 2 && lines[0].starts_with("DISK") && lines[1].starts_with("vm1");
+        check(right && !once.contains('\u{1b}'), format!("top into a pipe: {once:?}"))?;
+        let twice = daemon.command(&["--json", "top", "--interval", "100ms", "--count", "2"])?;
+        let looks: Vec<Value> = twice.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        check(looks.len() == 2 && looks[1][0]["disk"] == "vm1", format!("top --json: {twice}"))?;
+        let raw = daemon.command(&["status", "--raw"])?;
+        check(raw.lines().count() == 1 && raw.starts_with("disk=vm1 "), format!("status --raw: {raw:?}"))?;
+        for arguments in [&["status"][..], &["disk", "list"], &["pool", "status"], &["disk", "flush", "vm1"]]
+        {
+            daemon.json(arguments)?;
+        }
+        for shell in ["bash", "zsh", "fish"] {
+            let script = daemon.command(&["completions", shell])?;
+            check(script.contains("flush-offline"), format!("no completions for {shell}"))?;
+        }
+        let script = place.path("completions.bash");
+        std::fs::write(&script, daemon.command(&["completions", "bash"])?).map_err(Error::io("a script"))?;
+        let mut bash = tools::tool("bash")?;
+        bash.arg("-c").arg(format!("source {} && complete -p haversack", script.display()));
+        tools::run(bash)?;
+        let pages = place.path("man/man1");
+        daemon.command(&["man", &pages.display().to_string()])?;
+        for page in ["haversack.1", "haversack-disk-attach.1", "haversack-flush-offline.1"] {
+            let text = std::fs::read_to_string(pages.join(page)).map_err(Error::io(page))?;
+            check(text.contains(".TH") && text.contains(".SH"), format!("{page} is no manual page"))?;
+        }
+
+        complains(&run(&daemon, &["--json", "disk", "show", "nobody"])?, 4, "not-found")?;
+        complains(&run(&daemon, &["--json", "disk", "show", "a/b"])?, 2, "usage")?;
+        complains(&run(&daemon, &["--json", "disk", "set", "vm1"])?, 2, "usage")?;
+        complains(&run(&daemon, &["--json", "disk", "paint", "vm1"])?, 2, "usage")?;
+        complains(&run(&daemon, &["--json", "disk", "set", "vm1", "--mode", "blue"])?, 2, "usage")?;
+        ends_with(&run(&daemon, &["disk"])?, 2)?;
+        let pool = daemon.pool();
+        let missing = ["--json", "disk", "attach", "vm2", "/nowhere/vm2.img", "--pool", &pool];
+        complains(&run(&daemon, &missing)?, 1, "job-failed")?;
+        let elsewhere = ["--json", "disk", "attach", "vm2", &path, "--pool", "elsewhere"];
+        complains(&run(&daemon, &elsewhere)?, 4, "not-found")?;
+        let known = run(&daemon, &["disk", "show", "nobody"])?;
+        check(ends_with(&known, 4)?.contains("nobody"), format!("no name in the complaint: {known:?}"))?;
+
+        daemon.command(&["stop"])?;
+        tools::wait_until("the stop", LIMIT, || Ok(!daemon.socket("control.sock").exists()))?;
+        complains(&run(&daemon, &["--json", "status"])?, 3, "unreachable")
+    });
+}

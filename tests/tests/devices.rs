@@ -1,0 +1,143 @@
+//! Cache devices of `haversackd` that fail under guests, and what is left of a pool then.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::scenario::Load;
+use haversack_e2e::{Error, Guest, Place, Result, clients, image, scenario, test, tools};
+
+/// How long a change may take to be seen.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Has the device `faulty:FILE` fail from now on as `how` says.
+fn fail(place: &Place, file: &str, how: &str) -> Result<()> {
+    let path = place.path(format!("{file}.fault"));
+    std::fs::write(&path, how).map_err(Error::io(path.display().to_string()))
+}
+
+/// Lets a device work again.
+fn mend(place: &Place, file: &str) -> Result<()> {
+    let path = place.path(format!("{file}.fault"));
+    std::fs::remove_file(&path).map_err(Error::io(path.display().to_string()))
+}
+
+fn wait_for_pool(daemon: &Haversack<'_>, state: &str) -> Result<()> {
+    let pool = daemon.pool();
+    tools::wait_until(&format!("a pool that is {state}"), LIMIT, || {
+        Ok(daemon.json(&["pool", "status", &pool])?["state"] == state)
+    })
+}
+
+fn disk(place: &Place, name: &str, mode: &str) -> Result<(Disk, PathBuf)> {
+    let file = image::zeroes(place, &format!("{name}.img"), 32)?;
+    let disk = Disk { mode: mode.to_owned(), ..Disk::new(name, file.display().to_string()) };
+    Ok((disk, file))
+}
+
+#[test]
+fn with_two_copies_guests_do_not_notice_that_devices_fail() {
+    test("two devices", |place| {
+        let ((first, file), (second, _)) = (disk(place, "vm1", "wb")?, disk(place, "vm2", "wt")?);
+        let mut settings = Settings::new(128, vec![first, second]);
+        settings.devices = vec!["faulty:a.img".to_owned(), "faulty:b.img".to_owned()];
+        settings.redundancy = true;
+        let daemon = Haversack::start(place, settings)?;
+        let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1"), daemon.nbd("vm2")])?;
+        guest.ask("open vda vm1 zeroes")?;
+        guest.ask("open vdb vm2 zeroes")?;
+        let mut load = Load::start(place, &mut guest, &["vda", "vdb"], 1)?;
+        load.advance(200)?;
+        fail(place, "a.img", "read")?;
+        load.advance(200)?;
+        fail(place, "a.img", "gone")?;
+        wait_for_pool(&daemon, "degraded")?;
+        load.advance(200)?;
+        place.say("one device is gone");
+
+        let third = place.path("c.img").display().to_string();
+        daemon.command(&["pool", "add", &daemon.pool(), &third, "--size", "128M"])?;
+        wait_for_pool(&daemon, "ok")?;
+        place.say("another one has taken its place");
+        fail(place, "b.img", "write flush")?;
+        wait_for_pool(&daemon, "degraded")?;
+        load.advance(200)?;
+        load.stop()?;
+        let digest = scenario::verify(place, &mut guest, "vda")?;
+        guest.off()?;
+        daemon.command(&["disk", "flush", "vm1"])?;
+        scenario::same_digest(&file, &digest)
+    });
+}
+
+#[test]
+fn when_the_last_device_is_lost_guests_go_on_and_no_byte_is_wrong() {
+    test("the last device", |place| {
+        let ((through, file), (back, _)) = (disk(place, "vm1", "wt")?, disk(place, "vm2", "wb")?);
+        let mut settings = Settings::new(128, vec![through, back]);
+        settings.devices = vec!["faulty:cache.img".to_owned()];
+        let mut daemon = Haversack::start(place, settings)?;
+        let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1"), daemon.vhost_user("vm2")])?;
+        guest.ask("open vda vm1 zeroes")?;
+        guest.ask("open vdb vm2 zeroes")?;
+        for disk in ["vda", "vdb"] {
+            guest.ask(&format!("start {disk} 1 mixed"))?;
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        fail(place, "cache.img", "gone")?;
+        wait_for_pool(&daemon, "lost")?;
+        place.say("the only device is gone");
+        std::thread::sleep(Duration::from_secs(2));
+        guest.ask("stop vda")?.clean()?;
+        let written_back = guest.ask("stop vdb")?;
+        place.say(&format!("written back: {written_back}"));
+        check(written_back.number("wrong")? == 0, "wrong bytes where only errors may be")?;
+        let digest = scenario::verify(place, &mut guest, "vda")?;
+        let shown = daemon.json(&["disk", "show", "vm2"])?;
+        check(shown["errors"]["lost_blocks"].as_u64() > Some(0), format!("nothing dirty was lost: {shown}"))?;
+        guest.off()?;
+        scenario::same_digest(&file, &digest)?;
+
+        // The device is back, with what it had before the origins went on.
+        mend(place, "cache.img")?;
+        daemon.kill()?;
+        daemon.settings().disks[1].attachable = false;
+        daemon.start_again()?;
+        daemon.wait_for_log(&["all its cache devices were lost"])?;
+        daemon.wait_for_log(&["not attached", "vm2"])?;
+        clients::compare(&daemon.uri("vm1"), &file.display().to_string())?;
+        place.say("the device that is back counts no more");
+        let vm2 = daemon.json(&["disk", "show", "vm2"])?;
+        let said = vm2["error"].as_str().unwrap_or_default();
+        check(said.contains("accept"), format!("nothing says how to go on with vm2: {vm2}"))?;
+        accept_loss(place, &mut daemon)
+    });
+}
+
+/// Starts the daemon with the loss of `vm2` accepted, and reads all of the disk.
+fn accept_loss(place: &Place, daemon: &mut Haversack<'_>) -> Result<()> {
+    daemon.stop()?;
+    let disk = &mut daemon.settings().disks[1];
+    (disk.more, disk.attachable) = ("accept_loss = \"vm2\"\n".to_owned(), true);
+    daemon.start_again()?;
+    clients::download(&daemon.uri("vm2"), &place.path("vm2-copy.img"))?;
+    clients::compare(&daemon.uri("vm2"), &place.path("vm2.img").display().to_string())
+}
+
+#[test]
+fn reads_that_fail_are_read_from_the_origin() {
+    test("failing reads", |place| {
+        let (through, _) = disk(place, "vm1", "wt")?;
+        let mut settings = Settings::new(128, vec![through]);
+        settings.devices = vec!["faulty:cache.img".to_owned()];
+        let daemon = Haversack::start(place, settings)?;
+        clients::fio_verify(&daemon.uri("vm1"), 8)?;
+        fail(place, "cache.img", "read")?;
+        clients::fio_verify(&daemon.uri("vm1"), 8)?;
+        let metrics = daemon.json(&["status"])?;
+        let pool = &metrics["pools"][0];
+        let noticed = pool["state"] == "lost" || pool["devices"][0]["errors"].as_u64() > Some(0);
+        check(noticed, format!("errors are not counted: {pool}"))
+    });
+}

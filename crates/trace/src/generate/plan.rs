@@ -10,6 +10,11 @@ use super::random::Random;
 /// longer, smaller ones are more exact at the end.
 const HORIZON: u64 = 500;
 
+/// The most that requests are made larger to make room for small ones.
+const MOST_GROWTH: f64 = 16.0;
+/// Rounds in which that is found; each makes fewer distances long enough.
+const ROUNDS: usize = 8;
+
 /// A range of reuse distances and what it is owed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
@@ -47,6 +52,26 @@ impl Plan {
         }
         let horizon = (refs / HORIZON).max(64) as f64;
         Plan { ranges, new_share, new_done: 0, done: 0, horizon }
+    }
+
+    /// How much larger than the mean of `mean_blocks` requests must be, where the distances are not too short for it:
+    /// a visit at a short distance can only be for few blocks.
+    pub fn growth(&self, mean_blocks: f64) -> f64 {
+        let mut blocks = mean_blocks;
+        for _ in 0..ROUNDS {
+            let (mut refs, mut requests) = (0.0, 0.0);
+            for range in self.ranges.iter().filter(|range| ((range.from + 1) as f64) < blocks) {
+                let (from, to) = ((range.from + 1) as f64, (range.upto + 2) as f64);
+                let short = to.min(blocks + 1.0);
+                let share = range.share * (short / from).ln() / (to / from).ln();
+                refs += share;
+                // The mean of a logarithmic distribution, less half a block as it is rounded down.
+                requests += share / ((short - from) / (short / from).ln() - 0.5).max(1.0);
+            }
+            let left = (1.0 / mean_blocks - requests).max(1.0 / mean_blocks / MOST_GROWTH);
+            blocks = ((1.0 - refs) / left).clamp(mean_blocks, mean_blocks * MOST_GROWTH);
+        }
+        blocks / mean_blocks
     }
 
     /// What comes next while `known` blocks are known: a range of distances, or `None` for new data, which also stands

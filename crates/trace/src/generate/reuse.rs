@@ -74,11 +74,13 @@ impl Reuse {
     pub fn new(profile: &Profile) -> Self {
         let shared = profile.shared();
         let read_first = shared / 2 + (profile.unique_read - shared);
+        let plan = Plan::new(&profile.distances, profile.refs(), profile.unique);
+        let growth = plan.growth(profile.refs() as f64 / profile.requests() as f64);
         Reuse {
             stack: Stack::new(),
-            plan: Plan::new(&profile.distances, profile.refs(), profile.unique),
+            plan,
             space: Space::new(profile.span_blocks, profile.sequential),
-            sizes: [Sizes::new(&profile.reads), Sizes::new(&profile.writes)],
+            sizes: [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth)),
             refs: Course::pair(profile.reads.refs, profile.writes.refs),
             new: Course::pair(read_first, profile.unique - read_first),
             turned: [Course::new(shared / 2), Course::new(shared - shared / 2)],
@@ -155,6 +157,9 @@ impl Reuse {
             State::Written if behind[1] => Op::Read,
             State::Read => Op::Read,
             State::Written => Op::Write,
+            // Small requests where they do least harm.
+            State::Shared if self.sizes[0].too_many() => Op::Write,
+            State::Shared if self.sizes[1].too_many() => Op::Read,
             State::Shared if self.refs[0].behind(share) > 0.0 => Op::Read,
             State::Shared => Op::Write,
         };

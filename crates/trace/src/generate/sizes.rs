@@ -25,12 +25,13 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub fn new(kind: &Kind) -> Self {
+    /// `growth` is how much larger requests to new data are than all: it makes up for small ones to data just used.
+    pub fn new(kind: &Kind, growth: f64) -> Self {
         let mean_blocks = kind.mean_blocks().max(1.0);
         let bytes = kind.bytes.unwrap_or(kind.refs * BLOCK_BYTES);
         let slack_bytes =
             (kind.refs * BLOCK_BYTES).saturating_sub(bytes) as f64 / kind.requests.max(1) as f64;
-        let points = to_mean(&shape(kind), mean_blocks);
+        let points = to_mean(&shape(kind), mean_blocks * growth);
         let gentle = 1.0 + kind.requests as f64 / 400.0;
         Sizes { points, mean_blocks, slack_bytes, due: 0.0, slack: 0.0, gentle }
     }
@@ -111,7 +112,7 @@ mod tests {
             (1000, 40_000, vec![(1.0, 1.0), (1.0, 1.0)]),
         ] {
             let bytes = Some(refs * BLOCK_BYTES - requests * 2048);
-            let mut sizes = Sizes::new(&Kind { requests, refs, bytes, sizes });
+            let mut sizes = Sizes::new(&Kind { requests, refs, bytes, sizes }, 1.0);
             let mut random = Random::new(1, 0);
             let (mut blocks, mut asked, mut left_out) = (0, 0, 0);
             for _ in 0..100_000 {

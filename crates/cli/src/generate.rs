@@ -12,7 +12,7 @@ use haversack_trace::generate::{
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
-use crate::run::print;
+use crate::output::print;
 use crate::trace::{NamedOutput, grouped, write_file};
 
 /// The unit of blocks.

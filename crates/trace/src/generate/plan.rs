@@ -75,17 +75,18 @@ impl Plan {
     }
 
     /// What comes next while `known` blocks are known: a range of distances, or `None` for new data, which also stands
-    /// in for distances that nothing has yet.
-    pub fn draw(&self, known: u64, random: &mut Random) -> Option<Range> {
+    /// in for distances that nothing has yet. Ranges that end below `shortest` are passed over.
+    pub fn draw(&self, known: u64, shortest: u64, random: &mut Random) -> Option<Range> {
         let reached = self.done as f64 + self.horizon;
         let owed = |share: f64, done: u64| (share * reached - done as f64).max(0.0);
         // Apart from the others: where distances cannot come out as planned, footprints must all the same.
         if random.chance(owed(self.new_share, self.new_done) / self.horizon) {
             return None;
         }
-        let all: f64 = self.ranges.iter().map(|range| owed(range.share, range.done)).sum();
+        let ranges = &self.ranges[self.ranges.partition_point(|range| range.upto < shortest)..];
+        let all: f64 = ranges.iter().map(|range| owed(range.share, range.done)).sum();
         let mut at = random.unit() * all;
-        for range in &self.ranges {
+        for range in ranges {
             at -= owed(range.share, range.done);
             if at < 0.0 {
                 return Some(*range).filter(|range| range.from < known);
@@ -138,7 +139,7 @@ mod tests {
         let mut plan = Plan::new(&distances, 100_000, 20_000);
         let mut random = Random::new(1, 0);
         while plan.done < 100_000 {
-            match plan.draw(plan.new_done, &mut random) {
+            match plan.draw(plan.new_done, 0, &mut random) {
                 // Every fourth one becomes longer than it should be.
                 Some(range) => {
                     let distance = range.distance(plan.new_done, &mut random);

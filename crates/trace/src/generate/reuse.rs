@@ -66,16 +66,24 @@ pub(super) struct Reuse {
     turned: [Course; 2],
     unique: u64,
     all_refs: f64,
+    /// Blocks of a request.
+    mean_blocks: u64,
+    /// Requests beyond those due at which short distances, which need many small ones, have to wait.
+    most_excess: f64,
     requests: VecDeque<Step>,
 }
 
 impl Reuse {
     /// The pattern of a checked profile.
     pub fn new(profile: &Profile) -> Self {
+        // What is read and written is as large as the larger requests for it: it takes several of the smaller ones.
         let shared = profile.shared();
-        let read_first = shared / 2 + (profile.unique_read - shared);
+        let larger_reads = profile.reads.mean_blocks() >= profile.writes.mean_blocks();
+        let (read_then_written, written_then_read) = if larger_reads { (shared, 0) } else { (0, shared) };
+        let read_first = profile.unique_read - written_then_read;
         let plan = Plan::new(&profile.distances, profile.refs(), profile.unique);
-        let growth = plan.growth(profile.refs() as f64 / profile.requests() as f64);
+        let mean_blocks = profile.refs() as f64 / profile.requests() as f64;
+        let growth = plan.growth(mean_blocks);
         Reuse {
             stack: Stack::new(),
             plan,
@@ -83,9 +91,11 @@ impl Reuse {
             sizes: [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth)),
             refs: Course::pair(profile.reads.refs, profile.writes.refs),
             new: Course::pair(read_first, profile.unique - read_first),
-            turned: [Course::new(shared / 2), Course::new(shared - shared / 2)],
+            turned: [Course::new(read_then_written), Course::new(written_then_read)],
             unique: profile.unique,
             all_refs: profile.refs() as f64,
+            mean_blocks: mean_blocks as u64,
+            most_excess: 4.0 + TOLERANCE / 2.0 * profile.requests() as f64,
             requests: VecDeque::new(),
         }
     }
@@ -97,7 +107,9 @@ impl Reuse {
 
     fn visit(&mut self, random: &mut Random) {
         let known = self.stack.blocks(States::ALL);
-        let range = if known == 0 { None } else { self.plan.draw(known, random) };
+        let excess: f64 = self.sizes.iter().map(Sizes::excess).sum();
+        let shortest = if excess > self.most_excess { self.mean_blocks } else { 0 };
+        let range = if known == 0 { None } else { self.plan.draw(known, shortest, random) };
         let new = if range.is_none() { self.new_extent(random) } else { None };
         let (extent, op, distance) = match (new, range) {
             (Some((extent, op)), _) => (extent, op, None),

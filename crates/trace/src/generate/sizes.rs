@@ -43,9 +43,14 @@ impl Sizes {
         random.round(size * growth).clamp(1, u64::from(Extent::LIMIT)) as u32
     }
 
+    /// Requests made beyond those that were due.
+    pub fn excess(&self) -> f64 {
+        -self.due
+    }
+
     /// Whether requests have become so many that none should be small.
     pub fn too_many(&self) -> bool {
-        self.due < -4.0 * self.gentle
+        self.excess() > 2.0 * self.gentle
     }
 
     /// How many requests so many blocks in a row are asked for with.

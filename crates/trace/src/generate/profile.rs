@@ -97,8 +97,11 @@ impl Profile {
     /// blocks stays as well: it comes from neighbouring requests, which scaling does not change.
     pub fn scaled(&self, scale: f64) -> Self {
         let (reads, writes) = (self.reads.scaled(scale), self.writes.scaled(scale));
-        let unique_read = scaled(self.unique_read, scale).min(reads.refs);
-        let unique_write = scaled(self.unique_write, scale).min(writes.refs);
+        // Whoever asks for something asks for a block at least.
+        let footprint =
+            |unique: u64, kind: &Kind| scaled(unique, scale).max(u64::from(unique > 0)).min(kind.refs);
+        let unique_read = footprint(self.unique_read, &reads);
+        let unique_write = footprint(self.unique_write, &writes);
         let most = (unique_read + unique_write).max(1);
         let unique = scaled(self.unique, scale).clamp(unique_read.max(unique_write).max(1), most);
         let distance = |range: &Distances| {

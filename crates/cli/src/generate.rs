@@ -1,6 +1,6 @@
 //! `haversack trace generate`: traces of simple patterns, and traces like real volumes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -24,16 +24,9 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct Generate {
     #[command(subcommand)]
     kind: Option<Command>,
-    #[command(flatten)]
-    like: Option<Like>,
-}
-
-/// A trace like a real volume.
-#[derive(Args)]
-struct Like {
-    /// The volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them.
+    /// Like a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them.
     #[arg(long, required = true)]
-    like: String,
+    like: Option<String>,
     /// So many requests; the footprint shrinks or grows with them.
     #[arg(long, conflicts_with = "scale")]
     requests: Option<Count>,
@@ -43,8 +36,12 @@ struct Like {
     /// Another seed gives another trace of the same kind.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    #[command(flatten)]
-    output: NamedOutput,
+    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    #[arg(short, long, required = true)]
+    output: Option<PathBuf>,
+    /// Replace a file that is there.
+    #[arg(long)]
+    force: bool,
 }
 
 /// A number of things: 1500, 10k, 1M or 2G, in thousands, millions and thousands of millions.
@@ -359,29 +356,37 @@ fn refused(error: GenerateError) -> CliError {
 
 /// Runs the command.
 pub fn run(generate: &Generate, as_json: bool) -> Result<()> {
-    match (&generate.kind, &generate.like) {
-        (Some(Command::Presets), _) => {
+    match &generate.kind {
+        Some(Command::Presets) => {
             let presets = presets();
             print(as_json, &presets, &format!("{}\n", presets.join("\n")))
         }
-        (Some(Command::Reuse(reuse)), _) => of_profile(&reuse.profile()?, reuse.seed, &reuse.output, as_json),
-        (Some(command), _) => of_pattern(command, as_json),
-        (None, Some(like)) => {
-            let whole = preset(&like.like).map_err(refused)?;
-            let requests = like.requests.map(|count| count.0 as f64 / whole.requests() as f64);
-            let scale = requests.or(like.scale).unwrap_or(1.0);
-            if !(scale.is_finite() && scale > 0.0) {
-                return Err(CliError::Usage(format!("scale {scale}: expected more than 0, and requests")));
-            }
-            of_profile(&whole.scaled(scale), like.seed, &like.output, as_json)
+        Some(Command::Reuse(reuse)) => {
+            let NamedOutput { output, force } = &reuse.output;
+            of_profile(&reuse.profile()?, reuse.seed, output, *force, as_json)
         }
-        (None, None) => Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into())),
+        Some(command) => of_pattern(command, as_json),
+        None => like(generate, as_json),
     }
 }
 
-fn of_profile(profile: &Profile, seed: u64, output: &NamedOutput, as_json: bool) -> Result<()> {
+/// A trace like a real volume.
+fn like(generate: &Generate, as_json: bool) -> Result<()> {
+    let (Some(name), Some(output)) = (&generate.like, &generate.output) else {
+        return Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into()));
+    };
+    let whole = preset(name).map_err(refused)?;
+    let requests = generate.requests.map(|count| count.0 as f64 / whole.requests() as f64);
+    let scale = requests.or(generate.scale).unwrap_or(1.0);
+    if !(scale.is_finite() && scale > 0.0) {
+        return Err(CliError::Usage(format!("scale {scale}: expected more than 0, and requests")));
+    }
+    of_profile(&whole.scaled(scale), generate.seed, output, generate.force, as_json)
+}
+
+fn of_profile(profile: &Profile, seed: u64, output: &Path, force: bool, as_json: bool) -> Result<()> {
     let mut source = profile.source(seed).map_err(refused)?;
-    write(&mut *source, Made::Profile { profile, seed }, output, as_json)
+    write(&mut *source, Made::Profile { profile, seed }, output, force, as_json)
 }
 
 fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
@@ -431,7 +436,7 @@ fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
         seed: load.seed,
     };
     let mut source = generator.source().map_err(refused)?;
-    write(&mut *source, Made::Pattern(&generator), &load.output, as_json)
+    write(&mut *source, Made::Pattern(&generator), &load.output.output, load.output.force, as_json)
 }
 
 /// What was made.
@@ -452,9 +457,8 @@ struct Generated<'a> {
     made: Made<'a>,
 }
 
-fn write(source: &mut dyn Source, made: Made<'_>, output: &NamedOutput, as_json: bool) -> Result<()> {
-    let path = output.output.as_path();
-    let Some(written) = write_file(source, path, output.force)? else { return Ok(()) };
+fn write(source: &mut dyn Source, made: Made<'_>, path: &Path, force: bool, as_json: bool) -> Result<()> {
+    let Some(written) = write_file(source, path, force)? else { return Ok(()) };
     if path == Path::new("-") {
         return Ok(());
     }

@@ -32,6 +32,9 @@ impl Kind {
 
     fn scaled(&self, scale: f64) -> Self {
         let requests = scaled(self.requests, scale);
+        if requests == 0 {
+            return Kind { sizes: self.sizes.clone(), ..Kind::default() };
+        }
         let bytes = self.bytes.map(|bytes| scaled(bytes, scale));
         Kind { requests, refs: scaled(self.refs, scale).max(requests), bytes, sizes: self.sizes.clone() }
     }

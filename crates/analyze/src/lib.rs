@@ -1,1 +1,40 @@
-//! What a trace says about itself: reuse distances, miss-ratio curves, working sets.
+//! What a trace says about itself: reuse distances, miss-ratio curves, working sets, popularity, sequentiality.
+//!
+//! [`analyze`] takes a whole trace. Its parts serve alone as well: [`Stack`] gives exact reuse distances access by
+//! access, [`Parallel`] on several cores, and [`Sampler`] estimates all of it in bounded memory without any I/O, so
+//! that a running cache can watch itself.
+//!
+//! The *reuse distance* of an access is the number of distinct other blocks accessed since the last access to its
+//! block: an LRU cache of `c` blocks hits if and only if it is below `c`. A discard makes a block as if it had never
+//! been accessed: the next access to it is cold.
+
+mod analysis;
+mod error;
+mod histogram;
+mod order;
+mod page;
+mod parallel;
+mod passes;
+mod popularity;
+mod profile;
+mod reference;
+mod results;
+mod sampler;
+mod sequentiality;
+mod stack;
+mod table;
+mod tables;
+mod windows;
+
+pub use analysis::{Depth, Options, analyze};
+pub use error::AnalyzeError;
+pub use histogram::Histogram;
+pub use parallel::Parallel;
+pub use popularity::{Popularity, TopShare};
+pub use profile::{Class, Distances, Profile};
+pub use reference::{Kind, Reference};
+pub use results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis};
+pub use sampler::Sampler;
+pub use sequentiality::{Runs, Sequentiality};
+pub use stack::{Outcome, Stack};
+pub use windows::{Window, Windows};

@@ -48,11 +48,17 @@ pub enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// Tell what a trace says about caches for it. Works without the daemon.
+    Analyze(Box<crate::analyze::Analyze>),
     /// Block traces: what they hold, converting, cutting, merging.
     #[command(subcommand)]
     Trace(crate::trace::TraceCommand),
     /// Write a disk's dirty blocks to its origin from the devices of a dead host. No daemon may use them.
     FlushOffline(FlushOffline),
+    /// Simulate caches under a trace. Works without the daemon.
+    Sim(Box<crate::sim::Sim>),
+    /// Tell how much flash to buy for a trace. Works without the daemon.
+    Advise(Box<crate::advise::Advise>),
     /// Stop the daemon cleanly.
     Stop,
     /// Print a shell's completions.

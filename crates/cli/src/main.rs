@@ -1,5 +1,7 @@
 //! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
 
+mod advise;
+mod analyze;
 mod arguments;
 mod client;
 mod error;
@@ -9,6 +11,7 @@ mod offline;
 mod output;
 mod run;
 mod show;
+mod sim;
 mod top;
 mod trace;
 

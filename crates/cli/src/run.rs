@@ -46,7 +46,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             print(as_json, &status, &text)
         }
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
+        Command::Analyze(arguments) => crate::analyze::run(arguments, as_json),
         Command::Trace(command) => trace::run(command, as_json),
+        Command::Sim(arguments) => crate::sim::run(arguments, as_json),
+        Command::Advise(arguments) => crate::advise::run(arguments, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
 }

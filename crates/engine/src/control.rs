@@ -73,12 +73,6 @@ impl Reactor {
         Ok(job)
     }
 
-    pub(crate) fn shutdown(&mut self) -> JobId {
-        let job = self.core_call(|core, now| core.shutdown(now));
-        self.afterwards.push((job, Afterwards::Stopped));
-        job
-    }
-
     /// What a disk was attached with, and its present size in sectors.
     pub(crate) fn spec(&self, disk: DiskNo) -> Option<(DiskSpec, u64)> {
         let live = self.disks.get(usize::from(disk.0))?.as_ref()?;
@@ -129,6 +123,12 @@ impl Reactor {
         let job = self.core_call(|core, now| core.add_device(now, new))?;
         put(&mut self.devices, number.0.into(), LiveDevice::new(device));
         Ok(job)
+    }
+
+    pub(crate) fn shutdown(&mut self) -> JobId {
+        let job = self.core_call(|core, now| core.shutdown(now));
+        self.afterwards.push((job, Afterwards::Stopped));
+        job
     }
 
     /// The numbers of a disk's clients.

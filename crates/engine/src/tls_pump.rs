@@ -2,7 +2,7 @@
 //! pair; whoever has the other end reads and writes plain bytes.
 //!
 //! Invariants
-//! - Nothing is read while what was read before cannot be passed on, so memory is bounded by [`COPY_BYTES`] and rustls'
+//! - Nothing is read while what was read before cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
 //!   own buffers on either way.
 //! - When one side ends, what it sent is still passed on; then both are closed.
 

@@ -1,1 +1,41 @@
-//! Self-contained HTML pages with plots.
+//! Self-contained HTML pages with plots: one file, no network, readable on light and dark screens and in print.
+//!
+//! A [`Page`] holds [`Section`]s, a section holds text, [`Table`]s and charts ([`LineChart`], [`StackedArea`],
+//! [`Bars`]). Charts are inline SVG; a few lines of script show values under the pointer, and without script nothing
+//! is missing but that. A chart stands alone as an SVG file as well, and a table as plain text.
+//!
+//! ```
+//! use haversack_report::{Axis, LineChart, Page, Section, Table, Unit};
+//!
+//! let curve = LineChart::new("Miss ratio", Axis::log("Cache size", Unit::Bytes), Axis::share("Miss ratio"))
+//!     .line("LRU", vec![(4096.0, 0.9), (65536.0, 0.5), (1048576.0, 0.1)])
+//!     .dashed("MIN", vec![(4096.0, 0.8), (65536.0, 0.3), (1048576.0, 0.1)]);
+//! let mut table = Table::new(["policy", "miss ratio"]);
+//! table.row(["LRU", "50.0 %"]);
+//! table.marked_row(["MIN", "30.0 %"]);
+//! let page = Page::new("Two policies").section(Section::new("Curves").text("Lower is better.").chart(curve).table(table));
+//! assert!(page.to_html().starts_with("<!DOCTYPE html>"));
+//! ```
+//!
+//! Invariants
+//! - Everything that comes from outside (names, texts) is escaped.
+//! - Points that cannot be drawn (not finite, or not positive on a logarithmic axis) are left out, never drawn wrong.
+//! - Equal input gives equal bytes.
+
+mod area;
+mod axis;
+mod bars;
+mod escape;
+mod frame;
+mod line;
+mod page;
+mod table;
+mod unit;
+
+pub use area::StackedArea;
+pub use axis::Axis;
+pub use bars::Bars;
+pub use line::LineChart;
+pub use page::{Chart, Page, Section};
+pub use table::Table;
+pub use unit::Unit;

@@ -1,1 +1,26 @@
-//! Caches driven by traces: the production core and reference policies.
+//! Caches driven by traces: the production core, and reference policies to compare it with.
+//!
+//! Start at [`run`], which plays a trace to every policy and size of its [`Settings`] and gives a [`Report`].
+
+pub mod advise;
+pub mod cell;
+pub mod counts;
+pub mod csv;
+pub mod error;
+pub mod key;
+pub mod latency;
+pub mod meter;
+pub mod outcome;
+pub mod production;
+pub mod reference;
+pub mod rng;
+pub mod settings;
+pub mod show;
+pub mod sweep;
+pub mod tape;
+
+pub use error::SimError;
+pub use outcome::{Report, Row};
+pub use reference::PolicyName;
+pub use settings::{Pool, RestartKind, Restarts, Settings, Sizes, Traffic};
+pub use sweep::{Progress, Stage, run};

@@ -1,0 +1,287 @@
+//! The analysis of a whole trace: read by one thread, looked at by others, part by part, in bounded memory beside what is
+//! known of each block.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use haversack_trace::{Access, Source, TraceError};
+
+use crate::error::AnalyzeError;
+use crate::histogram::Histogram;
+use crate::passes::{DistancePass, Part, Pass, RequestPass};
+use crate::results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis, add_windows};
+use crate::sequentiality::Sequentiality;
+
+/// How closely a trace is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Depth {
+    /// At every block. Memory grows with the blocks accessed: about 250 bytes each.
+    Exact,
+    /// At a sample of at most so many blocks of each volume, and of all together.
+    Sampled(usize),
+}
+
+/// What to look for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The size of a block: a power of two from 512 bytes to 16 MiB.
+    pub block_bytes: u64,
+    /// How closely to look.
+    pub depth: Depth,
+    /// The length of windows for working sets, in nanoseconds.
+    pub window_ns: u64,
+    /// The length of windows for reuse intensity, in nanoseconds.
+    pub intensity_window_ns: u64,
+    /// Sizes of caches in blocks for which exact answers are wanted, beside the curve.
+    pub sizes: Vec<u64>,
+    /// Points of the curve an octave of sizes.
+    pub points_an_octave: usize,
+    /// Threads that look, beside the one that reads.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            block_bytes: 4096,
+            depth: Depth::Exact,
+            window_ns: 600_000_000_000,
+            intensity_window_ns: 60_000_000_000,
+            sizes: Vec::new(),
+            points_an_octave: 8,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl Options {
+    fn check(&self) -> Result<(), AnalyzeError> {
+        if !self.block_bytes.is_power_of_two() || !(512..=16 << 20).contains(&self.block_bytes) {
+            return Err(AnalyzeError::BlockSize(self.block_bytes));
+        }
+        match self.depth {
+            Depth::Sampled(blocks) if blocks < 16 => Err(AnalyzeError::SampleSize(blocks)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Accesses read at once, about.
+const ACCESSES: usize = 1 << 18;
+
+/// What the reading thread hands over: accesses and how much of the source is read, at last the names.
+enum Message {
+    Accesses(Vec<Access>, Option<f64>),
+    Names(Vec<String>),
+}
+
+/// Analyses a trace. `progress` is told the share that has been read, if it is known, and the number of requests.
+///
+/// # Errors
+/// The source's, accesses too far out, and options that make no sense.
+pub fn analyze(
+    source: &mut dyn Source,
+    options: &Options,
+    mut progress: impl FnMut(Option<f64>, u64),
+) -> Result<Analysis, AnalyzeError> {
+    options.check()?;
+    let (sender, receiver) = sync_channel(1);
+    let mut volumes = Volumes::new(options);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || read(source, &sender));
+        let looked = volumes.take_all(receiver, &mut progress);
+        // The receiver is gone by now, so that the reader ends even if looking failed.
+        let read = reader.join().expect("the reader runs to its end");
+        read?;
+        looked
+    })?;
+    Ok(volumes.finish())
+}
+
+fn read(source: &mut dyn Source, sender: &SyncSender<Message>) -> Result<(), TraceError> {
+    loop {
+        let mut accesses = Vec::with_capacity(ACCESSES);
+        let mut more = true;
+        while more && accesses.len() < ACCESSES {
+            more = source.read(&mut accesses)? > 0;
+        }
+        // If nobody listens any more, there is an error already.
+        if sender.send(Message::Accesses(accesses, source.progress())).is_err() {
+            return Ok(());
+        }
+        if !more {
+            let _ = sender.send(Message::Names(source.volumes().to_vec()));
+            return Ok(());
+        }
+    }
+}
+
+/// The passes of one volume.
+struct Volume {
+    all: DistancePass,
+    reads: DistancePass,
+    requests: RequestPass,
+    part: Part,
+}
+
+struct Volumes<'a> {
+    options: &'a Options,
+    names: Vec<String>,
+    volumes: Vec<Volume>,
+    /// Distances over all volumes, once there are several: until then, the first volume's are theirs too.
+    shared: Option<[DistancePass; 2]>,
+    whole: Part,
+    origin_ns: Option<u64>,
+}
+
+impl<'a> Volumes<'a> {
+    fn new(options: &'a Options) -> Self {
+        let (names, volumes) = (Vec::new(), Vec::new());
+        Volumes { options, names, volumes, shared: None, whole: Part::default(), origin_ns: None }
+    }
+
+    fn take_all(
+        &mut self,
+        receiver: Receiver<Message>,
+        progress: &mut impl FnMut(Option<f64>, u64),
+    ) -> Result<(), AnalyzeError> {
+        let mut requests = 0;
+        for message in receiver {
+            match message {
+                Message::Names(names) => self.names = names,
+                Message::Accesses(accesses, share) => {
+                    requests += accesses.len() as u64;
+                    self.take(&accesses)?;
+                    progress(share, requests);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, accesses: &[Access]) -> Result<(), AnalyzeError> {
+        let Some(first) = accesses.first() else { return Ok(()) };
+        let origin_ns = *self.origin_ns.get_or_insert(first.time_ns);
+        let block_bytes = self.options.block_bytes;
+        self.volumes.iter_mut().for_each(|volume| volume.part.clear());
+        self.whole.clear();
+        for access in accesses {
+            // Splitting is checked first: no list is made as long as a damaged volume number says.
+            self.whole.push(access, block_bytes)?;
+            let volume = access.volume.0 as usize;
+            while self.volumes.len() <= volume {
+                self.add_volume(origin_ns);
+            }
+            self.volumes[volume].part.push(access, block_bytes)?;
+        }
+        self.look();
+        Ok(())
+    }
+
+    fn add_volume(&mut self, origin_ns: u64) {
+        if let ([only], None) = (&self.volumes[..], &self.shared) {
+            self.shared = Some([only.all.clone(), only.reads.clone()]);
+        }
+        let options = self.options;
+        self.volumes.push(Volume {
+            all: DistancePass::new(options, false),
+            reads: DistancePass::new(options, true),
+            requests: RequestPass::new(options, origin_ns),
+            part: Part::default(),
+        });
+    }
+
+    /// Has all passes look at their parts, the largest first.
+    fn look(&mut self) {
+        let mut tasks: Vec<(&mut dyn Pass, &Part)> = Vec::new();
+        tasks.extend(self.shared.iter_mut().flatten().map(|pass| (pass as &mut dyn Pass, &self.whole)));
+        for Volume { all, reads, requests, part } in &mut self.volumes {
+            let passes: [&mut dyn Pass; 3] = [all, requests, reads];
+            tasks.extend(passes.into_iter().map(|pass| (pass, &*part)));
+        }
+        tasks.retain(|(_, part)| !part.accesses.is_empty());
+        let threads = self.options.threads.clamp(1, tasks.len().max(1));
+        let tasks = Mutex::new(tasks.into_iter());
+        let work = || {
+            // The lock is poisoned only if one of our own assertions failed.
+            while let Some((pass, part)) = { tasks.lock().expect("no other thread failed").next() } {
+                pass.take(part);
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+    }
+
+    fn finish(self) -> Analysis {
+        let options = self.options;
+        let mut names = self.names.into_iter();
+        let mut volumes = Vec::new();
+        let mut intensities = Vec::new();
+        for (number, volume) in self.volumes.into_iter().enumerate() {
+            let name = names.next().unwrap_or_else(|| format!("volume {number}"));
+            let requests = volume.requests;
+            let intensity = requests.intensity.finish();
+            volumes.push(VolumeAnalysis {
+                name,
+                traffic: requests.traffic,
+                windows: requests.windows.finish(),
+                intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
+                sequentiality: requests.streams.found,
+                ..distances(&volume.all, &volume.reads, options)
+            });
+            intensities.push(intensity);
+        }
+        let overall = match self.shared {
+            None => VolumeAnalysis { name: "all".into(), ..volumes.first().cloned().unwrap_or_default() },
+            Some([all, reads]) => {
+                let (mut traffic, mut sequentiality) = (Traffic::default(), Sequentiality::default());
+                volumes.iter().filter(|v| v.traffic.requests() > 0).for_each(|v| traffic.merge(&v.traffic));
+                volumes.iter().for_each(|volume| sequentiality.merge(&volume.sequentiality));
+                let intensity = add_windows(intensities.iter());
+                VolumeAnalysis {
+                    name: "all".into(),
+                    traffic,
+                    windows: add_windows(volumes.iter().map(|volume| &volume.windows)),
+                    intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
+                    sequentiality,
+                    ..distances(&all, &reads, options)
+                }
+            }
+        };
+        Analysis {
+            block_bytes: options.block_bytes,
+            sampled_blocks: match options.depth {
+                Depth::Exact => None,
+                Depth::Sampled(blocks) => Some(blocks),
+            },
+            window_s: options.window_ns as f64 / 1e9,
+            intensity_window_s: options.intensity_window_ns as f64 / 1e9,
+            overall,
+            volumes,
+        }
+    }
+}
+
+/// What the distances of all accesses and of reads alone say.
+fn distances(all: &DistancePass, reads: &DistancePass, options: &Options) -> VolumeAnalysis {
+    let (profile, reads_alone) = (all.profile(), reads.profile());
+    let all_distances = profile.all_distances();
+    let reads_alone_distances = reads_alone.all_distances();
+    let point = |blocks: &u64| CurvePoint::of(&profile, &reads_alone, *blocks, options.block_bytes);
+    let largest = all_distances.blocks.max(reads_alone_distances.blocks);
+    VolumeAnalysis {
+        footprint_blocks: all.footprint(),
+        read_footprint_blocks: reads.footprint(),
+        classes: Classes::of(&profile),
+        overwrite_ratio: profile.overwrite_ratio(),
+        all_distances,
+        useful_distances: profile.useful_distances(),
+        reads_alone_distances,
+        curve: Histogram::edges(largest, options.points_an_octave).iter().map(point).collect(),
+        asked: options.sizes.iter().map(point).collect(),
+        popularity: all.popularity(),
+        ..VolumeAnalysis::default()
+    }
+}

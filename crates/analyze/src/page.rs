@@ -1,0 +1,174 @@
+//! An analysis as a page.
+
+use haversack_report::{Axis, Chart, LineChart, Page, Section, StackedArea, Unit};
+
+use crate::results::{Analysis, CurvePoint, VolumeAnalysis};
+use crate::tables::{ratio, share};
+use crate::windows::Window;
+
+/// Volumes that a chart shows, those with the most accesses; the others are in the tables.
+const VOLUMES: usize = 8;
+
+impl Analysis {
+    /// The whole analysis as a page. `title` says of what.
+    pub fn page(&self, title: &str) -> Page {
+        let traffic = &self.overall.traffic;
+        let span = Unit::Seconds.format(traffic.last_ns.saturating_sub(traffic.first_ns) as f64 / 1e9);
+        let depth = self.sampled_blocks.map_or_else(
+            || "exact".to_string(),
+            |blocks| format!("estimated from samples of at most {blocks} blocks"),
+        );
+        let lead = format!(
+            "{} volumes, {} requests in {span}; blocks of {}; {depth}.",
+            self.volumes.len(),
+            traffic.requests(),
+            Unit::Bytes.format(self.block_bytes as f64),
+        );
+        Page::new(title)
+            .lead(&lead)
+            .section(self.overview())
+            .section(self.curves())
+            .section(self.reuse())
+            .section(self.working_sets())
+            .section(self.popularity())
+    }
+
+    /// The chart that matters most, for a page of its own.
+    pub fn curve_chart(&self) -> LineChart {
+        let curve = |value: fn(&CurvePoint) -> Option<f64>| points(&self.overall, value);
+        LineChart::new("LRU cache shared by all volumes", size_axis(), Axis::share("Miss ratio"))
+            .line("all accesses", curve(|p| p.miss_ratio))
+            .line("reads", curve(|p| p.read_miss_ratio))
+            .line("reads, if only reads enter", curve(|p| p.reads_alone_miss_ratio))
+            .dashed("dirty evictions per write", curve(|p| p.dirty_eviction_ratio))
+    }
+
+    fn overview(&self) -> Section {
+        let all = &self.overall;
+        let traffic = &all.traffic;
+        let references = (traffic.read_references + traffic.write_references) as f64;
+        Section::new("Requests")
+            .facts([
+                ("Block accesses", Unit::Count.format(references)),
+                ("Reads", share(traffic.read_references as f64, references)),
+                ("Footprint", self.bytes(all.footprint_blocks as f64)),
+                ("Cache for all re-reads (URD)", self.bytes(all.useful_distances.blocks as f64)),
+                ("Cache for all reuse (TRD)", self.bytes(all.all_distances.blocks as f64)),
+                ("Write ratio", ratio(Some(all.overwrite_ratio))),
+            ])
+            .table(self.traffic_table())
+    }
+
+    fn curves(&self) -> Section {
+        let mut section = Section::new("Miss ratio")
+            .text(
+                "An LRU cache of each size: the share of accesses that miss, and the blocks that a write-back cache \
+                 must write to the origin to make room, for each block written to it.",
+            )
+            .chart(self.curve_chart());
+        if self.volumes.len() > 1 {
+            let mut chart =
+                LineChart::new("Read misses, each volume alone", size_axis(), Axis::share("Read miss ratio"));
+            let largest =
+                self.volumes.iter().filter_map(|volume| volume.curve.last()).map(|point| point.bytes).max();
+            let largest = largest.unwrap_or(0) as f64;
+            for volume in self.busiest() {
+                let mut curve = points(volume, |point| point.read_miss_ratio);
+                // Beyond its end a curve is level: all lines go as far as the longest.
+                let end =
+                    curve.last().filter(|(size, _)| *size < largest).map(|(_, ratio)| (largest, *ratio));
+                curve.extend(end);
+                chart = chart.line(&volume.name, curve);
+            }
+            section = section.chart(chart);
+        }
+        section.table(self.curve_table())
+    }
+
+    fn reuse(&self) -> Section {
+        Section::new("Reuse")
+            .text(
+                "Only accesses that read what is in the cache (RAR, RAW) gain from it; overwriting (WAR, WAW) does not. \
+                 The write ratio is the share of the latter.",
+            )
+            .table(self.reuse_table())
+            .table(self.distance_table())
+    }
+
+    fn working_sets(&self) -> Section {
+        let window = Unit::Seconds.format(self.window_s);
+        let text = format!(
+            "Distinct blocks accessed in each window of {window} (WSS), and those accessed again within it (RWSS_1)."
+        );
+        Section::new("Working sets")
+            .text(&text)
+            .chart(self.working_set_chart("WSS over time", |window| window.blocks))
+            .chart(self.working_set_chart("RWSS_1 over time", |window| window.reused_blocks[0]))
+            .table(self.working_set_table())
+    }
+
+    fn popularity(&self) -> Section {
+        let top = "Most popular blocks, of all blocks";
+        let mut chart = LineChart::new(
+            "Popularity",
+            Axis::log(top, Unit::Share).range(0.001, 1.0),
+            Axis::share("Of all accesses"),
+        );
+        for volume in self.busiest() {
+            let tops = volume.popularity.top.iter().map(|top| (top.blocks, top.references));
+            chart = chart.line(&volume.name, tops.chain([(1.0, 1.0)]).collect());
+        }
+        Section::new("Popularity")
+            .text("How much of all accesses goes to how few blocks.")
+            .chart(chart)
+            .table(self.popularity_table())
+    }
+
+    fn busiest(&self) -> Vec<&VolumeAnalysis> {
+        let mut volumes: Vec<_> = self.volumes.iter().collect();
+        let references =
+            |volume: &VolumeAnalysis| volume.traffic.read_references + volume.traffic.write_references;
+        volumes.sort_by_key(|volume| std::cmp::Reverse(references(volume)));
+        volumes.truncate(VOLUMES);
+        volumes
+    }
+
+    fn working_set_chart(&self, title: &str, figure: impl Fn(&Window) -> u64) -> Chart {
+        let first_ns = self.overall.traffic.first_ns;
+        let seconds = |window: &Window| window.start_ns.saturating_sub(first_ns) as f64 / 1e9;
+        let bytes = |window: &Window| figure(window) as f64 * self.block_bytes as f64;
+        let (time, size) =
+            (Axis::time("Time since the first request"), Axis::linear("Working set", Unit::Bytes));
+        let windows = &self.overall.windows;
+        let mut chart = StackedArea::new(title, time, size, windows.iter().map(seconds).collect());
+        let shown = self.busiest();
+        let mut rest: Vec<f64> = windows.iter().map(bytes).collect();
+        for volume in &shown {
+            let mut own = volume.windows.iter().peekable();
+            let mut values = Vec::with_capacity(windows.len());
+            for (window, rest) in windows.iter().zip(&mut rest) {
+                let value = own.next_if(|own| own.start_ns == window.start_ns).map_or(0.0, bytes);
+                *rest -= value;
+                values.push(value);
+            }
+            chart = chart.layer(&volume.name, values);
+        }
+        if shown.len() < self.volumes.len() {
+            chart = chart.layer("others", rest);
+        }
+        chart.into()
+    }
+}
+
+fn size_axis() -> Axis {
+    Axis::log("Cache size", Unit::Bytes)
+}
+
+/// Sizes that a chart shows go down to this part of the largest: smaller caches are nobody's plan.
+const SMALLEST_SHARE: f64 = 1.0 / 1024.0;
+
+fn points(volume: &VolumeAnalysis, value: impl Fn(&CurvePoint) -> Option<f64>) -> Vec<(f64, f64)> {
+    let largest = volume.curve.last().map_or(0.0, |point| point.bytes as f64);
+    let shown = volume.curve.iter().filter(|point| point.bytes as f64 >= largest * SMALLEST_SHARE);
+    shown.filter_map(|point| Some((point.bytes as f64, value(point)?))).collect()
+}

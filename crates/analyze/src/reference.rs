@@ -1,0 +1,142 @@
+//! References: one access to one block, packed into eight bytes.
+
+use haversack_trace::{Access, Op};
+
+use crate::error::AnalyzeError;
+
+/// What a reference does to its block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    /// Reads it.
+    Read = 0,
+    /// Writes it.
+    Write = 1,
+    /// Makes it as if it had never been accessed.
+    Discard = 2,
+}
+
+/// One access to one block. The key tells blocks of all volumes apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reference(u64);
+
+/// Bits of a key: two of the 64 hold the kind.
+const KEY_BITS: u32 = 62;
+const BLOCK_BITS: u32 = 42;
+/// Volumes that keys can tell apart.
+pub(crate) const VOLUMES: u64 = 1 << (KEY_BITS - BLOCK_BITS);
+
+impl Reference {
+    /// A reference to the block of a key below 2^62.
+    pub fn new(key: u64, kind: Kind) -> Reference {
+        debug_assert!(key >> KEY_BITS == 0, "keys have {KEY_BITS} bits");
+        Reference(key << 2 | kind as u64)
+    }
+
+    /// The block.
+    pub fn key(self) -> u64 {
+        self.0 >> 2
+    }
+
+    /// What is done to it.
+    pub fn kind(self) -> Kind {
+        match self.0 & 3 {
+            0 => Kind::Read,
+            1 => Kind::Write,
+            _ => Kind::Discard,
+        }
+    }
+}
+
+/// Appends the references that an access makes; none for a flush.
+///
+/// # Errors
+/// `TooFarOut` or `TooManyVolumes` where a key has no room; nothing is appended then.
+pub(crate) fn split(
+    access: &Access,
+    block_bytes: u64,
+    into: &mut Vec<Reference>,
+) -> Result<(), AnalyzeError> {
+    let kind = match access.op {
+        Op::Read => Kind::Read,
+        Op::Write => Kind::Write,
+        Op::Discard => Kind::Discard,
+        Op::Flush => return Ok(()),
+    };
+    let volume = u64::from(access.volume.0);
+    if volume >= VOLUMES {
+        return Err(AnalyzeError::TooManyVolumes { limit: VOLUMES });
+    }
+    let mut blocks = access.blocks(block_bytes);
+    if kind == Kind::Discard {
+        // What is discarded in part is kept.
+        let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes)) / block_bytes;
+        let first = access.offset_bytes.div_ceil(block_bytes);
+        if end <= first {
+            return Ok(());
+        }
+        blocks = first..=end - 1;
+    }
+    if *blocks.end() >> BLOCK_BITS != 0 {
+        return Err(AnalyzeError::TooFarOut {
+            volume: volume.to_string(),
+            offset_bytes: access.offset_bytes,
+            length_bytes: access.length_bytes,
+            block_bytes,
+            limit_bytes: block_bytes << BLOCK_BITS,
+        });
+    }
+    let base = volume << BLOCK_BITS;
+    into.extend(blocks.map(|block| Reference::new(base | block, kind)));
+    Ok(())
+}
+
+/// A key's bits mixed so that all of them are as good as random: the finaliser of SplitMix64.
+///
+/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA'14; constants by Stafford.
+pub(crate) fn mix(key: u64) -> u64 {
+    let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ key >> 31
+}
+
+/// Blocks whose places are spread evenly together: 2 to this power.
+const GROUP_BITS: u32 = 16;
+
+/// A key's place among all 64-bit numbers: uniform over the groups' random offsets, and evenly spaced for neighbours, so
+/// that each part of the numbers holds nearly the same share of every run of blocks.
+///
+/// Multiples of the golden ratio, modulo 1, are the most even of all such sequences for any length and almost any stride
+/// (Weyl; Knuth, "The art of computer programming", volume 3, section 6.4).
+pub(crate) fn spread(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(mix(key >> GROUP_BITS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haversack_trace::VolumeNo;
+
+    #[test]
+    fn an_access_makes_a_reference_a_block() {
+        let mut out = Vec::new();
+        let access =
+            Access { offset_bytes: 4095, length_bytes: 4098, volume: VolumeNo(3), ..Access::default() };
+        split(&access, 4096, &mut out).unwrap();
+        let keys: Vec<_> = out.iter().map(|r| (r.key() >> BLOCK_BITS, r.key() & 0xff, r.kind())).collect();
+        assert_eq!(keys, [(3, 0, Kind::Read), (3, 1, Kind::Read), (3, 2, Kind::Read)]);
+        out.clear();
+        split(&Access { op: Op::Discard, ..access }, 4096, &mut out).unwrap();
+        assert_eq!(out.len(), 1, "only whole blocks are discarded");
+        split(&Access { op: Op::Flush, ..access }, 4096, &mut out).unwrap();
+        assert_eq!(out.len(), 1, "a flush makes none");
+    }
+
+    #[test]
+    fn what_keys_cannot_hold_is_an_error() {
+        let far = Access { offset_bytes: u64::MAX - 1, length_bytes: 4096, ..Access::default() };
+        let many = Access { volume: VolumeNo(u32::MAX), ..Access::default() };
+        assert!(matches!(split(&far, 4096, &mut Vec::new()), Err(AnalyzeError::TooFarOut { .. })));
+        assert!(matches!(split(&many, 4096, &mut Vec::new()), Err(AnalyzeError::TooManyVolumes { .. })));
+    }
+}

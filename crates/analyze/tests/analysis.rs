@@ -1,0 +1,148 @@
+//! The whole analysis against what is known of small traces, and volumes against their sum.
+
+use haversack_analyze::{Analysis, AnalyzeError, Depth, Options, analyze};
+use haversack_trace::{Access, MemorySource, Op, VolumeNo};
+
+fn access(time_s: u64, volume: u32, op: Op, block: u64) -> Access {
+    Access {
+        time_ns: time_s * 1_000_000_000,
+        offset_bytes: block * 4096,
+        length_bytes: 4096,
+        volume: VolumeNo(volume),
+        op,
+    }
+}
+
+fn run(accesses: Vec<Access>, volumes: usize, options: &Options) -> Analysis {
+    let names = (0..volumes).map(|n| format!("vm{n}")).collect();
+    analyze(&mut MemorySource::new(accesses, names), options, |_, _| {}).expect("the trace is sound")
+}
+
+/// The example of ECI-Cache (Ahmadian et al., ACM TOS 2018), figure 5.
+#[test]
+fn sizes_of_the_eci_cache_example() {
+    use Op::{Read, Write};
+    let requests = [(1, Write), (2, Read), (1, Read), (3, Write), (4, Read), (5, Write), (2, Write)];
+    let accesses = requests.iter().map(|(block, op)| access(0, 0, *op, *block)).collect();
+    let found = run(accesses, 1, &Options::default()).overall;
+    assert_eq!((found.all_distances.largest, found.all_distances.blocks), (4, 5), "TRD");
+    assert_eq!((found.useful_distances.largest, found.useful_distances.blocks), (1, 2), "URD");
+    let classes = found.classes;
+    assert_eq!((classes.cold_reads, classes.cold_writes, classes.raw, classes.war), (2, 3, 1, 1));
+    assert_eq!(found.overwrite_ratio, 1.0 / 7.0);
+}
+
+/// Two volumes: one scans a loop, one has a hot block; the second begins late.
+fn two_volumes() -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for n in 0..200_000u64 {
+        let second = n / 1000;
+        let op = if n % 5 == 0 { Op::Write } else { Op::Read };
+        accesses.push(access(second, 0, op, n % 3000));
+        if n > 100_000 {
+            accesses.push(access(second, 1, op, if n % 2 == 0 { 7 } else { n % 1000 }));
+        }
+    }
+    accesses.push(access(200, 1, Op::Flush, 0));
+    accesses
+}
+
+#[test]
+fn volumes_and_their_sum() {
+    let options =
+        Options { sizes: vec![1, 2999, 3000, 5000], window_ns: 50_000_000_000, ..Options::default() };
+    let found = run(two_volumes(), 2, &options);
+    let [a, b] = &found.volumes[..] else { panic!("two volumes") };
+    let all = &found.overall;
+    assert_eq!(all.footprint_blocks, a.footprint_blocks + b.footprint_blocks);
+    assert_eq!(all.traffic.requests(), a.traffic.requests() + b.traffic.requests());
+    assert_eq!((b.traffic.flushes, b.traffic.first_ns), (1, 100_000_000_000));
+    assert_eq!(all.classes.cold_reads, a.classes.cold_reads + b.classes.cold_reads);
+    let misses: Vec<_> = a.asked.iter().map(|point| point.miss_ratio.expect("accesses")).collect();
+    assert_eq!(misses, [1.0, 1.0, 3000.0 / 200_000.0, 3000.0 / 200_000.0], "a loop hits all or nothing");
+    let shared: Vec<_> = all.asked.iter().map(|point| point.miss_ratio.expect("accesses")).collect();
+    assert!(shared[2] > misses[2] && shared[3] < 0.02, "the volumes share one cache: {shared:?}");
+    assert_eq!(all.windows.len(), 4);
+    assert_eq!(all.windows[3].blocks, a.windows[3].blocks + b.windows[1].blocks);
+    assert_eq!(a.windows[0].reused_blocks, [3000; 4]);
+    let (reads, writes) = (a.sequentiality.reads, a.sequentiality.writes);
+    assert_eq!(
+        (reads.sequential_requests, writes.sequential_requests),
+        (160_000, 40_000 - 67),
+        "each round begins with a write"
+    );
+}
+
+#[test]
+fn any_number_of_threads_finds_the_same() {
+    let find = |threads| run(two_volumes(), 2, &Options { threads, ..Options::default() });
+    let one = find(1);
+    assert_eq!(one, find(2));
+    assert_eq!(one, find(7));
+}
+
+#[test]
+fn a_sample_finds_nearly_the_same() {
+    let exact = run(two_volumes(), 2, &Options { sizes: vec![3000], ..Options::default() });
+    let sampled = run(
+        two_volumes(),
+        2,
+        &Options { depth: Depth::Sampled(512), sizes: vec![3000], ..Options::default() },
+    );
+    assert_eq!((exact.sampled_blocks, sampled.sampled_blocks), (None, Some(512)));
+    let near = |a: u64, b: u64| a.abs_diff(b) as f64 <= 0.1 * a as f64;
+    for (a, b) in exact.volumes.iter().zip(&sampled.volumes) {
+        assert!(
+            near(a.footprint_blocks, b.footprint_blocks),
+            "{} {}",
+            a.footprint_blocks,
+            b.footprint_blocks
+        );
+        assert!(near(a.windows[0].blocks, b.windows[0].blocks));
+        assert_eq!(a.traffic, b.traffic);
+        assert_eq!(a.sequentiality, b.sequentiality);
+        let curve =
+            |analysis: &haversack_analyze::VolumeAnalysis| analysis.classes.rar + analysis.classes.raw;
+        assert!(near(curve(a), curve(b)));
+    }
+}
+
+#[test]
+fn nothing_is_analysed_too() {
+    let found = run(Vec::new(), 0, &Options { sizes: vec![10], ..Options::default() });
+    assert_eq!(found.overall.traffic.requests(), 0);
+    assert!(found.volumes.is_empty() && found.overall.asked.is_empty());
+    let json = serde_json::to_string(&found).expect("it is written");
+    assert_eq!(serde_json::from_str::<Analysis>(&json).expect("it is read"), found);
+}
+
+#[test]
+fn bad_input_is_an_error() {
+    let far = Access { offset_bytes: u64::MAX - 4096, length_bytes: 512, ..Access::default() };
+    let options = Options::default();
+    let failed = |accesses, options: &Options| {
+        analyze(&mut MemorySource::of_one("x", accesses), options, |_, _| {}).expect_err("it is refused")
+    };
+    assert!(matches!(failed(vec![far; 2_000_000], &options), AnalyzeError::TooFarOut { .. }));
+    let odd = Options { block_bytes: 1000, ..Options::default() };
+    assert!(matches!(failed(vec![], &odd), AnalyzeError::BlockSize(1000)));
+    let none = Options { depth: Depth::Sampled(0), ..Options::default() };
+    assert!(matches!(failed(vec![], &none), AnalyzeError::SampleSize(0)));
+}
+
+#[test]
+fn tables_csv_and_page_show_every_volume() {
+    let found = run(two_volumes(), 2, &Options { sizes: vec![3000], ..Options::default() });
+    for table in found.tables() {
+        let text = table.to_text();
+        assert!(text.lines().count() > 1 && !text.contains("NaN"), "{text}");
+    }
+    let csv = found.curves_csv();
+    assert!(csv.lines().any(|line| line.starts_with("vm0,3000,12288000,0.015,")), "{csv}");
+    assert!(csv.lines().any(|line| line.starts_with("all,")));
+    let html = found.page("two & more").to_html();
+    assert!(html.contains("two &amp; more") && html.contains("vm1") && !html.contains("NaN"));
+    let empty = run(Vec::new(), 0, &Options::default());
+    assert!(empty.page("nothing").to_html().ends_with("</html>\n"));
+    assert_eq!(empty.curves_csv().lines().count(), 1);
+}

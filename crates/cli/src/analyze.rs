@@ -1,0 +1,127 @@
+//! `haversack analyze`: what a trace says about caches for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use haversack_analyze::{Analysis, Depth, Options, analyze};
+use haversack_api::{Size, Span};
+use haversack_trace::{Damage, Source};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::error::{CliError, Result};
+use crate::output::print;
+use crate::trace::{Traces, warn};
+
+/// What to analyse, and how.
+#[derive(Args)]
+pub struct Analyze {
+    #[command(flatten)]
+    traces: Traces,
+    /// The size of a block.
+    #[arg(long, default_value = "4KiB")]
+    block: Size,
+    /// Look at a sample of at most so many blocks of each volume: fast, in little memory.
+    #[arg(long, value_name = "BLOCKS")]
+    sampled: Option<usize>,
+    /// Cache sizes to answer for exactly, in bytes.
+    #[arg(long, value_delimiter = ',')]
+    size: Vec<Size>,
+    /// Cache sizes to answer for exactly, in blocks.
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    blocks: Vec<u64>,
+    /// The length of windows for working sets.
+    #[arg(long, default_value = "10min")]
+    window: Span,
+    /// The length of windows for reuse intensity.
+    #[arg(long, default_value = "60s")]
+    intensity_window: Span,
+    /// Threads; as many as there are processors if not given.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Write a page with charts.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the curves.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Found {
+    #[serde(flatten)]
+    analysis: Analysis,
+    damage: Damage,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Analyze, as_json: bool) -> Result<()> {
+    let options = options(arguments)?;
+    let mut source = arguments.traces.open()?;
+    let analysis = look(source.as_mut(), &options)?;
+    let damage = source.damage();
+    warn(&damage, as_json);
+    if let Some(file) = &arguments.html {
+        let page = analysis.page(&title(&arguments.traces.files));
+        page.write(file).map_err(|error| unwritten(file, &error))?;
+    }
+    if let Some(file) = &arguments.csv {
+        std::fs::write(file, analysis.curves_csv()).map_err(|error| unwritten(file, &error))?;
+    }
+    let tables: Vec<String> = analysis.tables().iter().map(|table| table.to_text()).collect();
+    print(as_json, &Found { analysis, damage }, &tables.join("\n"))
+}
+
+fn options(arguments: &Analyze) -> Result<Options> {
+    let block_bytes = arguments.block.0;
+    let mut sizes = arguments.blocks.clone();
+    for size in &arguments.size {
+        if block_bytes == 0 || size.0 < block_bytes {
+            let why = format!("--size {size}: a cache holds at least one block of {}", arguments.block);
+            return Err(CliError::Usage(why));
+        }
+        sizes.push(size.0 / block_bytes);
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let nanoseconds = |span: Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
+    let defaults = Options::default();
+    Ok(Options {
+        block_bytes,
+        depth: arguments.sampled.map_or(Depth::Exact, Depth::Sampled),
+        window_ns: nanoseconds(arguments.window),
+        intensity_window_ns: nanoseconds(arguments.intensity_window),
+        sizes,
+        threads: arguments.threads.map_or(defaults.threads, usize::from),
+        ..defaults
+    })
+}
+
+/// Analyses with a bar of what has been read, on a terminal only.
+fn look(source: &mut dyn Source, options: &Options) -> Result<Analysis> {
+    const STEPS: u64 = 1000;
+    let bar = ProgressBar::new(STEPS);
+    let style = ProgressStyle::with_template("{msg} {bar:30} {percent} %, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let found = analyze(source, options, |share, requests| {
+        bar.set_message(format!("{requests} requests"));
+        bar.set_position((share.unwrap_or(0.0) * STEPS as f64) as u64);
+    });
+    bar.finish_and_clear();
+    found.map_err(|error| CliError::Failed(error.to_string()))
+}
+
+fn title(files: &[PathBuf]) -> String {
+    let name = |file: &PathBuf| file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    match files {
+        [file] => name(file),
+        [first, rest @ ..] => format!("{} and {} more", name(first), rest.len()),
+        [] => String::new(),
+    }
+}
+
+fn unwritten(file: &Path, error: &io::Error) -> CliError {
+    CliError::Failed(format!("{}: cannot be written: {error}", file.display()))
+}

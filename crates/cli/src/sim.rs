@@ -1,0 +1,459 @@
+//! `haversack sim`: what caches of several policies and sizes make of a trace.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use haversack_api::{Admission, Mode, Size, Span};
+use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
+use haversack_sim::latency::LatencyModel;
+use haversack_sim::latency::distribution::Distribution;
+use haversack_sim::{
+    PolicyName, Pool, Report, RestartKind, Restarts, Settings, SimError, Sizes, Stage, Traffic,
+};
+use haversack_trace::{Format, MergeOptions, Merged, OpenOptions, Source};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+
+use crate::error::{CliError, Result};
+
+/// What to simulate.
+#[derive(Args)]
+pub struct Sim {
+    /// Policies: core (the production cache), lru, fifo, clock, 2q, arc, lirs, s3-fifo, sieve; or all. The bounds
+    /// min and unlimited are always added.
+    #[arg(long, value_delimiter = ',', default_value = "core")]
+    pub policy: Vec<String>,
+    /// Bytes of a block; the production cache has 4096.
+    #[arg(long, default_value = "4096")]
+    pub block_size: Size,
+    /// Add the speed of the simulation to the table.
+    #[arg(long)]
+    pub speed: bool,
+    /// Write all results to this file as CSV.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a page with curves to this file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What simulations and advice have in common.
+#[derive(Args)]
+pub struct Common {
+    /// The trace, in any format. Several are several disks on one clock.
+    #[arg(long, required = true, value_name = "FILE")]
+    pub trace: Vec<PathBuf>,
+    /// The traces' format, if it is not recognised.
+    #[arg(long)]
+    pub format: Option<Format>,
+    /// What a block number stands for in traces that hold nothing else.
+    #[arg(long, value_name = "BYTES")]
+    pub key_bytes: Option<u32>,
+    /// Stop at the first damaged line.
+    #[arg(long)]
+    pub strict: bool,
+    /// Let all traces begin at the same time.
+    #[arg(long)]
+    pub align: bool,
+    /// Sizes of the cache in blocks.
+    #[arg(long, value_delimiter = ',', group = "sizes")]
+    pub blocks: Vec<u64>,
+    /// Sizes of the cache.
+    #[arg(long, value_delimiter = ',', group = "sizes")]
+    pub size: Vec<Size>,
+    /// Sizes of the cache as parts of the blocks that the trace touches.
+    #[arg(long, value_delimiter = ',', group = "sizes")]
+    pub fractions: Vec<f64>,
+    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
+    #[arg(long, default_value = "wb")]
+    pub mode: Mode,
+    /// Let time run so many times faster.
+    #[arg(long, default_value_t = 1.0)]
+    pub speed_up: f64,
+    /// Time between two requests, whatever the trace says.
+    #[arg(long)]
+    pub interval: Option<Span>,
+    /// Share of the requests that warm the cache and are not counted.
+    #[arg(long, default_value_t = 0.0)]
+    pub warm_up: f64,
+    /// Look so many times at the caches over the trace, for the series in JSON and on the page.
+    #[arg(long, default_value_t = 0)]
+    pub samples: u32,
+    /// Seed of all random numbers.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Caches simulated at a time; 0 for as many as there are processors.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    #[command(flatten)]
+    pub pool: PoolArguments,
+    #[command(flatten)]
+    pub latency: LatencyArguments,
+}
+
+/// What survives a restart.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Survives {
+    /// Every block.
+    All,
+    /// Dirty blocks only.
+    Dirty,
+    /// Nothing.
+    None,
+}
+
+/// How the cache ends before a restart.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Ends {
+    /// Stopped cleanly.
+    Stop,
+    /// Killed; the staging area stays.
+    Kill,
+    /// A power loss.
+    PowerLoss,
+}
+
+/// The production cache, in the words of the daemon's configuration.
+#[derive(Args)]
+#[command(next_help_heading = "The production cache (policy core)")]
+pub struct PoolArguments {
+    /// Cache devices; together they have the size.
+    #[arg(long, default_value_t = 1)]
+    pub devices: u32,
+    /// Keep dirty blocks on two devices.
+    #[arg(long)]
+    pub redundancy: bool,
+    /// Staging memory; 64 MiB, but at most a 64th of the cache, if not given.
+    #[arg(long)]
+    pub staging: Option<Size>,
+    /// Hold every disk to its target, even if nobody else needs the space.
+    #[arg(long)]
+    pub no_spare: bool,
+    /// A disk's target; the others share equally. Repeat for several.
+    #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
+    pub target: Vec<(String, Size)>,
+    /// What survives a restart.
+    #[arg(long, value_enum, default_value = "all")]
+    pub persistence: Survives,
+    /// Which blocks may enter: always, reuse(N), reuse(N, ADDRESSES).
+    #[arg(long, default_value = "always")]
+    pub admission: Admission,
+    /// Runs longer than this go past the cache; 0 for never.
+    #[arg(long, default_value = "0")]
+    pub sequential_cutoff: Size,
+    /// First sector of the guests' partitions modulo 8.
+    #[arg(long, default_value_t = 0)]
+    pub phase: u8,
+    /// Clean while more than this share of the target is dirty.
+    #[arg(long)]
+    pub low_watermark: Option<f32>,
+    /// Clean without regard to age above this share.
+    #[arg(long)]
+    pub high_watermark: Option<f32>,
+    /// Hold back writes above this share.
+    #[arg(long)]
+    pub dirty_limit: Option<f32>,
+    /// Clean blocks that have been dirty for so long.
+    #[arg(long)]
+    pub clean_age: Option<Span>,
+    /// Clean everything after so long without requests.
+    #[arg(long)]
+    pub clean_idle: Option<Span>,
+    /// Restart the cache every so often.
+    #[arg(long)]
+    pub restart_every: Option<Span>,
+    /// How it ends then.
+    #[arg(long, value_enum, default_value = "stop", requires = "restart_every")]
+    pub restart: Ends,
+}
+
+/// The model of time. Any of its options turns it on; the others then have their defaults.
+#[derive(Args)]
+#[command(next_help_heading = "Latency (times: MICROSECONDS, exponential:MEAN, log-normal:MEDIAN,SIGMA or \
+                                profile:0=US,0.5=US,...,1=US)")]
+pub struct LatencyArguments {
+    /// Tell latencies, with the defaults for whatever is not given.
+    #[arg(long)]
+    pub latency: bool,
+    /// Time of a read of a cache device.
+    #[arg(long, value_name = "TIME")]
+    pub device_read: Option<Distribution>,
+    /// Time of a write.
+    #[arg(long, value_name = "TIME")]
+    pub device_write: Option<Distribution>,
+    /// Time of a flush.
+    #[arg(long, value_name = "TIME")]
+    pub device_flush: Option<Distribution>,
+    /// I/Os that a cache device does side by side.
+    #[arg(long, value_name = "COUNT")]
+    pub device_servers: Option<u32>,
+    /// Time of a read of the origin.
+    #[arg(long, value_name = "TIME")]
+    pub origin_read: Option<Distribution>,
+    /// Time of a write.
+    #[arg(long, value_name = "TIME")]
+    pub origin_write: Option<Distribution>,
+    /// Time of a flush.
+    #[arg(long, value_name = "TIME")]
+    pub origin_flush: Option<Distribution>,
+    /// I/Os that the origin does side by side.
+    #[arg(long, value_name = "COUNT")]
+    pub origin_servers: Option<u32>,
+    /// The network's round trip.
+    #[arg(long, value_name = "SPAN")]
+    pub round_trip: Option<Span>,
+    /// Bytes that the network carries in a second.
+    #[arg(long, value_name = "SIZE")]
+    pub network_speed: Option<Size>,
+}
+
+fn target(text: &str) -> std::result::Result<(String, Size), String> {
+    let (name, size) = text.split_once('=').ok_or_else(|| format!("'{text}': expected DISK=SIZE"))?;
+    Ok((name.into(), size.parse()?))
+}
+
+fn failed(error: impl std::fmt::Display) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+/// Bad settings are wrong usage; all else failed.
+pub fn refused(error: SimError) -> CliError {
+    match error {
+        SimError::Settings(_) | SimError::UnknownPolicy { .. } => CliError::Usage(error.to_string()),
+        other => failed(other),
+    }
+}
+
+impl PoolArguments {
+    fn settings(&self) -> Pool {
+        let blocks = |size: Size| size.0 / haversack_model::BLOCK_BYTES as u64;
+        let default = CleanerConfig::default();
+        Pool {
+            devices: self.devices,
+            redundancy: self.redundancy,
+            staging_blocks: self.staging.map(|size| u32::try_from(blocks(size)).unwrap_or(u32::MAX)),
+            share_spare: !self.no_spare,
+            targets: self.target.iter().map(|(name, size)| (name.clone(), blocks(*size))).collect(),
+            persistence: match self.persistence {
+                Survives::All => Persistence::All,
+                Survives::Dirty => Persistence::Dirty,
+                Survives::None => Persistence::None,
+            },
+            admission: match self.admission {
+                Admission::Always => AdmissionConfig::Always,
+                Admission::Reuse { n, addresses } => AdmissionConfig::Reuse { n, addresses },
+            },
+            sequential_cutoff_bytes: self.sequential_cutoff.0,
+            cleaner: CleanerConfig {
+                low_watermark: self.low_watermark.unwrap_or(default.low_watermark),
+                high_watermark: self.high_watermark.unwrap_or(default.high_watermark),
+                dirty_limit: self.dirty_limit.unwrap_or(default.dirty_limit),
+                age_us: self.clean_age.map_or(default.age_us, Span::as_micros),
+                idle_us: self.clean_idle.map_or(default.idle_us, Span::as_micros),
+                ..default
+            },
+            phase: self.phase,
+            restarts: self.restart_every.map(|every| Restarts {
+                every_ns: every.as_micros().saturating_mul(1000),
+                kind: match self.restart {
+                    Ends::Stop => RestartKind::Stop,
+                    Ends::Kill => RestartKind::Kill,
+                    Ends::PowerLoss => RestartKind::PowerLoss,
+                },
+            }),
+            ..Pool::default()
+        }
+    }
+}
+
+impl LatencyArguments {
+    /// The model, if any option asks for it.
+    fn model(&self) -> Option<LatencyModel> {
+        let default = LatencyModel::default();
+        let mut model = default.clone();
+        let set =
+            |to: &mut Distribution, from: &Option<Distribution>| from.iter().for_each(|d| to.clone_from(d));
+        set(&mut model.device.read, &self.device_read);
+        set(&mut model.device.write, &self.device_write);
+        set(&mut model.device.flush, &self.device_flush);
+        set(&mut model.origin.read, &self.origin_read);
+        set(&mut model.origin.write, &self.origin_write);
+        set(&mut model.origin.flush, &self.origin_flush);
+        model.device.servers = self.device_servers.unwrap_or(model.device.servers);
+        model.origin.servers = self.origin_servers.unwrap_or(model.origin.servers);
+        model.network_round_trip_us =
+            self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
+        model.network_bytes_per_second =
+            self.network_speed.map_or(model.network_bytes_per_second, |size| size.0 as f64);
+        (self.latency || model != default).then_some(model)
+    }
+}
+
+impl Common {
+    /// Opens all traces.
+    pub fn open(&self) -> std::result::Result<Box<dyn Source>, SimError> {
+        let options = OpenOptions {
+            format: self.format,
+            key_bytes: self.key_bytes,
+            strict: self.strict,
+            ..OpenOptions::default()
+        };
+        let mut sources = self
+            .trace
+            .iter()
+            .map(|path| haversack_trace::open(path, &options))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
+        Ok(match sources.len() {
+            1 => sources.remove(0),
+            _ => Box::new(Merged::new(sources, MergeOptions { align: self.align, separate: true })),
+        })
+    }
+
+    /// The settings, all but policies and block size.
+    pub fn settings(&self) -> Option<Settings> {
+        let sizes = if !self.blocks.is_empty() {
+            Sizes::Blocks(self.blocks.clone())
+        } else if !self.size.is_empty() {
+            Sizes::Bytes(self.size.iter().map(|size| size.0).collect())
+        } else if !self.fractions.is_empty() {
+            Sizes::Fractions(self.fractions.clone())
+        } else {
+            return None;
+        };
+        Some(self.settings_of(sizes))
+    }
+
+    /// The settings with other sizes.
+    pub fn settings_of(&self, sizes: Sizes) -> Settings {
+        Settings {
+            sizes,
+            mode: self.mode.0,
+            traffic: Traffic {
+                speed_up: self.speed_up,
+                interval_ns: self.interval.map(|span| span.as_micros().saturating_mul(1000)),
+                warm_up: self.warm_up,
+                samples: self.samples,
+            },
+            pool: self.pool.settings(),
+            latency: self.latency.model(),
+            seed: self.seed,
+            threads: self.threads,
+            ..Settings::default()
+        }
+    }
+
+    /// The traces' names, for titles.
+    pub fn title(&self) -> String {
+        let name =
+            |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        self.trace.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A progress bar on a terminal.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// An empty one, hidden unless somebody looks.
+    pub fn new() -> Result<Bar> {
+        let bar =
+            if std::io::stderr().is_terminal() { ProgressBar::new(1000) } else { ProgressBar::hidden() };
+        let style = ProgressStyle::with_template("{msg:14} {bar:40} {percent:>3} % {elapsed}");
+        bar.set_style(style.map_err(failed)?);
+        Ok(Bar(bar))
+    }
+
+    /// Shows how far a stage is.
+    pub fn show(&self, stage: Stage, part: f64) {
+        self.0.set_message(match stage {
+            Stage::Survey => "looking through",
+            Stage::Play => "simulating",
+            Stage::Finish => "bounds",
+        });
+        self.0.set_position((part * 1000.0) as u64);
+    }
+
+    /// Takes it away.
+    pub fn end(self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// The policies asked for, each once.
+fn policies(names: &[String]) -> Result<Vec<PolicyName>> {
+    let mut policies = Vec::new();
+    for name in names {
+        if name == "all" {
+            policies.extend(PolicyName::ALL);
+        } else {
+            policies.push(name.parse().map_err(refused)?);
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    policies.retain(|policy| seen.insert(*policy));
+    Ok(policies)
+}
+
+/// One result alone is the object itself, with the trace, the results and the bounds beside it.
+fn json(report: &Report, policies: &[PolicyName]) -> Result<Value> {
+    let whole = serde_json::to_value(report).map_err(failed)?;
+    let asked: Vec<_> = report.results.iter().filter(|row| policies.contains(&row.policy)).collect();
+    let mut object = match &asked[..] {
+        [row] => serde_json::to_value(row).map_err(failed)?,
+        _ => Value::Object(Map::new()),
+    };
+    if let (Value::Object(object), Value::Object(whole)) = (&mut object, whole) {
+        object.extend(whole);
+    }
+    Ok(object)
+}
+
+/// Tells of damage in the trace.
+pub fn warn(report: &Report) {
+    let damage = &report.trace.damage;
+    for line in &damage.examples {
+        eprintln!("haversack: {line}");
+    }
+    if !damage.is_none() {
+        eprintln!(
+            "haversack: {} damaged lines were left out, {} accesses came late",
+            damage.lines, damage.late
+        );
+    }
+}
+
+/// Writes a file that was asked for.
+pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text()).map_err(|error| failed(format!("{}: {error}", path.display())))
+}
+
+/// Runs the command.
+pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
+    let policies = policies(&arguments.policy)?;
+    let settings = arguments.common.settings().ok_or_else(|| {
+        CliError::Usage(
+            "how large is the cache? give --blocks, --size or --fractions, one or more of them".into(),
+        )
+    })?;
+    let settings = Settings { policies: policies.clone(), block_bytes: arguments.block_size.0, ..settings };
+    let bar = Bar::new()?;
+    let report =
+        haversack_sim::run(&|| arguments.common.open(), &settings, &|stage, part| bar.show(stage, part));
+    bar.end();
+    let report = report.map_err(refused)?;
+    warn(&report);
+    write(arguments.csv.as_ref(), || haversack_sim::csv::csv(&report))?;
+    let title = format!("Simulation of {}", arguments.common.title());
+    write(arguments.html.as_ref(), || haversack_sim::show::page(&report, &title).to_html())?;
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&json(&report, &policies)?).map_err(failed)?);
+    } else {
+        println!("{}\n", haversack_sim::show::trace_line(&report));
+        print!("{}", haversack_sim::show::table(&report, arguments.speed).to_text());
+    }
+    Ok(())
+}

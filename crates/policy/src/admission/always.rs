@@ -1,0 +1,23 @@
+//! Everything may enter at its first access.
+
+use haversack_model::BlockNo;
+
+use super::{Admission, Admit, Op, Verdict};
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Always;
+
+impl Admission for Always {
+    fn hit(&mut self, _: BlockNo, _: Op) {}
+
+    fn miss(&mut self, _: BlockNo, _: Op) -> Verdict {
+        Verdict { admit: true, ..Verdict::default() }
+    }
+
+    fn resize(&mut self, _: &Admit, _: &mut dyn FnMut(BlockNo)) {}
+
+    fn bytes(&self) -> usize {
+        0
+    }
+}

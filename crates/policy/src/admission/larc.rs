@@ -1,0 +1,147 @@
+//! Lazy adaptive replacement: a block enters when it is missed again while it is still in a ghost list, and the list's
+//! size adapts to the hit ratio.
+//!
+//! C is the disk's share of the cache, C_r the size of the ghost list, 0.1 C at first. A hit shrinks it by C / C_r, not
+//! below 0.1 C: what is cached serves well, be slow to replace it. A miss grows it by C / (C - C_r), not above 0.9 C: be
+//! quick to learn. The ghost list is least recently used, always has room for one, and never for more than 4 Mi.
+//!
+//! Source: LARC (Huang, Wei, Chen, Chen, Feng, MSST'13), algorithm 1, as CloudCache compares with it.
+
+use haversack_model::BlockNo;
+
+use super::{Admission, Admit, Op, Verdict};
+use crate::lru::Lru;
+
+/// See the module.
+pub struct Larc {
+    cache_blocks: f64,
+    /// C_r.
+    ghosts_wanted: f64,
+    ghosts: Lru,
+}
+
+fn least(cache_blocks: f64) -> f64 {
+    0.1 * cache_blocks
+}
+
+fn most(cache_blocks: f64) -> f64 {
+    0.9 * cache_blocks
+}
+
+/// Ghosts take 32 B each: no more than 128 MiB a disk.
+const MOST_GHOSTS: f64 = (1u32 << 22) as f64;
+
+fn places(cache_blocks: u64) -> u32 {
+    most(cache_blocks as f64).ceil().clamp(1.0, MOST_GHOSTS) as u32
+}
+
+impl Larc {
+    /// A filter for a share of so many blocks.
+    pub fn new(cache_blocks: u64) -> Larc {
+        let ghosts_wanted = least(cache_blocks as f64);
+        Larc { cache_blocks: cache_blocks as f64, ghosts_wanted, ghosts: Lru::new(places(cache_blocks)) }
+    }
+
+    /// C_r: how many ghosts there may be.
+    pub fn ghosts_wanted(&self) -> f64 {
+        self.ghosts_wanted
+    }
+
+    /// How many ghosts there are: LARC's count.
+    pub fn ghosts(&self) -> u32 {
+        self.ghosts.len()
+    }
+
+    fn trim(&mut self) {
+        while f64::from(self.ghosts.len()) > self.ghosts_wanted.max(1.0) {
+            self.ghosts.pop_oldest();
+        }
+    }
+}
+
+impl Admission for Larc {
+    fn hit(&mut self, _: BlockNo, _: Op) {
+        if self.ghosts_wanted > 0.0 {
+            let shrunk = self.ghosts_wanted - self.cache_blocks / self.ghosts_wanted;
+            self.ghosts_wanted = shrunk.max(least(self.cache_blocks));
+        }
+    }
+
+    fn miss(&mut self, block: BlockNo, _: Op) -> Verdict {
+        if self.cache_blocks <= 0.0 {
+            return Verdict::default();
+        }
+        let grown = self.ghosts_wanted + self.cache_blocks / (self.cache_blocks - self.ghosts_wanted);
+        self.ghosts_wanted = grown.min(most(self.cache_blocks));
+        if self.ghosts.remove(block.0).is_some() {
+            return Verdict { admit: true, ..Verdict::default() };
+        }
+        self.ghosts.put(block.0, 0);
+        self.trim();
+        Verdict::default()
+    }
+
+    fn resize(&mut self, to: &Admit, _: &mut dyn FnMut(BlockNo)) {
+        let Admit::Larc { cache_blocks } = *to else { return };
+        if cache_blocks as f64 == self.cache_blocks {
+            return;
+        }
+        self.cache_blocks = cache_blocks as f64;
+        self.ghosts_wanted = self.ghosts_wanted.clamp(least(self.cache_blocks), most(self.cache_blocks));
+        self.trim();
+        self.ghosts.resize(places(cache_blocks));
+    }
+
+    fn bytes(&self) -> usize {
+        self.ghosts.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn miss(larc: &mut Larc, block: u64) -> bool {
+        larc.miss(BlockNo(block), Op::Read).admit
+    }
+
+    /// C = 10: C_r is 1, 1 + 10/9 = 19/9, 19/9 + 10/(71/9) = 19/9 + 90/71, and so on.
+    #[test]
+    fn by_hand() {
+        let mut larc = Larc::new(10);
+        assert_eq!(larc.ghosts_wanted(), 1.0);
+        assert!(!miss(&mut larc, 1));
+        assert!((larc.ghosts_wanted() - 19.0 / 9.0).abs() < 1e-12);
+        assert!(!miss(&mut larc, 2));
+        assert!((larc.ghosts_wanted() - (19.0 / 9.0 + 90.0 / 71.0)).abs() < 1e-12);
+        assert!(!miss(&mut larc, 3));
+        assert!(miss(&mut larc, 1), "1 is a ghost");
+        assert_eq!(larc.ghosts(), 2);
+        // Hits shrink the list to 0.1 C; the next miss grows it to 19/9, which leaves room for two: 2 is forgotten.
+        (0..10).for_each(|_| larc.hit(BlockNo(1), Op::Read));
+        assert_eq!(larc.ghosts_wanted(), 1.0);
+        assert!(!miss(&mut larc, 4));
+        assert_eq!(larc.ghosts(), 2);
+        assert!(!miss(&mut larc, 2));
+        assert!(miss(&mut larc, 4));
+    }
+
+    #[test]
+    fn it_grows_to_nine_tenths() {
+        let mut larc = Larc::new(10);
+        (0..100).for_each(|block| assert!(!miss(&mut larc, block)));
+        assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (9.0, 9));
+        larc.resize(&Admit::Larc { cache_blocks: 4 }, &mut |_| {});
+        assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (3.6, 3));
+        assert!(miss(&mut larc, 99) && !miss(&mut larc, 90));
+    }
+
+    #[test]
+    fn the_smallest_shares() {
+        let mut nothing = Larc::new(0);
+        nothing.hit(BlockNo(1), Op::Read);
+        assert!(!miss(&mut nothing, 1) && !miss(&mut nothing, 1));
+        let mut one = Larc::new(1);
+        assert!(!miss(&mut one, 1) && miss(&mut one, 1));
+    }
+}

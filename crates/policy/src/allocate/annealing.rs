@@ -1,0 +1,112 @@
+//! Simulated annealing: units move between disks at random; moves that lose worth are allowed, ever more rarely.
+//!
+//! It starts from equal parts. The temperature falls from a tenth of the worth that a full cache would have by a
+//! constant factor to nearly nothing. The best division met is the solution. The generator is seeded, and
+//! no library function that differs between machines is used, so a replay takes the same moves.
+//!
+//! Source: vCacheShare (Meng et al., ATC'14), section 5: "our prototype implementation uses an open-source simulated
+//! annealing tool".
+
+use super::problem::{Problem, Solution, Solver};
+
+/// By how much of its first value the temperature falls over all moves: 2^-13.
+const COOLED: f64 = 1.0 / 8192.0;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Annealing {
+    /// The generator's seed.
+    pub seed: u64,
+    /// Moves tried.
+    pub moves: u32,
+}
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `limit`.
+    fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.next()) * limit.max(1) as u128) >> 64) as usize
+    }
+
+    /// From 0 to below 1.
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Whether a loss of so many temperatures is accepted: with a probability of about exp(-loss), by the first terms of its
+/// series.
+fn accepted(loss: f64, random: f64) -> bool {
+    let series = 1.0 + loss * (1.0 + loss / 2.0 * (1.0 + loss / 3.0 * (1.0 + loss / 4.0)));
+    random * series < 1.0
+}
+
+impl Solver for Annealing {
+    fn name(&self) -> &'static str {
+        "annealing"
+    }
+
+    fn solve(&self, problem: &Problem) -> Solution {
+        let disks = problem.worth.len();
+        let mut random = Random(self.seed);
+        let mut units = equal_parts(problem);
+        let mut free = problem.units - units.iter().sum::<usize>();
+        let mut worth = problem.worth_of(&units);
+        let mut best = Solution { units: units.clone(), worth };
+        let full: f64 = problem.worth.iter().filter_map(|worth| Some(worth.last()? - worth[0])).sum();
+        if disks == 0 || full <= 0.0 {
+            return best;
+        }
+        let mut temperature = full / 10.0;
+        // The factor whose power over all moves is COOLED, to first order: (1 - ln(8192) / moves).
+        let cooling = 1.0 - (13.0 * std::f64::consts::LN_2 / f64::from(self.moves.max(10))).min(0.5);
+        for _ in 0..self.moves {
+            temperature = (temperature * cooling).max(full * COOLED / 10.0);
+            let (from, to) = (random.below(disks + 1), random.below(disks));
+            // One place stands for units that nobody has.
+            let at_hand = if from == disks { free } else { units[from] };
+            let most = at_hand.min(problem.worth[to].len() - 1 - units[to]);
+            if from == to || most == 0 {
+                continue;
+            }
+            let longest = 1 + random.below(most);
+            let moved = 1 + random.below(longest);
+            let lost = if from == disks { 0.0 } else { loss(problem, from, units[from], moved) };
+            let gained = problem.worth[to][units[to] + moved] - problem.worth[to][units[to]];
+            if lost > gained && !accepted((lost - gained) / temperature, random.share()) {
+                continue;
+            }
+            if from == disks {
+                free -= moved;
+            } else {
+                units[from] -= moved;
+            }
+            units[to] += moved;
+            worth += gained - lost;
+            if worth > best.worth {
+                best.units.clone_from(&units);
+                best.worth = worth;
+            }
+        }
+        best.worth = problem.worth_of(&best.units);
+        best
+    }
+}
+
+fn loss(problem: &Problem, disk: usize, units: usize, moved: usize) -> f64 {
+    problem.worth[disk][units] - problem.worth[disk][units - moved]
+}
+
+fn equal_parts(problem: &Problem) -> Vec<usize> {
+    let part = problem.units / problem.worth.len().max(1);
+    problem.worth.iter().map(|worth| part.min(worth.len() - 1)).collect()
+}

@@ -1,0 +1,29 @@
+//! None: one pool that all disks share; whoever asks gets, and the coldest of all gives way.
+//!
+//! Reservations and limits hold at replacement; priorities say nothing here. It is what every other rule is compared
+//! with, and the best there is for disks that are all alike.
+//!
+//! Source: "global LRU" of vCacheShare, "no allocation" of CloudCache.
+
+use super::{Allocation, Allocator, Claim, Target, check};
+use crate::error::PolicyError;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Global;
+
+impl Allocator for Global {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn allocate(&self, pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
+        check(pool_blocks, claims)?;
+        let shared = |claim: &Claim| Target::Shared {
+            at_least_blocks: claim.reservation_blocks,
+            at_most_blocks: claim.limit_blocks.min(pool_blocks),
+        };
+        let reason = "all share one pool".into();
+        Ok(Allocation { targets: claims.iter().map(shared).collect(), gap: None, reason })
+    }
+}

@@ -1,0 +1,122 @@
+//! Steps of the steepest slope first, on the concave hulls of all curves.
+//!
+//! On concave curves this greedy way is optimal. Of curves with cliffs the hull is an upper bound, so the sum on the
+//! hulls, with the last step taken in part, is what no division can exceed: the bound beside which every solver's gap
+//! is reported. Steps that no longer fit in full are passed over, and what then is left goes, unit after unit, to the
+//! largest gain per unit that still fits.
+//!
+//! Sources: Stone, Turek and Wolf, "Optimal partitioning of cache memory", IEEE ToC 1992, for greedy; Beckmann and
+//! Sanchez, "Talus", HPCA'15, for the hull. ECI-Cache calls equation 2 convex; its curves are steps, so it is not.
+
+use super::problem::{Problem, Solution, Solver};
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Hull;
+
+/// A step of a disk from one corner of its hull to the next.
+#[derive(Clone, Copy)]
+struct Step {
+    disk: usize,
+    to: usize,
+    units: usize,
+    gain: f64,
+}
+
+impl Step {
+    fn slope(&self) -> f64 {
+        self.gain / self.units as f64
+    }
+}
+
+/// Corners of the concave hull, the first and the last point among them; flat ends are left out.
+fn corners(worth: &[f64]) -> Vec<usize> {
+    let mut corners: Vec<usize> = vec![0];
+    let slope = |from: usize, to: usize| (worth[to] - worth[from]) / (to - from) as f64;
+    for at in 1..worth.len() {
+        if worth[at] <= worth[at - 1] {
+            continue;
+        }
+        while corners.len() > 1 {
+            let (before, last) = (corners[corners.len() - 2], corners[corners.len() - 1]);
+            if slope(before, last) > slope(last, at) {
+                break;
+            }
+            corners.pop();
+        }
+        corners.push(at);
+    }
+    corners
+}
+
+/// All steps, the steepest first; those of one disk in their order, as slopes of a hull sink.
+fn steps(problem: &Problem) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (disk, worth) in problem.worth.iter().enumerate() {
+        for pair in corners(worth).windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            steps.push(Step { disk, to, units: to - from, gain: worth[to] - worth[from] });
+        }
+    }
+    steps.sort_by(|a, b| b.slope().total_cmp(&a.slope()).then(a.disk.cmp(&b.disk)).then(a.to.cmp(&b.to)));
+    steps
+}
+
+impl Hull {
+    /// The worth that no division of the problem's units can exceed.
+    pub fn bound(&self, problem: &Problem) -> f64 {
+        let mut left = problem.units;
+        let mut bound: f64 = problem.worth.iter().map(|worth| worth[0]).sum();
+        for step in steps(problem) {
+            let units = step.units.min(left);
+            bound += step.slope() * units as f64;
+            left -= units;
+        }
+        bound
+    }
+}
+
+impl Solver for Hull {
+    fn name(&self) -> &'static str {
+        "hull"
+    }
+
+    fn solve(&self, problem: &Problem) -> Solution {
+        let mut units = vec![0; problem.worth.len()];
+        let mut left = problem.units;
+        let mut stopped = vec![false; problem.worth.len()];
+        for step in steps(problem) {
+            if stopped[step.disk] {
+                continue;
+            }
+            if step.units > left {
+                stopped[step.disk] = true;
+                continue;
+            }
+            units[step.disk] = step.to;
+            left -= step.units;
+        }
+        fill(problem, &mut units, left);
+        let worth = problem.worth_of(&units);
+        Solution { units, worth }
+    }
+}
+
+/// Gives units that are left where the gain per unit is largest.
+fn fill(problem: &Problem, units: &mut [usize], mut left: usize) {
+    while left > 0 {
+        let mut best: Option<Step> = None;
+        for (disk, worth) in problem.worth.iter().enumerate() {
+            let from = units[disk];
+            for to in from + 1..worth.len().min(from + left + 1) {
+                let step = Step { disk, to, units: to - from, gain: worth[to] - worth[from] };
+                if step.gain > 0.0 && best.is_none_or(|best| step.slope() > best.slope()) {
+                    best = Some(step);
+                }
+            }
+        }
+        let Some(best) = best else { return };
+        units[best.disk] = best.to;
+        left -= best.units;
+    }
+}

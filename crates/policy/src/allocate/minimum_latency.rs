@@ -1,0 +1,55 @@
+//! The division of least latency, where no disk gets more than its reuse distances ask for.
+//!
+//! *Feasible*: the sizes asked for fit into the pool; each disk gets its own, and the rest stays idle. *Infeasible*:
+//! they do not; minimise the sum over VMs of h_i(c_i) * T_cache + (1 - h_i(c_i)) * T_origin within c_min and the size
+//! asked for. That is to maximise the sum of h_i(c_i) * (T_origin - T_cache). The paper hands it to a solver for
+//! smooth functions and calls it convex; as h is a step function, it is solved exactly or on its hull here, and the
+//! gap is reported. As printed, each VM counts the same, however many accesses it makes; priority weighs it.
+//!
+//! Sources: ECI-Cache (Ahmadian et al., 2018), section 5.1, equation 2, algorithms 1 and 2, with URD; Centaur (Koller et
+//! al., ICAC'15) with TRD.
+
+use super::problem::{Problem, Solver};
+use super::{Allocation, Allocator, Claim, check, targets};
+use crate::error::PolicyError;
+
+/// See the module.
+pub struct MinimumLatency {
+    /// Who solves.
+    pub solver: Box<dyn Solver>,
+    /// Into about how many units the pool is cut.
+    pub granularity: u64,
+}
+
+impl Allocator for MinimumLatency {
+    fn name(&self) -> &'static str {
+        "minimum-latency"
+    }
+
+    fn allocate(&self, pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
+        check(pool_blocks, claims)?;
+        let asked: Vec<Claim> = claims
+            .iter()
+            .map(|claim| Claim {
+                limit_blocks: claim.demand_blocks.clamp(claim.reservation_blocks, claim.limit_blocks),
+                ..claim.clone()
+            })
+            .collect();
+        let sum = asked.iter().map(|claim| claim.limit_blocks).fold(0, u64::saturating_add);
+        if sum <= pool_blocks {
+            let blocks = asked.iter().map(|claim| claim.limit_blocks).collect();
+            let reason = format!("feasible: {sum} blocks asked for of {pool_blocks}");
+            return Ok(Allocation { targets: targets(blocks), gap: None, reason });
+        }
+        let problem = Problem::new(pool_blocks, &asked, self.granularity, 1);
+        let solution = self.solver.solve(&problem);
+        let gap = problem.gap(self.solver.as_ref(), &solution);
+        let reason = format!(
+            "infeasible: {sum} blocks asked for of {pool_blocks}; least latency, solver {}, at most {:.2} % from the \
+             best",
+            gap.solver,
+            gap.relative * 100.0
+        );
+        Ok(Allocation { targets: targets(problem.blocks(&asked, &solution)), gap: Some(gap), reason })
+    }
+}

@@ -1,0 +1,91 @@
+//! The problem that solvers solve: which number of units for each disk makes the sum of worth largest?
+//!
+//! Space beyond all reservations is cut into units, so that the solvers search one and the same set, and the exact one
+//! is exact. A disk takes from 0 units, its reservation, up to as many as reach its limit. The worth of a disk never
+//! sinks with its size.
+//!
+//! Source: vCacheShare (Meng et al., ATC'14), section 5; Centaur and ECI-Cache, equation 2, seen as worth gained.
+
+use serde::{Deserialize, Serialize};
+
+use super::hull::Hull;
+use super::{Claim, Gap};
+
+/// A problem in units.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Problem {
+    /// Units to divide.
+    pub units: usize,
+    /// Blocks of a unit.
+    pub unit_blocks: u64,
+    /// The worth of each disk at 0, 1, 2, ... units; of at least 0 units, never sinking.
+    pub worth: Vec<Vec<f64>>,
+}
+
+/// Units for each disk.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Solution {
+    /// Units of each disk; their sum is at most the problem's.
+    pub units: Vec<usize>,
+    /// The sum of worth.
+    pub worth: f64,
+}
+
+/// A way to solve a problem.
+pub trait Solver {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// A solution; all units need not be used.
+    fn solve(&self, problem: &Problem) -> Solution;
+}
+
+impl Problem {
+    /// The problem of dividing a pool among claims that were checked, in about `granularity` units of at least
+    /// `unit_blocks` blocks. Worth counts by priority.
+    pub fn new(pool_blocks: u64, claims: &[Claim], granularity: u64, unit_blocks: u64) -> Problem {
+        let reserved = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
+        let rest = pool_blocks.saturating_sub(reserved);
+        let unit_blocks = rest.div_ceil(granularity.max(1)).max(unit_blocks).max(1);
+        let units = (rest / unit_blocks) as usize;
+        let worth = claims.iter().map(|claim| worth_in_units(claim, units, unit_blocks)).collect();
+        Problem { units, unit_blocks, worth }
+    }
+
+    /// The sum of worth of so many units each.
+    pub fn worth_of(&self, units: &[usize]) -> f64 {
+        self.worth.iter().zip(units).map(|(worth, units)| worth[*units]).sum()
+    }
+
+    /// Blocks for each claim. The last unit of a disk may reach beyond its limit; it is cut there.
+    pub fn blocks(&self, claims: &[Claim], solution: &Solution) -> Vec<u64> {
+        let blocks = |(claim, units): (&Claim, &usize)| {
+            let more = self.unit_blocks.saturating_mul(*units as u64);
+            claim.reservation_blocks.saturating_add(more).min(claim.limit_blocks)
+        };
+        claims.iter().zip(&solution.units).map(blocks).collect()
+    }
+
+    /// How near a solution is to what no solution can exceed.
+    pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
+        let bound = Hull.bound(self).max(solution.worth);
+        let relative = if bound > 0.0 { (bound - solution.worth) / bound } else { 0.0 };
+        Gap { solver: solver.name().into(), worth: solution.worth, bound, relative }
+    }
+}
+
+fn worth_in_units(claim: &Claim, units: usize, unit_blocks: u64) -> Vec<f64> {
+    let room = claim.limit_blocks.saturating_sub(claim.reservation_blocks).div_ceil(unit_blocks);
+    let most = units.min(usize::try_from(room).unwrap_or(usize::MAX));
+    let mut points = claim.worth.iter().peekable();
+    let mut worth = Vec::with_capacity(most + 1);
+    let mut so_far = 0.0f64;
+    for unit in 0..=most as u64 {
+        let size = claim.reservation_blocks.saturating_add(unit * unit_blocks).min(claim.limit_blocks);
+        while let Some((_, gained)) = points.next_if(|point| point.0 <= size) {
+            so_far = so_far.max(gained * claim.priority);
+        }
+        worth.push(so_far);
+    }
+    worth
+}

@@ -1,0 +1,375 @@
+//! Which ideas are joined: an allocator, a model of demand, a forecast, an admission filter, a write-mode choice.
+//!
+//! The systems of the papers are there [by name](named), for one key of a configuration file; every other combination
+//! can be written out.
+
+use haversack_model::Micros;
+use serde::{Deserialize, Serialize};
+
+use crate::admission::{Admit, StagingKind};
+use crate::allocate::problem::Solver;
+use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
+use crate::demand::utility::Reading;
+use crate::demand::weight::Beta;
+use crate::demand::working_set_window::MOST_REUSES;
+use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, Useful, WorkingSet};
+use crate::error::{PolicyError, check_range};
+use crate::forecast::Method;
+use crate::write_mode::WriteModeChoice;
+
+/// A model of demand by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DemandRule {
+    /// Distinct blocks.
+    Wss,
+    /// Distinct blocks reused at least so many times.
+    Rwss {
+        /// N, from 1 to 4.
+        reuses: u8,
+    },
+    /// What the largest reuse distance asks for.
+    Trd,
+    /// What the largest useful reuse distance asks for.
+    Urd,
+    /// What the largest reuse distance of reads alone asks for.
+    ReadOnly,
+    /// What HEC would let in.
+    TouchCount,
+}
+
+impl DemandRule {
+    /// The model.
+    pub fn model(self) -> Box<dyn Demand> {
+        match self {
+            DemandRule::Wss => Box::new(WorkingSet),
+            DemandRule::Rwss { reuses } => Box::new(ReuseWorkingSet { reuses }),
+            DemandRule::Trd => Box::new(Traditional),
+            DemandRule::Urd => Box::new(Useful),
+            DemandRule::ReadOnly => Box::new(ReadOnly),
+            DemandRule::TouchCount => Box::new(TouchCount),
+        }
+    }
+}
+
+/// A solver by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SolverRule {
+    /// Steepest steps of the hulls.
+    Hull,
+    /// Dynamic programming.
+    #[default]
+    Exact,
+    /// Simulated annealing.
+    Annealing {
+        /// Of the generator.
+        seed: u64,
+        /// Moves tried.
+        moves: u32,
+    },
+}
+
+impl SolverRule {
+    /// The solver.
+    pub fn solver(self) -> Box<dyn Solver> {
+        match self {
+            SolverRule::Hull => Box::new(Hull),
+            SolverRule::Exact => Box::new(Exact),
+            SolverRule::Annealing { seed, moves } => Box::new(Annealing { seed, moves }),
+        }
+    }
+}
+
+/// A rule of dividing by name.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AllocatorRule {
+    /// One pool for all.
+    None,
+    /// Equal parts.
+    Equal,
+    /// Sizes that the operator gave.
+    Static,
+    /// By demand.
+    Proportional {
+        /// What becomes of spare space.
+        spare: Spare,
+    },
+    /// Most utility.
+    Utility {
+        /// How much intensity counts.
+        alpha: f64,
+        /// How the paper's equation is read.
+        reading: Reading,
+        /// Who solves.
+        solver: SolverRule,
+        /// What becomes of spare space.
+        spare: Spare,
+    },
+    /// Least latency.
+    MinimumLatency {
+        /// Who solves.
+        solver: SolverRule,
+    },
+    /// Fair by weight, from tenant to VM to disk.
+    MaxMin {
+        /// What makes heavier.
+        weighting: Weighting,
+        /// Blocks of a chunk.
+        chunk_blocks: u64,
+        /// What becomes of spare space.
+        spare: Spare,
+    },
+}
+
+/// An admission filter by name, before its size is known.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdmissionRule {
+    /// Everything.
+    Always,
+    /// What is reused while it is staged.
+    Staging(Staging),
+    /// Touch count and rejection of sequences, in regions and runs of 4 MiB.
+    Hec,
+    /// Lazy adaptive replacement.
+    Larc,
+}
+
+/// Staging for all disks together.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Staging {
+    /// What is staged.
+    pub kind: StagingKind,
+    /// N.
+    pub reuses: u8,
+    /// How much memory of all disks together, as a share of the pool's bytes: 0.001 to 0.01 in the paper.
+    pub share_of_pool: f64,
+}
+
+/// Blocks of HEC's regions and longest run: 4 MiB.
+const HEC_BLOCKS: u64 = 1024;
+
+impl AdmissionRule {
+    /// The filter of a disk: so many bytes of memory for staging, so many blocks of cache.
+    pub(crate) fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
+        match *self {
+            AdmissionRule::Always => Admit::Always,
+            AdmissionRule::Staging(Staging { kind, reuses, .. }) => Admit::Staging { kind, reuses, bytes },
+            AdmissionRule::Hec => Admit::Hec { region_blocks: HEC_BLOCKS, run_blocks: HEC_BLOCKS },
+            AdmissionRule::Larc => Admit::Larc { cache_blocks },
+        }
+    }
+}
+
+/// All that a decision is made by.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// How the pool is divided.
+    pub allocator: AllocatorRule,
+    /// What a disk demands.
+    pub demand: DemandRule,
+    /// How demand is forecast.
+    pub forecast: Method,
+    /// Whether outliers are tamed before.
+    pub filter_outliers: bool,
+    /// How write modes are chosen; none to leave them alone.
+    pub write_mode: Option<WriteModeChoice>,
+    /// What may enter.
+    pub admission: AdmissionRule,
+    /// How long a window is.
+    pub window_us: Micros,
+    /// How long intensity, or one record of the factors, is measured.
+    pub measurement_us: Micros,
+    /// Into about how many units a solver cuts the pool.
+    pub granularity: u64,
+    /// Latency of an origin that was not measured yet, in microseconds.
+    pub origin_latency_us: f64,
+    /// Latency of a cache device that was not measured yet, in microseconds.
+    pub cache_latency_us: f64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            allocator: AllocatorRule::Equal,
+            demand: DemandRule::Wss,
+            forecast: Method::LastValue,
+            filter_outliers: false,
+            write_mode: None,
+            admission: AdmissionRule::Always,
+            window_us: 600_000_000,
+            measurement_us: 60_000_000,
+            granularity: 512,
+            origin_latency_us: 5000.0,
+            cache_latency_us: 100.0,
+        }
+    }
+}
+
+impl Config {
+    /// Whether the division follows what is measured, so that a disk has to be measured first.
+    pub(crate) fn measures(&self) -> bool {
+        !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// What was found, what was expected.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let (window_us, measurement_us) = (self.window_us, self.measurement_us);
+        if window_us < measurement_us {
+            return Err(PolicyError::WindowTooShort { window_us, measurement_us });
+        }
+        check_range(|| "the window in us".into(), window_us as f64, 1.0..=f64::MAX, "at least 1")?;
+        // Solving takes time and memory with each unit.
+        check_range(
+            || "the granularity".into(),
+            self.granularity as f64,
+            1.0..=65_536.0,
+            "1 to 65,536 units",
+        )?;
+        for (what, found) in [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)] {
+            check_range(
+                || format!("the {what} latency in us"),
+                found,
+                0.0..=1e12,
+                "a number from 0 to 1e12",
+            )?;
+        }
+        if let DemandRule::Rwss { reuses } = self.demand {
+            self.check_reuses(reuses)?;
+        }
+        if let Some(choice) = &self.write_mode {
+            choice.check()?;
+        }
+        if let AdmissionRule::Staging(staging) = &self.admission {
+            self.check_reuses(staging.reuses)?;
+            let what = || "the share of the pool for staging".into();
+            check_range(what, staging.share_of_pool, 0.0..=0.1, "a number from 0 to 0.1")?;
+        }
+        match &self.allocator {
+            AllocatorRule::Utility { alpha, .. } => {
+                check_range(|| "alpha".into(), *alpha, 0.0..=1e6, "a number from 0 to a million")
+            }
+            AllocatorRule::MaxMin { chunk_blocks, weighting, .. } => {
+                check_range(
+                    || "a chunk in blocks".into(),
+                    *chunk_blocks as f64,
+                    1.0..=f64::MAX,
+                    "at least 1",
+                )?;
+                if let Weighting::FourFactors(beta) = weighting { beta.check() } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_reuses(&self, reuses: u8) -> Result<(), PolicyError> {
+        let most = f64::from(MOST_REUSES);
+        check_range(|| "the number of reuses".into(), reuses.into(), 1.0..=most, "a number from 1 to 4")
+    }
+}
+
+/// The systems of the papers, with their settings.
+///
+/// # Errors
+/// `UnknownName` for any other name.
+pub fn named(name: &str) -> Result<Config, PolicyError> {
+    let minute = 60_000_000;
+    let base = Config::default();
+    let read_only = Config { demand: DemandRule::ReadOnly, window_us: minute, ..base.clone() };
+    Ok(match name {
+        "none" => Config { allocator: AllocatorRule::None, ..base },
+        "equal" => base,
+        "static" => Config { allocator: AllocatorRule::Static, ..base },
+        "wss" => Config {
+            allocator: AllocatorRule::Proportional { spare: Spare::Shared },
+            forecast: Method::ExpSelf,
+            filter_outliers: true,
+            ..base
+        },
+        "rwss" => Config {
+            allocator: AllocatorRule::Proportional { spare: Spare::Shared },
+            demand: DemandRule::Rwss { reuses: 1 },
+            forecast: Method::ExpSelf,
+            filter_outliers: true,
+            admission: AdmissionRule::Staging(Staging {
+                kind: StagingKind::Hybrid,
+                reuses: 1,
+                share_of_pool: 0.005,
+            }),
+            ..base
+        },
+        "utility" => Config {
+            allocator: AllocatorRule::Utility {
+                alpha: 1.0,
+                reading: Reading::Scaled,
+                solver: SolverRule::Exact,
+                spare: Spare::Shared,
+            },
+            ..read_only
+        },
+        "trd" => Config {
+            allocator: AllocatorRule::MinimumLatency { solver: SolverRule::Exact },
+            demand: DemandRule::Trd,
+            ..base
+        },
+        "urd" => Config {
+            allocator: AllocatorRule::MinimumLatency { solver: SolverRule::Exact },
+            demand: DemandRule::Urd,
+            write_mode: Some(WriteModeChoice::default()),
+            ..base
+        },
+        "max-min" => Config {
+            allocator: AllocatorRule::MaxMin {
+                weighting: Weighting::FourFactors(Beta::default()),
+                chunk_blocks: (64 << 20) / haversack_model::BLOCK_BYTES as u64,
+                spare: Spare::Shared,
+            },
+            window_us: 30 * minute,
+            ..base
+        },
+        found => {
+            return Err(PolicyError::UnknownName {
+                what: "allocator",
+                found: found.into(),
+                expected: "none, equal, static, wss, rwss, utility, trd, urd or max-min",
+            });
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_system_passes_its_own_check_and_survives_json() {
+        for name in ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+            let config = named(name).unwrap();
+            assert_eq!(config.check(), Ok(()), "{name}");
+            let text = serde_json::to_string(&config).unwrap();
+            assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
+        }
+        let refused = named("fair").unwrap_err().to_string();
+        assert!(refused.contains("'fair'") && refused.contains("max-min"), "{refused}");
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused_with_the_reason() {
+        let refused = Config { window_us: 10, measurement_us: 11, ..Config::default() }.check().unwrap_err();
+        assert_eq!(refused, PolicyError::WindowTooShort { window_us: 10, measurement_us: 11 });
+        assert!(refused.to_string().contains("shorter than its measurement"));
+        for bad in [
+            Config { granularity: 0, ..Config::default() },
+            Config { demand: DemandRule::Rwss { reuses: 5 }, ..Config::default() },
+            Config { origin_latency_us: f64::INFINITY, ..Config::default() },
+            Config { window_us: 0, measurement_us: 0, ..Config::default() },
+        ] {
+            assert!(matches!(bad.check(), Err(PolicyError::BadFigure { .. })), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The decision: inputs in, plan out, nothing remembered.
+//!
+//! Disks that are gone get nothing. Locked disks keep what they have, which is taken out of the pool before the rest is
+//! divided. Where the division follows what is measured, new disks get their reservation until a window of theirs has
+//! ended; when no disk has been measured yet, reservations are given out and the rest by priority.
+//!
+//! Source: vCacheShare (Meng et al., ATC'14), table 1 and section 6, for life cycle and bootstrapping; DESIGN, "The
+//! control loop".
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use haversack_model::BLOCK_BYTES;
+
+use crate::admission::{self, Admit};
+use crate::allocate::{
+    Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Static, Target,
+    UtilityMaximum,
+};
+use crate::config::{AdmissionRule, AllocatorRule, Config, SolverRule};
+use crate::demand::utility::{Utility, reuse_intensity};
+use crate::demand::weight::Counts;
+use crate::demand::{Demand, ReadOnly};
+use crate::error::PolicyError;
+use crate::plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
+use crate::window::DiskWindow;
+
+/// Decides.
+///
+/// # Errors
+/// A configuration or inputs that contradict themselves, more promised than there is, nothing to weigh by. Nothing is
+/// decided then: the plan before goes on holding.
+pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
+    config.check()?;
+    check(inputs)?;
+    let locked = inputs.disks.iter().filter(|disk| disk.state.locked());
+    let locked_blocks = locked.map(|disk| disk.target_blocks).fold(0, u64::saturating_add);
+    let present: Vec<&DiskInput> =
+        inputs.disks.iter().filter(|disk| !disk.state.locked() && !disk.state.gone()).collect();
+    let pool_blocks = inputs.pool_blocks.checked_sub(locked_blocks).ok_or(PolicyError::Oversubscribed {
+        promised_blocks: locked_blocks,
+        pool_blocks: inputs.pool_blocks,
+    })?;
+    let model = config.demand.model();
+    let mut claims = claims(config, model.as_ref(), &present, pool_blocks);
+    let bootstrapping = present.iter().all(|disk| disk.state == DiskState::New);
+    let allocation = if bootstrapping && config.measures() {
+        bootstrap(pool_blocks, &claims)
+    } else {
+        for (claim, disk) in claims.iter_mut().zip(&present) {
+            if disk.state == DiskState::New && config.measures() {
+                claim.limit_blocks = claim.reservation_blocks;
+            }
+        }
+        allocator(config).allocate(pool_blocks, &claims)
+    };
+    let allocation = allocation.map_err(|error| with_locked(error, locked_blocks, inputs.pool_blocks))?;
+    Ok(plan(config, model.as_ref(), inputs, &present, &claims, &allocation))
+}
+
+/// Checks every disk, gone and locked ones too.
+fn check(inputs: &Inputs) -> Result<(), PolicyError> {
+    let mut names = BTreeSet::new();
+    for disk in &inputs.disks {
+        if !names.insert(&disk.name) {
+            return Err(PolicyError::TwiceThere { disk: disk.name.clone() });
+        }
+        if disk.limit_blocks < disk.reservation_blocks {
+            return Err(PolicyError::LimitBelowReservation {
+                disk: disk.name.clone(),
+                limit_blocks: disk.limit_blocks,
+                reservation_blocks: disk.reservation_blocks,
+            });
+        }
+        if let Some(window) = &disk.window {
+            window.check(&disk.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Says of an oversubscribed pool what is locked of it, too.
+fn with_locked(error: PolicyError, locked_blocks: u64, pool_blocks: u64) -> PolicyError {
+    match error {
+        PolicyError::Oversubscribed { promised_blocks, .. } => PolicyError::Oversubscribed {
+            promised_blocks: promised_blocks.saturating_add(locked_blocks),
+            pool_blocks,
+        },
+        other => other,
+    }
+}
+
+fn demand_blocks(model: &dyn Demand, disk: &DiskInput) -> u64 {
+    let measured = |window| disk.forecast_blocks.unwrap_or_else(|| model.blocks(window));
+    disk.window.as_ref().map_or(0, measured)
+}
+
+fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_blocks: u64) -> Vec<Claim> {
+    let intensity = |disk: &&DiskInput| disk.window.as_ref().map_or(0.0, |w| reuse_intensity(&w.intensity));
+    let largest = present.iter().map(intensity).fold(0.0, f64::max);
+    let claim = |disk: &&DiskInput| {
+        let relative_intensity = if largest > 0.0 { intensity(disk) / largest } else { 0.0 };
+        let measured = disk.window.as_ref().filter(|_| disk.state != DiskState::Idle);
+        Claim {
+            disk: disk.name.clone(),
+            vm: disk.vm.clone(),
+            tenant: disk.tenant.clone(),
+            reservation_blocks: disk.reservation_blocks,
+            // A limit beyond the pool limits nothing; a reservation beyond it is for the allocator to refuse.
+            limit_blocks: disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks)),
+            demand_blocks: demand_blocks(model, disk),
+            fixed_blocks: disk.fixed_blocks,
+            priority: disk.priority,
+            worth: measured.map_or(Vec::new(), |window| worth(config, model, window, relative_intensity)),
+            counts: Counts::of(disk.priority, disk.window.as_ref()),
+        }
+    };
+    present.iter().map(claim).collect()
+}
+
+/// What sizes are worth to a disk, in microseconds an access.
+fn worth(
+    config: &Config,
+    model: &dyn Demand,
+    window: &DiskWindow,
+    relative_intensity: f64,
+) -> Vec<(u64, f64)> {
+    let origin_us = window.origin_latency_us.unwrap_or(config.origin_latency_us);
+    let cache_us = window.cache_latency_us.unwrap_or(config.cache_latency_us);
+    match config.allocator {
+        AllocatorRule::Utility { alpha, reading, .. } => {
+            let utility = Utility { origin_latency_us: origin_us, alpha, relative_intensity, reading };
+            let sizes = ReadOnly.curve(window).points().iter().map(|point| point.0);
+            std::iter::once(0).chain(sizes).map(|blocks| (blocks, utility.at(window, blocks))).collect()
+        }
+        AllocatorRule::MinimumLatency { .. } => {
+            let gained_us = (origin_us - cache_us).max(0.0);
+            model.curve(window).points().iter().map(|(blocks, hits)| (*blocks, hits * gained_us)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn allocator(config: &Config) -> Box<dyn Allocator> {
+    let granularity = config.granularity;
+    let solver = SolverRule::solver;
+    match config.allocator {
+        AllocatorRule::None => Box::new(Global),
+        AllocatorRule::Equal => Box::new(Equal),
+        AllocatorRule::Static => Box::new(Static),
+        AllocatorRule::Proportional { spare } => Box::new(Proportional { spare }),
+        AllocatorRule::Utility { solver: rule, spare, .. } => {
+            Box::new(UtilityMaximum { solver: solver(rule), granularity, spare })
+        }
+        AllocatorRule::MinimumLatency { solver: rule } => {
+            Box::new(MinimumLatency { solver: solver(rule), granularity })
+        }
+        AllocatorRule::MaxMin { weighting, chunk_blocks, spare } => {
+            Box::new(MaxMin { weighting, chunk_blocks, spare })
+        }
+    }
+}
+
+/// Reservations, and the rest by priority.
+fn bootstrap(pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
+    let reservations: u64 = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
+    let rest = |claim: &Claim| Claim {
+        reservation_blocks: 0,
+        limit_blocks: claim.limit_blocks - claim.reservation_blocks,
+        ..claim.clone()
+    };
+    let promised = PolicyError::Oversubscribed { promised_blocks: reservations, pool_blocks };
+    let left = pool_blocks.checked_sub(reservations).ok_or(promised)?;
+    let mut allocation = Equal.allocate(left, &claims.iter().map(rest).collect::<Vec<_>>())?;
+    for (target, claim) in allocation.targets.iter_mut().zip(claims) {
+        *target = Target::Blocks(target.promised_blocks() + claim.reservation_blocks);
+    }
+    allocation.reason = "nothing is measured yet: reservations, the rest by priority".into();
+    Ok(allocation)
+}
+
+fn plan(
+    config: &Config,
+    model: &dyn Demand,
+    inputs: &Inputs,
+    present: &[&DiskInput],
+    claims: &[Claim],
+    allocation: &Allocation,
+) -> Plan {
+    let given: BTreeMap<&str, (&Claim, Target)> = present
+        .iter()
+        .zip(claims.iter().zip(&allocation.targets))
+        .map(|(disk, (claim, target))| (disk.name.as_str(), (claim, *target)))
+        .collect();
+    let admits = admits(config, inputs, &given);
+    let mut disks = BTreeMap::new();
+    for (disk, admission) in inputs.disks.iter().zip(admits) {
+        let demand_blocks = given.get(disk.name.as_str()).map_or(0, |(claim, _)| claim.demand_blocks);
+        let target = target_of(disk, &given);
+        let (write_mode, mode_reason) = write_mode(config, disk);
+        let reason = format!("{}{mode_reason}", target_reason(model, disk, demand_blocks, target));
+        let plan = DiskPlan { target, write_mode, admission, demand_blocks, reason };
+        disks.insert(disk.name.clone(), plan);
+    }
+    let (gap, reason) = (allocation.gap.clone(), allocation.reason.clone());
+    Plan { time_us: inputs.time_us, disks, gap, reason }
+}
+
+fn target_of(disk: &DiskInput, given: &BTreeMap<&str, (&Claim, Target)>) -> Target {
+    match given.get(disk.name.as_str()) {
+        Some((_, target)) => *target,
+        None if disk.state.locked() => Target::Blocks(disk.target_blocks),
+        None => Target::Blocks(0),
+    }
+}
+
+/// The filter of each disk, sized by its share.
+fn admits(config: &Config, inputs: &Inputs, given: &BTreeMap<&str, (&Claim, Target)>) -> Vec<Admit> {
+    let pool_bytes = inputs.pool_blocks.saturating_mul(BLOCK_BYTES as u64);
+    let staging_bytes = match config.admission {
+        AdmissionRule::Staging(staging) => (pool_bytes as f64 * staging.share_of_pool) as u64,
+        _ => 0,
+    };
+    // Without parts of their own, disks share memory as they share the cache: by what each may grow to.
+    let cache_blocks: Vec<u64> = inputs
+        .disks
+        .iter()
+        .map(|disk| match target_of(disk, given) {
+            Target::Blocks(blocks) => blocks,
+            Target::Shared { at_most_blocks, .. } => at_most_blocks,
+        })
+        .collect();
+    let bytes = admission::divide(staging_bytes, &cache_blocks);
+    let sized = |(bytes, blocks): (&u64, &u64)| config.admission.sized(*bytes, *blocks);
+    bytes.iter().zip(&cache_blocks).map(sized).collect()
+}
+
+fn write_mode(config: &Config, disk: &DiskInput) -> (haversack_model::WriteMode, String) {
+    let measured = disk.window.as_ref().filter(|window| window.accesses() > 0);
+    match (&config.write_mode, measured) {
+        (Some(choice), Some(window)) if !disk.state.locked() && !disk.state.gone() => {
+            let (mode, why) = choice.choose(disk.write_mode, window.overwrite_ratio());
+            (mode, format!("; {why}"))
+        }
+        _ => (disk.write_mode, String::new()),
+    }
+}
+
+fn target_reason(model: &dyn Demand, disk: &DiskInput, demand_blocks: u64, target: Target) -> String {
+    let state = disk.state.name();
+    match (disk.state, target) {
+        (state, _) if state.gone() => format!("{}: nothing", state.name()),
+        (state, Target::Blocks(blocks)) if state.locked() => {
+            format!("{}: {blocks} blocks locked", state.name())
+        }
+        (_, Target::Shared { .. }) => format!("{state}: shares the pool"),
+        (DiskState::New, Target::Blocks(blocks)) => format!("new, nothing measured yet: {blocks} blocks"),
+        (_, Target::Blocks(blocks)) => {
+            let by = disk.forecast_by.as_deref().map_or(String::new(), |by| format!(" forecast by {by}"));
+            format!("{state}: {blocks} blocks, demand {demand_blocks} by {}{by}", model.name())
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Counting working sets in windows of real time, access by access, in bounded memory.
+//!
+//! Windows follow one another on the caller's clock, so an idle disk has empty windows instead of one that never
+//! ends. Each distinct block takes a place of a table. When it is full, only blocks whose hash is below a threshold are
+//! counted, the threshold is halved, and what is counted is scaled up: an estimate, good to a few in a hundred with
+//! thousands of places. The next window begins with twice the threshold, up to all blocks.
+//!
+//! Source: CloudCache (Arteaga), section 3.4.1, "real-time-based window".
+
+use haversack_model::Micros;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PolicyError;
+use crate::lru::Lru;
+
+/// Reuse working sets are counted up to this many reuses.
+pub const MOST_REUSES: u8 = 4;
+
+/// Of a longer time without accesses, only so many empty windows are told of.
+const MOST_EMPTY: u64 = 64;
+
+/// The sizes of the working sets of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WorkingSetSizes {
+    /// When the window began.
+    pub start_us: Micros,
+    /// WSS in blocks.
+    pub wss_blocks: u64,
+    /// RWSS_1 to RWSS_4 in blocks.
+    pub rwss_blocks: [u64; MOST_REUSES as usize],
+}
+
+/// Counts a disk's working sets.
+pub struct WorkingSetWindow {
+    length_us: Micros,
+    start_us: Micros,
+    /// Accesses to each block less one, at most [`MOST_REUSES`].
+    reuses: Lru,
+    /// Of 2^shift blocks one is counted.
+    shift: u32,
+}
+
+impl WorkingSetWindow {
+    /// Windows of `length_us`, the first from `start_us` on, counted in at most so many places of 32 bytes.
+    ///
+    /// # Errors
+    /// `BadFigure` for windows without length or a table without places.
+    pub fn new(length_us: Micros, start_us: Micros, places: u32) -> Result<WorkingSetWindow, PolicyError> {
+        for (what, found) in
+            [("the length of a window in us", length_us), ("the places to count in", places.into())]
+        {
+            if found == 0 {
+                let found = found.to_string();
+                return Err(PolicyError::BadFigure { what: what.into(), found, expected: "at least 1" });
+            }
+        }
+        Ok(WorkingSetWindow { length_us, start_us, reuses: Lru::new(places), shift: 0 })
+    }
+
+    /// Notes an access to a block.
+    pub fn access(&mut self, block: u64) {
+        let place = spread(block);
+        if place.leading_zeros() < self.shift {
+            return;
+        }
+        let reuses = self.reuses.get(block).map_or(0, |reuses| (reuses + 1).min(MOST_REUSES));
+        if reuses == 0 && self.reuses.len() == self.reuses.capacity() {
+            self.shift += 1;
+            let (shift, all) = (self.shift, self.reuses.len());
+            // Each key comes up once: kept ones move to the other end.
+            for _ in 0..all {
+                let Some((key, value)) = self.reuses.oldest() else { break };
+                self.reuses.remove(key);
+                if spread(key).leading_zeros() >= shift {
+                    self.reuses.put(key, value);
+                }
+            }
+            return self.access(block);
+        }
+        self.reuses.put(block, reuses);
+    }
+
+    /// Passes the time and tells the sizes of each window that has ended, empty ones too. To be called before an
+    /// access at that time is noted.
+    pub fn pass(&mut self, now_us: Micros, mut ended: impl FnMut(WorkingSetSizes)) {
+        let mut behind = now_us.saturating_sub(self.start_us) / self.length_us;
+        while behind > 0 {
+            ended(self.sizes());
+            self.shift = self.shift.saturating_sub(1);
+            while self.reuses.pop_oldest().is_some() {}
+            let windows = behind.saturating_sub(MOST_EMPTY).max(1);
+            self.start_us += windows * self.length_us;
+            behind -= windows;
+        }
+    }
+
+    /// The sizes of the present window so far.
+    pub fn sizes(&self) -> WorkingSetSizes {
+        let mut sizes = WorkingSetSizes { start_us: self.start_us, ..WorkingSetSizes::default() };
+        for reuses in self.reuses.values() {
+            sizes.wss_blocks += 1;
+            sizes.rwss_blocks.iter_mut().take(reuses.into()).for_each(|blocks| *blocks += 1);
+        }
+        let weight = 1 << self.shift.min(63);
+        sizes.wss_blocks = sizes.wss_blocks.saturating_mul(weight);
+        sizes.rwss_blocks = sizes.rwss_blocks.map(|blocks| blocks.saturating_mul(weight));
+        sizes
+    }
+}
+
+/// A number in which neighbouring blocks are far from each other: the finish of SplitMix64.
+fn spread(block: u64) -> u64 {
+    let mixed = block.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_real_time() {
+        let mut window = WorkingSetWindow::new(10, 100, 16).unwrap();
+        let mut ended = Vec::new();
+        for (now_us, block) in [(100, 1), (101, 1), (103, 2), (109, 1), (131, 2)] {
+            window.pass(now_us, |sizes| ended.push(sizes));
+            window.access(block);
+        }
+        let first = WorkingSetSizes { start_us: 100, wss_blocks: 2, rwss_blocks: [1, 1, 0, 0] };
+        let empty = |start_us| WorkingSetSizes { start_us, ..WorkingSetSizes::default() };
+        assert_eq!(ended, [first, empty(110), empty(120)]);
+        assert_eq!(window.sizes().wss_blocks, 1);
+        let mut told = 0;
+        window.pass(u64::MAX, |_| told += 1);
+        assert_eq!(told, 1 + MOST_EMPTY);
+        assert!(WorkingSetWindow::new(0, 0, 16).is_err());
+    }
+
+    #[test]
+    fn a_small_table_estimates() {
+        let mut window = WorkingSetWindow::new(10, 0, 4096).unwrap();
+        (0..100_000).for_each(|block| window.access(block));
+        (0..50_000).for_each(|block| window.access(block));
+        let sizes = window.sizes();
+        assert!(sizes.wss_blocks.abs_diff(100_000) < 10_000, "{sizes:?}");
+        assert!(sizes.rwss_blocks[0].abs_diff(50_000) < 6_000, "{sizes:?}");
+        assert_eq!(sizes.rwss_blocks[1], 0);
+    }
+}

@@ -1,0 +1,115 @@
+//! Exponential smoothing: the level moves towards each observation by a share alpha of what it was off.
+//!
+//! The first observation is the first level. Self-tuned means that alpha is refitted on all of the history to the least
+//! squared one-step error: one smoother for each of twenty alphas runs along and sums its own errors, so that a refit
+//! takes no memory of the history.
+//!
+//! Source: CloudCache (Arteaga), section 3.4.2: alpha = 0.3 fixed, or self-tuned "based on the error between the
+//! predicted and observed RWSS values".
+
+use super::Forecast;
+
+/// The alpha of the paper.
+const ALPHA: f64 = 0.3;
+/// Alphas tried: 1/20, 2/20, ... 1.
+const ALPHAS: u32 = 20;
+
+/// Exponential smoothing with a fixed alpha.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Exponential {
+    alpha: f64,
+    level: Option<f64>,
+}
+
+impl Exponential {
+    /// With an alpha from 0 to 1; what lies beyond is drawn in.
+    pub fn new(alpha: f64) -> Exponential {
+        Exponential { alpha: alpha.clamp(0.0, 1.0), level: None }
+    }
+}
+
+impl Default for Exponential {
+    fn default() -> Exponential {
+        Exponential::new(ALPHA)
+    }
+}
+
+impl Forecast for Exponential {
+    fn observe(&mut self, value: f64) {
+        self.level = Some(self.level.map_or(value, |level| level + self.alpha * (value - level)));
+    }
+
+    fn predict(&self) -> Option<f64> {
+        self.level
+    }
+}
+
+/// Exponential smoothing that fits its alpha. Until one alpha was better than the paper's, that one is taken.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SelfTunedExponential {
+    tried: Vec<(Exponential, f64)>,
+    best: usize,
+}
+
+impl Default for SelfTunedExponential {
+    fn default() -> SelfTunedExponential {
+        let alphas = (1..=ALPHAS).map(|step| f64::from(step) / f64::from(ALPHAS));
+        let tried: Vec<_> = alphas.map(|alpha| (Exponential::new(alpha), 0.0)).collect();
+        let best = tried.iter().position(|(smoother, _)| smoother.alpha >= ALPHA).unwrap_or(0);
+        SelfTunedExponential { tried, best }
+    }
+}
+
+impl SelfTunedExponential {
+    /// The alpha that fits best so far.
+    pub fn alpha(&self) -> f64 {
+        self.tried[self.best].0.alpha
+    }
+}
+
+impl Forecast for SelfTunedExponential {
+    fn observe(&mut self, value: f64) {
+        for (smoother, squared_error) in &mut self.tried {
+            let error = smoother.predict().map_or(0.0, |predicted| value - predicted);
+            *squared_error += error * error;
+            smoother.observe(value);
+        }
+        for at in 0..self.tried.len() {
+            if self.tried[at].1 < self.tried[self.best].1 {
+                self.best = at;
+            }
+        }
+    }
+
+    fn predict(&self) -> Option<f64> {
+        self.tried[self.best].0.predict()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smoothing_by_hand() {
+        let mut forecast = Exponential::default();
+        for value in [100.0, 200.0, 100.0] {
+            forecast.observe(value);
+        }
+        // 100, then 100 + 0.3 * 100 = 130, then 130 - 0.3 * 30 = 121.
+        assert!((forecast.predict().unwrap() - 121.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn tuning_finds_the_alpha_that_fits() {
+        let mut steps = SelfTunedExponential::default();
+        assert_eq!(steps.alpha(), ALPHA);
+        // A level that stays where it jumped to is followed at once, noise around a level hardly.
+        (0..40).for_each(|at| steps.observe(f64::from(at / 8) * 100.0));
+        assert_eq!(steps.alpha(), 1.0);
+        let mut noise = SelfTunedExponential::default();
+        noise.observe(100.0);
+        (0..40).for_each(|at| noise.observe(if at % 2 == 0 { 90.0 } else { 110.0 }));
+        assert_eq!(noise.alpha(), 0.05);
+    }
+}

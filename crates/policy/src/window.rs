@@ -1,0 +1,131 @@
+//! What was measured of a disk in a window of real time: the figures that every model draws on.
+//!
+//! Accesses are block accesses: a request of 16 KiB counts four. Sizes are in cache blocks.
+
+use serde::{Deserialize, Serialize};
+
+use crate::curve::Curve;
+use crate::error::{PolicyError, check_range};
+
+/// Reads within a short time, for the reuse intensity of vCacheShare.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Intensity {
+    /// How long was measured.
+    pub length_us: u64,
+    /// Blocks read.
+    pub read_blocks: u64,
+    /// Distinct blocks read.
+    pub unique_read_blocks: u64,
+}
+
+/// What was measured of a disk in a window.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct DiskWindow {
+    /// How long the window was.
+    pub length_us: u64,
+    /// Blocks read.
+    pub reads: u64,
+    /// Blocks written.
+    pub writes: u64,
+    /// Blocks written that had been accessed before: WAR and WAW.
+    pub overwrites: u64,
+    /// Blocks read that the cache had.
+    pub read_hits: u64,
+    /// Distinct blocks: WSS.
+    pub wss_blocks: u64,
+    /// Distinct blocks reused at least once, twice and so on: RWSS_1, RWSS_2, ...
+    pub rwss_blocks: Vec<u64>,
+    /// Blocks of the regions touched more than once since ever: what HEC would let in.
+    pub touched_blocks: u64,
+    /// Hits of reads and writes by ordinary reuse distance, over all accesses.
+    pub trd: Curve,
+    /// Hits of reads by useful reuse distance (RAR and RAW), over all accesses.
+    pub urd: Curve,
+    /// Hits by reuse distance among reads alone, over all reads.
+    pub read_only: Curve,
+    /// Reads within the last seconds.
+    pub intensity: Intensity,
+    /// Mean latency of the origin in microseconds; none before it was measured.
+    pub origin_latency_us: Option<f64>,
+    /// Mean latency of the cache device in microseconds; none before it was measured.
+    pub cache_latency_us: Option<f64>,
+}
+
+impl DiskWindow {
+    /// Reads and writes.
+    pub fn accesses(&self) -> u64 {
+        self.reads.saturating_add(self.writes)
+    }
+
+    /// Which share of accesses are reads; 0 without accesses.
+    pub fn read_ratio(&self) -> f64 {
+        ratio(self.reads, self.accesses())
+    }
+
+    /// Which share of accesses overwrite what was accessed before: ECI-Cache's write ratio.
+    pub fn overwrite_ratio(&self) -> f64 {
+        ratio(self.overwrites, self.accesses())
+    }
+
+    /// Which share of reads the cache had.
+    pub fn hit_ratio(&self) -> f64 {
+        ratio(self.read_hits, self.reads)
+    }
+
+    /// Checks the figures against each other.
+    ///
+    /// # Errors
+    /// `WindowTooShort` if intensity was measured for longer than the window; `BadFigure` for a part that is larger
+    /// than its whole, and for latencies that are none.
+    pub fn check(&self, disk: &str) -> Result<(), PolicyError> {
+        if self.length_us < self.intensity.length_us {
+            let measurement_us = self.intensity.length_us;
+            return Err(PolicyError::WindowTooShort { window_us: self.length_us, measurement_us });
+        }
+        let parts = [
+            ("overwrites", self.overwrites, self.writes, "at most as many as there are writes"),
+            ("read hits", self.read_hits, self.reads, "at most as many as there are reads"),
+            (
+                "unique reads",
+                self.intensity.unique_read_blocks,
+                self.intensity.read_blocks,
+                "at most all reads",
+            ),
+        ];
+        for (what, part, whole, expected) in parts {
+            if part > whole {
+                let what = format!("disk '{disk}': the number of {what}");
+                return Err(PolicyError::BadFigure { what, found: format!("{part} of {whole}"), expected });
+            }
+        }
+        let latencies = [("origin", self.origin_latency_us), ("cache", self.cache_latency_us)];
+        for (what, latency_us) in latencies {
+            let what = || format!("disk '{disk}': the latency of its {what} in us");
+            check_range(what, latency_us.unwrap_or(0.0), 0.0..=1e12, "a number from 0 to 1e12")?;
+        }
+        Ok(())
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let good = DiskWindow { length_us: 10, reads: 4, writes: 4, overwrites: 2, ..DiskWindow::default() };
+        assert_eq!(good.check("vm1"), Ok(()));
+        assert_eq!(good.overwrite_ratio(), 0.25);
+        let longer = Intensity { length_us: 11, ..Intensity::default() };
+        let refused = DiskWindow { intensity: longer, ..good.clone() }.check("vm1");
+        assert_eq!(refused, Err(PolicyError::WindowTooShort { window_us: 10, measurement_us: 11 }));
+        let refused = DiskWindow { overwrites: 5, ..good.clone() }.check("vm1").unwrap_err().to_string();
+        assert!(refused.contains("disk 'vm1'") && refused.contains("5 of 4"), "{refused}");
+        let refused = DiskWindow { origin_latency_us: Some(f64::NAN), ..good }.check("vm1");
+        assert!(matches!(refused, Err(PolicyError::BadFigure { .. })));
+    }
+}

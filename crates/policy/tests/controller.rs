@@ -1,0 +1,342 @@
+//! The control loop: from windows to plans, through the life of a VM, and again from the log.
+
+use haversack_model::WriteMode;
+use haversack_policy::admission::Admit;
+use haversack_policy::allocate::Target;
+use haversack_policy::demand::working_set_window::WorkingSetWindow;
+use haversack_policy::{
+    Config, Controller, Curve, DiskFacts, DiskInput, DiskState, DiskWindow, Event, Inputs, Intensity, Plan,
+    PolicyError, decide, named,
+};
+use proptest::prelude::*;
+
+const WINDOW_US: u64 = 600_000_000;
+const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
+
+/// A disk that reads `hot` blocks again and again and writes a little.
+fn window(hot: u64) -> DiskWindow {
+    let curve = Curve::new(vec![(hot / 2, 0.3), (hot, 0.8)]).unwrap();
+    DiskWindow {
+        length_us: WINDOW_US,
+        reads: 9000,
+        writes: 1000,
+        overwrites: 500,
+        read_hits: 5000,
+        wss_blocks: 2 * hot,
+        rwss_blocks: vec![hot, hot / 2],
+        touched_blocks: 2048,
+        trd: Curve::new(vec![(hot / 2, 0.3), (2 * hot, 0.9)]).unwrap(),
+        urd: curve.clone(),
+        read_only: curve,
+        intensity: Intensity { length_us: 60_000_000, read_blocks: 900, unique_read_blocks: 90 },
+        origin_latency_us: Some(4000.0),
+        cache_latency_us: Some(100.0),
+    }
+}
+
+fn facts(name: &str, window: Option<DiskWindow>) -> DiskFacts {
+    DiskFacts {
+        name: name.into(),
+        vm: name.into(),
+        tenant: "tenant".into(),
+        priority: 1.0,
+        reservation_blocks: 100,
+        limit_blocks: u64::MAX,
+        fixed_blocks: None,
+        used_blocks: 300,
+        write_mode: WriteMode::WriteBack,
+        window,
+    }
+}
+
+fn controller(system: &str, disks: &[&str]) -> Controller {
+    let mut controller = Controller::new(named(system).unwrap()).unwrap();
+    disks.iter().for_each(|disk| assert_eq!(controller.event(disk, Event::New), Ok(true)));
+    controller
+}
+
+fn target(plan: &Plan, disk: &str) -> u64 {
+    plan.disks[disk].target.promised_blocks()
+}
+
+/// Closes a window in which each disk has read so many hot blocks; 0 for one without any access.
+fn close(controller: &mut Controller, pool_blocks: u64, hot: &[(&str, u64)]) -> Plan {
+    let measured =
+        |hot| if hot == 0 { DiskWindow { length_us: WINDOW_US, ..Default::default() } } else { window(hot) };
+    let facts: Vec<_> = hot.iter().map(|(disk, hot)| facts(disk, Some(measured(*hot)))).collect();
+    let (inputs, plan) = controller.close_window(0, pool_blocks, &facts).unwrap();
+    assert!(plan.promised_blocks() <= pool_blocks);
+    assert_eq!(decide(controller.config(), &inputs), Ok(plan.clone()));
+    plan
+}
+
+/// Decides between windows.
+fn decide_now(controller: &mut Controller, pool_blocks: u64, disks: &[&str]) -> Plan {
+    let facts: Vec<_> = disks.iter().map(|disk| facts(disk, None)).collect();
+    controller.close_window(0, pool_blocks, &facts).unwrap().1
+}
+
+#[test]
+fn every_system_decides_and_decides_again_from_the_log() {
+    for system in SYSTEMS {
+        let mut controller = controller(system, &["a", "b", "c"]);
+        for round in 1..6 {
+            let facts = [(0, "a"), (1, "b"), (2, "c")]
+                .map(|(at, disk)| facts(disk, Some(window(100 * (at + round)))));
+            let (inputs, plan) = controller.close_window(round, 1000, &facts).unwrap();
+            let logged = serde_json::to_string(&(controller.config(), &inputs, &plan)).unwrap();
+            let (config, inputs, plan): (Config, Inputs, Plan) = serde_json::from_str(&logged).unwrap();
+            assert_eq!(decide(&config, &inputs).unwrap(), plan, "{system}");
+            assert_eq!(serde_json::to_string(&(&config, &inputs, &plan)).unwrap(), logged);
+            assert!(plan.promised_blocks() <= 1000, "{system}");
+            assert!(plan.disks.values().all(|disk| !disk.reason.is_empty()));
+        }
+    }
+}
+
+#[test]
+fn rwss_gives_what_is_reused_and_shares_memory_for_staging() {
+    let mut controller = controller("rwss", &["a", "b"]);
+    let plan = close(&mut controller, 1000, &[("a", 200), ("b", 600)]);
+    assert_eq!((target(&plan, "a"), target(&plan, "b")), (250, 750));
+    assert!(
+        plan.disks["a"].reason.contains("demand 200 by rwss_1 forecast by exp-self"),
+        "{:?}",
+        plan.disks["a"]
+    );
+    let bytes = |disk: &str| match plan.disks[disk].admission {
+        Admit::Staging { bytes, .. } => bytes,
+        other => panic!("{other:?}"),
+    };
+    // 0.5 % of 1000 blocks of 4096 bytes.
+    assert_eq!((bytes("a"), bytes("b")), (5120, 15_360));
+}
+
+/// What is measured of a disk that reads these blocks one after the other: the counts exactly, the curve by distances.
+fn reading(blocks: &[u64]) -> DiskWindow {
+    let mut counted = WorkingSetWindow::new(WINDOW_US, 0, 1 << 16).unwrap();
+    let mut order: Vec<u64> = Vec::new();
+    let mut distances = Vec::new();
+    for block in blocks {
+        counted.access(*block);
+        if let Some(depth) = order.iter().rev().position(|other| other == block) {
+            distances.push(depth as u64);
+            order.remove(order.len() - 1 - depth);
+        }
+        order.push(*block);
+    }
+    let (sizes, curve) = (counted.sizes(), Curve::of_distances(distances, blocks.len() as u64));
+    DiskWindow {
+        length_us: WINDOW_US,
+        reads: blocks.len() as u64,
+        wss_blocks: sizes.wss_blocks,
+        rwss_blocks: sizes.rwss_blocks.to_vec(),
+        trd: curve.clone(),
+        urd: curve.clone(),
+        read_only: curve,
+        ..DiskWindow::default()
+    }
+}
+
+#[test]
+fn a_scan_takes_nothing_from_local_work() {
+    let local: Vec<u64> = (0..3000).map(|access| access * 7 % 300).collect();
+    let scan: Vec<u64> = (0..3000).collect();
+    for system in ["rwss", "utility", "urd", "trd"] {
+        let mut controller = controller(system, &["local", "scan"]);
+        let facts = [facts("local", Some(reading(&local))), facts("scan", Some(reading(&scan)))];
+        let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
+        assert!(target(&plan, "local") >= 300, "{system}: {plan:?}");
+    }
+    // By distinct blocks the scan asks for ten times as much.
+    let mut controller = controller("wss", &["local", "scan"]);
+    let facts = [facts("local", Some(reading(&local))), facts("scan", Some(reading(&scan)))];
+    let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
+    assert!(target(&plan, "local") < 150, "{plan:?}");
+}
+
+#[test]
+fn bootstrapping_and_newcomers() {
+    for system in ["rwss", "utility", "urd", "max-min"] {
+        let mut controller = controller(system, &["a", "b"]);
+        let plan = decide_now(&mut controller, 1000, &["a", "b"]);
+        assert_eq!((target(&plan, "a"), target(&plan, "b")), (500, 500), "{system}");
+        close(&mut controller, 1000, &[("a", 800), ("b", 800)]);
+        assert_eq!(controller.event("c", Event::New), Ok(true));
+        let plan = decide_now(&mut controller, 1000, &["a", "b", "c"]);
+        assert_eq!(target(&plan, "c"), 100, "{system}");
+        assert!(plan.disks["c"].reason.contains("nothing measured yet"));
+    }
+}
+
+#[test]
+fn an_idle_disk_gives_way() {
+    let mut controller = controller("urd", &["a", "b"]);
+    close(&mut controller, 1000, &[("a", 800), ("b", 800)]);
+    let plan = close(&mut controller, 1000, &[("a", 0), ("b", 800)]);
+    assert_eq!(controller.state("a"), Some(DiskState::Idle));
+    assert_eq!((target(&plan, "a"), target(&plan, "b")), (100, 800));
+}
+
+#[test]
+fn a_stunned_disk_keeps_what_it_has() {
+    let mut controller = controller("rwss", &["a", "b"]);
+    let before = close(&mut controller, 1000, &[("a", 300), ("b", 300)]);
+    assert_eq!(controller.event("a", Event::Stunned), Ok(false));
+    let plan = close(&mut controller, 1000, &[("a", 0), ("b", 5000)]);
+    assert_eq!(target(&plan, "a"), target(&before, "a"));
+    assert_eq!(target(&plan, "b"), 1000 - target(&before, "a"));
+    assert!(plan.disks["a"].reason.contains("locked"));
+    assert_eq!(controller.event("a", Event::Resumed), Ok(true));
+    assert_eq!(controller.state("a"), Some(DiskState::Active));
+}
+
+#[test]
+fn in_a_shared_pool_a_stunned_disk_keeps_what_it_uses() {
+    let mut controller = controller("none", &["a", "b"]);
+    let plan = close(&mut controller, 1000, &[("a", 300), ("b", 300)]);
+    assert_eq!(plan.disks["a"].target, Target::Shared { at_least_blocks: 100, at_most_blocks: 1000 });
+    controller.event("a", Event::Stunned).unwrap();
+    let plan = decide_now(&mut controller, 1000, &["a", "b"]);
+    assert_eq!(plan.disks["a"].target, Target::Blocks(300));
+    assert_eq!(plan.disks["b"].target, Target::Shared { at_least_blocks: 100, at_most_blocks: 700 });
+}
+
+#[test]
+fn gone_disks_get_nothing_and_come_back_new() {
+    for (gone, back) in [(Event::Suspended, Event::Resumed), (Event::MigratingOut, Event::New)] {
+        let mut controller = controller("rwss", &["a", "b"]);
+        close(&mut controller, 1000, &[("a", 300), ("b", 300)]);
+        assert_eq!(controller.event("a", gone), Ok(true));
+        let plan = decide_now(&mut controller, 1000, &["a", "b"]);
+        assert_eq!((target(&plan, "a"), target(&plan, "b")), (0, 1000));
+        assert_eq!(controller.event("a", back), Ok(true));
+        assert_eq!(controller.state("a"), Some(DiskState::New));
+    }
+}
+
+#[test]
+fn a_disk_migrates_in_with_its_figures() {
+    let mut controller = controller("rwss", &["a"]);
+    close(&mut controller, 1000, &[("a", 300)]);
+    assert_eq!(controller.event("b", Event::MigratingIn(Some(Box::new(window(300))))), Ok(true));
+    let plan = decide_now(&mut controller, 1000, &["a", "b"]);
+    assert_eq!((target(&plan, "a"), target(&plan, "b")), (500, 500));
+    let broken = DiskWindow { overwrites: 1001, ..window(300) };
+    assert!(controller.event("c", Event::MigratingIn(Some(Box::new(broken)))).is_err());
+    assert_eq!(controller.state("c"), None);
+}
+
+#[test]
+fn an_exchanged_origin_is_measured_anew() {
+    let mut controller = controller("utility", &["a", "b"]);
+    close(&mut controller, 1000, &[("a", 300), ("b", 300)]);
+    assert_eq!(controller.event("a", Event::StorageMigrating), Ok(false));
+    close(&mut controller, 1000, &[("a", 900), ("b", 300)]);
+    assert_eq!(controller.event("a", Event::StorageMigrated), Ok(true));
+    let facts = ["a", "b"].map(|disk| facts(disk, None));
+    let (inputs, _) = controller.close_window(0, 1000, &facts).unwrap();
+    let latency = |at: usize| inputs.disks[at].window.as_ref().unwrap().origin_latency_us;
+    assert_eq!((latency(0), latency(1)), (None, Some(4000.0)));
+}
+
+#[test]
+fn overwriting_disks_become_read_only() {
+    let mut controller = controller("urd", &["a", "b"]);
+    let overwriting = DiskWindow { reads: 100, writes: 900, overwrites: 700, read_hits: 0, ..window(300) };
+    let facts = [facts("a", Some(overwriting)), facts("b", Some(window(300)))];
+    let (_, plan) = controller.close_window(0, 1000, &facts).unwrap();
+    assert_eq!(plan.disks["a"].write_mode, WriteMode::WriteInvalidate);
+    assert_eq!(plan.disks["b"].write_mode, WriteMode::WriteBack);
+    assert!(
+        plan.disks["a"].reason.contains("write ratio 0.70, at least 0.5: read-only"),
+        "{:?}",
+        plan.disks["a"]
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let mut controller = controller("rwss", &["a"]);
+    assert!(matches!(controller.event("x", Event::Stunned), Err(PolicyError::UnknownDisk { .. })));
+    let wrong = controller.event("a", Event::StorageMigrated).unwrap_err().to_string();
+    assert_eq!(wrong, "disk 'a' is new: 'storage-migrated' cannot happen to it now");
+    let twice = [facts("a", Some(window(10))), facts("a", Some(window(10)))];
+    assert!(matches!(controller.close_window(0, 1000, &twice), Err(PolicyError::TwiceThere { .. })));
+    assert_eq!(controller.state("a"), Some(DiskState::New));
+    let low = [DiskFacts { limit_blocks: 50, ..facts("a", None) }];
+    assert!(matches!(controller.close_window(0, 1000, &low), Err(PolicyError::LimitBelowReservation { .. })));
+    let small = controller.close_window(0, 99, &[facts("a", Some(window(10)))]);
+    assert!(matches!(small, Err(PolicyError::Oversubscribed { promised_blocks: 100, pool_blocks: 99 })));
+    controller.event("a", Event::Ended).unwrap();
+    assert_eq!(controller.state("a"), None);
+    assert!(Controller::new(Config { window_us: 1, ..Config::default() }).is_err());
+}
+
+fn states() -> impl Strategy<Value = DiskState> {
+    use DiskState::{Active, Idle, MigratedIn, MigratedOut, New, StorageMigrating, Stunned, Suspended};
+    prop::sample::select(vec![
+        New,
+        Active,
+        Active,
+        Idle,
+        MigratedIn,
+        Stunned,
+        StorageMigrating,
+        Suspended,
+        MigratedOut,
+    ])
+}
+
+prop_compose! {
+    fn disks()(
+        all in prop::collection::vec(
+            (states(), 0.1..4.0f64, 0u64..300, 0u64..3000, 2u64..5000, prop::option::of(any::<u64>()), 0u64..200),
+            1..12,
+        )
+    ) -> Vec<DiskInput> {
+        let one = |(at, (state, priority, least, room, hot, forecast_blocks, target_blocks))| DiskInput {
+            name: format!("disk{at}"),
+            vm: format!("vm{}", at / 2),
+            tenant: format!("tenant{}", at / 4),
+            state,
+            priority,
+            reservation_blocks: least,
+            limit_blocks: least + room,
+            fixed_blocks: forecast_blocks,
+            target_blocks,
+            write_mode: WriteMode::WriteBack,
+            forecast_blocks,
+            forecast_by: None,
+            window: (state != DiskState::New).then(|| window(hot)),
+        };
+        all.into_iter().enumerate().map(one).collect()
+    }
+}
+
+proptest! {
+    /// Whatever the inputs, a decision keeps reservations, limits, locks and the pool, or says why there is none.
+    #[test]
+    fn decisions_hold_or_are_refused(disks in disks(), pool_blocks in 0u64..10_000) {
+        let inputs = Inputs { time_us: 0, pool_blocks, disks };
+        let locked: u64 = inputs.disks.iter().filter(|disk| disk.state.locked()).map(|disk| disk.target_blocks).sum();
+        let present = inputs.disks.iter().filter(|disk| !disk.state.locked() && !disk.state.gone());
+        let promised = locked + present.map(|disk| disk.reservation_blocks).sum::<u64>();
+        for system in SYSTEMS {
+            let Ok(plan) = decide(&named(system).unwrap(), &inputs) else {
+                prop_assert!(promised > pool_blocks, "{system} refuses what could be");
+                continue;
+            };
+            prop_assert!(plan.promised_blocks() <= pool_blocks, "{system}");
+            for disk in &inputs.disks {
+                let got = plan.disks[&disk.name].target.promised_blocks();
+                let range = match disk.state {
+                    state if state.locked() => disk.target_blocks..=disk.target_blocks,
+                    state if state.gone() => 0..=0,
+                    _ => disk.reservation_blocks..=disk.limit_blocks,
+                };
+                prop_assert!(range.contains(&got), "{system}: {} has {got} of {range:?}", disk.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Horizontal bars: a few named values side by side.
+
+use std::fmt::Write;
+
+use crate::escape::html;
+use crate::frame::{COLOURS, open, round};
+use crate::unit::Unit;
+
+/// A chart with one bar a name, or several where groups are compared.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    title: String,
+    unit: Unit,
+    bars: Vec<(String, f64, usize)>,
+}
+
+const LINE: f64 = 24.0;
+const LEFT: f64 = 170.0;
+const FULL: f64 = 370.0;
+
+impl Bars {
+    /// A chart without bars yet.
+    pub fn new(title: &str, unit: Unit) -> Bars {
+        Bars { title: title.into(), unit, bars: Vec::new() }
+    }
+
+    /// With another bar.
+    pub fn bar(self, name: &str, value: f64) -> Bars {
+        self.bar_of(name, value, 0)
+    }
+
+    /// With another bar in the colour of group number `group`.
+    pub fn bar_of(mut self, name: &str, value: f64, group: usize) -> Bars {
+        self.bars.push((name.into(), value, group));
+        self
+    }
+
+    /// The chart's title.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// The chart as a picture that stands alone.
+    pub fn to_svg(&self) -> String {
+        self.draw(true)
+    }
+
+    pub(crate) fn draw(&self, alone: bool) -> String {
+        let drawn = |value: f64| if value.is_finite() { value.max(0.0) } else { 0.0 };
+        let largest = self.bars.iter().map(|(_, value, _)| drawn(*value)).fold(0.0, f64::max);
+        let mut out = open(&self.title, 16.0 + LINE * self.bars.len() as f64, alone);
+        for (number, (name, value, group)) in self.bars.iter().enumerate() {
+            let top = 8.0 + LINE * number as f64;
+            let width = if largest > 0.0 { round(drawn(*value) / largest * FULL) } else { 0.0 };
+            let (name, text, colour) = (html(name), html(&self.unit.format(*value)), group % COLOURS);
+            // Writing into a string does not fail.
+            let _ = write!(
+                out,
+                "<text class=\"name\" x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{name}</text>\
+                 <rect class=\"fill c{colour}\" x=\"{LEFT}\" y=\"{}\" width=\"{width}\" height=\"{}\"/>\
+                 <text class=\"tick\" x=\"{}\" y=\"{middle}\">{text}</text>",
+                LEFT - 8.0,
+                top + 3.0,
+                LINE - 6.0,
+                LEFT + width + 7.0,
+                middle = top + 16.0,
+            );
+        }
+        out + "</svg>"
+    }
+}

@@ -1,0 +1,112 @@
+//! Lines over a common x axis: curves and time series.
+
+use std::fmt::Write;
+
+use crate::axis::Axis;
+use crate::frame::{COLOURS, Frame, Sample, Traced, dashes};
+
+/// A chart with lines.
+#[derive(Clone, Debug)]
+pub struct LineChart {
+    title: String,
+    x: Axis,
+    y: Axis,
+    series: Vec<Line>,
+    marks: Vec<(f64, f64, String)>,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+    dashed: bool,
+    steps: bool,
+}
+
+impl LineChart {
+    /// A chart without lines yet.
+    pub fn new(title: &str, x: Axis, y: Axis) -> LineChart {
+        LineChart { title: title.into(), x, y, series: Vec::new(), marks: Vec::new() }
+    }
+
+    /// With another line through the points, which are in the order of x.
+    pub fn line(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
+        self.with(name, points, false, false)
+    }
+
+    /// With another line, dashed: for bounds and estimates.
+    pub fn dashed(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
+        self.with(name, points, true, false)
+    }
+
+    /// With another line that keeps each value until the next: for what changes at once.
+    pub fn steps(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
+        self.with(name, points, false, true)
+    }
+
+    /// With a point marked and named.
+    pub fn mark(mut self, x: f64, y: f64, name: &str) -> LineChart {
+        self.marks.push((x, y, name.into()));
+        self
+    }
+
+    fn with(mut self, name: &str, points: Vec<(f64, f64)>, dashed: bool, steps: bool) -> LineChart {
+        self.series.push(Line { name: name.into(), points, dashed, steps });
+        self
+    }
+
+    /// The chart's title.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// The chart as a picture that stands alone.
+    pub fn to_svg(&self) -> String {
+        self.draw(true)
+    }
+
+    pub(crate) fn draw(&self, alone: bool) -> String {
+        let values = || self.series.iter().flat_map(|s| s.points.iter().copied()).filter(|p| self.takes(p));
+        let (x, y) = (self.x.over(values().map(|p| p.0)), self.y.over(values().map(|p| p.1)));
+        let legend: Vec<_> = self.series.iter().map(|s| (s.name.clone(), s.dashed)).collect();
+        let mut frame = Frame::new((&self.x, x), (&self.y, y), &legend, Sample::Line);
+        for (index, line) in self.series.iter().enumerate() {
+            self.draw_line(&mut frame, index, line);
+        }
+        for (x, y, name) in self.marks.iter().filter(|(x, y, _)| self.takes(&(*x, *y))) {
+            let (left, top) = (frame.left_of(*x), frame.top_of(*y));
+            let name = crate::escape::html(name);
+            frame.push(&format!(
+                "<circle class=\"mark\" cx=\"{left}\" cy=\"{top}\" r=\"5\"/><text class=\"name\" x=\"{}\" y=\"{}\">{name}</text>",
+                left + 8.0,
+                top - 8.0
+            ));
+        }
+        frame.finish(&self.title, alone)
+    }
+
+    fn takes(&self, point: &(f64, f64)) -> bool {
+        self.x.takes(point.0) && self.y.takes(point.1)
+    }
+
+    fn draw_line(&self, frame: &mut Frame, index: usize, line: &Line) {
+        let mut path = String::new();
+        let mut points = Vec::with_capacity(line.points.len());
+        for point in line.points.iter().filter(|p| self.takes(p)) {
+            let (x, y) = (frame.left_of(point.0), frame.top_of(point.1));
+            // Writing into a string does not fail.
+            let _ = match (path.is_empty(), line.steps) {
+                (true, _) => write!(path, "M{x} {y}"),
+                (_, true) => write!(path, "H{x}V{y}"),
+                _ => write!(path, "L{x} {y}"),
+            };
+            points.push((x, y, self.x.unit.format(point.0), self.y.unit.format(point.1)));
+        }
+        let colour = index % COLOURS;
+        frame.push(&format!("<path class=\"line c{colour}\" d=\"{path}\"{}/>", dashes(index, line.dashed)));
+        if let [(x, y, ..)] = &points[..] {
+            frame.push(&format!("<circle class=\"dot c{colour}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>"));
+        }
+        frame.trace(Traced { name: line.name.clone(), colour, points });
+    }
+}

@@ -1,0 +1,79 @@
+//! One simulated cache among those that a sweep runs side by side.
+
+use std::time::Duration;
+
+use haversack_core::DiskStats;
+use haversack_trace::Access;
+
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::latency::Latencies;
+use crate::meter::{Measured, Sample};
+use crate::reference::PolicyName;
+
+/// A cache being simulated. Accesses come in batches, in order of time; their times are those of the simulation.
+pub trait Cell: Send {
+    /// Plays the next accesses.
+    ///
+    /// # Errors
+    /// What makes it impossible to go on.
+    fn play(&mut self, accesses: &[Access]) -> Result<(), SimError>;
+
+    /// Plays what is left to do and tells what came out: for most one result, for MIN one a size.
+    ///
+    /// # Errors
+    /// What makes the result impossible.
+    fn end(self: Box<Self>) -> Result<Vec<CellResult>, SimError>;
+}
+
+/// What the production cache tells beyond what all do.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ProductionResult {
+    /// The pool's segments, all devices together.
+    pub segments: u64,
+    /// Slots in them.
+    pub capacity_blocks: u64,
+    /// Blocks of the staging area.
+    pub staging_blocks: u32,
+    /// Restarts that happened.
+    pub restarts: u64,
+    /// The core's own counters of each volume, the warm-up included, since the last restart.
+    pub disk_stats: Vec<DiskStats>,
+    /// Blocks in the end that the origin does not have.
+    pub dirty_blocks: u64,
+    /// Flushes of the cache devices.
+    pub device_flushes: u64,
+}
+
+/// What came out of a cell.
+pub struct CellResult {
+    /// The policy.
+    pub policy: PolicyName,
+    /// Blocks of the cache; none for one without limit.
+    pub blocks: Option<u64>,
+    /// Counts of each volume.
+    pub volumes: Vec<Counts>,
+    /// Looks at it over time.
+    pub series: Vec<Sample>,
+    /// Latencies of requests; empty without a model of time.
+    pub latencies: Latencies,
+    /// Of the production cache.
+    pub production: Option<ProductionResult>,
+    /// Processor time that the simulation took.
+    pub elapsed: Duration,
+}
+
+impl CellResult {
+    /// What was measured of a cache.
+    pub fn new(policy: PolicyName, blocks: Option<u64>, measured: Measured) -> Self {
+        CellResult {
+            policy,
+            blocks,
+            volumes: measured.volumes,
+            series: measured.series,
+            latencies: measured.latencies,
+            production: None,
+            elapsed: Duration::ZERO,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong in a simulation.
+
+use haversack_core::{ManageError, PoolError};
+use haversack_trace::TraceError;
+
+/// A simulation that cannot be run, or cannot go on.
+#[derive(thiserror::Error, Debug)]
+#[non_exhaustive]
+pub enum SimError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A block that policies cannot name.
+    #[error(
+        "volume {volume} is accessed at byte {offset_bytes}: the simulator takes {most_volumes} volumes of at most \
+         {most_bytes} bytes; use a larger block size, or cut the trace"
+    )]
+    TooLarge {
+        /// The volume's number.
+        volume: u32,
+        /// Where it is accessed.
+        offset_bytes: u64,
+        /// Bytes of the largest volume.
+        most_bytes: u64,
+        /// Most volumes.
+        most_volumes: u32,
+    },
+    /// A trace too long for MIN.
+    #[error("the trace has more than {most} block accesses, the most that MIN can look ahead: cut the trace")]
+    TooLong {
+        /// Most accesses.
+        most: u64,
+    },
+    /// A policy that does not exist.
+    #[error("unknown policy '{name}': expected {known}, or all")]
+    UnknownPolicy {
+        /// What was asked for.
+        name: String,
+        /// What exists.
+        known: String,
+    },
+    /// Settings that make no sense, or not together.
+    #[error("{0}")]
+    Settings(String),
+    /// The trace has nothing to simulate.
+    #[error("the trace has no reads or writes")]
+    Empty,
+    /// The production cache's pool cannot be made or opened.
+    #[error("the simulated pool: {0}")]
+    Pool(#[from] PoolError),
+    /// The production cache refuses a disk or a setting.
+    #[error("disk '{disk}' of the simulated pool: {error}")]
+    Manage {
+        /// The disk.
+        disk: String,
+        /// Why.
+        error: ManageError,
+    },
+}

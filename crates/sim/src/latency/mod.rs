@@ -1,0 +1,233 @@
+//! What the simulator knows about time: a cache device, a network and an origin, each a queue before servers.
+//!
+//! An I/O of the cache device waits for one of the device's servers, which then takes a drawn service time and the
+//! time of the transfer. An I/O of the origin first goes through the network, which moves one transfer after the
+//! other, then waits for one of the origin's servers; half a round trip is added before and after. All disks share
+//! the one origin, and a pool's devices are alike.
+
+pub mod distribution;
+pub mod histogram;
+
+use distribution::Distribution;
+use histogram::Histogram;
+
+use crate::rng::Rng;
+
+/// A device or store: service times, and how much it does at a time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StationModel {
+    /// Time of a read, without the transfer.
+    pub read: Distribution,
+    /// Time of a write, without the transfer.
+    pub write: Distribution,
+    /// Time of a flush.
+    pub flush: Distribution,
+    /// I/Os served side by side, at least 1.
+    pub servers: u32,
+    /// Speed of a transfer, for each server.
+    pub bytes_per_second: f64,
+}
+
+/// Everything that takes time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LatencyModel {
+    /// A cache device.
+    pub device: StationModel,
+    /// The origin, as a whole.
+    pub origin: StationModel,
+    /// There and back, without the transfer.
+    pub network_round_trip_us: f64,
+    /// Speed of the network.
+    pub network_bytes_per_second: f64,
+    /// What every request costs on the host, whatever it needs.
+    pub host_us: f64,
+}
+
+impl Default for LatencyModel {
+    /// An NVMe device, 10 Gbit/s Ethernet, and a disk array with some cache of its own. Figures of the kind, not of a
+    /// product: give your own.
+    fn default() -> Self {
+        LatencyModel {
+            device: StationModel {
+                read: Distribution::LogNormal { median_us: 80.0, sigma: 0.3 },
+                write: Distribution::LogNormal { median_us: 20.0, sigma: 0.4 },
+                flush: Distribution::Constant(500.0),
+                servers: 32,
+                bytes_per_second: 1e9,
+            },
+            origin: StationModel {
+                read: Distribution::LogNormal { median_us: 2_000.0, sigma: 0.9 },
+                write: Distribution::LogNormal { median_us: 700.0, sigma: 0.6 },
+                flush: Distribution::Constant(2_000.0),
+                servers: 64,
+                bytes_per_second: 2e8,
+            },
+            network_round_trip_us: 100.0,
+            network_bytes_per_second: 1.25e9,
+            host_us: 5.0,
+        }
+    }
+}
+
+/// What an I/O does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoKind {
+    /// A read.
+    Read,
+    /// A write, or a discard.
+    Write,
+    /// A flush.
+    Flush,
+}
+
+fn nanoseconds(us: f64) -> u64 {
+    (us * 1000.0) as u64
+}
+
+/// Servers behind one queue.
+struct Station {
+    model: StationModel,
+    /// When each server is free again.
+    free_ns: Vec<u64>,
+}
+
+impl Station {
+    fn new(model: &StationModel) -> Self {
+        Station { model: model.clone(), free_ns: vec![0; model.servers.max(1) as usize] }
+    }
+
+    /// When an I/O that arrives now is done.
+    fn serve(&mut self, now_ns: u64, kind: IoKind, bytes: u64, rng: &mut Rng) -> u64 {
+        let service = match kind {
+            IoKind::Read => &self.model.read,
+            IoKind::Write => &self.model.write,
+            IoKind::Flush => &self.model.flush,
+        };
+        let transfer_us = bytes as f64 / self.model.bytes_per_second * 1e6;
+        let busy_ns = nanoseconds(service.draw_us(rng) + transfer_us);
+        let server = self.free_ns.iter_mut().min().expect("a station has a server");
+        *server = now_ns.max(*server) + busy_ns;
+        *server
+    }
+}
+
+/// The model at work: it remembers what is busy until when.
+pub struct Stations {
+    devices: Vec<Station>,
+    origin: Station,
+    network_free_ns: u64,
+    half_trip_ns: u64,
+    network_ns_per_byte: f64,
+    host_ns: u64,
+    rng: Rng,
+}
+
+impl Stations {
+    /// Everything idle.
+    pub fn new(model: &LatencyModel, devices: usize, seed: u64) -> Self {
+        Stations {
+            devices: (0..devices).map(|_| Station::new(&model.device)).collect(),
+            origin: Station::new(&model.origin),
+            network_free_ns: 0,
+            half_trip_ns: nanoseconds(model.network_round_trip_us / 2.0),
+            network_ns_per_byte: 1e9 / model.network_bytes_per_second,
+            host_ns: nanoseconds(model.host_us),
+            rng: Rng::new(seed),
+        }
+    }
+
+    /// When an I/O of a cache device is done.
+    pub fn device(&mut self, now_ns: u64, device: usize, kind: IoKind, bytes: u64) -> u64 {
+        self.devices[device].serve(now_ns, kind, bytes, &mut self.rng)
+    }
+
+    /// When an I/O of the origin is done.
+    pub fn origin(&mut self, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
+        let transfer_ns = (bytes as f64 * self.network_ns_per_byte) as u64;
+        self.network_free_ns = self.network_free_ns.max(now_ns + self.half_trip_ns) + transfer_ns;
+        self.origin.serve(self.network_free_ns, kind, bytes, &mut self.rng) + self.half_trip_ns
+    }
+
+    /// What every request costs on the host.
+    pub fn host_ns(&self) -> u64 {
+        self.host_ns
+    }
+}
+
+/// Latencies of requests.
+#[derive(Clone, Default)]
+pub struct Latencies {
+    /// Reads.
+    pub reads: Histogram,
+    /// Writes.
+    pub writes: Histogram,
+    /// Both.
+    pub all: Histogram,
+}
+
+impl Latencies {
+    /// Counts a request.
+    pub fn record(&mut self, kind: IoKind, ns: u64) {
+        match kind {
+            IoKind::Read => self.reads.record(ns),
+            IoKind::Write => self.writes.record(ns),
+            IoKind::Flush => return,
+        }
+        self.all.record(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> LatencyModel {
+        let station = |us, servers| StationModel {
+            read: Distribution::Constant(us),
+            write: Distribution::Constant(us),
+            flush: Distribution::Constant(us),
+            servers,
+            bytes_per_second: f64::INFINITY,
+        };
+        LatencyModel {
+            device: station(10.0, 2),
+            origin: station(100.0, 1),
+            network_round_trip_us: 20.0,
+            network_bytes_per_second: 1e9,
+            host_us: 1.0,
+        }
+    }
+
+    #[test]
+    fn two_servers_serve_two_at_a_time() {
+        let mut stations = Stations::new(&model(), 1, 0);
+        let done = [0, 0, 0, 50_000].map(|now| stations.device(now, 0, IoKind::Read, 4096));
+        assert_eq!(done, [10_000, 10_000, 20_000, 60_000]);
+    }
+
+    #[test]
+    fn the_origin_is_behind_the_network() {
+        let mut stations = Stations::new(&model(), 1, 0);
+        // Half a trip, 1 us for 1,000 bytes, 100 us, half a trip; the second waits for the one server.
+        assert_eq!(stations.origin(0, IoKind::Read, 1000), 121_000);
+        assert_eq!(stations.origin(0, IoKind::Write, 1000), 221_000);
+    }
+
+    /// Mean waiting time of M/M/1 is rho / (mu - lambda).
+    #[test]
+    fn queueing_agrees_with_theory() {
+        let mut one = model();
+        one.device.servers = 1;
+        one.device.read = Distribution::Exponential { mean_us: 100.0 };
+        let (mut stations, mut rng) = (Stations::new(&one, 1, 1), Rng::new(2));
+        let arrivals = Distribution::Exponential { mean_us: 200.0 };
+        let (mut now, mut sum) = (0.0, 0.0);
+        let count = 1_000_000;
+        for _ in 0..count {
+            now += arrivals.draw_us(&mut rng) * 1000.0;
+            sum += stations.device(now as u64, 0, IoKind::Read, 0) as f64 - now;
+        }
+        let mean_us = sum / f64::from(count) / 1000.0;
+        assert!((mean_us / 200.0 - 1.0).abs() < 0.03, "{mean_us}");
+    }
+}

@@ -1,0 +1,127 @@
+//! What every simulated cache keeps beside its blocks: counts for each volume, those of the warm-up, a series over
+//! time, latencies.
+
+use haversack_trace::VolumeNo;
+use serde::Serialize;
+
+use crate::counts::Counts;
+use crate::latency::{IoKind, Latencies};
+
+/// One look at a cache.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Sample {
+    /// When, in seconds of simulated time.
+    pub time_seconds: f64,
+    /// Hits since the last look.
+    pub hits: u64,
+    /// Accesses since the last look.
+    pub accesses: u64,
+    /// Blocks in use, for each volume; empty where that is not known.
+    pub usage_blocks: Vec<u64>,
+    /// Blocks that the origin does not have; 0 where that is not known.
+    pub dirty_blocks: u64,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct MeterSettings {
+    /// Requests that come before counting begins.
+    pub warm_up_requests: u64,
+    /// Time between two looks; 0 for none.
+    pub sample_ns: u64,
+}
+
+/// See the module.
+pub struct Meter {
+    settings: MeterSettings,
+    counts: Vec<Counts>,
+    warm: Vec<Counts>,
+    requests: u64,
+    last: (u64, u64),
+    next_sample_ns: u64,
+    series: Vec<Sample>,
+    latencies: Latencies,
+}
+
+/// What was measured.
+pub struct Measured {
+    /// Counts of each volume, without the warm-up.
+    pub volumes: Vec<Counts>,
+    /// The looks.
+    pub series: Vec<Sample>,
+    /// Latencies, without the warm-up.
+    pub latencies: Latencies,
+}
+
+impl Meter {
+    /// Nothing measured yet.
+    pub fn new(settings: MeterSettings) -> Self {
+        Meter {
+            settings,
+            counts: Vec::new(),
+            warm: Vec::new(),
+            requests: 0,
+            last: (0, 0),
+            next_sample_ns: settings.sample_ns,
+            series: Vec::new(),
+            latencies: Latencies::default(),
+        }
+    }
+
+    /// Whether the warm-up ends before this request, which is counted. Counts must be up to date when it does.
+    pub fn request(&mut self) -> bool {
+        let ends = self.requests == self.settings.warm_up_requests && self.requests > 0;
+        self.requests += 1;
+        ends
+    }
+
+    /// Ends the warm-up: what was counted so far does not count.
+    pub fn end_warm_up(&mut self) {
+        self.warm.clone_from(&self.counts);
+    }
+
+    /// The counts of a volume.
+    pub fn volume(&mut self, volume: VolumeNo) -> &mut Counts {
+        let at = volume.0 as usize;
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, Counts::default());
+        }
+        &mut self.counts[at]
+    }
+
+    /// Whether it is time for a look.
+    pub fn sample_due(&self, now_ns: u64) -> bool {
+        self.settings.sample_ns > 0 && now_ns >= self.next_sample_ns
+    }
+
+    /// Takes a look.
+    pub fn sample(&mut self, now_ns: u64, usage_blocks: Vec<u64>, dirty_blocks: u64) {
+        let total = self.counts.iter().fold((0, 0), |(hits, accesses), c| {
+            (hits + c.read_hits + c.write_hits, accesses + c.blocks_read() + c.blocks_written())
+        });
+        let at_ns = now_ns - now_ns % self.settings.sample_ns.max(1);
+        self.next_sample_ns = at_ns + self.settings.sample_ns;
+        self.series.push(Sample {
+            time_seconds: at_ns as f64 / 1e9,
+            hits: total.0 - self.last.0,
+            accesses: total.1 - self.last.1,
+            usage_blocks,
+            dirty_blocks,
+        });
+        self.last = total;
+    }
+
+    /// Notes a request's latency.
+    pub fn latency(&mut self, kind: IoKind, ns: u64) {
+        if self.requests > self.settings.warm_up_requests {
+            self.latencies.record(kind, ns);
+        }
+    }
+
+    /// What was measured.
+    pub fn end(mut self) -> Measured {
+        self.warm.resize(self.counts.len(), Counts::default());
+        let volumes = self.counts.iter().zip(&self.warm).map(|(all, warm)| all.since(warm)).collect();
+        Measured { volumes, series: self.series, latencies: self.latencies }
+    }
+}

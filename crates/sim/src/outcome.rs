@@ -1,0 +1,194 @@
+//! What a simulation tells: one row for each policy and size, the same in tables, JSON and CSV.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cell::{CellResult, ProductionResult};
+use crate::counts::{Counts, ratio};
+use crate::latency::histogram::Summary;
+use crate::meter::Sample;
+use crate::reference::PolicyName;
+use crate::settings::Settings;
+use crate::tape::Survey;
+
+/// Latencies of one cache.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct LatencyRow {
+    /// Reads.
+    pub reads: Summary,
+    /// Writes.
+    pub writes: Summary,
+    /// Both.
+    pub all: Summary,
+}
+
+/// One volume under one cache.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct VolumeRow {
+    /// Its name.
+    pub name: String,
+    /// Misses among the accesses that count.
+    pub miss_ratio: f64,
+    /// What was counted.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// One cache.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// The policy.
+    pub policy: PolicyName,
+    /// Blocks of the cache; none for one without limit.
+    pub blocks: Option<u64>,
+    /// The same in bytes.
+    pub size_bytes: Option<u64>,
+    /// The same as a part of the blocks that the trace touches.
+    pub footprint_fraction: Option<f64>,
+    /// Block accesses that count: all, or reads alone in modes in which writes bring nothing in.
+    pub accesses: u64,
+    /// Those that were cached.
+    pub hits: u64,
+    /// Those that were not.
+    pub misses: u64,
+    /// Misses among the accesses.
+    pub miss_ratio: f64,
+    /// Misses among the reads.
+    pub read_miss_ratio: f64,
+    /// Blocks written to flash, whatever the cause.
+    pub flash_writes: u64,
+    /// The same for each block access.
+    pub flash_write_ratio: f64,
+    /// What was counted, all volumes together.
+    pub counts: Counts,
+    /// Latencies, with a model of time.
+    pub latency: Option<LatencyRow>,
+    /// Of the production cache.
+    pub production: Option<ProductionRow>,
+    /// Each volume; empty for MIN.
+    pub volumes: Vec<VolumeRow>,
+    /// Looks over time, if any were asked for.
+    pub series: Vec<Sample>,
+    /// Processor time that the simulation took, not part of what it tells.
+    #[serde(skip)]
+    pub elapsed: Duration,
+}
+
+/// What the production cache tells beyond what all do.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ProductionRow {
+    /// The pool's segments.
+    pub segments: u64,
+    /// Slots in them.
+    pub capacity_blocks: u64,
+    /// Blocks of the staging area.
+    pub staging_blocks: u32,
+    /// Restarts that happened.
+    pub restarts: u64,
+    /// Blocks in the end that the origin does not have.
+    pub dirty_blocks: u64,
+    /// Flushes of the cache devices.
+    pub device_flushes: u64,
+}
+
+/// What a simulation tells.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// The trace.
+    pub trace: Survey,
+    /// The write mode.
+    pub mode: String,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// The caches, in the order of policies and sizes; then the bounds.
+    pub results: Vec<Row>,
+}
+
+impl ProductionRow {
+    fn of(result: &ProductionResult) -> Self {
+        let ProductionResult { segments, capacity_blocks, staging_blocks, .. } = *result;
+        let ProductionResult { restarts, dirty_blocks, device_flushes, .. } = *result;
+        ProductionRow { segments, capacity_blocks, staging_blocks, restarts, dirty_blocks, device_flushes }
+    }
+}
+
+/// Accesses and hits that count.
+fn counted(counts: &Counts, writes_allocate: bool) -> (u64, u64) {
+    if writes_allocate {
+        (counts.blocks_read() + counts.blocks_written(), counts.read_hits + counts.write_hits)
+    } else {
+        (counts.blocks_read(), counts.read_hits)
+    }
+}
+
+impl Row {
+    fn new(settings: &Settings, survey: &Survey, result: CellResult) -> Self {
+        let mut counts = Counts::default();
+        result.volumes.iter().for_each(|volume| counts.add(volume));
+        let writes_allocate = settings.writes_allocate();
+        let (accesses, hits) = counted(&counts, writes_allocate);
+        let volume = |(volume, counts): (&crate::tape::Volume, &Counts)| {
+            let (accesses, hits) = counted(counts, writes_allocate);
+            VolumeRow {
+                name: volume.name.clone(),
+                miss_ratio: ratio(accesses - hits, accesses),
+                counts: *counts,
+            }
+        };
+        let volumes = survey.volumes.iter().zip(&result.volumes).map(volume).collect();
+        let (reads, writes) = (result.latencies.reads.summary(), result.latencies.writes.summary());
+        let all = result.latencies.all.summary();
+        Row {
+            policy: result.policy,
+            blocks: result.blocks,
+            size_bytes: result.blocks.map(|blocks| blocks * settings.block_bytes),
+            footprint_fraction: result.blocks.map(|blocks| ratio(blocks, survey.footprint_blocks)),
+            accesses,
+            hits,
+            misses: accesses - hits,
+            miss_ratio: ratio(accesses - hits, accesses),
+            read_miss_ratio: ratio(counts.read_misses, counts.blocks_read()),
+            flash_writes: counts.flash_writes(),
+            flash_write_ratio: ratio(counts.flash_writes(), counts.blocks_read() + counts.blocks_written()),
+            counts,
+            latency: (all.count > 0).then_some(LatencyRow { reads, writes, all }),
+            production: result.production.as_ref().map(ProductionRow::of),
+            volumes: if result.policy == PolicyName::Min { Vec::new() } else { volumes },
+            series: result.series,
+            elapsed: result.elapsed,
+        }
+    }
+
+    /// Block accesses that the simulation played in a second of processor time, warm-up not counted.
+    pub fn accesses_per_second(&self) -> f64 {
+        let played = self.counts.blocks_read() + self.counts.blocks_written();
+        played as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Report {
+    /// What came out of all cells.
+    pub fn new(settings: &Settings, survey: Survey, results: Vec<CellResult>) -> Self {
+        let rows = results.into_iter().map(|result| Row::new(settings, &survey, result)).collect();
+        Report {
+            mode: settings.mode.to_string(),
+            block_bytes: settings.block_bytes,
+            seed: settings.seed,
+            results: rows,
+            trace: survey,
+        }
+    }
+
+    /// The rows of policies, without the bounds.
+    pub fn policies(&self) -> impl Iterator<Item = &Row> {
+        self.results.iter().filter(|row| !row.policy.is_bound())
+    }
+
+    /// The rows of a policy.
+    pub fn of(&self, policy: PolicyName) -> impl Iterator<Item = &Row> {
+        self.results.iter().filter(move |row| row.policy == policy)
+    }
+}

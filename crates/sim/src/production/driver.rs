@@ -1,0 +1,364 @@
+//! Drives a core through simulated time: I/Os complete at once, or when the model of time says so.
+//!
+//! Timers are looked at once a millisecond while there is traffic, as the daemon does, and otherwise when they are
+//! due.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use haversack_core::{
+    Action, Core, CoreConfig, DiskConfig, DiskStats, Event, IoId, OpenOptions, PoolConfig, Rejected, Request,
+    pool,
+};
+use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_trace::Access;
+
+use super::media::PageMedia;
+use super::memory::SimMemory;
+use super::requests::{self, Arrived, Requests};
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::latency::{IoKind, Stations};
+use crate::meter::Meter;
+use crate::settings::RestartKind;
+
+/// Time between two looks at the timers while there is traffic.
+const LOOK_NS: u64 = 1_000_000;
+/// The ownership epoch of all disks.
+const EPOCH: u64 = 1;
+
+/// What a pool is made of.
+pub struct Make {
+    /// Cache devices.
+    pub devices: u32,
+    /// Segments of each.
+    pub segments: u32,
+    /// Dirty blocks are written to two of them.
+    pub redundancy: bool,
+    /// Staging frames.
+    pub staging_blocks: u32,
+    /// Transfer frames.
+    pub transfer_blocks: u32,
+    /// The core's settings.
+    pub core: CoreConfig,
+    /// The disks, in the order of the trace's volumes.
+    pub disks: Vec<DiskConfig>,
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+/// An I/O on its way: when it is done, its place in the order of emission, and what it writes where.
+type Pending = Reverse<(u64, u64, u32, Option<(u8, u64)>)>;
+
+/// See the module.
+pub struct Driver<M> {
+    make: Make,
+    core: Core<M>,
+    /// What is on the devices, if anybody will ever read it.
+    media: Option<PageMedia>,
+    stations: Option<Stations>,
+    now_ns: u64,
+    look_ns: u64,
+    pending: BinaryHeap<Pending>,
+    emitted: u64,
+    requests: Requests,
+    /// Requests wait until all disks are attached.
+    attaching: bool,
+    announced: Vec<Request>,
+    jobs_done: u64,
+    /// Counts of the lives before this one, and I/Os of the origins.
+    past: Vec<Counts>,
+    /// Restarts so far.
+    pub restarts: u64,
+    /// Flushes of cache devices so far.
+    pub device_flushes: u64,
+}
+
+fn open<M: SimMemory>(
+    media: &mut PageMedia,
+    memory: M,
+    make: &Make,
+    now: Micros,
+) -> Result<Core<M>, SimError> {
+    match Core::open(media, memory, make.core, &OpenOptions::default(), now) {
+        Ok((core, _)) => Ok(core),
+        Err(failure) => Err(SimError::Pool(failure.error)),
+    }
+}
+
+impl<M: SimMemory> Driver<M> {
+    /// Makes the pool, opens it and attaches the disks.
+    ///
+    /// # Errors
+    /// The pool or a disk is refused.
+    pub fn open(make: Make, stations: Option<Stations>) -> Result<Self, SimError> {
+        let mut media = PageMedia::new(make.devices, pool::device_bytes(make.segments));
+        let id = |number: u32| Uuid([number as u8 + 1; 16]);
+        let config = PoolConfig {
+            id: Uuid([0x70; 16]),
+            device_ids: (0..make.devices).map(id).collect(),
+            redundancy: make.redundancy,
+        };
+        pool::create(&mut media, &config)?;
+        let core = open(&mut media, M::of(make.staging_blocks, make.transfer_blocks), &make, 0)?;
+        let past = vec![Counts::default(); make.disks.len()];
+        let mut driver = Driver {
+            make,
+            core,
+            media: M::SURVIVES.then_some(media),
+            stations,
+            now_ns: 0,
+            look_ns: LOOK_NS,
+            pending: BinaryHeap::new(),
+            emitted: 0,
+            requests: Requests::default(),
+            attaching: false,
+            announced: Vec::new(),
+            jobs_done: 0,
+            past,
+            restarts: 0,
+            device_flushes: 0,
+        };
+        // Attaching takes no time that counts.
+        let mut unmetered = Meter::new(Default::default());
+        driver.attach(&mut unmetered)?;
+        Ok(driver)
+    }
+
+    fn attach(&mut self, meter: &mut Meter) -> Result<(), SimError> {
+        self.attaching = true;
+        for disk in 0..self.make.disks.len() {
+            let attached = self.core.attach(self.now_us(), &self.make.disks[disk], EPOCH, false);
+            let refused = |error| SimError::Manage { disk: self.make.names[disk].clone(), error };
+            let (number, _) = attached.map_err(refused)?;
+            debug_assert_eq!(usize::from(number.0), disk, "disks keep their numbers");
+            let jobs = self.jobs_done + 1;
+            self.drain(meter);
+            self.run_until(meter, |driver| driver.jobs_done == jobs);
+        }
+        self.attaching = false;
+        self.drain(meter);
+        Ok(())
+    }
+
+    fn now_us(&self) -> Micros {
+        self.now_ns / 1000
+    }
+
+    /// Lets time pass and does what is due in it.
+    pub fn advance(&mut self, to_ns: u64, meter: &mut Meter) {
+        while self.step(to_ns, meter) {}
+        self.now_ns = self.now_ns.max(to_ns);
+    }
+
+    /// Does the next thing that is due by then, if there is any.
+    fn step(&mut self, to_ns: u64, meter: &mut Meter) -> bool {
+        let done_ns = self.pending.peek().map_or(u64::MAX, |Reverse((ns, ..))| *ns);
+        if done_ns.min(self.look_ns) > to_ns {
+            return false;
+        }
+        if done_ns <= self.look_ns
+            && let Some(Reverse((ns, _, io, write))) = self.pending.pop()
+        {
+            self.now_ns = self.now_ns.max(ns);
+            self.finish_io(IoId(io), write);
+            self.look_soon();
+        } else {
+            self.now_ns = self.now_ns.max(self.look_ns);
+            self.look();
+        }
+        self.drain(meter);
+        true
+    }
+
+    fn look_soon(&mut self) {
+        self.look_ns = self.look_ns.min(self.now_ns + LOOK_NS);
+    }
+
+    fn look(&mut self) {
+        let now = self.now_us();
+        if self.core.next_wakeup().is_some_and(|due| due <= now) {
+            self.core.tick(now);
+        }
+        let due_ns = self.core.next_wakeup().map_or(u64::MAX, |due| due.saturating_mul(1000));
+        self.look_ns = due_ns.max(self.now_ns + LOOK_NS);
+    }
+
+    /// Goes on until something has happened.
+    fn run_until(&mut self, meter: &mut Meter, happened: impl Fn(&Self) -> bool) {
+        while !happened(self) {
+            assert!(self.step(u64::MAX - 1, meter), "what is waited for happens");
+        }
+    }
+
+    /// Lets every I/O and request end.
+    pub fn run_out(&mut self, meter: &mut Meter) {
+        self.run_until(meter, |driver| driver.pending.is_empty() && driver.requests.waiting.is_empty());
+    }
+
+    /// Tells the core of requests that come soon.
+    pub fn announce(&mut self, accesses: &[Access]) {
+        self.announced.clear();
+        self.announced.extend(accesses.iter().flat_map(requests::of));
+        self.core.prefetch(&self.announced);
+    }
+
+    /// A request comes.
+    pub fn request(&mut self, access: &Access, meter: &mut Meter) {
+        for request in requests::of(access) {
+            self.submit(Arrived { request, time_ns: access.time_ns });
+            self.drain(meter);
+        }
+        self.look_soon();
+    }
+
+    fn submit(&mut self, arrived: Arrived) -> bool {
+        let request = self.requests.begin(arrived);
+        match self.core.submit(self.now_ns / 1000, request) {
+            Ok(()) => true,
+            Err(Rejected::Busy) => {
+                self.requests.end(request.tag);
+                self.requests.waiting.push_back(arrived);
+                false
+            }
+            Err(other) => unreachable!("the disks are as large as their traces: {other}"),
+        }
+    }
+
+    /// Carries out what the core asks for.
+    fn drain(&mut self, meter: &mut Meter) {
+        loop {
+            while let Some(action) = self.core.poll() {
+                self.carry_out(action, meter);
+            }
+            if self.attaching {
+                return;
+            }
+            let Some(next) = self.requests.waiting.pop_front() else { return };
+            if !self.submit(next) {
+                // It is the last now; it came first.
+                self.requests.waiting.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: Action, meter: &mut Meter) {
+        let bytes = |sectors: u32| u64::from(sectors) * SECTOR_BYTES as u64;
+        match action {
+            Action::Complete { tag, result } => {
+                result.unwrap_or_else(|error| unreachable!("nothing fails here: {error}"));
+                let (kind, came_ns) = self.requests.end(tag);
+                if let Some(stations) = &self.stations {
+                    meter.latency(kind, self.now_ns - came_ns + stations.host_ns());
+                }
+            }
+            Action::Event(Event::JobDone { result, .. }) => {
+                result.unwrap_or_else(|error| unreachable!("nothing fails here: {error}"));
+                self.jobs_done += 1;
+            }
+            Action::Event(event) => unreachable!("nothing fails here: {event:?}"),
+            Action::ReadDevice { io, device, .. } => self.device_io(io, device.0, IoKind::Read, None),
+            Action::WriteDevice { io, device, offset_bytes } => {
+                self.device_io(io, device.0, IoKind::Write, Some((device.0, offset_bytes)));
+            }
+            Action::FlushDevice { io, device } => {
+                self.device_flushes += 1;
+                self.device_io(io, device.0, IoKind::Flush, None);
+            }
+            Action::ReadOrigin { io, disk, sectors, .. } => {
+                self.past[usize::from(disk.0)].origin_reads += 1;
+                self.origin_io(io, IoKind::Read, bytes(sectors));
+            }
+            Action::WriteOrigin { io, disk, sectors, .. } => {
+                self.past[usize::from(disk.0)].origin_writes += 1;
+                self.origin_io(io, IoKind::Write, bytes(sectors));
+            }
+            // Zeroes and discards move no data.
+            Action::ZeroOrigin { io, disk, .. } => {
+                self.past[usize::from(disk.0)].origin_writes += 1;
+                self.origin_io(io, IoKind::Write, 0);
+            }
+            Action::FlushOrigin { io, .. } => self.origin_io(io, IoKind::Flush, 0),
+        }
+    }
+
+    fn device_io(&mut self, io: IoId, device: u8, kind: IoKind, write: Option<(u8, u64)>) {
+        let Some(stations) = &mut self.stations else { return self.finish_io(io, write) };
+        let bytes = match kind {
+            IoKind::Flush => 0,
+            _ => self.core.pieces(io).map(|piece| piece.len as u64).sum(),
+        };
+        let done_ns = stations.device(self.now_ns, usize::from(device), kind, bytes);
+        self.wait_for(done_ns, io, write);
+    }
+
+    fn origin_io(&mut self, io: IoId, kind: IoKind, bytes: u64) {
+        let Some(stations) = &mut self.stations else { return self.finish_io(io, None) };
+        let done_ns = stations.origin(self.now_ns, kind, bytes);
+        self.wait_for(done_ns, io, None);
+    }
+
+    fn wait_for(&mut self, done_ns: u64, io: IoId, write: Option<(u8, u64)>) {
+        self.emitted += 1;
+        self.pending.push(Reverse((done_ns, self.emitted, io.0, write)));
+    }
+
+    fn finish_io(&mut self, io: IoId, write: Option<(u8, u64)>) {
+        if let (Some(media), Some((device, offset_bytes))) = (&mut self.media, write) {
+            let offsets = (offset_bytes..).step_by(BLOCK_BYTES);
+            for (piece, offset) in self.core.pieces(io).zip(offsets) {
+                media.store(usize::from(device), offset, self.core.memory().frame(piece.frame));
+            }
+        }
+        self.core.complete(self.now_ns / 1000, io, Ok(()));
+    }
+
+    /// Ends the core and opens the pool again. Requests in flight come again, as they do from a guest.
+    ///
+    /// # Errors
+    /// The pool cannot be opened.
+    pub fn restart(&mut self, kind: RestartKind, meter: &mut Meter) -> Result<(), SimError> {
+        if kind == RestartKind::Stop {
+            let jobs = self.jobs_done + 1;
+            self.core.shutdown(self.now_us());
+            self.drain(meter);
+            self.run_until(meter, |driver| driver.jobs_done == jobs);
+        }
+        self.pending.clear();
+        self.requests.restart();
+        self.past = self.counts();
+        self.restarts += 1;
+        let mut memory = M::of(self.make.staging_blocks, self.make.transfer_blocks);
+        if kind != RestartKind::PowerLoss {
+            let staged = 0..=self.make.staging_blocks;
+            staged.for_each(|index| memory.store_descriptor(index, self.core.memory().descriptor(index)));
+        }
+        let now = self.now_us();
+        let media = self.media.as_mut().expect("a pool that is restarted keeps its metadata");
+        self.core = open(media, memory, &self.make, now)?;
+        self.look_ns = self.now_ns + LOOK_NS;
+        self.attach(meter)
+    }
+
+    /// Counters of each disk, since it was first opened.
+    pub fn counts(&self) -> Vec<Counts> {
+        let present = self.disk_stats();
+        let mut all = self.past.clone();
+        all.iter_mut().zip(&present).for_each(|(counts, stats)| counts.add(&super::counts(stats)));
+        all
+    }
+
+    /// The core's own counters of each disk.
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
+        disks.map(|disk| self.core.disk_stats(disk).copied().unwrap_or_default()).collect()
+    }
+
+    /// Blocks that each disk uses, and all dirty blocks.
+    pub fn usage(&self) -> (Vec<u64>, u64) {
+        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
+        let usages: Vec<_> = disks.map(|disk| self.core.disk_usage(disk).unwrap_or_default()).collect();
+        (usages.iter().map(|u| u.usage_blocks).collect(), usages.iter().map(|u| u.dirty_blocks).sum())
+    }
+}

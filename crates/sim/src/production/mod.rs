@@ -1,0 +1,217 @@
+//! The production cache under a trace: `haversack-core` itself, so that its hit ratio is the daemon's.
+
+pub mod driver;
+pub mod media;
+pub mod memory;
+mod requests;
+
+use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
+use haversack_core::{CoreConfig, DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
+use haversack_model::{DiskId, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use haversack_trace::{Access, VolumeNo};
+
+use crate::cell::{Cell, CellResult, ProductionResult};
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::latency::Stations;
+use crate::meter::{Meter, MeterSettings};
+use crate::reference::PolicyName;
+use crate::settings::{Restarts, Settings};
+use crate::tape::Survey;
+use driver::{Driver, Make};
+use memory::{PageMemory, SimMemory};
+
+/// Requests that the core is told of together.
+const ANNOUNCED: usize = 32;
+/// Staging blocks of the daemon's defaults.
+const STAGING_BLOCKS: u32 = 16_384;
+/// Fewest staging blocks that the core takes.
+const FEWEST_STAGING_BLOCKS: u32 = 64;
+/// Fewest segments of a device.
+const FEWEST_SEGMENTS: u64 = 2;
+
+/// See the module.
+pub struct Production<M> {
+    blocks: u64,
+    driver: Driver<M>,
+    meter: Meter,
+    restarts: Option<Restarts>,
+    next_restart_ns: u64,
+    segments: u64,
+    staging_blocks: u32,
+}
+
+/// What the core's counters say in the simulator's words.
+fn counts(stats: &DiskStats) -> Counts {
+    Counts {
+        read_requests: stats.reads,
+        write_requests: stats.writes,
+        flush_requests: stats.flushes,
+        discard_requests: stats.zeroes,
+        read_hits: stats.read_hits,
+        read_misses: stats.read_misses,
+        write_hits: stats.write_hits,
+        write_misses: stats.write_misses,
+        origin_read_bytes: stats.origin_read_bytes,
+        origin_written_bytes: stats.origin_written_bytes + stats.cleaned_bytes,
+        flash_guest_blocks: stats.flash_write_blocks,
+        flash_fill_blocks: stats.flash_fill_blocks,
+        flash_mirror_blocks: stats.flash_mirror_blocks,
+        flash_metadata_pages: stats.flash_batch_pages + stats.flash_rewrite_pages + stats.flash_intent_pages,
+        not_admitted: stats.not_admitted,
+        // Counted by the driver.
+        origin_reads: 0,
+        origin_writes: 0,
+    }
+}
+
+/// The disks' settings, as the daemon would be given them.
+fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimError> {
+    let pool = &settings.pool;
+    if survey.volumes.len() > MAX_DISKS {
+        return Err(SimError::Settings(format!(
+            "the production cache takes at most {MAX_DISKS} disks, the trace has {} volumes: cut or merge it",
+            survey.volumes.len()
+        )));
+    }
+    if let Some((name, _)) =
+        pool.targets.iter().find(|(name, _)| survey.volumes.iter().all(|v| v.name != *name))
+    {
+        let known: Vec<_> = survey.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        return Err(SimError::Settings(format!(
+            "no volume '{name}' to give a target; there are {}",
+            known.join(", ")
+        )));
+    }
+    let disk = |(number, volume): (usize, &crate::tape::Volume)| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
+        let sectors = volume.end_bytes.div_ceil(SECTOR_BYTES as u64).next_multiple_of(SECTORS_PER_BLOCK);
+        let target = pool.targets.iter().find(|(name, _)| *name == volume.name);
+        DiskConfig {
+            mode: settings.mode,
+            phase: pool.phase,
+            persistence: pool.persistence,
+            target: target.map_or(Target::Equal, |(_, blocks)| Target::Blocks(*blocks)),
+            admission: pool.admission,
+            sequential_cutoff_bytes: pool.sequential_cutoff_bytes,
+            cleaner: pool.cleaner,
+            ..DiskConfig::new(DiskId(id), sectors.max(SECTORS_PER_BLOCK))
+        }
+    };
+    Ok(survey.volumes.iter().enumerate().map(disk).collect())
+}
+
+impl Production<NullMemory> {
+    /// A pool of so many blocks, or up to a segment a device fewer, with all volumes as its disks.
+    ///
+    /// # Errors
+    /// The pool or a disk is refused.
+    pub fn cell(
+        settings: &Settings,
+        survey: &Survey,
+        blocks: u64,
+        meter: MeterSettings,
+    ) -> Result<Box<dyn Cell>, SimError> {
+        Ok(match settings.pool.restarts {
+            Some(_) => Box::new(Production::<PageMemory>::new(settings, survey, blocks, meter)?),
+            None => Box::new(Production::<NullMemory>::new(settings, survey, blocks, meter)?),
+        })
+    }
+}
+
+impl<M: SimMemory> Production<M> {
+    fn new(
+        settings: &Settings,
+        survey: &Survey,
+        blocks: u64,
+        meter: MeterSettings,
+    ) -> Result<Self, SimError> {
+        let pool = &settings.pool;
+        let devices = pool.devices.max(1);
+        let segments = (blocks / u64::from(SLOTS_PER_SEGMENT) / u64::from(devices)).max(FEWEST_SEGMENTS);
+        let segments = u32::try_from(segments).map_err(|_| {
+            SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
+        })?;
+        let some =
+            u32::try_from(blocks / 64).unwrap_or(u32::MAX).clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
+        let staging_blocks = pool.staging_blocks.unwrap_or(some);
+        let make = Make {
+            devices,
+            segments,
+            redundancy: pool.redundancy,
+            staging_blocks,
+            transfer_blocks: pool.transfer_blocks,
+            core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
+            disks: disks(settings, survey)?,
+            names: survey.volumes.iter().map(|volume| volume.name.clone()).collect(),
+        };
+        let model = settings.latency.as_ref();
+        let stations = model.map(|model| Stations::new(model, devices as usize, settings.seed));
+        Ok(Production {
+            blocks,
+            driver: Driver::open(make, stations)?,
+            meter: Meter::new(meter),
+            restarts: pool.restarts,
+            next_restart_ns: pool.restarts.map_or(u64::MAX, |restarts| restarts.every_ns),
+            segments: u64::from(segments) * u64::from(devices),
+            staging_blocks,
+        })
+    }
+
+    fn request(&mut self, access: &Access) -> Result<(), SimError> {
+        while access.time_ns >= self.next_restart_ns
+            && let Some(Restarts { every_ns, kind }) = self.restarts
+        {
+            self.driver.advance(self.next_restart_ns, &mut self.meter);
+            self.driver.restart(kind, &mut self.meter)?;
+            self.next_restart_ns += every_ns;
+        }
+        self.driver.advance(access.time_ns, &mut self.meter);
+        if self.meter.sample_due(access.time_ns) {
+            self.count();
+            let (usage, dirty) = self.driver.usage();
+            self.meter.sample(access.time_ns, usage, dirty);
+        }
+        if self.meter.request() {
+            self.count();
+            self.meter.end_warm_up();
+        }
+        self.driver.request(access, &mut self.meter);
+        Ok(())
+    }
+
+    /// Brings the meter's counts up to date.
+    fn count(&mut self) {
+        for (volume, counts) in self.driver.counts().into_iter().enumerate() {
+            *self.meter.volume(VolumeNo(volume as u32)) = counts;
+        }
+    }
+}
+
+impl<M: SimMemory> Cell for Production<M> {
+    fn play(&mut self, accesses: &[Access]) -> Result<(), SimError> {
+        for some in accesses.chunks(ANNOUNCED) {
+            self.driver.announce(some);
+            some.iter().try_for_each(|access| self.request(access))?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
+        self.driver.run_out(&mut self.meter);
+        self.count();
+        let production = ProductionResult {
+            segments: self.segments,
+            capacity_blocks: self.segments * u64::from(SLOTS_PER_SEGMENT),
+            staging_blocks: self.staging_blocks,
+            restarts: self.driver.restarts,
+            disk_stats: self.driver.disk_stats(),
+            device_flushes: self.driver.device_flushes,
+            dirty_blocks: self.driver.usage().1,
+        };
+        let mut result = CellResult::new(PolicyName::Core, Some(self.blocks), self.meter.end());
+        result.production = Some(production);
+        Ok(vec![result])
+    }
+}

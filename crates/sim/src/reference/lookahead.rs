@@ -1,0 +1,120 @@
+//! MIN under a trace: first the whole trace is looked at, then each size is played.
+//!
+//! Only what can be cached matters. In modes in which writes bring blocks in, reads and writes are accesses alike;
+//! in the others reads alone are, and a write that drops a block ends what could be hit. A block that MIN lets pass
+//! is not written to flash.
+
+use haversack_model::WriteMode;
+use haversack_trace::{Access, Op};
+
+use super::PolicyName;
+use super::min::{Future, replay};
+use super::replay::whole_blocks;
+use crate::cell::{Cell, CellResult};
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::key::{self, Key};
+use crate::meter::{Meter, MeterSettings};
+
+/// See the module.
+pub struct Lookahead {
+    sizes: Vec<u64>,
+    block_bytes: u64,
+    mode: WriteMode,
+    warm_up_requests: u64,
+    requests: u64,
+    /// Block accesses of the warm-up.
+    warm_up: usize,
+    future: Future,
+    /// Which accesses are writes, as bits.
+    writes: Vec<u64>,
+}
+
+impl Lookahead {
+    /// MIN with these sizes.
+    pub fn new(sizes: Vec<u64>, block_bytes: u64, mode: WriteMode, meter: MeterSettings) -> Self {
+        Lookahead {
+            sizes,
+            block_bytes,
+            mode,
+            warm_up_requests: meter.warm_up_requests,
+            requests: 0,
+            warm_up: 0,
+            future: Future::default(),
+            writes: Vec::new(),
+        }
+    }
+
+    fn request(&mut self, access: &Access) -> Result<(), SimError> {
+        if self.requests == self.warm_up_requests {
+            self.warm_up = self.future.len();
+        }
+        self.requests += 1;
+        let allocates = matches!(self.mode, WriteMode::WriteBack | WriteMode::WriteThrough(_));
+        let (counted, drops) = match access.op {
+            Op::Read => (self.mode != WriteMode::PassThrough, false),
+            Op::Write => (allocates, self.mode == WriteMode::WriteInvalidate),
+            Op::Discard => (false, true),
+            Op::Flush => (false, false),
+        };
+        if !counted && !drops {
+            return Ok(());
+        }
+        let blocks = match access.op {
+            Op::Discard => whole_blocks(access, self.block_bytes),
+            _ => *access.blocks(self.block_bytes).start()..*access.blocks(self.block_bytes).end() + 1,
+        };
+        key::check(access.volume, blocks.end, self.block_bytes)?;
+        for block in blocks {
+            let key = Key::new(access.volume, block);
+            if counted {
+                self.note(access.op == Op::Write);
+                self.future.access(key)?;
+            } else {
+                self.future.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, write: bool) {
+        let place = self.future.len();
+        if place.is_multiple_of(64) {
+            self.writes.push(0);
+        }
+        self.writes[place / 64] |= u64::from(write) << (place % 64);
+    }
+
+    fn play_size(&self, blocks: u64) -> CellResult {
+        let mut counts = Counts::default();
+        replay(&self.future, blocks as usize, |place, step| {
+            if place < self.warm_up {
+                return;
+            }
+            if self.writes[place / 64] & (1 << (place % 64)) != 0 {
+                counts.write_hits += u64::from(step.hit);
+                counts.write_misses += u64::from(!step.hit);
+                counts.flash_guest_blocks += u64::from(step.kept);
+            } else {
+                counts.read_hits += u64::from(step.hit);
+                counts.read_misses += u64::from(!step.hit);
+                counts.flash_fill_blocks += u64::from(step.kept && !step.hit);
+            }
+        });
+        counts.origin_read_bytes = counts.read_misses * self.block_bytes;
+        let mut measured = Meter::new(MeterSettings::default()).end();
+        measured.volumes = vec![counts];
+        CellResult::new(PolicyName::Min, Some(blocks), measured)
+    }
+}
+
+impl Cell for Lookahead {
+    fn play(&mut self, accesses: &[Access]) -> Result<(), SimError> {
+        accesses.iter().try_for_each(|access| self.request(access))
+    }
+
+    fn end(mut self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
+        self.future.end();
+        Ok(self.sizes.iter().map(|blocks| self.play_size(*blocks)).collect())
+    }
+}

@@ -1,0 +1,42 @@
+//! Exact LRU: the least recently used block gives way.
+
+use super::Policy;
+use super::queues::Queues;
+use crate::key::Key;
+
+/// See the module.
+pub struct Lru {
+    capacity: usize,
+    blocks: Queues<1>,
+}
+
+impl Lru {
+    /// A cache of so many blocks, at least 1.
+    pub fn new(capacity: usize) -> Self {
+        Lru { capacity, blocks: Queues::default() }
+    }
+}
+
+impl Policy for Lru {
+    fn access(&mut self, key: Key) -> bool {
+        if let Some(at) = self.blocks.find(key) {
+            self.blocks.move_to(0, at);
+            return true;
+        }
+        if self.blocks.len(0) == self.capacity {
+            self.blocks.pop(0);
+        }
+        self.blocks.push(0, key);
+        false
+    }
+
+    fn contains(&self, key: Key) -> bool {
+        self.blocks.find(key).is_some()
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(at) = self.blocks.find(key) {
+            self.blocks.remove(at);
+        }
+    }
+}

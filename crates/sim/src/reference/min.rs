@@ -1,0 +1,134 @@
+//! Belady's MIN with bypass: the block whose next use is farthest away gives way, which may be the new one. No
+//! policy has more hits.
+//!
+//! It needs the future, so it works in two passes. [`Future`] takes the accesses and notes for each where the same
+//! block is used next: 4 bytes an access, the only part of the simulator that grows with the trace's length. [`replay`] then
+//! simulates any size. It needs no names: a cached block is known by the place of its next use, and the access at
+//! a place hits if that place is in the set of next uses that are cached.
+//!
+//! Source: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966.
+
+use super::bits::BitTree;
+use crate::error::SimError;
+use crate::key::{Key, NumberMap};
+
+/// The block is not used again, or is invalidated before.
+const NEVER: u32 = u32::MAX;
+/// Accesses in a piece of memory. Pieces need no copying when there are more.
+const PIECE: usize = 1 << 20;
+/// Neighbours whose last uses lie together.
+const TOGETHER: u64 = 4;
+
+/// Where each access's block is used next.
+#[derive(Default)]
+pub struct Future {
+    next: Vec<Vec<u32>>,
+    len: usize,
+    last: NumberMap<[u32; TOGETHER as usize]>,
+}
+
+impl Future {
+    /// Notes the next access.
+    ///
+    /// # Errors
+    /// [`SimError::TooLong`] beyond 2^32 - 2 accesses.
+    pub fn access(&mut self, key: Key) -> Result<(), SimError> {
+        let place = u32::try_from(self.len).ok().filter(|place| *place < NEVER);
+        let place = place.ok_or(SimError::TooLong { most: u64::from(NEVER) - 1 })?;
+        let together = self.last.entry(key.0 / TOGETHER).or_insert([NEVER; TOGETHER as usize]);
+        let last = std::mem::replace(&mut together[(key.0 % TOGETHER) as usize], place);
+        if last != NEVER {
+            self.next[last as usize / PIECE][last as usize % PIECE] = place;
+        }
+        if self.len.is_multiple_of(PIECE) {
+            self.next.push(Vec::with_capacity(PIECE));
+        }
+        self.next[self.len / PIECE].push(NEVER);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// The block is not the same any more: an access after this one cannot hit what was cached before.
+    pub fn remove(&mut self, key: Key) {
+        if let Some(together) = self.last.get_mut(&(key.0 / TOGETHER)) {
+            together[(key.0 % TOGETHER) as usize] = NEVER;
+        }
+    }
+
+    /// The past is known: what was needed to learn it is given back.
+    pub fn end(&mut self) {
+        self.last = NumberMap::default();
+    }
+
+    /// Accesses noted.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// What happened at an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MinStep {
+    /// The block was cached.
+    pub hit: bool,
+    /// The block is cached from now on.
+    pub kept: bool,
+}
+
+/// Simulates a cache of so many blocks; `each` is told of every access in order.
+pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinStep)) {
+    let mut cached = BitTree::new(future.len());
+    for (place, next) in future.next.iter().flatten().enumerate() {
+        let hit = cached.contains(place);
+        if hit {
+            cached.remove(place);
+        }
+        let mut kept = *next != NEVER && capacity > 0;
+        if kept && cached.len() == capacity {
+            // Full, so there is a farthest one.
+            let farthest = cached.max().unwrap_or(0);
+            kept = (*next as usize) < farthest;
+            if kept {
+                cached.remove(farthest);
+            }
+        }
+        if kept {
+            cached.insert(*next as usize);
+        }
+        each(place, MinStep { hit, kept });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(keys: &[u64], capacity: usize) -> Vec<usize> {
+        let mut future = Future::default();
+        keys.iter().for_each(|key| future.access(Key(*key)).unwrap());
+        let mut hits = Vec::new();
+        replay(&future, capacity, |place, step| hits.extend(step.hit.then_some(place)));
+        hits
+    }
+
+    #[test]
+    fn the_farthest_gives_way_or_never_enters() {
+        assert_eq!(hits(&[1, 2, 3, 1, 2, 3], 2), [3, 4]);
+        assert_eq!(hits(&[1, 2, 3, 3, 1, 2], 1), [3]);
+        assert_eq!(hits(&[1, 2, 1, 2], 0), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn an_invalidated_block_does_not_hit() {
+        let mut future = Future::default();
+        future.access(Key(1)).unwrap();
+        future.remove(Key(1));
+        future.access(Key(1)).unwrap();
+        replay(&future, 9, |_, step| assert!(!step.hit));
+    }
+}

@@ -1,0 +1,210 @@
+//! A reference policy under a trace: one cache for all volumes, with the write mode's rules around it.
+//!
+//! | mode | read miss | write |
+//! |---|---|---|
+//! | wb, wt | fills | brings the block in |
+//! | wa | fills | updates a cached block, leaves others out |
+//! | wi | fills | drops the block |
+//! | pt | passes | passes |
+//!
+//! Writing back (wb) is counted when it shows: a dirty block that is missed, or not cached in the end, was written
+//! to the origin when it left. The cache is exact, so that nothing is cleaned before.
+
+use std::ops::Range;
+
+use haversack_model::WriteMode;
+use haversack_trace::{Access, Op};
+
+use super::{Policy, PolicyName};
+use crate::cell::{Cell, CellResult};
+use crate::counts::Counts;
+use crate::error::SimError;
+use crate::key::{self, Key, KeySet};
+use crate::latency::{IoKind, Stations};
+use crate::meter::Meter;
+
+/// See the module.
+pub struct Replay<P> {
+    /// The policy's name.
+    pub name: PolicyName,
+    /// Blocks; none for no limit.
+    pub blocks: Option<u64>,
+    /// The policy.
+    pub policy: P,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// The rules for writes.
+    pub mode: WriteMode,
+    /// What is counted.
+    pub meter: Meter,
+    /// What takes time.
+    pub stations: Option<Stations>,
+    /// Blocks written since they were last clean. Some of them have left the cache unseen.
+    pub dirty: KeySet,
+}
+
+/// What a request came to, for the model of time.
+#[derive(Default)]
+struct Parts {
+    hits: u64,
+    misses: u64,
+    /// Runs of neighbouring blocks that missed: an I/O of the origin each.
+    miss_runs: u64,
+    guest_blocks: u64,
+    fills: u64,
+    origin_bytes: u64,
+}
+
+/// The blocks that an access covers from end to end.
+pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
+    let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes));
+    access.offset_bytes.div_ceil(block_bytes)..end / block_bytes
+}
+
+impl<P: Policy> Replay<P> {
+    fn request(&mut self, access: &Access) -> Result<(), SimError> {
+        if self.meter.sample_due(access.time_ns) {
+            self.meter.sample(access.time_ns, Vec::new(), 0);
+        }
+        if self.meter.request() {
+            self.meter.end_warm_up();
+        }
+        match access.op {
+            Op::Read => self.read(access),
+            Op::Write => self.write(access),
+            Op::Discard => self.discard(access),
+            Op::Flush => {
+                self.meter.volume(access.volume).flush_requests += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn keys(&self, access: &Access) -> Result<impl Iterator<Item = Key> + use<P>, SimError> {
+        let (volume, blocks) = (access.volume, access.blocks(self.block_bytes));
+        key::check(volume, *blocks.end(), self.block_bytes)?;
+        Ok(blocks.map(move |block| Key::new(volume, block)))
+    }
+
+    fn read(&mut self, access: &Access) -> Result<(), SimError> {
+        let mut parts = Parts::default();
+        let (mut written_back, mut after_miss) = (0, false);
+        for key in self.keys(access)? {
+            let hit = self.mode != WriteMode::PassThrough && self.policy.access(key);
+            parts.hits += u64::from(hit);
+            parts.misses += u64::from(!hit);
+            parts.miss_runs += u64::from(!hit && !after_miss);
+            after_miss = !hit;
+            if !hit && !self.dirty.is_empty() {
+                written_back += u64::from(self.dirty.remove(key));
+            }
+        }
+        parts.fills = if self.mode == WriteMode::PassThrough { 0 } else { parts.misses };
+        parts.origin_bytes = parts.misses * self.block_bytes;
+        let counts = self.meter.volume(access.volume);
+        counts.read_requests += 1;
+        counts.read_hits += parts.hits;
+        counts.read_misses += parts.misses;
+        counts.flash_fill_blocks += parts.fills;
+        counts.origin_reads += parts.miss_runs;
+        counts.origin_read_bytes += parts.origin_bytes;
+        Self::note_written_back(counts, written_back, self.block_bytes);
+        self.take_time(access.time_ns, IoKind::Read, &parts);
+        Ok(())
+    }
+
+    fn write(&mut self, access: &Access) -> Result<(), SimError> {
+        let mut parts = Parts::default();
+        let mut written_back = 0;
+        for key in self.keys(access)? {
+            let hit = match self.mode {
+                WriteMode::WriteBack | WriteMode::WriteThrough(_) => self.policy.access(key),
+                WriteMode::WriteAround => self.policy.contains(key) && self.policy.access(key),
+                WriteMode::WriteInvalidate => {
+                    let hit = self.policy.contains(key);
+                    self.policy.remove(key);
+                    hit
+                }
+                WriteMode::PassThrough => false,
+            };
+            parts.hits += u64::from(hit);
+            parts.misses += u64::from(!hit);
+            if self.mode == WriteMode::WriteBack {
+                // Dirty and missed: it was written back when it left. It is dirty again.
+                written_back += u64::from(self.dirty.insert(key) && !hit);
+            }
+        }
+        parts.guest_blocks = match self.mode {
+            WriteMode::WriteBack | WriteMode::WriteThrough(_) => parts.hits + parts.misses,
+            WriteMode::WriteAround => parts.hits,
+            WriteMode::WriteInvalidate | WriteMode::PassThrough => 0,
+        };
+        let through = self.mode != WriteMode::WriteBack;
+        parts.origin_bytes = if through { u64::from(access.length_bytes) } else { 0 };
+        let counts = self.meter.volume(access.volume);
+        counts.write_requests += 1;
+        counts.write_hits += parts.hits;
+        counts.write_misses += parts.misses;
+        counts.flash_guest_blocks += parts.guest_blocks;
+        counts.origin_writes += u64::from(through);
+        counts.origin_written_bytes += parts.origin_bytes;
+        Self::note_written_back(counts, written_back, self.block_bytes);
+        self.take_time(access.time_ns, IoKind::Write, &parts);
+        Ok(())
+    }
+
+    fn note_written_back(counts: &mut Counts, blocks: u64, block_bytes: u64) {
+        counts.origin_writes += blocks;
+        counts.origin_written_bytes += blocks * block_bytes;
+    }
+
+    /// Blocks that are wholly discarded hold nothing any more.
+    fn discard(&mut self, access: &Access) -> Result<(), SimError> {
+        self.meter.volume(access.volume).discard_requests += 1;
+        let whole = whole_blocks(access, self.block_bytes);
+        key::check(access.volume, whole.end, self.block_bytes)?;
+        for block in whole {
+            let key = Key::new(access.volume, block);
+            self.policy.remove(key);
+            self.dirty.remove(key);
+        }
+        Ok(())
+    }
+
+    /// Hits and misses go on side by side; fills and deferred writes load the device and hold nobody up.
+    fn take_time(&mut self, now_ns: u64, kind: IoKind, parts: &Parts) {
+        let Some(stations) = &mut self.stations else { return };
+        let block_bytes = self.block_bytes;
+        let mut done_ns = now_ns;
+        if kind == IoKind::Read && parts.hits > 0 {
+            done_ns = done_ns.max(stations.device(now_ns, 0, IoKind::Read, parts.hits * block_bytes));
+        }
+        if parts.origin_bytes > 0 {
+            let ios = parts.miss_runs.max(1);
+            for _ in 0..ios {
+                done_ns = done_ns.max(stations.origin(now_ns, kind, parts.origin_bytes / ios));
+            }
+        }
+        let flash_blocks = parts.fills + parts.guest_blocks;
+        if flash_blocks > 0 {
+            stations.device(done_ns, 0, IoKind::Write, flash_blocks * block_bytes);
+        }
+        let latency_ns = done_ns - now_ns + stations.host_ns();
+        self.meter.latency(kind, latency_ns);
+    }
+}
+
+impl<P: Policy> Cell for Replay<P> {
+    fn play(&mut self, accesses: &[Access]) -> Result<(), SimError> {
+        accesses.iter().try_for_each(|access| self.request(access))
+    }
+
+    fn end(mut self: Box<Self>) -> Result<Vec<CellResult>, SimError> {
+        for key in self.dirty.iter() {
+            if !self.policy.contains(key) {
+                Self::note_written_back(self.meter.volume(key.volume()), 1, self.block_bytes);
+            }
+        }
+        Ok(vec![CellResult::new(self.name, self.blocks, self.meter.end())])
+    }
+}

@@ -1,0 +1,223 @@
+//! What is simulated: traffic, caches, time.
+
+use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
+use haversack_model::{BLOCK_BYTES, WriteMode};
+
+use crate::error::SimError;
+use crate::latency::LatencyModel;
+use crate::reference::PolicyName;
+
+/// How the trace is played.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Traffic {
+    /// Time runs so many times faster than it was recorded.
+    pub speed_up: f64,
+    /// Requests come at this distance whatever the trace says. Not given, those of traces without time do so at
+    /// [`Traffic::TIMELESS_INTERVAL_NS`].
+    pub interval_ns: Option<u64>,
+    /// This share of the requests warms the cache and is not counted.
+    pub warm_up: f64,
+    /// Looks at the caches, evenly over the trace; 0 for none.
+    pub samples: u32,
+}
+
+impl Traffic {
+    /// The distance of requests in traces without time: 10 us.
+    pub const TIMELESS_INTERVAL_NS: u64 = 10_000;
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Traffic { speed_up: 1.0, interval_ns: None, warm_up: 0.0, samples: 0 }
+    }
+}
+
+/// How a restart ends the production cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RestartKind {
+    /// Stopped cleanly.
+    #[default]
+    Stop,
+    /// Killed: the staging area stays.
+    Kill,
+    /// A power loss: the staging area is gone.
+    PowerLoss,
+}
+
+/// Restarts of the production cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Restarts {
+    /// One after each such time.
+    pub every_ns: u64,
+    /// How.
+    pub kind: RestartKind,
+}
+
+/// The production cache's pool, in the words of the daemon's configuration.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pool {
+    /// Cache devices, alike; together they have the blocks that are asked for.
+    pub devices: u32,
+    /// Dirty blocks are written to two devices.
+    pub redundancy: bool,
+    /// Blocks of the staging area. Not given: the daemon's 16,384, but at most a 64th of the pool.
+    pub staging_blocks: Option<u32>,
+    /// Blocks of memory for data on its way.
+    pub transfer_blocks: u32,
+    /// May a disk exceed its target while nobody else needs the space?
+    pub share_spare: bool,
+    /// Parts of the pool that the volumes should have, by name; the others share what says nothing.
+    pub targets: Vec<(String, u64)>,
+    /// What survives a restart.
+    pub persistence: Persistence,
+    /// Which blocks may enter.
+    pub admission: AdmissionConfig,
+    /// Requests that continue a longer run go past the cache; 0 for never.
+    pub sequential_cutoff_bytes: u64,
+    /// When dirty blocks are cleaned.
+    pub cleaner: CleanerConfig,
+    /// The grid phase of all disks, in sectors.
+    pub phase: u8,
+    /// Restarts.
+    pub restarts: Option<Restarts>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool {
+            devices: 1,
+            redundancy: false,
+            staging_blocks: None,
+            transfer_blocks: 8192,
+            share_spare: true,
+            targets: Vec::new(),
+            persistence: Persistence::All,
+            admission: AdmissionConfig::Always,
+            sequential_cutoff_bytes: 0,
+            cleaner: CleanerConfig::default(),
+            phase: 0,
+            restarts: None,
+        }
+    }
+}
+
+/// How large caches are.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Sizes {
+    /// So many blocks each.
+    Blocks(Vec<u64>),
+    /// So many bytes each.
+    Bytes(Vec<u64>),
+    /// These parts of the blocks that the trace touches.
+    Fractions(Vec<f64>),
+}
+
+impl Sizes {
+    /// In blocks, of a trace with this footprint.
+    ///
+    /// # Errors
+    /// [`SimError::Settings`] for no sizes, and for a size of no block.
+    pub fn blocks(&self, block_bytes: u64, footprint_blocks: u64) -> Result<Vec<u64>, SimError> {
+        let blocks: Vec<u64> = match self {
+            Sizes::Blocks(blocks) => blocks.clone(),
+            Sizes::Bytes(bytes) => bytes.iter().map(|bytes| bytes / block_bytes).collect(),
+            Sizes::Fractions(parts) => {
+                parts.iter().map(|part| (part * footprint_blocks as f64) as u64).collect()
+            }
+        };
+        if blocks.is_empty() || blocks.contains(&0) {
+            return Err(SimError::Settings(format!(
+                "a cache needs at least one block of {block_bytes} bytes, found sizes of {blocks:?} blocks"
+            )));
+        }
+        Ok(blocks)
+    }
+}
+
+/// Everything that a simulation is made of, but the trace.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The policies to try, each with each size. The bounds are always added.
+    pub policies: Vec<PolicyName>,
+    /// The sizes to try.
+    pub sizes: Sizes,
+    /// Bytes of a block. The production cache has 4,096.
+    pub block_bytes: u64,
+    /// When the origin sees a write, and whether the cache keeps it.
+    pub mode: WriteMode,
+    /// How the trace is played.
+    pub traffic: Traffic,
+    /// The production cache.
+    pub pool: Pool,
+    /// What takes time; without it I/Os complete at once.
+    pub latency: Option<LatencyModel>,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// Caches simulated at a time; 0 for as many as there are processors.
+    pub threads: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            policies: vec![PolicyName::Core],
+            sizes: Sizes::Fractions(vec![0.1]),
+            block_bytes: BLOCK_BYTES as u64,
+            mode: WriteMode::WriteBack,
+            traffic: Traffic::default(),
+            pool: Pool::default(),
+            latency: None,
+            seed: 1,
+            threads: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks the settings against each other.
+    ///
+    /// # Errors
+    /// [`SimError::Settings`]: what is wrong, what was expected.
+    pub fn check(&self) -> Result<(), SimError> {
+        let wrong = |why: String| Err(SimError::Settings(why));
+        let traffic = &self.traffic;
+        if !self.block_bytes.is_power_of_two() || !(512..=1 << 30).contains(&self.block_bytes) {
+            return wrong(format!(
+                "block sizes are powers of two from 512 bytes to 1 GiB, not {}",
+                self.block_bytes
+            ));
+        }
+        if self.policies.contains(&PolicyName::Core) && self.block_bytes != BLOCK_BYTES as u64 {
+            return wrong(format!(
+                "the production cache has blocks of {BLOCK_BYTES} bytes, not {}",
+                self.block_bytes
+            ));
+        }
+        if !(traffic.speed_up.is_finite() && traffic.speed_up > 0.0) {
+            return wrong(format!("a speed-up is above 0, not {}", traffic.speed_up));
+        }
+        if !(0.0..1.0).contains(&traffic.warm_up) {
+            return wrong(format!(
+                "the warm-up is a share of the trace from 0 to below 1, not {}",
+                traffic.warm_up
+            ));
+        }
+        if let Sizes::Fractions(parts) = &self.sizes
+            && !parts.iter().all(|part| part.is_finite() && *part > 0.0)
+        {
+            return wrong(format!("sizes are parts of the footprint above 0, not {parts:?}"));
+        }
+        if self.pool.redundancy && self.pool.devices < 2 {
+            return wrong("redundancy needs two cache devices or more".into());
+        }
+        if self.pool.restarts.is_some_and(|restarts| restarts.every_ns == 0) {
+            return wrong("restarts need time between them".into());
+        }
+        Ok(())
+    }
+
+    /// Whether writes bring blocks into the cache. Only then does a write hit or miss count.
+    pub fn writes_allocate(&self) -> bool {
+        matches!(self.mode, WriteMode::WriteBack | WriteMode::WriteThrough(_))
+    }
+}

@@ -1,0 +1,197 @@
+//! Many caches under one trace: every policy with every size, and the bounds, side by side.
+//!
+//! The trace is read once for all. While the threads play one batch, each cache's part a piece of work of its own,
+//! the next batch is read. What comes out does not depend on the threads: no cache sees another.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use haversack_trace::Access;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cell::{Cell, CellResult};
+use crate::error::SimError;
+use crate::key::KeySet;
+use crate::latency::Stations;
+use crate::meter::{Meter, MeterSettings};
+use crate::outcome::Report;
+use crate::production::Production;
+use crate::reference::lookahead::Lookahead;
+use crate::reference::replay::Replay;
+use crate::reference::unlimited::Unlimited;
+use crate::reference::{Policy, PolicyName, arc, clock, fifo, lirs, lru, s3_fifo, sieve, two_q};
+use crate::settings::Settings;
+use crate::tape::{Opener, Survey, Tape};
+
+/// What a simulation is doing.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Stage {
+    /// Looking through the trace.
+    Survey,
+    /// Playing it.
+    Play,
+    /// Working out the bounds.
+    Finish,
+}
+
+/// Told which part of a stage is done.
+pub type Progress<'a> = dyn Fn(Stage, f64) + Sync + 'a;
+
+/// Simulates.
+///
+/// # Errors
+/// The settings make no sense, or the trace cannot be read.
+pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) -> Result<Report, SimError> {
+    settings.check()?;
+    let seen = |part| progress(Stage::Survey, part);
+    let tape = Tape::new(opener, &settings.traffic, settings.block_bytes, &seen)?;
+    let sizes = settings.sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
+    let cells = cells(settings, &tape.survey, &sizes)?;
+    let results = play(&tape, cells, threads(settings), progress)?;
+    Ok(Report::new(settings, tape.survey, results))
+}
+
+fn threads(settings: &Settings) -> usize {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    if settings.threads == 0 { all } else { settings.threads }
+}
+
+fn meter_settings(settings: &Settings, survey: &Survey) -> MeterSettings {
+    let sample_ns = match settings.traffic.samples {
+        0 => 0,
+        samples => (survey.span_ns() / u64::from(samples)).max(1),
+    };
+    MeterSettings { warm_up_requests: (survey.requests as f64 * settings.traffic.warm_up) as u64, sample_ns }
+}
+
+/// All caches, in the order of the results.
+fn cells(settings: &Settings, survey: &Survey, sizes: &[u64]) -> Result<Vec<Box<dyn Cell>>, SimError> {
+    let meter = meter_settings(settings, survey);
+    let mut cells: Vec<Box<dyn Cell>> = Vec::new();
+    for policy in settings.policies.iter().filter(|policy| !policy.is_bound()) {
+        for blocks in sizes {
+            cells.push(match policy {
+                PolicyName::Core => Production::cell(settings, survey, *blocks, meter)?,
+                policy => reference(settings, *policy, *blocks, meter),
+            });
+        }
+    }
+    cells.push(Box::new(Lookahead::new(sizes.to_vec(), settings.block_bytes, settings.mode, meter)));
+    cells.push(replay(settings, PolicyName::Unlimited, None, meter, Unlimited::default()));
+    Ok(cells)
+}
+
+fn reference(settings: &Settings, name: PolicyName, blocks: u64, meter: MeterSettings) -> Box<dyn Cell> {
+    let (some, capacity) = (Some(blocks), blocks as usize);
+    match name {
+        PolicyName::Lru => replay(settings, name, some, meter, lru::Lru::new(capacity)),
+        PolicyName::Fifo => replay(settings, name, some, meter, fifo::Fifo::new(capacity)),
+        PolicyName::Clock => replay(settings, name, some, meter, clock::Clock::new(capacity)),
+        PolicyName::TwoQ => replay(settings, name, some, meter, two_q::TwoQ::new(capacity)),
+        PolicyName::Arc => replay(settings, name, some, meter, arc::Arc::new(capacity)),
+        PolicyName::Lirs => replay(settings, name, some, meter, lirs::Lirs::new(capacity)),
+        PolicyName::S3Fifo => replay(settings, name, some, meter, s3_fifo::S3Fifo::new(capacity)),
+        PolicyName::Sieve => replay(settings, name, some, meter, sieve::Sieve::new(capacity)),
+        PolicyName::Core | PolicyName::Min | PolicyName::Unlimited => {
+            unreachable!("{name} is no reference policy of a size")
+        }
+    }
+}
+
+fn replay<P: Policy + 'static>(
+    settings: &Settings,
+    name: PolicyName,
+    blocks: Option<u64>,
+    meter: MeterSettings,
+    policy: P,
+) -> Box<dyn Cell> {
+    let stations = settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed));
+    Box::new(Replay {
+        name,
+        blocks,
+        policy,
+        block_bytes: settings.block_bytes,
+        mode: settings.mode,
+        meter: Meter::new(meter),
+        stations,
+        dirty: KeySet::default(),
+    })
+}
+
+/// A cell, and the time that it has taken.
+struct Work {
+    cell: Box<dyn Cell>,
+    elapsed: Duration,
+    failed: Option<SimError>,
+}
+
+/// Plays the tape to all cells.
+fn play(
+    tape: &Tape<'_>,
+    cells: Vec<Box<dyn Cell>>,
+    threads: usize,
+    progress: &Progress<'_>,
+) -> Result<Vec<CellResult>, SimError> {
+    let work = |cell| Mutex::new(Work { cell, elapsed: Duration::ZERO, failed: None });
+    let works: Vec<_> = cells.into_iter().map(work).collect();
+    let mut playback = tape.play()?;
+    let (mut batch, mut next) = (Vec::new(), Vec::new());
+    playback.next(&mut batch)?;
+    while !batch.is_empty() {
+        let (queue, accesses) = (AtomicUsize::new(0), &batch);
+        let read = std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| work_off(&works, &queue, accesses));
+            }
+            let read = playback.next(&mut next);
+            work_off(&works, &queue, accesses);
+            read
+        });
+        read?;
+        for work in &works {
+            if let Some(error) = lock(work).failed.take() {
+                return Err(error);
+            }
+        }
+        std::mem::swap(&mut batch, &mut next);
+        progress(Stage::Play, playback.progress());
+    }
+    finish(works, progress)
+}
+
+/// Processor time of this thread: what a cache costs, whatever else the machine does.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn lock(work: &Mutex<Work>) -> std::sync::MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Plays a batch to the cells that no other thread has taken.
+fn work_off(works: &[Mutex<Work>], queue: &AtomicUsize, accesses: &[Access]) {
+    while let Some(work) = works.get(queue.fetch_add(1, Ordering::Relaxed)) {
+        let mut work = lock(work);
+        let start = thread_time();
+        let played = work.cell.play(accesses);
+        work.elapsed += thread_time().saturating_sub(start);
+        work.failed = played.err();
+    }
+}
+
+fn finish(works: Vec<Mutex<Work>>, progress: &Progress<'_>) -> Result<Vec<CellResult>, SimError> {
+    let (mut results, count) = (Vec::new(), works.len());
+    for (done, work) in works.into_iter().enumerate() {
+        progress(Stage::Finish, done as f64 / count as f64);
+        let work = work.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let start = thread_time();
+        let mut ended = work.cell.end()?;
+        let last = thread_time().saturating_sub(start) / ended.len().max(1) as u32;
+        ended.iter_mut().for_each(|result| result.elapsed = work.elapsed + last);
+        results.extend(ended);
+    }
+    progress(Stage::Finish, 1.0);
+    Ok(results)
+}

@@ -1,0 +1,275 @@
+//! The trace as the simulator plays it: looked through once, then played from memory if it is short, or read again.
+//!
+//! Invariants
+//! - Times begin at 0 and never fall; they are the simulation's, with speed-up and intervals applied.
+//! - A trace whose last time is its number of requests less one, counted in nanoseconds, has no time: its requests
+//!   were only counted.
+
+use haversack_trace::{Access, Damage, Op, Source};
+use serde::Serialize;
+
+use crate::error::SimError;
+use crate::key::{self, Key, KeySet};
+use crate::settings::Traffic;
+
+/// Accesses kept in memory: 192 MiB.
+const KEPT_ACCESSES: usize = 6 << 20;
+/// Accesses that a batch has at least, but at the end.
+const BATCH_ACCESSES: usize = 1 << 17;
+
+/// Opens the trace: once to look through it, and once more to play it if it is long.
+pub type Opener<'a> = dyn Fn() -> Result<Box<dyn Source>, SimError> + Sync + 'a;
+
+/// A volume of a trace.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// The end of its last access.
+    pub end_bytes: u64,
+    /// Its requests.
+    pub requests: u64,
+}
+
+/// What a trace is like.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Survey {
+    /// Requests of any kind.
+    pub requests: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Blocks that reads and writes touch, one by one.
+    pub block_accesses: u64,
+    /// Different ones.
+    pub footprint_blocks: u64,
+    /// From the first to the last request, in simulated time.
+    pub span_seconds: f64,
+    /// The trace has times.
+    pub timed: bool,
+    /// Its volumes.
+    pub volumes: Vec<Volume>,
+    /// Damaged lines, left out.
+    pub damaged_lines: u64,
+    /// What was damaged.
+    #[serde(skip)]
+    pub damage: Damage,
+    #[serde(skip)]
+    start_ns: u64,
+    #[serde(skip)]
+    end_ns: u64,
+}
+
+impl Survey {
+    /// The last request's simulated time.
+    pub fn span_ns(&self) -> u64 {
+        (self.span_seconds * 1e9) as u64
+    }
+
+    fn note(&mut self, access: &Access, block_bytes: u64, footprint: &mut KeySet) -> Result<(), SimError> {
+        if self.requests == 0 {
+            self.start_ns = access.time_ns;
+        }
+        self.end_ns = self.end_ns.max(access.time_ns);
+        self.requests += 1;
+        let volume = access.volume.0 as usize;
+        if volume >= self.volumes.len() {
+            self.volumes.resize(volume + 1, Volume::default());
+        }
+        let volume = &mut self.volumes[volume];
+        volume.requests += 1;
+        if access.op == Op::Flush {
+            return Ok(());
+        }
+        let length = u64::from(access.length_bytes).max(1);
+        volume.end_bytes = volume.end_bytes.max(access.offset_bytes.saturating_add(length));
+        let blocks = access.blocks(block_bytes);
+        key::check(access.volume, *blocks.end(), block_bytes)?;
+        if matches!(access.op, Op::Read | Op::Write) {
+            self.reads += u64::from(access.op == Op::Read);
+            self.writes += u64::from(access.op == Op::Write);
+            for block in blocks {
+                self.block_accesses += 1;
+                footprint.insert(Key::new(access.volume, block));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+pub struct Tape<'a> {
+    opener: &'a Opener<'a>,
+    traffic: Traffic,
+    /// What was seen when the trace was looked through.
+    pub survey: Survey,
+    kept: Option<Vec<Access>>,
+}
+
+impl<'a> Tape<'a> {
+    /// Looks through a trace. `progress` is told which part of it has been seen.
+    ///
+    /// # Errors
+    /// The trace cannot be read, has nothing in it, or goes beyond what the simulator takes.
+    pub fn new(
+        opener: &'a Opener<'a>,
+        traffic: &Traffic,
+        block_bytes: u64,
+        progress: &dyn Fn(f64),
+    ) -> Result<Self, SimError> {
+        let mut source = opener()?;
+        let (mut survey, mut footprint) = (Survey::default(), KeySet::default());
+        let (mut kept, mut keep) = (Vec::new(), true);
+        let mut batch = Vec::new();
+        loop {
+            let from = if keep { kept.len() } else { 0 };
+            let into = if keep { &mut kept } else { &mut batch };
+            into.truncate(from);
+            if source.read(into)? == 0 {
+                break;
+            }
+            into[from..].iter().try_for_each(|access| survey.note(access, block_bytes, &mut footprint))?;
+            if keep && kept.len() > KEPT_ACCESSES {
+                (keep, kept) = (false, Vec::new());
+            }
+            progress(source.progress().unwrap_or(0.0));
+        }
+        if survey.block_accesses == 0 {
+            return Err(SimError::Empty);
+        }
+        for (volume, name) in survey.volumes.iter_mut().zip(source.volumes()) {
+            volume.name.clone_from(name);
+        }
+        survey.damage = source.damage();
+        survey.damaged_lines = survey.damage.lines;
+        survey.footprint_blocks = footprint.len();
+        let clock = Clock::new(&mut survey, traffic);
+        survey.span_seconds = clock.time_ns(survey.end_ns, survey.requests - 1) as f64 / 1e9;
+        Ok(Tape { opener, traffic: traffic.clone(), survey, kept: keep.then_some(kept) })
+    }
+
+    /// Plays the trace from its beginning.
+    ///
+    /// # Errors
+    /// The trace cannot be read again.
+    pub fn play(&self) -> Result<Playback<'_>, SimError> {
+        let source = if self.kept.is_some() { None } else { Some((self.opener)()?) };
+        let clock = Clock::new(&mut self.survey.clone(), &self.traffic);
+        Ok(Playback { tape: self, source, clock, next: 0 })
+    }
+}
+
+/// From the trace's time to the simulation's.
+struct Clock {
+    start_ns: u64,
+    speed_up: f64,
+    interval_ns: Option<u64>,
+}
+
+impl Clock {
+    fn new(survey: &mut Survey, traffic: &Traffic) -> Self {
+        survey.timed = survey.requests < 2 || survey.end_ns - survey.start_ns != survey.requests - 1;
+        let counted = (!survey.timed).then_some(Traffic::TIMELESS_INTERVAL_NS);
+        Clock {
+            start_ns: survey.start_ns,
+            speed_up: traffic.speed_up,
+            interval_ns: traffic.interval_ns.or(counted),
+        }
+    }
+
+    fn time_ns(&self, trace_ns: u64, request: u64) -> u64 {
+        let ns = match self.interval_ns {
+            Some(interval) => request.saturating_mul(interval),
+            None => trace_ns.saturating_sub(self.start_ns),
+        };
+        if self.speed_up == 1.0 { ns } else { (ns as f64 / self.speed_up) as u64 }
+    }
+}
+
+/// A trace being played.
+pub struct Playback<'a> {
+    tape: &'a Tape<'a>,
+    source: Option<Box<dyn Source>>,
+    clock: Clock,
+    next: u64,
+}
+
+impl Playback<'_> {
+    /// Replaces a batch by the next one, which is empty at the end.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
+    pub fn next(&mut self, batch: &mut Vec<Access>) -> Result<(), SimError> {
+        batch.clear();
+        match (&self.tape.kept, &mut self.source) {
+            (Some(kept), _) => {
+                let from = (self.next as usize).min(kept.len());
+                batch.extend_from_slice(&kept[from..(from + BATCH_ACCESSES).min(kept.len())]);
+            }
+            (None, Some(source)) => while batch.len() < BATCH_ACCESSES && source.read(batch)? > 0 {},
+            (None, None) => {}
+        }
+        for access in batch {
+            access.time_ns = self.clock.time_ns(access.time_ns, self.next);
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Which part has been played.
+    pub fn progress(&self) -> f64 {
+        self.next as f64 / self.tape.survey.requests as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_trace::MemorySource;
+
+    use super::*;
+
+    fn accesses(times: &[u64]) -> Vec<Access> {
+        let access = |time_ns: &u64| Access { time_ns: *time_ns, length_bytes: 4096, ..Access::default() };
+        times.iter().map(access).collect()
+    }
+
+    fn played(times: &[u64], traffic: &Traffic) -> (Survey, Vec<u64>) {
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            Ok(Box::new(MemorySource::of_one("v", accesses(times))))
+        };
+        let tape = Tape::new(&opener, traffic, 4096, &|_| {}).unwrap();
+        let (mut playback, mut batch) = (tape.play().unwrap(), Vec::new());
+        playback.next(&mut batch).unwrap();
+        let times = batch.iter().map(|access| access.time_ns).collect();
+        playback.next(&mut batch).unwrap();
+        assert!(batch.is_empty() && playback.progress() == 1.0);
+        (tape.survey.clone(), times)
+    }
+
+    #[test]
+    fn time_begins_at_0_and_may_run_faster() {
+        let traffic = Traffic { speed_up: 10.0, ..Traffic::default() };
+        let (survey, times) = played(&[500, 700, 1500], &traffic);
+        assert_eq!(times, [0, 20, 100]);
+        assert!(survey.timed);
+        assert_eq!((survey.requests, survey.footprint_blocks, survey.volumes[0].end_bytes), (3, 1, 4096));
+    }
+
+    #[test]
+    fn requests_without_time_come_at_an_interval() {
+        let (survey, times) = played(&[0, 1, 2], &Traffic::default());
+        assert!(!survey.timed);
+        assert_eq!(times, [0, 10_000, 20_000]);
+        let traffic = Traffic { interval_ns: Some(7), ..Traffic::default() };
+        assert_eq!(played(&[0, 50, 90], &traffic).1, [0, 7, 14]);
+    }
+
+    #[test]
+    fn a_trace_without_reads_and_writes_is_refused() {
+        let opener = || -> Result<Box<dyn Source>, SimError> {
+            Ok(Box::new(MemorySource::of_one("v", vec![Access { op: Op::Flush, ..Access::default() }])))
+        };
+        assert!(matches!(Tape::new(&opener, &Traffic::default(), 4096, &|_| {}), Err(SimError::Empty)));
+    }
+}

@@ -1,0 +1,85 @@
+//! Miss ratios that others have published, or that the production cache is known to have.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{memory, mixed, simulate};
+use haversack_sim::{PolicyName, Pool, Report, Settings, SimError, Sizes};
+use haversack_trace::{Source, open};
+
+/// A shared trace: in the folder that HAVERSACK_TRACES names, or in `../shared/traces` beside the repository.
+fn shared(name: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let folder = std::env::var_os("HAVERSACK_TRACES").map_or_else(beside, PathBuf::from);
+    let path = folder.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    println!("{} is not there: this test uses a generated trace alone", path.display());
+    None
+}
+
+/// Opens a trace file as often as asked for.
+fn file(path: &Path) -> impl Fn() -> Result<Box<dyn Source>, SimError> + Sync {
+    move || Ok(open(path, &Default::default())?)
+}
+
+fn miss_ratio(report: &Report, policy: PolicyName, blocks: u64) -> f64 {
+    let row = report.of(policy).find(|row| row.blocks == Some(blocks));
+    row.expect("the policy was simulated with this size").miss_ratio
+}
+
+/// libCacheSim's figures for this trace.
+#[test]
+fn lru_and_s3_fifo_on_cloudphysics_w106() {
+    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return bounds_on_a_generated_trace() };
+    let answers = [
+        (13_758, 0.1432, 0.1231),
+        (27_517, 0.0823, 0.0783),
+        (55_034, 0.0662, 0.0674),
+        (110_068, 0.0621, 0.0590),
+    ];
+    let settings = Settings {
+        policies: vec![PolicyName::Lru, PolicyName::S3Fifo],
+        sizes: Sizes::Blocks(answers.map(|answer| answer.0).to_vec()),
+        ..Settings::default()
+    };
+    let report = simulate(&file(&path), &settings);
+    assert_eq!((report.trace.block_accesses, report.trace.footprint_blocks), (5_292_456, 275_171));
+    for (blocks, lru, s3_fifo) in answers {
+        let found = miss_ratio(&report, PolicyName::Lru, blocks);
+        assert!((found - lru).abs() <= 0.000_05, "LRU, {blocks} blocks: {found}");
+        let found = miss_ratio(&report, PolicyName::S3Fifo, blocks);
+        assert!((found - s3_fifo).abs() <= 0.003, "S3-FIFO, {blocks} blocks: {found}");
+    }
+}
+
+fn bounds_on_a_generated_trace() {
+    let accesses = mixed(20_000, 3);
+    let settings = Settings { policies: vec![PolicyName::Lru, PolicyName::S3Fifo], ..Settings::default() };
+    let report = simulate(&memory(&accesses, &["a", "b"]), &settings);
+    let blocks = report.results[0].blocks.unwrap();
+    let min = miss_ratio(&report, PolicyName::Min, blocks);
+    for policy in [PolicyName::Lru, PolicyName::S3Fifo] {
+        let found = miss_ratio(&report, policy, blocks);
+        assert!((min..1.0).contains(&found), "{policy}: {found}");
+    }
+}
+
+/// The benchmark's figures for the core, in as many whole segments.
+#[test]
+fn the_production_cache_on_cloudphysics_w106() {
+    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return };
+    let settings = Settings {
+        policies: vec![PolicyName::Core],
+        sizes: Sizes::Blocks(vec![55 * 253, 218 * 253]),
+        pool: Pool { staging_blocks: Some(256), transfer_blocks: 128, ..Pool::default() },
+        ..Settings::default()
+    };
+    let report = simulate(&file(&path), &settings);
+    for (blocks, known) in [(55 * 253, 0.1238), (218 * 253, 0.0672)] {
+        let found = miss_ratio(&report, PolicyName::Core, blocks);
+        assert!((found - known).abs() < 0.000_3, "{blocks} blocks: {found}");
+    }
+}

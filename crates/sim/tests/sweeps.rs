@@ -1,0 +1,246 @@
+//! Whole simulations of generated traces: bounds hold, runs repeat, counts add up, in every write mode.
+
+mod common;
+
+use common::{memory, mixed, simulate};
+use haversack_core::{AdmissionConfig, Persistence};
+use haversack_model::WriteMode;
+use haversack_sim::latency::LatencyModel;
+use haversack_sim::{
+    PolicyName, Pool, Report, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic, run,
+};
+use haversack_trace::{Access, Op};
+
+const VOLUMES: [&str; 2] = ["a", "b"];
+
+fn settings() -> Settings {
+    Settings { sizes: Sizes::Blocks(vec![8_000]), ..Settings::default() }
+}
+
+fn core(accesses: &[Access], settings: &Settings) -> Row {
+    simulate(&memory(accesses, &VOLUMES), settings).of(PolicyName::Core).next().unwrap().clone()
+}
+
+#[test]
+fn no_policy_beats_min_and_nothing_beats_no_limit() {
+    let accesses = mixed(30_000, 1);
+    for mode in ["wb", "wt", "wa", "wi"] {
+        let settings = Settings {
+            policies: PolicyName::ALL.to_vec(),
+            sizes: Sizes::Blocks(vec![700, 2_000, 9_000]),
+            mode: mode.parse().unwrap(),
+            ..Settings::default()
+        };
+        let report = simulate(&memory(&accesses, &VOLUMES), &settings);
+        assert_eq!(report.results.len(), 9 * 3 + 3 + 1);
+        let unlimited = report.of(PolicyName::Unlimited).next().unwrap();
+        for min in report.of(PolicyName::Min) {
+            assert!(unlimited.hits >= min.hits, "{mode}");
+            for row in
+                report.policies().filter(|row| row.blocks == min.blocks && row.policy != PolicyName::Core)
+            {
+                assert!(
+                    row.hits <= min.hits,
+                    "{mode}: {} has {} hits, MIN {}",
+                    row.policy,
+                    row.hits,
+                    min.hits
+                );
+                assert_eq!(row.accesses, min.accesses, "{mode}: {}", row.policy);
+                assert_eq!(row.hits + row.misses, row.accesses);
+            }
+        }
+        let largest = |policy| report.of(policy).last().unwrap().miss_ratio;
+        let (core, lru) = (largest(PolicyName::Core), largest(PolicyName::Lru));
+        assert!(core < lru + 0.05, "{mode}: the production cache misses {core}, LRU {lru}");
+    }
+}
+
+fn json(report: &Report) -> String {
+    serde_json::to_string(report).unwrap()
+}
+
+#[test]
+fn a_run_follows_from_its_seed_whatever_the_threads() {
+    let accesses = mixed(20_000, 2);
+    let once = |threads, seed| {
+        let settings = Settings {
+            policies: vec![PolicyName::Core, PolicyName::Lru, PolicyName::Arc],
+            latency: Some(LatencyModel::default()),
+            traffic: Traffic { samples: 7, ..Traffic::default() },
+            threads,
+            seed,
+            ..settings()
+        };
+        json(&simulate(&memory(&accesses, &VOLUMES), &settings))
+    };
+    assert_eq!(once(1, 5), once(4, 5));
+    assert_ne!(once(1, 5), once(1, 6));
+}
+
+#[test]
+fn a_trace_too_long_to_keep_is_read_again() {
+    let accesses = |source: u64| {
+        (0..source).map(|n| Access {
+            time_ns: n * 50,
+            offset_bytes: n % 999 * 4096,
+            length_bytes: 4096,
+            ..Access::default()
+        })
+    };
+    let long: Vec<_> = accesses((6 << 20) + 10_000).collect();
+    let settings =
+        Settings { policies: vec![PolicyName::Fifo], sizes: Sizes::Blocks(vec![999]), ..Settings::default() };
+    let report = simulate(&memory(&long, &["v"]), &settings);
+    assert_eq!((report.results[0].accesses, report.results[0].misses), (long.len() as u64, 999));
+}
+
+#[test]
+fn warm_up_is_not_counted() {
+    let accesses = mixed(20_000, 3);
+    let play = |accesses: &[Access], warm_up| {
+        let settings = Settings {
+            policies: vec![PolicyName::Core, PolicyName::Lru],
+            traffic: Traffic { warm_up, ..Traffic::default() },
+            ..settings()
+        };
+        simulate(&memory(accesses, &VOLUMES), &settings)
+    };
+    let (whole, second) = (play(&accesses, 0.0), play(&accesses, 0.5));
+    let first = play(&accesses[..10_000], 0.0);
+    // What MIN does in the first half depends on the second.
+    let rows = whole.results.iter().zip(&first.results).zip(&second.results);
+    for ((whole, first), second) in rows.filter(|(rows, _)| rows.0.policy != PolicyName::Min) {
+        let policy = whole.policy;
+        assert_eq!(
+            (second.hits, second.misses),
+            (whole.hits - first.hits, whole.misses - first.misses),
+            "{policy}"
+        );
+        let requests =
+            |row: &Row| row.counts.read_requests + row.counts.write_requests + row.counts.flush_requests;
+        assert_eq!(requests(second), requests(whole) - requests(first), "{policy}");
+    }
+}
+
+#[test]
+fn writes_reach_the_origin_when_the_mode_says() {
+    let accesses = mixed(20_000, 4);
+    let written: u64 =
+        accesses.iter().filter(|a| a.op == Op::Write).map(|access| u64::from(access.length_bytes)).sum();
+    let of = |mode: &str, policy| {
+        let settings = Settings { policies: vec![policy], mode: mode.parse().unwrap(), ..settings() };
+        simulate(&memory(&accesses, &VOLUMES), &settings).results[0].clone()
+    };
+    for mode in ["wt", "wa", "wi", "pt"] {
+        let (core, lru) = (of(mode, PolicyName::Core), of(mode, PolicyName::Lru));
+        assert_eq!(core.counts.origin_written_bytes, written, "{mode}");
+        assert_eq!(lru.counts.origin_written_bytes, written, "{mode}");
+    }
+    for policy in [PolicyName::Core, PolicyName::Lru] {
+        let back = of("wb", policy);
+        assert!(back.counts.origin_written_bytes < written, "{policy} merges writes");
+        let (past, invalidating) = (of("pt", policy).counts, of("wi", policy).counts);
+        assert_eq!((past.flash_guest_blocks, past.flash_fill_blocks), (0, 0), "{policy}");
+        assert_eq!(invalidating.flash_guest_blocks, 0, "{policy}");
+    }
+}
+
+#[test]
+fn two_devices_keep_dirty_blocks_twice() {
+    let accesses = mixed(10_000, 5);
+    let with = |redundancy| {
+        core(&accesses, &Settings { pool: Pool { devices: 2, redundancy, ..Pool::default() }, ..settings() })
+    };
+    assert_eq!(with(false).counts.flash_mirror_blocks, 0);
+    assert!(with(true).counts.flash_mirror_blocks > 0);
+    let one = Settings { pool: Pool { redundancy: true, ..Pool::default() }, ..settings() };
+    assert!(matches!(run(&memory(&accesses, &VOLUMES), &one, &|_, _| {}), Err(SimError::Settings(_))));
+}
+
+#[test]
+fn what_survives_a_restart_is_what_the_persistence_says() {
+    let accesses = mixed(20_000, 6);
+    let hits = |persistence, mode, kind| {
+        let restarts = Some(Restarts { every_ns: 4_000_000_000, kind });
+        let pool = Pool { persistence, restarts, ..Pool::default() };
+        let row = core(&accesses, &Settings { pool, mode, ..settings() });
+        assert_eq!(row.production.unwrap().restarts, 4);
+        row.hits
+    };
+    let through: WriteMode = "wt".parse().unwrap();
+    for kind in [RestartKind::Stop, RestartKind::Kill, RestartKind::PowerLoss] {
+        let all = hits(Persistence::All, WriteMode::WriteBack, kind);
+        let dirty = hits(Persistence::Dirty, WriteMode::WriteBack, kind);
+        assert!(all > dirty, "{kind:?}: {all} hits with all blocks kept, {dirty} with dirty ones");
+        let (all, none) = (hits(Persistence::All, through, kind), hits(Persistence::None, through, kind));
+        assert!(all > none, "{kind:?}: {all} hits with all blocks kept, {none} with none");
+    }
+    // A stop forgets which blocks were used and which were remembered, not the blocks.
+    let without = core(&accesses, &settings()).hits;
+    let stopped = hits(Persistence::All, WriteMode::WriteBack, RestartKind::Stop);
+    assert!(stopped > without * 3 / 4, "{stopped} hits with clean stops, {without} without");
+}
+
+#[test]
+fn restarts_with_requests_in_flight_lose_none() {
+    let accesses = mixed(10_000, 7);
+    for kind in [RestartKind::Stop, RestartKind::Kill, RestartKind::PowerLoss] {
+        let pool = Pool { restarts: Some(Restarts { every_ns: 300_000_000, kind }), ..Pool::default() };
+        let row = core(&accesses, &Settings { pool, latency: Some(LatencyModel::default()), ..settings() });
+        let requests = accesses.iter().filter(|a| matches!(a.op, Op::Read | Op::Write)).count() as u64;
+        assert_eq!(row.latency.unwrap().all.count, requests, "{kind:?}");
+    }
+}
+
+#[test]
+fn admission_and_cut_off_spare_the_flash() {
+    let accesses = mixed(20_000, 8);
+    let with = |pool| core(&accesses, &Settings { pool, ..settings() });
+    let plain = with(Pool::default());
+    let reuse = with(Pool { admission: AdmissionConfig::Reuse { n: 1, addresses: 1000 }, ..Pool::default() });
+    let cut_off = with(Pool { sequential_cutoff_bytes: 64 << 10, ..Pool::default() });
+    assert_eq!(plain.counts.not_admitted, 0);
+    for filtered in [reuse, cut_off] {
+        assert!(filtered.counts.not_admitted > 0);
+        assert!(filtered.counts.flash_fill_blocks < plain.counts.flash_fill_blocks);
+    }
+}
+
+#[test]
+fn a_larger_target_is_a_larger_share() {
+    let accesses = mixed(20_000, 9);
+    let usage = |targets: Vec<(String, u64)>| {
+        let traffic = Traffic { samples: 10, ..Traffic::default() };
+        let pool = Pool { targets, share_spare: false, ..Pool::default() };
+        core(&accesses, &Settings { pool, traffic, ..settings() }).series.last().unwrap().usage_blocks.clone()
+    };
+    let equal = usage(vec![]);
+    let unequal = usage(vec![("a".into(), 2_000), ("b".into(), 6_000)]);
+    assert!(unequal[0] < equal[0] * 2 / 3 && unequal[1] > equal[1], "{equal:?} {unequal:?}");
+    let unknown = Settings { pool: Pool { targets: vec![("c".into(), 1)], ..Pool::default() }, ..settings() };
+    let error = run(&memory(&accesses, &VOLUMES), &unknown, &|_, _| {}).unwrap_err().to_string();
+    assert!(error.contains("'c'") && error.contains("a, b"), "{error}");
+}
+
+#[test]
+fn a_better_cache_is_a_faster_disk() {
+    let accesses = mixed(20_000, 10);
+    let with = |blocks, policy| {
+        let settings = Settings {
+            policies: vec![policy],
+            sizes: Sizes::Blocks(vec![blocks]),
+            latency: Some(LatencyModel::default()),
+            ..Settings::default()
+        };
+        let row = simulate(&memory(&accesses, &VOLUMES), &settings).results[0].clone();
+        let latency = row.latency.unwrap();
+        assert!(latency.reads.p50_us <= latency.reads.p90_us && latency.reads.p90_us <= latency.reads.p95_us);
+        assert!(latency.reads.p95_us <= latency.reads.p99_us);
+        latency.reads.mean_us
+    };
+    for policy in [PolicyName::Core, PolicyName::Lru] {
+        let (small, large) = (with(1_000, policy), with(20_000, policy));
+        assert!(large < small * 0.8, "{policy}: {small} us with 1,000 blocks, {large} us with 20,000");
+    }
+}

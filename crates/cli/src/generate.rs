@@ -345,6 +345,7 @@ impl Reuse {
                 .map(|range| Distances { upto: range.value.0, share: range.weight })
                 .collect(),
             sequential: self.sequential,
+            keep_mix: true,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Generated traces amount to what was asked for.
 
 use haversack_trace::generate::{
-    Distances, Generator, Mix, Pattern, Profile, Workload, Zone, preset, presets,
+    Distances, Generator, Kind, Mix, Pattern, Profile, Workload, Zone, preset, presets,
 };
 use haversack_trace::{Access, Op, Source, Summaries, Summary};
 
@@ -119,6 +119,34 @@ fn real_volumes_come_out_as_measured() {
     for name in ["cloudphysics:w01", "cloudphysics:w18", "cloudphysics:w27", "cloudphysics:w61"] {
         let off = off(&sample(name), 1);
         assert!(off.is_empty(), "{name}: {off:?}");
+    }
+}
+
+#[test]
+fn given_distances_and_sizes_come_out() {
+    let kind =
+        |requests| Kind { requests, refs: requests * 4, bytes: None, sizes: vec![(1.0, 0.8), (16.0, 0.2)] };
+    let ranges = [(63, 0.0), (1000, 0.5), (9000, 0.3), (49_000, 0.2)];
+    let profile = Profile {
+        name: "given".into(),
+        reads: kind(60_000),
+        writes: kind(40_000),
+        unique: 50_000,
+        unique_read: 45_000,
+        unique_write: 20_000,
+        span_blocks: 100_000,
+        span_s: 1000.0,
+        median_gap_s: None,
+        distances: ranges.map(|(upto, share)| Distances { upto, share }).to_vec(),
+        sequential: 0.5,
+        keep_mix: true,
+    };
+    let off = off(&profile, 1);
+    assert!(off.is_empty(), "{off:?}");
+    let accesses = all(&mut *profile.source(1).unwrap());
+    for (blocks, wanted) in [(1, 0.8), (16, 0.2)] {
+        let found = share(&accesses, |access| access.length_bytes == blocks * 4096);
+        assert!((found - wanted).abs() < 0.05, "{blocks} blocks: {found}, not {wanted}");
     }
 }
 

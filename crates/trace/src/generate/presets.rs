@@ -84,6 +84,7 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
         median_gap_s: known(11).map(|median_us| median_us / 1e6).filter(|median_s| *median_s > 0.0),
         distances,
         sequential: ASSUMED_SEQUENTIAL,
+        keep_mix: false,
     }
 }
 

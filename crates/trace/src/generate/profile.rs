@@ -77,6 +77,9 @@ pub struct Profile {
     pub distances: Vec<Distances>,
     /// How often new data lies behind the new data before it, of 1.
     pub sequential: f64,
+    /// Whether single sizes are to be as frequent as in the mix, and not the mean alone. Counts come out less exactly
+    /// then in small traces of few blocks.
+    pub keep_mix: bool,
 }
 
 impl Profile {

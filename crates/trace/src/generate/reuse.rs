@@ -19,6 +19,8 @@ use crate::access::Op;
 
 /// How far reads, writes and footprints may be off their course before distances give way, of 1.
 const TOLERANCE: f64 = 0.01;
+/// The most often a depth is drawn anew.
+const MOST_TRIES: u32 = 64;
 /// How far a distance may be beyond its range for an extent to stay in one piece: one in so many.
 const NEAR: u64 = 32;
 
@@ -58,6 +60,8 @@ pub(super) struct Reuse {
     space: Space,
     /// Of reads and of writes.
     sizes: [Sizes; 2],
+    /// The smallest size in blocks, if the mix of sizes is to be kept.
+    mix_of: Option<f64>,
     /// References of reads and of writes.
     refs: [Course; 2],
     /// Blocks that are read first, and those that are written first.
@@ -84,11 +88,13 @@ impl Reuse {
         let plan = Plan::new(&profile.distances, profile.refs(), profile.unique);
         let mean_blocks = profile.refs() as f64 / profile.requests() as f64;
         let growth = plan.growth(mean_blocks);
+        let sizes = [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth));
         Reuse {
             stack: Stack::new(),
             plan,
             space: Space::new(profile.span_blocks, profile.sequential),
-            sizes: [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth)),
+            mix_of: profile.keep_mix.then(|| sizes[0].smallest().min(sizes[1].smallest())),
+            sizes,
             refs: Course::pair(profile.reads.refs, profile.writes.refs),
             new: Course::pair(read_first, profile.unique - read_first),
             turned: [Course::new(read_then_written), Course::new(written_then_read)],
@@ -144,8 +150,7 @@ impl Reuse {
 
     /// Takes an extent, or the end of one, out of the stack. Returns it, what is done to it and its distance.
     fn known_extent(&mut self, range: Range, random: &mut Random) -> (Extent, Op, Option<u64>) {
-        let depth = range.distance(self.stack.blocks(States::ALL), random);
-        let at_depth = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
+        let (depth, at_depth) = self.find(range, random);
         let (place, op) = self.choose(at_depth);
         let whole = place.above + u64::from(place.extent.blocks) - 1;
         let near = whole <= range.upto + range.upto / NEAR;
@@ -158,6 +163,21 @@ impl Reuse {
         // A near miss counts as a hit.
         let counted = if place == at_depth && near { distance.min(range.upto) } else { distance };
         (Extent { start, blocks, state }, op, Some(counted))
+    }
+
+    /// A depth of the range, and the extent there.
+    fn find(&self, range: Range, random: &mut Random) -> (u64, Place) {
+        for tries in 1.. {
+            let depth = range.distance(self.stack.blocks(States::ALL), random);
+            let place = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
+            // A depth hits large extents more often: to keep the mix, the more often it is drawn anew.
+            let taken =
+                self.mix_of.is_none_or(|smallest| random.chance(smallest / f64::from(place.extent.blocks)));
+            if taken || tries == MOST_TRIES {
+                return (depth, place);
+            }
+        }
+        unreachable!("the last try is taken")
     }
 
     /// What to do to the extent that was found, or to the nearest that suits better.

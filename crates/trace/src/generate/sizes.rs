@@ -20,7 +20,7 @@ pub(super) struct Sizes {
     due: f64,
     /// Bytes that should have been left out so far, less those left out.
     slack: f64,
-    /// Requests beyond those due at which sizes double.
+    /// Requests more or less than those due at which sizes change.
     gentle: f64,
 }
 
@@ -43,6 +43,11 @@ impl Sizes {
         random.round(size * growth).clamp(1, u64::from(Extent::LIMIT)) as u32
     }
 
+    /// The smallest size, in blocks.
+    pub fn smallest(&self) -> f64 {
+        self.points.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
     /// Requests made beyond those that were due.
     pub fn excess(&self) -> f64 {
         -self.due
@@ -56,7 +61,8 @@ impl Sizes {
     /// How many requests so many blocks in a row are asked for with.
     pub fn requests(&mut self, blocks: u32) -> u32 {
         self.due += f64::from(blocks) / self.mean_blocks;
-        let requests = (self.due as u32).clamp(1, blocks);
+        // Sizes vary: more than one only when many are due.
+        let requests = ((self.due - self.gentle) as u32).clamp(1, blocks);
         self.due -= f64::from(requests);
         requests
     }

@@ -87,7 +87,7 @@ impl Reuse {
         let read_first = profile.unique_read - written_then_read;
         let plan = Plan::new(&profile.distances, profile.refs(), profile.unique);
         let mean_blocks = profile.refs() as f64 / profile.requests() as f64;
-        let growth = plan.growth(mean_blocks);
+        let growth = if profile.keep_mix { 1.0 } else { plan.growth(mean_blocks) };
         let sizes = [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth));
         Reuse {
             stack: Stack::new(),
@@ -151,7 +151,7 @@ impl Reuse {
     /// Takes an extent, or the end of one, out of the stack. Returns it, what is done to it and its distance.
     fn known_extent(&mut self, range: Range, random: &mut Random) -> (Extent, Op, Option<u64>) {
         let (depth, at_depth) = self.find(range, random);
-        let (place, op) = self.choose(at_depth);
+        let (place, op) = self.choose(at_depth, random);
         let whole = place.above + u64::from(place.extent.blocks) - 1;
         let near = whole <= range.upto + range.upto / NEAR;
         let partly = place == at_depth && !near && !self.sizes[op as usize].too_many();
@@ -181,7 +181,7 @@ impl Reuse {
     }
 
     /// What to do to the extent that was found, or to the nearest that suits better.
-    fn choose(&self, place: Place) -> (Place, Op) {
+    fn choose(&self, place: Place, random: &mut Random) -> (Place, Op) {
         let share = self.share();
         let behind = [0, 1].map(|op: usize| self.turned[op].behind(share) > 0.0);
         let op = match place.extent.state {
@@ -192,7 +192,7 @@ impl Reuse {
             // Small requests where they do least harm.
             State::Shared if self.sizes[0].too_many() => Op::Write,
             State::Shared if self.sizes[1].too_many() => Op::Read,
-            State::Shared if self.refs[0].behind(share) > 0.0 => Op::Read,
+            State::Shared if random.chance(self.refs[0].total / self.all_refs) => Op::Read,
             State::Shared => Op::Write,
         };
         let instead = |op, states: &[State]| {

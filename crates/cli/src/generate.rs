@@ -309,7 +309,7 @@ impl Reuse {
             seed: self.seed,
         };
         // The same rules for mix and rate as for any other load.
-        generator.source().map_err(refused)?;
+        generator.source().map_err(|error| refused(&error))?;
         let sizes: Vec<(f64, f64)> = mix
             .sizes
             .iter()
@@ -351,7 +351,7 @@ impl Reuse {
 }
 
 /// A generator refuses what it cannot do.
-fn refused(error: GenerateError) -> CliError {
+fn refused(error: &GenerateError) -> CliError {
     CliError::Usage(error.to_string())
 }
 
@@ -376,7 +376,7 @@ fn like(generate: &Generate, as_json: bool) -> Result<()> {
     let (Some(name), Some(output)) = (&generate.like, &generate.output) else {
         return Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into()));
     };
-    let whole = preset(name).map_err(refused)?;
+    let whole = preset(name).map_err(|error| refused(&error))?;
     let requests = generate.requests.map(|count| count.0 as f64 / whole.requests() as f64);
     let scale = requests.or(generate.scale).unwrap_or(1.0);
     if !(scale.is_finite() && scale > 0.0) {
@@ -386,7 +386,7 @@ fn like(generate: &Generate, as_json: bool) -> Result<()> {
 }
 
 fn of_profile(profile: &Profile, seed: u64, output: &Path, force: bool, as_json: bool) -> Result<()> {
-    let mut source = profile.source(seed).map_err(refused)?;
+    let mut source = profile.source(seed).map_err(|error| refused(&error))?;
     write(&mut *source, Made::Profile { profile, seed }, output, force, as_json)
 }
 
@@ -436,7 +436,7 @@ fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
         rate: load.rate,
         seed: load.seed,
     };
-    let mut source = generator.source().map_err(refused)?;
+    let mut source = generator.source().map_err(|error| refused(&error))?;
     write(&mut *source, Made::Pattern(&generator), &load.output.output, load.output.force, as_json)
 }
 

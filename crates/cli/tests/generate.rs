@@ -32,7 +32,7 @@ fn patterns_are_generated_as_asked() {
         "boot-storm",
         "backup",
         "phases --working-set 100",
-        "diurnal --period 1m",
+        "diurnal --period 1min",
     ] {
         let asked = "--blocks 10k --requests 2k --rate 50 --volumes 3 --seed 7 -o t.hvt --force";
         let made = json(folder, &format!("generate {kind} {asked}"));

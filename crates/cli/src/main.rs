@@ -6,6 +6,7 @@ mod arguments;
 mod client;
 mod error;
 mod follow;
+mod generate;
 mod offline;
 mod output;
 mod run;

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use haversack_api::{Size, Span};
 use haversack_trace::{
     Damage, Format, MergeOptions, Merged, OpenOptions, Selection, Source, Summaries, Summary, Target,
-    TraceError, create, open,
+    TraceError, Written, create, open,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -62,6 +62,8 @@ pub enum TraceCommand {
         #[command(flatten)]
         output: NamedOutput,
     },
+    /// Make a trace: of a simple pattern, or like a real volume.
+    Generate(crate::generate::Generate),
     /// Print a trace's first requests in the common form.
     Head {
         /// The trace; - for standard input.
@@ -196,6 +198,7 @@ pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
         TraceCommand::Merge { traces, output } => {
             write(traces.open()?, &output.output, output.force, as_json)
         }
+        TraceCommand::Generate(generate) => crate::generate::run(generate, as_json),
         TraceCommand::Head { input, count, reading } => {
             let selection = Selection { limit: Some(*count), ..Selection::default() };
             let source = open(input, &reading.options(selection)).map_err(failed)?;
@@ -262,20 +265,24 @@ struct Converted<'a> {
     damage: Damage,
 }
 
-/// Writes all of a source to a file and tells what became of it.
-fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
+/// Writes all of a source to a file. `None` if the output was standard output and its reader has seen enough.
+pub fn write_file(source: &mut dyn Source, output: &Path, force: bool) -> Result<Option<Written>> {
     let progress = Progress::new("writing");
     let target = Target::of(output);
-    let written = create(output, target, force, &mut *source, &mut |source| progress.show(source));
+    let written = create(output, target, force, source, &mut |source| progress.show(source));
     drop(progress);
-    let written = match written {
-        // Who reads standard output has seen enough.
-        Err(TraceError::Io { error, .. }) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+    match written {
+        Err(TraceError::Io { error, .. }) if error.kind() == ErrorKind::BrokenPipe => Ok(None),
         Err(TraceError::Io { path, error }) if error.kind() == ErrorKind::AlreadyExists => {
-            return Err(CliError::Usage(format!("{}: {error}; --force replaces it", path.display())));
+            Err(CliError::Usage(format!("{}: {error}; --force replaces it", path.display())))
         }
-        written => written.map_err(failed)?,
-    };
+        written => written.map(Some).map_err(failed),
+    }
+}
+
+/// Writes all of a source to a file and tells what became of it.
+fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
+    let Some(written) = write_file(&mut *source, output, force)? else { return Ok(()) };
     let damage = source.damage();
     warn(&damage, as_json);
     if output == Path::new("-") {
@@ -422,7 +429,7 @@ fn volumes_text(volumes: &[Summary]) -> String {
 }
 
 /// A number with a comma after each three digits.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -1,0 +1,490 @@
+//! `haversack trace generate`: traces of simple patterns, and traces like real volumes.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum};
+use haversack_api::{Size, Span};
+use haversack_trace::Source;
+use haversack_trace::generate::{
+    Distances, GenerateError, Generator, Kind, Mix, Pattern, Profile, Workload, Zone, preset, presets,
+};
+use serde::Serialize;
+
+use crate::error::{CliError, Result};
+use crate::output::print;
+use crate::trace::{NamedOutput, grouped, write_file};
+
+/// The unit of blocks.
+const BLOCK_BYTES: u64 = 4096;
+
+/// What to generate.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Generate {
+    #[command(subcommand)]
+    kind: Option<Command>,
+    /// Like a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them.
+    #[arg(long, required = true)]
+    like: Option<String>,
+    /// So many requests; the footprint shrinks or grows with them.
+    #[arg(long, conflicts_with = "scale")]
+    requests: Option<Count>,
+    /// A share of the requests and of the footprint.
+    #[arg(long)]
+    scale: Option<f64>,
+    /// Another seed gives another trace of the same kind.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    #[arg(short, long, required = true)]
+    output: Option<PathBuf>,
+    /// Replace a file that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+/// A number of things: 1500, 10k, 1M or 2G, in thousands, millions and thousands of millions.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Count(u64);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("'{text}' is not a count: expected a number, perhaps with k, M or G");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "" => 1,
+            "k" | "K" => 1_000,
+            "m" | "M" => 1_000_000,
+            "g" | "G" => 1_000_000_000,
+            _ => return Err(wrong()),
+        };
+        if let Ok(whole) = digits.parse::<u64>() {
+            return whole.checked_mul(unit).map(Count).ok_or_else(wrong);
+        }
+        let count = digits.parse::<f64>().map_err(|_| wrong())? * unit as f64;
+        let fits = (0.0..1e18).contains(&count) && (count - count.round()).abs() < 1e-6;
+        if fits { Ok(Count(count.round() as u64)) } else { Err(wrong()) }
+    }
+}
+
+/// A value and its weight, as in 64k:0.3; alone its weight is 1.
+#[derive(Clone, Copy, Debug)]
+struct Weighted<T> {
+    value: T,
+    weight: f64,
+}
+
+impl<T: FromStr<Err = String>> FromStr for Weighted<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (value, weight) = text.split_once(':').unwrap_or((text, "1"));
+        let weight = weight.parse().map_err(|_| format!("'{weight}' is not a weight: expected a number"))?;
+        Ok(Weighted { value: value.parse()?, weight })
+    }
+}
+
+fn zone(text: &str) -> std::result::Result<Zone, String> {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let zone = text.split_once('/').and_then(|(requests, size)| {
+        Some(Zone { requests_percent: number(requests)?, size_percent: number(size)? })
+    });
+    zone.ok_or_else(|| {
+        format!("'{text}' is not a zone: expected percent of requests / percent of size, as in 50/5")
+    })
+}
+
+/// What every pattern needs.
+#[derive(Args)]
+struct Load {
+    /// Blocks of 4 KiB of each volume.
+    #[arg(long)]
+    blocks: Count,
+    /// Requests in all.
+    #[arg(long)]
+    requests: Count,
+    /// Requests a second in all, on average; they come at random times.
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// Volumes, which take turns at random.
+    #[arg(long, default_value_t = 1)]
+    volumes: u32,
+    /// Another seed gives another trace of the same kind.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: NamedOutput,
+}
+
+/// Reads, writes and sizes.
+#[derive(Args)]
+struct Mixture {
+    /// The share of reads, of 1.
+    #[arg(long, default_value_t = 0.7)]
+    read: f64,
+    /// Sizes of requests, with weights if they are several: 4k, or 4k:0.8,64k:0.2.
+    #[arg(long, value_delimiter = ',', default_value = "4k")]
+    size: Vec<Weighted<Size>>,
+}
+
+/// The skew of popularity.
+#[derive(Args)]
+struct Skew {
+    /// The block of rank k is asked for as often as 1 / k^theta says; 0 is uniform.
+    #[arg(long, default_value_t = 0.9)]
+    theta: f64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Letter {
+    A,
+    B,
+    C,
+    D,
+    E,
+    F,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every block as likely as any other.
+    Uniform {
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Some blocks far more popular than others.
+    Zipf {
+        #[command(flatten)]
+        skew: Skew,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Shares of requests to shares of the volume, as fio's random_distribution=zoned.
+    Zoned {
+        /// Percent of requests / percent of the volume, for each zone; both sum to 100.
+        #[arg(long, value_delimiter = ':', value_parser = zone, default_value = "50/5:30/15:20/80")]
+        zones: Vec<Zone>,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// From the volume's begin to its end and again.
+    Scan {
+        /// Blocks from a request's begin to the next one's; without it a request begins where the last one ended.
+        #[arg(long)]
+        stride: Option<Count>,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// A core workload of YCSB; a record is a block.
+    Ycsb {
+        /// Which.
+        #[arg(long, ignore_case = true)]
+        workload: Letter,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Machines of one image that start within a short time, a volume each.
+    BootStorm {
+        /// The share of the image that a boot reads, of 1.
+        #[arg(long, default_value_t = 0.05)]
+        image_read: f64,
+        /// The share of the trace within which all machines have started, of 1.
+        #[arg(long, default_value_t = 0.2)]
+        storm: f64,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// A Zipf load that a scan of the whole volume joins.
+    Backup {
+        /// The share of requests that the scan makes while it runs, of 1.
+        #[arg(long, default_value_t = 0.5)]
+        share: f64,
+        #[command(flatten)]
+        skew: Skew,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Working sets that follow each other.
+    Phases {
+        /// How many.
+        #[arg(long, default_value_t = 4)]
+        phases: u32,
+        /// Blocks of each.
+        #[arg(long)]
+        working_set: Count,
+        #[command(flatten)]
+        skew: Skew,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// A Zipf load with a rate that goes up and down.
+    Diurnal {
+        /// How far the rate goes up and down, of its mean.
+        #[arg(long, default_value_t = 0.8)]
+        amplitude: f64,
+        /// From one peak to the next.
+        #[arg(long, default_value = "24h")]
+        period: Span,
+        #[command(flatten)]
+        skew: Skew,
+        #[command(flatten)]
+        mixture: Mixture,
+        #[command(flatten)]
+        load: Load,
+    },
+    /// Given reuse distances.
+    Reuse(Reuse),
+    /// List the real volumes that --like knows.
+    Presets,
+}
+
+/// A volume of given reuse distances.
+#[derive(Args)]
+struct Reuse {
+    /// Ranges of reuse distances in blocks, by their upper ends, with the shares of references to known blocks that
+    /// they have: 64:0.3,4k:0.5,1M:0.2.
+    #[arg(long, value_delimiter = ',', required = true)]
+    distances: Vec<Weighted<Count>>,
+    /// Different blocks.
+    #[arg(long)]
+    unique: Count,
+    /// Different blocks read; all, if not given.
+    #[arg(long)]
+    unique_read: Option<Count>,
+    /// Different blocks written; all, if not given.
+    #[arg(long)]
+    unique_write: Option<Count>,
+    /// Requests in all.
+    #[arg(long)]
+    requests: Count,
+    /// Requests a second on average; they come at random times.
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// How often new data lies behind the new data before it, of 1.
+    #[arg(long, default_value_t = 0.5)]
+    sequential: f64,
+    /// Another seed gives another trace of the same kind.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    mixture: Mixture,
+    #[command(flatten)]
+    output: NamedOutput,
+}
+
+impl Mixture {
+    fn mix(&self) -> Result<Mix> {
+        let bytes = |size: &Weighted<Size>| u32::try_from(size.value.0).map(|bytes| (bytes, size.weight));
+        let sizes = self.size.iter().map(bytes).collect::<std::result::Result<_, _>>();
+        let sizes = sizes.map_err(|_| CliError::Usage("sizes of requests are below 4 GiB".into()))?;
+        Ok(Mix { read: self.read, sizes })
+    }
+}
+
+impl Reuse {
+    fn profile(&self) -> Result<Profile> {
+        let mix = self.mixture.mix()?;
+        let generator = Generator {
+            pattern: Pattern::Uniform,
+            blocks: self.unique.0,
+            mix: mix.clone(),
+            volumes: 1,
+            requests: self.requests.0,
+            rate: self.rate,
+            seed: self.seed,
+        };
+        // The same rules for mix and rate as for any other load.
+        generator.source().map_err(|error| refused(&error))?;
+        let sizes: Vec<(f64, f64)> = mix
+            .sizes
+            .iter()
+            .map(|(bytes, weight)| (u64::from(*bytes).div_ceil(BLOCK_BYTES) as f64, *weight))
+            .collect();
+        let sum: f64 = sizes.iter().map(|size| size.1).sum();
+        let mean_blocks = sizes.iter().map(|(blocks, weight)| blocks * weight).sum::<f64>() / sum;
+        let mean_bytes =
+            mix.sizes.iter().map(|(bytes, weight)| f64::from(*bytes) * weight).sum::<f64>() / sum;
+        let kind = |requests: u64| Kind {
+            requests,
+            refs: (requests as f64 * mean_blocks).round() as u64,
+            bytes: Some((requests as f64 * mean_bytes).round() as u64),
+            sizes: sizes.clone(),
+        };
+        let requests = self.requests.0;
+        let reads = (requests as f64 * mix.read).round() as u64;
+        let (reads, writes) = (kind(reads), kind(requests - reads));
+        let unique = self.unique.0;
+        let known = |given: Option<Count>, kind: &Kind| given.map_or(unique.min(kind.refs), |count| count.0);
+        let distances = self.distances.iter();
+        Ok(Profile {
+            name: "vol0".into(),
+            unique,
+            unique_read: known(self.unique_read, &reads),
+            unique_write: known(self.unique_write, &writes),
+            reads,
+            writes,
+            span_blocks: unique,
+            span_s: requests.saturating_sub(1) as f64 / self.rate,
+            median_gap_s: None,
+            distances: distances
+                .map(|range| Distances { upto: range.value.0, share: range.weight })
+                .collect(),
+            sequential: self.sequential,
+            keep_mix: true,
+        })
+    }
+}
+
+/// A generator refuses what it cannot do.
+fn refused(error: &GenerateError) -> CliError {
+    CliError::Usage(error.to_string())
+}
+
+/// Runs the command.
+pub fn run(generate: &Generate, as_json: bool) -> Result<()> {
+    match &generate.kind {
+        Some(Command::Presets) => {
+            let presets = presets();
+            print(as_json, &presets, &format!("{}\n", presets.join("\n")))
+        }
+        Some(Command::Reuse(reuse)) => {
+            let NamedOutput { output, force } = &reuse.output;
+            of_profile(&reuse.profile()?, reuse.seed, output, *force, as_json)
+        }
+        Some(command) => of_pattern(command, as_json),
+        None => like(generate, as_json),
+    }
+}
+
+/// A trace like a real volume.
+fn like(generate: &Generate, as_json: bool) -> Result<()> {
+    let (Some(name), Some(output)) = (&generate.like, &generate.output) else {
+        return Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into()));
+    };
+    let whole = preset(name).map_err(|error| refused(&error))?;
+    let requests = generate.requests.map(|count| count.0 as f64 / whole.requests() as f64);
+    let scale = requests.or(generate.scale).unwrap_or(1.0);
+    if !(scale.is_finite() && scale > 0.0) {
+        return Err(CliError::Usage(format!("scale {scale}: expected more than 0, and requests")));
+    }
+    of_profile(&whole.scaled(scale), generate.seed, output, generate.force, as_json)
+}
+
+fn of_profile(profile: &Profile, seed: u64, output: &Path, force: bool, as_json: bool) -> Result<()> {
+    let mut source = profile.source(seed).map_err(|error| refused(&error))?;
+    write(&mut *source, Made::Profile { profile, seed }, output, force, as_json)
+}
+
+fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
+    let (pattern, mixture, load) = match command {
+        Command::Uniform { mixture, load } => (Pattern::Uniform, Some(mixture), load),
+        Command::Zipf { skew, mixture, load } => (Pattern::Zipf { theta: skew.theta }, Some(mixture), load),
+        Command::Zoned { zones, mixture, load } => {
+            (Pattern::Zoned { zones: zones.clone() }, Some(mixture), load)
+        }
+        Command::Scan { stride, mixture, load } => {
+            (Pattern::Scan { stride: stride.map(|count| count.0) }, Some(mixture), load)
+        }
+        Command::Ycsb { workload, load } => {
+            let workload = match workload {
+                Letter::A => Workload::A,
+                Letter::B => Workload::B,
+                Letter::C => Workload::C,
+                Letter::D => Workload::D,
+                Letter::E => Workload::E,
+                Letter::F => Workload::F,
+            };
+            (Pattern::Ycsb { workload }, None, load)
+        }
+        Command::BootStorm { image_read, storm, load } => {
+            (Pattern::BootStorm { read: *image_read, storm: *storm }, None, load)
+        }
+        Command::Backup { share, skew, mixture, load } => {
+            (Pattern::Backup { theta: skew.theta, share: *share }, Some(mixture), load)
+        }
+        Command::Phases { phases, working_set, skew, mixture, load } => {
+            let (phases, working_set, theta) = (*phases, working_set.0, skew.theta);
+            (Pattern::Phases { phases, working_set, theta }, Some(mixture), load)
+        }
+        Command::Diurnal { amplitude, period, skew, mixture, load } => {
+            let period_s = period.as_micros() as f64 / 1e6;
+            (Pattern::Diurnal { theta: skew.theta, amplitude: *amplitude, period_s }, Some(mixture), load)
+        }
+        Command::Reuse(_) | Command::Presets => unreachable!("they make no pattern"),
+    };
+    let generator = Generator {
+        pattern,
+        blocks: load.blocks.0,
+        mix: mixture.map_or(Ok(Mix::default()), Mixture::mix)?,
+        volumes: load.volumes,
+        requests: load.requests.0,
+        rate: load.rate,
+        seed: load.seed,
+    };
+    let mut source = generator.source().map_err(|error| refused(&error))?;
+    write(&mut *source, Made::Pattern(&generator), &load.output.output, load.output.force, as_json)
+}
+
+/// What was made.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Made<'a> {
+    Pattern(&'a Generator),
+    Profile { profile: &'a Profile, seed: u64 },
+}
+
+#[derive(Serialize)]
+struct Generated<'a> {
+    output: &'a Path,
+    requests: u64,
+    bytes: u64,
+    volumes: &'a [String],
+    #[serde(flatten)]
+    made: Made<'a>,
+}
+
+fn write(source: &mut dyn Source, made: Made<'_>, path: &Path, force: bool, as_json: bool) -> Result<()> {
+    let Some(written) = write_file(source, path, force)? else { return Ok(()) };
+    if path == Path::new("-") {
+        return Ok(());
+    }
+    let (requests, bytes) = (written.accesses, written.bytes);
+    let text = format!("{}: {} requests, {}\n", path.display(), grouped(requests), Size(bytes).rounded());
+    print(as_json, &Generated { output: path, requests, bytes, volumes: source.volumes(), made }, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_weights_are_read() {
+        let count = |text: &str| text.parse::<Count>().map(|count| count.0);
+        assert_eq!(
+            ["7", "10k", "1M", "1.5M", "2G"].map(count),
+            [Ok(7), Ok(10_000), Ok(1_000_000), Ok(1_500_000), Ok(2_000_000_000)]
+        );
+        for wrong in ["", "M", "-1", "1.5", "1X", "99999999999G", "1kk"] {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+        let size = "64k:0.3".parse::<Weighted<Size>>().unwrap();
+        assert_eq!((size.value, size.weight), (Size(65_536), 0.3));
+        assert!("64k:x".parse::<Weighted<Size>>().is_err());
+        assert!(zone("50/5").is_ok() && zone("50").is_err());
+    }
+}

@@ -199,27 +199,3 @@ fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
         rig.flush(writer);
     }
 }
-
-#[test]
-fn a_disk_that_gets_no_space_for_second_copies_has_its_staged_blocks_cleaned() {
-    let mut rig = Rig::new(&[3], true, CoreConfig::default());
-    let cleaner = CleanerConfig {
-        low_watermark: 1.0,
-        high_watermark: 1.0,
-        dirty_limit: 1.0,
-        ..CleanerConfig::default()
-    };
-    let config = DiskConfig { cleaner, target: Target::Blocks(759), ..DiskConfig::new(disk_id(0), SECTORS) };
-    let greedy = rig.attach(&config, 1);
-    rig.write(greedy, 0, 600 * 8, 1);
-    rig.flush(greedy);
-    assert_eq!(rig.running().pool_stats().free_segments, 0);
-    let now = rig.now;
-    let release = rig.core().release(now, greedy).expect("attached");
-    rig.finish(release);
-    rig.add_device(4);
-    let small = rig.disk(1, SECTORS, WriteMode::WriteBack);
-    rig.write(small, 0, 8, 2);
-    rig.flush(small);
-    assert_eq!(rig.read(small, 0, 8), [2; 8]);
-}

@@ -153,8 +153,7 @@ impl<M: Memory> Core<M> {
         }
         if !self.has_space(disk) {
             self.pick_staged(disk);
-        }
-        if self.disk(disk).cleaner.blocks.is_empty() {
+        } else {
             self.forget_clean_asks(disk);
             if !self.cleaning_due(disk) {
                 return;

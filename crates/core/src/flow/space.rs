@@ -148,17 +148,16 @@ impl<M: Memory> Core<M> {
         if self.redundancy && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
     }
 
-    /// Whether the disk has or can get space for dirty blocks, on as many devices as they need.
+    /// Whether the disk has or can get space for what it stages.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
-        self.store.reachable_devices(disk).nth(self.dirty_copies() - 1).is_some()
+        !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0
     }
 
-    /// Whether the disk has or can get space for dirty blocks; if not, somebody is asked to give some up.
+    /// Whether the disk has or can get space for what it stages; if not, somebody is asked to give some up.
     pub(crate) fn gets_space(&mut self, disk: DiskNo) -> bool {
         let has = self.has_space(disk);
         if !has {
-            let here = self.store.reachable_devices(disk).next();
-            self.ask_for_segment(disk, here);
+            self.ask_for_segment(disk, None);
         }
         has
     }

@@ -27,7 +27,6 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::bugs::{Bug, planted};
 use crate::checksum::mix;
-use crate::config::MAX_DEVICES;
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::hasher::NumberHasher;
 use ghost::GhostChunk;
@@ -59,8 +58,6 @@ pub struct DeviceSpace {
 pub struct DiskSpace {
     /// Its segments.
     pub segments: Vec<u32>,
-    /// How many of them each device has.
-    on_device: [u32; MAX_DEVICES],
     /// Live blocks.
     pub live: u64,
     /// Live blocks on probation.

@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::{Segment, SegmentState};
+use super::segment::SegmentState;
 use super::slot::{Slot, SlotNo, Status};
 use super::{Store, hash};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -25,15 +25,6 @@ impl Store {
             .filter(|d| Some(*d) != other_than)
             .map(|d| self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len()))
             .sum()
-    }
-
-    /// The devices that batches may go to where the disk owns a segment or one is free.
-    pub fn reachable_devices(&self, disk: DiskNo) -> impl Iterator<Item = DeviceNo> {
-        let owned = &self.disks[disk.0 as usize].on_device;
-        self.usable_devices().filter(|d| {
-            let free = self.devices[d.0 as usize].as_ref().is_some_and(|d| !d.free_segments.is_empty());
-            free || owned[d.0 as usize] > 0
-        })
     }
 
     /// Gives a disk a free segment, from the device with most of them.
@@ -72,7 +63,6 @@ impl Store {
         (segment.state, segment.owner, segment.place) =
             (SegmentState::Owned, disk.0, space.segments.len() as u32);
         space.segments.push(number);
-        space.on_device[segment.device as usize] += 1;
         self.ghosts[number as usize] = super::GhostChunk::default();
     }
 
@@ -127,7 +117,7 @@ impl Store {
         let (owner, device, place, free) = (s.owner, s.device, s.place, s.free);
         let disk = &mut self.disks[owner as usize];
         disk.free -= u64::from(free);
-        Self::unplace(disk, &mut self.segments, device, place);
+        Self::unplace(&mut disk.segments, &mut self.segments, place);
         let s = &mut self.segments[number as usize];
         (s.state, s.owner, s.stale) = (SegmentState::Free, NO_OWNER, false);
         if let Some(device) = self.devices[device as usize].as_mut() {
@@ -135,10 +125,9 @@ impl Store {
         }
     }
 
-    fn unplace(disk: &mut super::DiskSpace, segments: &mut [super::Segment], device: u8, place: u32) {
-        disk.on_device[device as usize] -= 1;
-        disk.segments.swap_remove(place as usize);
-        if let Some(moved) = disk.segments.get(place as usize) {
+    fn unplace(list: &mut Vec<u32>, segments: &mut [super::Segment], place: u32) {
+        list.swap_remove(place as usize);
+        if let Some(moved) = list.get(place as usize) {
             segments[*moved as usize].place = place;
         }
     }
@@ -195,8 +184,8 @@ impl Store {
         self.adjust(number, |s| {
             (s.live, s.dirty, s.retained, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
-        let Segment { device, place, .. } = self.segments[number as usize];
-        Self::unplace(&mut self.disks[owner as usize], &mut self.segments, device, place);
+        let place = self.segments[number as usize].place;
+        Self::unplace(&mut self.disks[owner as usize].segments, &mut self.segments, place);
         let s = &mut self.segments[number as usize];
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }

@@ -169,21 +169,9 @@ pub enum DiskCommand {
     },
 }
 
-/// Settings that can be changed in use.
+/// When dirty blocks are cleaned, and how many there may be.
 #[derive(Args, Default)]
-pub struct Settings {
-    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
-    #[arg(long)]
-    pub mode: Option<Mode>,
-    /// Share of the pool: equal, or a size.
-    #[arg(long)]
-    pub target: Option<Target>,
-    /// Which blocks may enter: always, reuse(N).
-    #[arg(long)]
-    pub admission: Option<Admission>,
-    /// Runs longer than this go past the cache; 0 for never.
-    #[arg(long)]
-    pub sequential_cutoff: Option<Size>,
+pub struct Cleaning {
     /// Clean while more than this share of the target is dirty.
     #[arg(long)]
     pub low_watermark: Option<f32>,
@@ -199,6 +187,25 @@ pub struct Settings {
     /// Clean everything after so long without requests.
     #[arg(long)]
     pub clean_idle: Option<Span>,
+}
+
+/// Settings that can be changed in use.
+#[derive(Args, Default)]
+pub struct Settings {
+    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// Share of the pool: equal, or a size.
+    #[arg(long)]
+    pub target: Option<Target>,
+    /// Which blocks may enter: always, reuse(N).
+    #[arg(long)]
+    pub admission: Option<Admission>,
+    /// Runs longer than this go past the cache; 0 for never.
+    #[arg(long)]
+    pub sequential_cutoff: Option<Size>,
+    #[command(flatten)]
+    pub cleaning: Cleaning,
     /// Clean at most so much a second; 0 for no limit.
     #[arg(long)]
     pub clean_rate: Option<Size>,

@@ -179,11 +179,11 @@ fn ask(question: &str) -> Result<String> {
 
 fn cleaner(settings: &Settings) -> CleanerSettings {
     CleanerSettings {
-        low_watermark: settings.low_watermark,
-        high_watermark: settings.high_watermark,
-        dirty_limit: settings.dirty_limit,
-        age: settings.clean_age,
-        idle: settings.clean_idle,
+        low_watermark: settings.cleaning.low_watermark,
+        high_watermark: settings.cleaning.high_watermark,
+        dirty_limit: settings.cleaning.dirty_limit,
+        age: settings.cleaning.clean_age,
+        idle: settings.cleaning.clean_idle,
         rate_limit: settings.clean_rate,
     }
 }

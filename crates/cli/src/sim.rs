@@ -15,6 +15,7 @@ use haversack_trace::{Format, MergeOptions, Merged, OpenOptions, Source};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
+use crate::arguments::Cleaning;
 use crate::error::{CliError, Result};
 
 /// What to simulate.
@@ -147,21 +148,8 @@ pub struct PoolArguments {
     /// First sector of the guests' partitions modulo 8.
     #[arg(long, default_value_t = 0)]
     pub phase: u8,
-    /// Clean while more than this share of the target is dirty.
-    #[arg(long)]
-    pub low_watermark: Option<f32>,
-    /// Clean without regard to age above this share.
-    #[arg(long)]
-    pub high_watermark: Option<f32>,
-    /// Hold back writes above this share.
-    #[arg(long)]
-    pub dirty_limit: Option<f32>,
-    /// Clean blocks that have been dirty for so long.
-    #[arg(long)]
-    pub clean_age: Option<Span>,
-    /// Clean everything after so long without requests.
-    #[arg(long)]
-    pub clean_idle: Option<Span>,
+    #[command(flatten)]
+    pub cleaning: Cleaning,
     /// Restart the cache every so often.
     #[arg(long)]
     pub restart_every: Option<Span>,
@@ -248,11 +236,11 @@ impl PoolArguments {
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,
             cleaner: CleanerConfig {
-                low_watermark: self.low_watermark.unwrap_or(default.low_watermark),
-                high_watermark: self.high_watermark.unwrap_or(default.high_watermark),
-                dirty_limit: self.dirty_limit.unwrap_or(default.dirty_limit),
-                age_us: self.clean_age.map_or(default.age_us, Span::as_micros),
-                idle_us: self.clean_idle.map_or(default.idle_us, Span::as_micros),
+                low_watermark: self.cleaning.low_watermark.unwrap_or(default.low_watermark),
+                high_watermark: self.cleaning.high_watermark.unwrap_or(default.high_watermark),
+                dirty_limit: self.cleaning.dirty_limit.unwrap_or(default.dirty_limit),
+                age_us: self.cleaning.clean_age.map_or(default.age_us, Span::as_micros),
+                idle_us: self.cleaning.clean_idle.map_or(default.idle_us, Span::as_micros),
                 ..default
             },
             phase: self.phase,

@@ -14,6 +14,7 @@ use crate::flow::intent::IntentMap;
 use crate::flow::job::Job;
 use crate::format::record::DiskRecord;
 use crate::hasher::NumberHasher;
+use crate::monitor::Monitor;
 use crate::stats::DiskStats;
 use crate::store::slot::SlotNo;
 
@@ -55,6 +56,8 @@ pub(crate) struct Disk {
     /// Blocks whose only dirty copy was lost with a device.
     pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
     pub stats: DiskStats,
+    /// What the guest does, if anybody wants to know.
+    pub monitor: Option<Monitor>,
     pub flush: DiskFlush,
     pub cleaner: Cleaner,
     pub intents: IntentMap,
@@ -102,6 +105,7 @@ impl Disk {
             clean_seq: record.clean_seq,
             lost: HashSet::default(),
             stats: DiskStats::default(),
+            monitor: None,
             flush: DiskFlush::default(),
             cleaner: Cleaner::default(),
             intents: IntentMap::new(record.sectors),
@@ -140,6 +144,11 @@ impl Disk {
             since_seq: self.since_seq,
             clean_seq: self.clean_seq,
         }
+    }
+
+    /// Bytes of memory for what is beside the cache: admission and monitor.
+    pub fn side_bytes(&self) -> usize {
+        self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes)
     }
 
     /// Whether it is leaving the pool for good.

@@ -136,6 +136,7 @@ impl<M: Memory> Core<M> {
         d.cleaner_config = config.cleaner;
         (d.owned, d.epoch, d.damaged) = (true, epoch, false);
         d.may_be_dirty |= config.mode.defers_origin();
+        d.monitor = None;
         d.state = DiskState::Attaching;
         d.last_request_us = now;
     }

@@ -89,6 +89,7 @@ impl<M: Memory> Core<M> {
             (next, end) = (first.0, last.0 + 1);
             disk.stats.start_phases[(sector % 8) as usize] += 1;
         }
+        disk.record_request(self.now, request.op, sector, sectors);
         let bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         match request.op {
             Op::Read | Op::Write { .. } => {

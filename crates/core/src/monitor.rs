@@ -91,6 +91,8 @@ impl MonitorConfig {
 pub struct Records {
     words: Box<[u64]>,
     used: usize,
+    /// The next mark is due.
+    mark_us: Micros,
     lost: u64,
     phase: u8,
     sample_shift: u8,
@@ -100,6 +102,11 @@ impl Records {
     /// An empty buffer for so many records, to be swapped in by [`Core::take_records`].
     pub fn with_room(records: usize) -> Records {
         Records { words: vec![0; records].into_boxed_slice(), ..Records::default() }
+    }
+
+    /// The same room for records of one block of 2 to this power.
+    pub fn sampled(self, sample_shift: u8) -> Records {
+        Records { sample_shift, ..self }
     }
 
     /// Records that found no room.
@@ -160,7 +167,29 @@ impl Records {
         first / 8..(first + u64::from(record.sectors)).div_ceil(8)
     }
 
-    fn clear(&mut self) {
+    /// Adds a record if there is room, and counts it as lost otherwise. Times do not go back.
+    #[inline]
+    pub fn push(&mut self, now: Micros, kind: Kind, sector: u64, sectors: u32) {
+        if now >= self.mark_us || self.used == 0 {
+            self.mark_us = now + MARK_US;
+            self.push_word(now << KIND_BITS | MARK);
+        }
+        self.push_word(sector << (KIND_BITS + LENGTH_BITS) | u64::from(sectors) << KIND_BITS | kind as u64);
+    }
+
+    #[inline]
+    fn push_word(&mut self, word: u64) {
+        match self.words.get_mut(self.used) {
+            Some(place) => {
+                *place = word;
+                self.used += 1;
+            }
+            None => self.lost += u64::from(word & MARK != MARK),
+        }
+    }
+
+    /// Forgets all records. The room stays.
+    pub fn clear(&mut self) {
         (self.used, self.lost) = (0, 0);
     }
 }
@@ -178,40 +207,17 @@ fn kind_of(word: u64) -> Option<Kind> {
 /// The monitor of a disk.
 pub(crate) struct Monitor {
     records: Records,
-    /// The next mark is due.
-    mark_us: Micros,
 }
 
 impl Monitor {
     fn new(config: MonitorConfig, phase: u8) -> Monitor {
-        let records =
-            Records { phase, sample_shift: config.sample_shift, ..Records::with_room(config.records) };
-        Monitor { records, mark_us: 0 }
+        let records = Records { phase, ..Records::with_room(config.records).sampled(config.sample_shift) };
+        Monitor { records }
     }
 
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         self.records.bytes()
-    }
-
-    #[inline]
-    fn push(&mut self, word: u64) {
-        match self.records.words.get_mut(self.records.used) {
-            Some(place) => {
-                *place = word;
-                self.records.used += 1;
-            }
-            None => self.records.lost += u64::from(word & MARK != MARK),
-        }
-    }
-
-    #[inline]
-    fn note(&mut self, now: Micros, kind: Kind, sector: u64, sectors: u32) {
-        if now >= self.mark_us || self.records.used == 0 {
-            self.mark_us = now + MARK_US;
-            self.push(now << KIND_BITS | MARK);
-        }
-        self.push(sector << (KIND_BITS + LENGTH_BITS) | u64::from(sectors) << KIND_BITS | kind as u64);
     }
 }
 
@@ -224,26 +230,21 @@ impl Disk {
             Op::Read => Kind::Read,
             Op::Write { .. } => Kind::Write,
             Op::Discard | Op::WriteZeroes => Kind::Discard,
-            Op::Flush => return monitor.note(now, Kind::Flush, 0, 0),
+            Op::Flush => return monitor.records.push(now, Kind::Flush, 0, 0),
         };
-        if monitor.records.sample_shift == 0 {
-            return monitor.note(now, kind, sector, sectors);
+        match monitor.records.sample_shift {
+            0 => monitor.records.push(now, kind, sector, sectors),
+            shift => self.record_sample(shift, now, kind, sector, sectors),
         }
-        self.record_sample(now, kind, sector, sectors);
     }
 
-    fn record_sample(&mut self, now: Micros, kind: Kind, sector: u64, sectors: u32) {
+    #[inline]
+    fn record_sample(&mut self, shift: u8, now: Micros, kind: Kind, sector: u64, sectors: u32) {
         let (first, last) = self.blocks(sector, sectors);
-        for block in (first.0..=last.0).map(BlockNo) {
-            let Some(shift) = self.monitor.as_ref().map(|monitor| monitor.records.sample_shift) else {
-                return;
-            };
-            if spread(block.0) >> (64 - shift) != 0 {
-                continue;
-            }
-            let (part, start) = self.part(block, sector, sectors);
+        for block in (first.0..=last.0).filter(|block| spread(*block) >> (64 - shift) == 0) {
+            let (part, start) = self.part(BlockNo(block), sector, sectors);
             if let Some(monitor) = &mut self.monitor {
-                monitor.note(now, kind, start, part.count_ones());
+                monitor.records.push(now, kind, start, part.count_ones());
             }
         }
     }

@@ -48,6 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
         Command::Analyze(arguments) => crate::analyze::run(arguments, as_json),
         Command::Trace(command) => trace::run(command, as_json),
+        Command::Compare(arguments) => crate::compare::run(arguments, as_json),
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),

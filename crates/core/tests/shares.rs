@@ -199,3 +199,37 @@ fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
         rig.flush(writer);
     }
 }
+
+#[test]
+fn overtaken_versions_do_not_pile_up_in_a_cache_with_room() {
+    const BLOCKS: u64 = 512;
+    for redundancy in [false, true] {
+        let mut rig = Rig::new(&[64, 64], redundancy, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        let mut block = 1;
+        for _ in 0..60 * BLOCKS / 8 {
+            block = (block * 5 + 3) % (BLOCKS / 8);
+            rig.write(disk, block * 64, 64, 1);
+        }
+        rig.flush(disk);
+        let usage = rig.usage(disk);
+        let copies = 1 + u64::from(redundancy);
+        assert!(
+            usage.overtaken_blocks < 8 * copies * BLOCKS,
+            "{usage:?} after 60 rounds over {BLOCKS} blocks"
+        );
+    }
+}
+
+#[test]
+fn one_block_written_and_flushed_for_ever_takes_few_slots() {
+    let mut rig = Rig::new(&[64], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    fill(&mut rig, disk, 2000);
+    for _ in 0..3000 {
+        rig.write(disk, 0, 8, 1);
+        rig.flush(disk);
+    }
+    let usage = rig.usage(disk);
+    assert!(usage.overtaken_blocks < 50, "{usage:?} after 3,000 versions of a block");
+}

@@ -233,3 +233,40 @@ fn one_block_written_and_flushed_for_ever_takes_few_slots() {
     let usage = rig.usage(disk);
     assert!(usage.overtaken_blocks < 50, "{usage:?} after 3,000 versions of a block");
 }
+
+#[test]
+fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
+    // Of the second device's segments all come to be the released disk's.
+    let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
+    let cleaner = CleanerConfig {
+        low_watermark: 1.0,
+        high_watermark: 1.0,
+        dirty_limit: 1.0,
+        ..CleanerConfig::default()
+    };
+    let config = DiskConfig { cleaner, target: Target::Blocks(506), ..DiskConfig::new(disk_id(0), SECTORS) };
+    let released = rig.attach(&config, 1);
+    rig.origins.get_mut(&released).expect("an origin").down = true;
+    for block in (0..480).step_by(8) {
+        rig.write(released, block * 8, 64, 1);
+    }
+    rig.start_flush(released);
+    rig.run();
+    let now = rig.now;
+    let release = rig.core().release(now, released).expect("attached");
+    rig.finish(release);
+    assert!(rig.usage(released).mirrored_blocks > 253, "{:?}", rig.usage(released));
+    let disk = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 2);
+    rig.write(disk, 3, 2, 3);
+    rig.flush(disk);
+    assert_eq!(rig.read(disk, 0, 8), [2, 2, 2, 3, 3, 2, 2, 2]);
+    assert_eq!(rig.origins[&disk].sectors(3, 1), [3; 512]);
+    assert_eq!(rig.usage(disk).segments, 0, "{:?}", rig.usage(disk));
+    let now = rig.now;
+    let forget = rig.core().forget(now, released, Some(disk_id(0))).expect("released");
+    rig.finish(forget);
+    rig.write(disk, 0, 8, 4);
+    rig.flush(disk);
+    assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
+}

@@ -48,6 +48,11 @@ impl<M: Memory> Core<M> {
             if waiting == 0 || !due {
                 break;
             }
+            if self.is_barred(disk) {
+                self.retreat(disk);
+                self.drop_clean_staged(disk);
+                break;
+            }
             if !self.commit_batch(disk) {
                 if !self.has_space(disk) {
                     self.drop_clean_staged(disk);

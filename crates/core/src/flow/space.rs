@@ -151,7 +151,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Whether the disk only has leftovers here.
-    fn is_guest(&self, disk: DiskNo) -> bool {
+    pub(crate) fn is_guest(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         d.state == crate::disk::DiskState::Detached || !d.owned
     }
@@ -163,13 +163,17 @@ impl<M: Memory> Core<M> {
 
     /// Whether the disk has or can get space for what it stages.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
-        !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0
+        let some =
+            !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0;
+        some && !self.is_barred(disk)
     }
 
     /// Whether the disk has or can get space for what it stages; if not, somebody is asked to give some up.
     pub(crate) fn gets_space(&mut self, disk: DiskNo) -> bool {
         let has = self.has_space(disk);
-        if !has {
+        if self.is_barred(disk) {
+            self.retreat(disk);
+        } else if !has {
             self.ask_for_segment(disk, None);
         }
         has

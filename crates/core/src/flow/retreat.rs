@@ -19,7 +19,7 @@ const FIRST_LOOK: usize = 16;
 impl<M: Memory> Core<M> {
     /// Whether dirty blocks of the disk have no second place to go to until a released disk is forgotten.
     pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
-        if self.dirty_copies() < 2 || !self.may_be_dirty(disk) {
+        if self.dirty_copies() < 2 || self.is_guest(disk) || !self.may_be_dirty(disk) {
             return false;
         }
         let segments = &self.store.disks[disk.0 as usize].segments;

@@ -321,7 +321,7 @@ impl<M: Memory> Core<M> {
             flushes: self.pool_flushes,
             record_pages: self.record_pages,
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
-                + self.disks.iter().flatten().map(|d| d.admission.bytes() as u64).sum::<u64>(),
+                + self.disks.iter().flatten().map(|d| d.side_bytes() as u64).sum::<u64>(),
         }
     }
 

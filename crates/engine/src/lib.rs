@@ -13,6 +13,7 @@ mod faults;
 mod front;
 pub mod handle;
 pub mod histogram;
+mod in_turn;
 mod live;
 mod lock;
 mod mailbox;

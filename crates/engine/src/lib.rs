@@ -26,6 +26,7 @@ pub mod pool;
 mod reactor;
 mod retry;
 mod ring;
+mod shard_clock;
 pub mod snapshot;
 mod tls;
 pub mod tls_pump;

@@ -19,7 +19,6 @@ use haversack_core::{
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
-use crate::clock::Clock;
 use crate::config::ShardConfig;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
@@ -35,6 +34,7 @@ use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
+use crate::shard_clock::ShardClock;
 
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
@@ -52,7 +52,7 @@ const MOST_RUNS: usize = 1024;
 pub(crate) struct Reactor {
     pub(crate) core: LiveCore,
     pub(crate) ring: Ring,
-    pub(crate) clock: Clock,
+    pub(crate) clock: ShardClock,
     pub(crate) devices: Vec<Option<LiveDevice>>,
     pub(crate) disks: Vec<Option<LiveDisk>>,
     letters: Letters,
@@ -96,7 +96,7 @@ impl Reactor {
             config.transfer_blocks,
             Front::default(),
         )?;
-        let clock = Clock::open(config.clock_file.as_deref())?;
+        let clock = ShardClock::open(config.clock_file.as_deref())?;
         let now = clock.now_us();
         let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
             .map_err(|failure| EngineError::Pool(failure.error))?;

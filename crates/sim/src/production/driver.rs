@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use haversack_core::{
     Action, AdmissionConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError,
-    MonitorConfig, OpenOptions, PoolConfig, Records, Rejected, Request, Target, pool,
+    MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
 };
 use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
 use haversack_trace::Access;
@@ -392,10 +392,20 @@ impl<M: SimMemory> Driver<M> {
         disks.map(|disk| self.core.disk_stats(disk).copied().unwrap_or_default()).collect()
     }
 
+    /// Each disk's share.
+    pub fn disk_usages(&self) -> Vec<DiskUsage> {
+        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
+        disks.map(|disk| self.core.disk_usage(disk).unwrap_or_default()).collect()
+    }
+
+    /// The pool.
+    pub fn pool_stats(&self) -> PoolStats {
+        self.core.pool_stats()
+    }
+
     /// Blocks that each disk uses, and all dirty blocks.
     pub fn usage(&self) -> (Vec<u64>, u64) {
-        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
-        let usages: Vec<_> = disks.map(|disk| self.core.disk_usage(disk).unwrap_or_default()).collect();
+        let usages = self.disk_usages();
         (usages.iter().map(|u| u.usage_blocks).collect(), usages.iter().map(|u| u.dirty_blocks).sum())
     }
 

@@ -231,7 +231,7 @@ impl PoolArguments {
                 Survives::None => Persistence::None,
             },
             admission: match self.admission {
-                Admission::Always => AdmissionConfig::Always,
+                Admission::Auto | Admission::Always => AdmissionConfig::Always,
                 Admission::Reuse { n, addresses } => AdmissionConfig::Reuse { n, addresses },
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,
@@ -318,7 +318,7 @@ impl Common {
     pub fn settings_of(&self, sizes: Sizes) -> Settings {
         Settings {
             sizes,
-            mode: self.mode.0,
+            mode: self.mode.at_first(),
             traffic: Traffic {
                 speed_up: self.speed_up,
                 interval_ns: self.interval.map(|span| span.as_micros().saturating_mul(1000)),

@@ -37,7 +37,8 @@ fn daemon_with<'a>(place: &'a Place, policy: &str) -> Result<Haversack<'a>> {
 /// Random reads of a part beside one pass over the other disk.
 fn run_load(daemon: &Haversack<'_>) -> Result<()> {
     let (local, scan) = (daemon.uri("local"), daemon.uri("scan"));
-    let again = format!("--rw=randread --norandommap --bs=16k --iodepth=4 --rate_iops=4000 --size={LOCAL_MIB}m");
+    let again =
+        format!("--rw=randread --norandommap --bs=16k --iodepth=4 --rate_iops=4000 --size={LOCAL_MIB}m");
     let once = format!("--rw=read --bs=64k --iodepth=4 --rate=20m --size={SCAN_MIB}m");
     std::thread::scope(|scope| {
         let scanning = scope.spawn(|| clients::fio_for(&scan, &once, LOAD_S));
@@ -97,7 +98,10 @@ fn a_scan_does_not_push_out_local_reads() {
         let curve = daemon.json(&["disk", "curve", "local"])?;
         let wss_mib = curve["measured"]["wss_bytes"].as_u64().unwrap_or(0) / MIB;
         let about = LOCAL_MIB * 8 / 10..=LOCAL_MIB * 12 / 10;
-        check(about.contains(&wss_mib), format!("a working set of {LOCAL_MIB} MiB is measured as {wss_mib}"))?;
+        check(
+            about.contains(&wss_mib),
+            format!("a working set of {LOCAL_MIB} MiB is measured as {wss_mib}"),
+        )?;
         let least = |points: &Value| points.as_array().and_then(|p| p.last()?["miss_ratio"].as_f64());
         let misses = least(&curve["reads_only"]).unwrap_or(1.0);
         check(misses < 0.1, format!("{misses} of its reads miss with all that it reads in the cache"))?;
@@ -135,7 +139,10 @@ fn events_and_the_operator_are_obeyed() {
             check(found.abs_diff(local_mib) <= 1, format!("after '{event}' local has {found} MiB"))?;
         }
         let refused = daemon.command(&["disk", "event", "scan", "storage-migrated"]).map(drop);
-        check(refused.as_ref().is_err_and(|e| e.to_string().contains("cannot happen")), format!("{refused:?}"))?;
+        check(
+            refused.as_ref().is_err_and(|e| e.to_string().contains("cannot happen")),
+            format!("{refused:?}"),
+        )?;
 
         daemon.command(&["disk", "set", "scan", "--target", "16MiB", "--mode", "wt"])?;
         check(target_mib(&daemon, "scan")? == 16, "the operator's target does not hold")?;
@@ -163,11 +170,13 @@ fn a_recorded_trace_has_every_request() {
         };
         let before = counts(&daemon)?;
         let trace = place.path("local.hvt").display().to_string();
-        let mut record = daemon.command_line(&["--json", "trace", "record", "local", "-o", &trace, "--for", "4s"])?;
+        let mut record =
+            daemon.command_line(&["--json", "trace", "record", "local", "-o", &trace, "--for", "4s"])?;
         let recording = std::thread::spawn(move || record.output());
         // A disk is recorded when its recorder is there.
         std::thread::sleep(Duration::from_secs(1));
-        let commands = ["write -P 1 0 1M", "read -P 1 4k 64k", "flush", "write -z 2M 1M", "read -P 1 512 512"];
+        let commands =
+            ["write -P 1 0 1M", "read -P 1 4k 64k", "flush", "write -z 2M 1M", "read -P 1 512 512"];
         clients::qemu_io(&daemon.uri("local"), &commands)?;
         let output = recording.join().map_err(|_| Error::Check("the recorder panicked".into()))?;
         let output = output.map_err(Error::io("haversack trace record"))?;
@@ -184,7 +193,10 @@ fn a_recorded_trace_has_every_request() {
         check(of("read_bytes") == 64 * 1024 + 512, format!("{} bytes read", of("read_bytes")))?;
 
         let unmeasured = daemon.command(&["disk", "curve", "local"]).map(drop);
-        check(unmeasured.as_ref().is_err_and(|e| e.to_string().contains("--for")), format!("{unmeasured:?}"))?;
+        check(
+            unmeasured.as_ref().is_err_and(|e| e.to_string().contains("--for")),
+            format!("{unmeasured:?}"),
+        )?;
         let asking = daemon.command_line(&["--json", "disk", "curve", "local", "--for", "3s"])?;
         let asked = std::thread::spawn(move || tools::run(asking));
         std::thread::sleep(Duration::from_secs(1));

@@ -232,7 +232,7 @@ impl PoolArguments {
             },
             admission: match self.admission {
                 Admission::Auto | Admission::Always => AdmissionConfig::Always,
-                Admission::Reuse { n, addresses } => AdmissionConfig::Reuse { n, addresses },
+                Admission::Reuse { n, addresses } => AdmissionConfig::reuse(n, addresses),
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,
             cleaner: CleanerConfig {

@@ -1,6 +1,7 @@
 //! A plan in the core's terms.
 
-use haversack_core::Target as CoreTarget;
+use haversack_admission::Admit;
+use haversack_core::{AdmissionConfig, Target as CoreTarget};
 use haversack_policy::allocate::Target;
 
 /// A target as the core takes it. Who shares the pool has its reservation as its own part.
@@ -9,4 +10,10 @@ pub fn target(target: Target) -> CoreTarget {
         Target::Blocks(blocks) => CoreTarget::Blocks(blocks),
         Target::Shared { at_least_blocks, .. } => CoreTarget::Blocks(at_least_blocks),
     }
+}
+
+/// A filter as the core takes it: it stages addresses, not data, so what staged data would have served is read from the
+/// origin.
+pub fn admission(admit: Admit) -> AdmissionConfig {
+    admit.without_data()
 }

@@ -8,11 +8,11 @@
 //! Sources: Waldspurger et al., FAST'15 (SHARDS); CloudCache (Arteaga), section 3.4.1, for working sets; ECI-Cache,
 //! section 4, for useful distances; vCacheShare, sections 4.1 to 4.3, for reads alone and for intensity.
 
+use haversack_admission::{Admission, Hec, Op};
 use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
 use haversack_core::Records;
 use haversack_core::monitor;
 use haversack_model::{BLOCK_BYTES, BlockNo, Micros};
-use haversack_policy::admission::{Admission, Hec, Op};
 use haversack_policy::demand::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use haversack_policy::{Curve, DiskWindow, Intensity, PolicyError};
 

@@ -3,11 +3,11 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 
+use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, WriteMode};
 
-use crate::admission::{self, Admission, sequential::Sequential};
 use crate::checksum;
-use crate::config::{CleanerConfig, DiskConfig, Persistence, Target};
+use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
 use crate::flow::clean::Cleaner;
 use crate::flow::flush::DiskFlush;
 use crate::flow::intent::IntentMap;
@@ -15,6 +15,7 @@ use crate::flow::job::Job;
 use crate::format::record::DiskRecord;
 use crate::hasher::NumberHasher;
 use crate::monitor::Monitor;
+use crate::sequential::Sequential;
 use crate::stats::DiskStats;
 use crate::store::slot::SlotNo;
 
@@ -42,6 +43,8 @@ pub(crate) struct Disk {
     pub mode: WriteMode,
     pub persistence: Persistence,
     pub target: Target,
+    /// Which filter `admission` is.
+    pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
     pub sequential: Sequential,
     pub sequential_cutoff_bytes: u64,
@@ -92,7 +95,8 @@ impl Disk {
             mode: defaults.mode,
             persistence: record.persistence,
             target: Target::Blocks(0),
-            admission: admission::of(defaults.admission),
+            admission_config: defaults.admission,
+            admission: defaults.admission.build(0),
             sequential: Sequential::default(),
             sequential_cutoff_bytes: 0,
             cleaner_config: defaults.cleaner,

@@ -7,13 +7,13 @@
 //! Start at [`Core`]; [`pool::create`] makes a pool, [`Core::open`] opens one.
 
 pub mod action;
-pub mod admission;
 pub mod bugs;
 pub mod checksum;
 pub mod config;
 mod core;
 mod disk;
 pub mod error;
+mod filter;
 mod flow;
 pub mod format;
 mod hasher;
@@ -28,6 +28,7 @@ mod query;
 mod read_errors;
 mod recover;
 mod sequence;
+mod sequential;
 mod slab;
 mod staging;
 pub mod stats;

@@ -25,7 +25,7 @@ fn reuse_admits_a_block_at_its_nth_reuse() {
     for n in 1..4 {
         let mut rig = Rig::new(&[8], false, CoreConfig::default());
         let disk = reader(&mut rig, 0, Target::Equal);
-        rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n, addresses: 100 }).expect("attached");
+        rig.core().set_admission(0, disk, AdmissionConfig::reuse(n, 100)).expect("attached");
         for _ in 0..n {
             rig.read(disk, 80, 8);
             assert_eq!(rig.usage(disk).usage_blocks, 0);
@@ -42,11 +42,70 @@ fn reuse_admits_a_block_at_its_nth_reuse() {
 fn reuse_forgets_addresses_that_were_not_seen_for_long() {
     let mut rig = Rig::new(&[8], false, CoreConfig::default());
     let disk = reader(&mut rig, 0, Target::Equal);
-    rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n: 1, addresses: 10 }).expect("attached");
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 10)).expect("attached");
     rig.read(disk, 0, 8);
     rig.read(disk, 800, 80);
     rig.read(disk, 0, 8);
     assert_eq!(rig.usage(disk).usage_blocks, 0);
+}
+
+#[test]
+fn staged_writes_pass_the_filter_whole() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 100)).expect("attached");
+    rig.write(disk, 0, 16, 1);
+    assert_eq!((rig.usage(disk).usage_blocks, rig.stats(disk).not_admitted), (0, 2));
+    assert_eq!(rig.origins[&disk].sectors(0, 16), [1; 16 * 512], "the origin has what the cache has not");
+    rig.write(disk, 8, 16, 2);
+    assert_eq!(rig.usage(disk).dirty_blocks, 2, "one block may enter, the other comes with it");
+    assert_eq!(rig.origins[&disk].sectors(8, 8), [1; 8 * 512]);
+    rig.write(disk, 8, 8, 3);
+    assert_eq!((rig.usage(disk).dirty_blocks, rig.stats(disk).not_admitted), (2, 2));
+    assert_eq!(rig.read(disk, 0, 24), [&[1; 8][..], &[3; 8], &[2; 8]].concat());
+}
+
+#[test]
+fn larc_lets_in_what_is_missed_again_within_a_tenth_of_the_share() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_admission(0, disk, AdmissionConfig::Larc { cache_blocks: 100 }).expect("attached");
+    rig.read(disk, 0, 8);
+    rig.read(disk, 0, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 1);
+    rig.read(disk, 80, 8);
+    fill(&mut rig, disk, 40);
+    rig.read(disk, 80, 8);
+    assert_eq!(
+        rig.stats(disk).read_hits,
+        1 + 1,
+        "block 0 was hit by the scan, block 10 was a ghost within it"
+    );
+}
+
+#[test]
+fn hec_lets_in_what_is_touched_again() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    let hec = AdmissionConfig::Hec { region_blocks: 64, run_blocks: 16 };
+    rig.core().set_admission(0, disk, hec).expect("attached");
+    rig.read(disk, 0, 64 * 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 0, "a scan of new ground is one touch");
+    rig.read(disk, 0, 64 * 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 16, "a long run is cut off");
+    rig.read(disk, 40 * 8, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 17);
+}
+
+#[test]
+fn a_filter_of_another_size_remembers() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 100)).expect("attached");
+    rig.read(disk, 0, 8);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 1000)).expect("attached");
+    rig.read(disk, 0, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 1);
 }
 
 #[test]

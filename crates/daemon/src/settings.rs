@@ -126,7 +126,7 @@ pub fn target(target: Target) -> core::Target {
 pub fn admission(admission: Admission) -> core::AdmissionConfig {
     match admission {
         Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
-        Admission::Reuse { n, addresses } => core::AdmissionConfig::Reuse { n, addresses },
+        Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }
 }
 

@@ -297,7 +297,8 @@ fn blocks(api: &Api, disk: u16) -> Target {
 async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_operator_set() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
-    api.work("POST", "/v1/disks", json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB"})).await;
+    api.work("POST", "/v1/disks", json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB"}))
+        .await;
     let (status, set) = api.call("PUT", "/v1/policy", json!({"allocator": "equal"})).await;
     assert_eq!((status, &set["measures"], &set["pools"][0]["decisions"]), (200, &json!(false), &json!(1)));
     assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(500), Target::Blocks(500)));

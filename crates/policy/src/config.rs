@@ -6,7 +6,6 @@
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::{Admit, StagingKind};
 use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
 use crate::demand::utility::Reading;
@@ -16,6 +15,7 @@ use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, 
 use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
+use haversack_admission::{Admit, StagingKind};
 
 /// A model of demand by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -156,7 +156,9 @@ impl AdmissionRule {
     pub(crate) fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
         match *self {
             AdmissionRule::Always => Admit::Always,
-            AdmissionRule::Staging(Staging { kind, reuses, .. }) => Admit::Staging { kind, reuses, bytes },
+            AdmissionRule::Staging(Staging { kind, reuses, .. }) => {
+                Admit::Staging { kind, reuses, bytes: bytes.max(kind.least_bytes()) }
+            }
             AdmissionRule::Hec => Admit::Hec { region_blocks: HEC_BLOCKS, run_blocks: HEC_BLOCKS },
             AdmissionRule::Larc => Admit::Larc { cache_blocks },
         }

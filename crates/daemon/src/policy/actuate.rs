@@ -4,13 +4,13 @@
 //! - What the operator set is not touched: a share, a mode, an admission of a disk's own.
 //! - Only what differs from what the disk has is set.
 
+use haversack_admission::Admit;
 use haversack_api::{Admission, DiskConfig, JobKind, Mode};
 use haversack_control::actuate;
 use haversack_core::{AdmissionConfig, Target};
 use haversack_engine::DiskSnapshot;
 use haversack_model::WriteMode;
 use haversack_policy::DiskPlan;
-use haversack_policy::admission::{Admit, ENTRY_BYTES};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
@@ -23,9 +23,6 @@ pub struct Applied {
     target: Option<Target>,
     admission: Option<AdmissionConfig>,
 }
-
-/// Memory of staging is begun anew only if it changes by more than one part of so many.
-const CHANGES: u32 = 4;
 
 /// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise or the data path has
 /// nothing like it, in words.
@@ -81,37 +78,21 @@ fn apply_admission(
     }
     let (admission, note) = core_admission(plan.admission);
     kept.extend(note);
-    if applied.admission.is_none_or(|before| !is_like(before, admission)) {
+    if applied.admission != Some(admission) {
         backend.set_admission(disk.disk, admission)?;
         applied.admission = Some(admission);
     }
     Ok(())
 }
 
-/// The filter of the data path that comes nearest, and what it does not do.
+/// The filter of the data path, and what it does not do. A share without room for staging has one address.
 fn core_admission(admit: Admit) -> (AdmissionConfig, Option<String>) {
-    match admit {
-        Admit::Always => (AdmissionConfig::Always, None),
-        Admit::Staging { reuses, bytes, kind } => {
-            let addresses = u32::try_from(bytes / ENTRY_BYTES).unwrap_or(u32::MAX).max(1);
-            let address = kind == haversack_policy::admission::StagingKind::Address;
-            let note = (!address).then(|| format!("{} stages addresses alone", kind.name()));
-            (AdmissionConfig::Reuse { n: reuses, addresses }, note)
-        }
-        Admit::Hec { .. } | Admit::Larc { .. } => {
-            let note = format!("admission {} is not in the data path: everything enters", admit.name());
-            (AdmissionConfig::Always, Some(note))
-        }
-    }
-}
-
-fn is_like(before: AdmissionConfig, now: AdmissionConfig) -> bool {
-    use AdmissionConfig::Reuse;
-    match (before, now) {
-        (Reuse { n, addresses }, Reuse { n: now, addresses: wanted }) => {
-            n == now && addresses.abs_diff(wanted) <= addresses / CHANGES
-        }
-        (before, now) => before == now,
+    let admission = actuate::admission(admit);
+    let note =
+        (admission.name() != admit.name()).then(|| format!("{} stages addresses, no data", admit.name()));
+    match admission {
+        Admit::Staging { reuses, .. } if admission.check().is_err() => (Admit::reuse(reuses, 1), note),
+        admission => (admission, note),
     }
 }
 
@@ -145,21 +126,16 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haversack_policy::admission::StagingKind;
-
-    #[test]
-    fn small_changes_do_not_empty_the_staged_addresses() {
-        let reuse = |addresses| AdmissionConfig::Reuse { n: 1, addresses };
-        assert!(is_like(reuse(1000), reuse(1250)) && !is_like(reuse(1000), reuse(1251)));
-        assert!(!is_like(reuse(1000), AdmissionConfig::Always));
-    }
+    use haversack_admission::StagingKind;
 
     #[test]
     fn what_the_data_path_lacks_is_told() {
-        let staging = |kind| core_admission(Admit::Staging { kind, reuses: 2, bytes: 64 * ENTRY_BYTES });
-        let reuse = AdmissionConfig::Reuse { n: 2, addresses: 64 };
-        assert_eq!(staging(StagingKind::Address), (reuse, None));
-        assert!(staging(StagingKind::Data).1.unwrap().contains("addresses alone"));
-        assert!(core_admission(Admit::Larc { cache_blocks: 1 }).1.unwrap().contains("larc"));
+        let staging = |kind, bytes| core_admission(Admit::Staging { kind, reuses: 2, bytes });
+        let (address, note) = staging(StagingKind::Address, 1 << 20);
+        assert!(note.is_none() && address.check().is_ok());
+        assert!(staging(StagingKind::Data, 1 << 20).1.unwrap().contains("no data"));
+        assert!(staging(StagingKind::Hybrid, 0).0.check().is_ok());
+        let larc = Admit::Larc { cache_blocks: 7 };
+        assert_eq!(core_admission(larc), (larc, None));
     }
 }

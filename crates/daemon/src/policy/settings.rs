@@ -4,9 +4,9 @@
 //! - A key that the allocator has no use for is refused: whoever wrote it expects something of it.
 //! - What is checked here is refused by the configuration file and the control API alike.
 
+use haversack_admission::StagingKind;
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::admission::StagingKind;
 use haversack_policy::allocate::{Spare, Weighting};
 use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;

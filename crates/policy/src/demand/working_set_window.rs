@@ -12,7 +12,7 @@ use haversack_model::place::spread;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PolicyError;
-use crate::lru::Lru;
+use haversack_admission::lru::Lru;
 
 /// Reuse working sets are counted up to this many reuses.
 pub const MOST_REUSES: u8 = 4;

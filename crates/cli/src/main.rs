@@ -10,6 +10,8 @@ mod follow;
 mod generate;
 mod offline;
 mod output;
+mod policy;
+mod record;
 mod run;
 mod show;
 mod sim;

@@ -77,7 +77,7 @@ pub struct Common {
     /// Write mode: wb, wt, wt-cache, wa, wi, pt; or auto: write-back or read-only as each disk's writes ask for.
     /// [default: wb, or what the allocator's system does]
     #[arg(long, visible_alias = "write-mode")]
-    pub mode: Option<ModeArgument>,
+    pub mode: Option<Mode>,
     /// Let time run so many times faster.
     #[arg(long, default_value_t = 1.0)]
     pub speed_up: f64,
@@ -229,26 +229,6 @@ pub fn refused(error: SimError) -> CliError {
     }
 }
 
-/// A write mode, or the choice of one for each disk.
-#[derive(Clone, Copy)]
-pub enum ModeArgument {
-    /// As each disk's writes ask for.
-    Auto,
-    /// The same for all.
-    Fixed(Mode),
-}
-
-impl FromStr for ModeArgument {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if text == "auto" {
-            return Ok(ModeArgument::Auto);
-        }
-        text.parse().map(ModeArgument::Fixed).map_err(|error| format!("{error}; or auto"))
-    }
-}
-
 /// A filter of a given size, or one that gets its size with the disk's share.
 #[derive(Clone, Copy)]
 pub enum AdmissionArgument {
@@ -271,11 +251,15 @@ impl FromStr for AdmissionArgument {
 }
 
 impl AdmissionArgument {
+    fn is_auto(self) -> bool {
+        matches!(self, AdmissionArgument::Fixed(Admission::Auto))
+    }
+
     fn rule(self) -> AdmissionRule {
         let kind = StagingKind::Address;
         match self {
             AdmissionArgument::Rule(rule) => rule,
-            AdmissionArgument::Fixed(Admission::Always) => AdmissionRule::Always,
+            AdmissionArgument::Fixed(Admission::Auto | Admission::Always) => AdmissionRule::Always,
             AdmissionArgument::Fixed(Admission::Reuse { n, .. }) => AdmissionRule::staging(kind, n),
         }
     }
@@ -283,8 +267,8 @@ impl AdmissionArgument {
 
 impl PoolArguments {
     /// The control loop, if anything asks for one: without an allocator all disks get equal parts.
-    fn control(&self, mode: Option<ModeArgument>) -> Option<Config> {
-        let auto = matches!(mode, Some(ModeArgument::Auto));
+    fn control(&self, mode: Option<Mode>) -> Option<Config> {
+        let auto = mode == Some(Mode::Auto);
         let by_share = matches!(self.admission, Some(AdmissionArgument::Rule(_)));
         if self.allocator.is_none() && self.window.is_none() && !auto && !by_share {
             return None;
@@ -295,11 +279,12 @@ impl PoolArguments {
             config.measurement_us = config.measurement_us.min(config.window_us);
         }
         match mode {
-            Some(ModeArgument::Auto) => config.write_mode = Some(config.write_mode.unwrap_or_default()),
-            Some(ModeArgument::Fixed(_)) => config.write_mode = None,
+            Some(Mode::Auto) => config.write_mode = Some(config.write_mode.unwrap_or_default()),
+            Some(Mode::Fixed(_)) => config.write_mode = None,
             None => {}
         }
-        if let Some(admission) = self.admission {
+        let admission = self.admission.filter(|admission| !admission.is_auto());
+        if let Some(admission) = admission {
             config.admission = admission.rule();
         }
         Some(config)
@@ -409,10 +394,7 @@ impl Common {
     pub fn settings_of(&self, sizes: Sizes) -> Settings {
         Settings {
             sizes,
-            mode: match self.mode {
-                Some(ModeArgument::Fixed(mode)) => mode.0,
-                Some(ModeArgument::Auto) | None => Mode::default().0,
-            },
+            mode: self.mode.unwrap_or_default().at_first(),
             traffic: Traffic {
                 speed_up: self.speed_up,
                 interval_ns: self.interval.map(|span| span.as_micros().saturating_mul(1000)),

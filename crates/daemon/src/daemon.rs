@@ -1,7 +1,7 @@
 //! The daemon's parts in one place: pools, disks, jobs, events, memory.
 //!
 //! Invariants
-//! - Locks are taken in the order disks, one disk, its state, and none is held while a call waits for I/O.
+//! - Locks are taken in the order policy, disks, one disk, its state, and none is held while a call waits for I/O.
 //! - A disk's name and identity are in use once.
 
 use std::collections::BTreeMap;
@@ -20,6 +20,7 @@ use crate::events::EventLog;
 use crate::helper::Helper;
 use crate::jobs::Jobs;
 use crate::locked::Locked;
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::settings;
 use crate::state::State;
@@ -38,6 +39,8 @@ pub struct Daemon {
     pub events: EventLog,
     /// Management jobs.
     pub jobs: Jobs,
+    /// Who divides the pools among the disks.
+    pub policy: Policy,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -128,14 +131,16 @@ impl Daemon {
         let pools = pools
             .into_iter()
             .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
+        let pools: BTreeMap<String, Pool> = pools.collect();
         Arc::new(Daemon {
+            policy: Policy::new(&config, pools.keys().map(String::as_str)),
             config,
             run_as,
             started: Instant::now(),
             state,
             events: EventLog::default(),
             jobs: Jobs::default(),
-            pools: pools.collect(),
+            pools,
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
         })

@@ -1,8 +1,10 @@
 //! Why something that was asked of the daemon was not done, in a form that the control API passes on: status, code, hint.
 
 use haversack_api::ErrorBody;
+use haversack_control::ControlError;
 use haversack_core::{JobError, ManageError};
 use haversack_engine::error::EngineError;
+use haversack_policy::PolicyError;
 
 use crate::helper::HelperError;
 use crate::state::StateError;
@@ -41,6 +43,9 @@ pub enum DaemonError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The policy refuses.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The helper of an origin is not there.
     #[error(transparent)]
     Helper(#[from] HelperError),
@@ -79,6 +84,10 @@ impl DaemonError {
                 (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
             }
             DaemonError::Engine(error) => engine_class(error),
+            DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
+                (400, "bad-request", "correct the figure")
+            }
+            DaemonError::Control(_) => (409, "conflict", "the message says what was expected"),
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
             }

@@ -78,6 +78,8 @@ pub struct Settings {
     pub staging_mib: u64,
     /// The disks.
     pub disks: Vec<Disk>,
+    /// More lines of `[[pool]]`.
+    pub pool: String,
     /// More lines of `[daemon]`.
     pub daemon: String,
     /// More lines of `[nbd]`.
@@ -99,6 +101,7 @@ impl Settings {
             redundancy: false,
             staging_mib: 16,
             disks,
+            pool: String::new(),
             daemon: String::new(),
             nbd: String::new(),
             more: String::new(),
@@ -114,12 +117,13 @@ impl Settings {
         let pool = pool_of(place);
         let mut text = format!(
             "[daemon]\nruntime_dir = \"{}\"\nstate_dir = \"{}\"\n{}\n\
-             [[pool]]\nname = \"{pool}\"\ndevices = {:?}\nstaging = \"{}MiB\"\n\n",
+             [[pool]]\nname = \"{pool}\"\ndevices = {:?}\nstaging = \"{}MiB\"\n{}\n",
             runtime.display(),
             runtime.join("state").display(),
             self.daemon,
             self.device_names(place),
             self.staging_mib,
+            self.pool,
         );
         let listen = if self.nbd.contains("listen") {
             String::new()

@@ -6,7 +6,9 @@
 //! | [`process`] | servers that are started, paused, killed, and never outlive their test |
 //! | [`guest`], [`qmp`] | Linux in QEMU, its commands and answers; QEMU's monitor |
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
-//! | [`clients`] | NBD clients |
+//! | [`clients`], [`connection`] | NBD clients |
+//! | [`control`] | the control API, for who asks often |
+//! | [`replay`] | traces, played in their own time |
 //! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
@@ -16,6 +18,8 @@
 
 pub mod certificates;
 pub mod clients;
+pub mod connection;
+pub mod control;
 pub mod error;
 pub mod guest;
 pub mod haversack;
@@ -24,6 +28,7 @@ pub mod nbdkit;
 pub mod place;
 pub mod process;
 pub mod qmp;
+pub mod replay;
 pub mod scenario;
 pub mod storage_daemon;
 pub mod tgt;

@@ -51,6 +51,9 @@ pub struct PoolStatus {
     pub free_segments: u64,
     /// Bytes of memory for bookkeeping.
     pub memory_bytes: u64,
+    /// I/Os of cache devices and origins that have not ended.
+    #[serde(default)]
+    pub ios_in_flight: u64,
     /// Device flushes.
     pub flushes: u64,
     /// Pool record writes, in pages.

@@ -295,6 +295,7 @@ impl<M: Memory> Core<M> {
             usage_blocks: space.live + staged,
             dirty_blocks: space.dirty + d.flush.staged_dirty(),
             mirrored_blocks: space.mirrors,
+            overtaken_blocks: space.pending,
             oldest_dirty_us: oldest.map_or(0, |since| self.now.saturating_sub(since)),
             segments: space.segments.len() as u64,
         })

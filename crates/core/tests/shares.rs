@@ -258,3 +258,74 @@ fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
         rig.flush(writer);
     }
 }
+
+#[test]
+fn overtaken_versions_do_not_pile_up_in_a_cache_with_room() {
+    const BLOCKS: u64 = 512;
+    for redundancy in [false, true] {
+        let mut rig = Rig::new(&[64, 64], redundancy, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        let mut block = 1;
+        for _ in 0..60 * BLOCKS / 8 {
+            block = (block * 5 + 3) % (BLOCKS / 8);
+            rig.write(disk, block * 64, 64, 1);
+        }
+        rig.flush(disk);
+        let usage = rig.usage(disk);
+        let copies = 1 + u64::from(redundancy);
+        assert!(
+            usage.overtaken_blocks < 8 * copies * BLOCKS,
+            "{usage:?} after 60 rounds over {BLOCKS} blocks"
+        );
+    }
+}
+
+#[test]
+fn one_block_written_and_flushed_for_ever_takes_few_slots() {
+    let mut rig = Rig::new(&[64], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    fill(&mut rig, disk, 2000);
+    for _ in 0..3000 {
+        rig.write(disk, 0, 8, 1);
+        rig.flush(disk);
+    }
+    let usage = rig.usage(disk);
+    assert!(usage.overtaken_blocks < 50, "{usage:?} after 3,000 versions of a block");
+}
+
+#[test]
+fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
+    // Of the second device's segments all come to be the released disk's.
+    let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
+    let cleaner = CleanerConfig {
+        low_watermark: 1.0,
+        high_watermark: 1.0,
+        dirty_limit: 1.0,
+        ..CleanerConfig::default()
+    };
+    let config = DiskConfig { cleaner, target: Target::Blocks(506), ..DiskConfig::new(disk_id(0), SECTORS) };
+    let released = rig.attach(&config, 1);
+    rig.origins.get_mut(&released).expect("an origin").down = true;
+    for block in (0..480).step_by(8) {
+        rig.write(released, block * 8, 64, 1);
+    }
+    rig.start_flush(released);
+    rig.run();
+    let now = rig.now;
+    let release = rig.core().release(now, released).expect("attached");
+    rig.finish(release);
+    assert!(rig.usage(released).mirrored_blocks > 253, "{:?}", rig.usage(released));
+    let disk = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 2);
+    rig.write(disk, 3, 2, 3);
+    rig.flush(disk);
+    assert_eq!(rig.read(disk, 0, 8), [2, 2, 2, 3, 3, 2, 2, 2]);
+    assert_eq!(rig.origins[&disk].sectors(3, 1), [3; 512]);
+    assert_eq!(rig.usage(disk).segments, 0, "{:?}", rig.usage(disk));
+    let now = rig.now;
+    let forget = rig.core().forget(now, released, Some(disk_id(0))).expect("released");
+    rig.finish(forget);
+    rig.write(disk, 0, 8, 4);
+    rig.flush(disk);
+    assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
+}

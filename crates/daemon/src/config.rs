@@ -166,6 +166,8 @@ pub struct PoolConfig {
     /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
     #[serde(default)]
     pub accept_missing: Option<String>,
+    /// For tests: a file that says the time, see [`haversack_engine::ShardConfig`].
+    pub clock_file: Option<PathBuf>,
 }
 
 fn staging() -> Size {

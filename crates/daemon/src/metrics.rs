@@ -105,7 +105,7 @@ fn pools(out: &mut Text, seen: &[Seen]) {
             );
         }
     }
-    let metrics: [Metric<Snapshot>; 8] = [
+    let metrics: [Metric<Snapshot>; 9] = [
         ("haversack_pool_capacity_bytes", "gauge", "Bytes of blocks that fit.", |s| {
             s.pool.capacity_blocks * BLOCK
         }),
@@ -116,6 +116,12 @@ fn pools(out: &mut Text, seen: &[Seen]) {
         ("haversack_pool_free_segments", "gauge", "Free segments of 1 MiB.", |s| s.pool.free_segments),
         ("haversack_pool_devices", "gauge", "Cache devices in use.", |s| s.pool.devices),
         ("haversack_pool_memory_bytes", "gauge", "Memory for bookkeeping.", |s| s.pool.memory_bytes),
+        (
+            "haversack_pool_ios_in_flight",
+            "gauge",
+            "I/Os of cache devices and origins that have not ended.",
+            |s| s.ios_in_flight,
+        ),
         ("haversack_pool_flushes_total", "counter", "Device flushes.", |s| s.pool.flushes),
         ("haversack_pool_record_bytes_total", "counter", "Bytes of pool records written.", |s| {
             s.pool.record_pages * BLOCK

@@ -213,6 +213,7 @@ fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, R
         core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
         open: OpenOptions { accept_missing, contents_void },
         poll_us: pool.poll_us,
+        clock_file: pool.clock_file.clone(),
         ..ShardConfig::new(&pool.name, pool.devices.clone())
     })
 }

@@ -231,6 +231,7 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         dirty_bytes: stats.dirty_blocks * BLOCK,
         free_segments: stats.free_segments,
         memory_bytes: stats.memory_bytes,
+        ios_in_flight: snapshot.map_or(0, |s| s.ios_in_flight),
         flushes: stats.flushes,
         record_pages: stats.record_pages,
         devices: snapshot.map(|s| s.devices.iter().map(device).collect()).unwrap_or_default(),

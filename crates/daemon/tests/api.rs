@@ -141,7 +141,8 @@ impl Backend for Fake {
     }
     fn snapshot(&self) -> Result<Snapshot> {
         let pool = PoolStats { capacity_blocks: 1000, devices: 1, ..PoolStats::default() };
-        Ok(Snapshot { pool, devices: Vec::new(), disks: self.attached.lock().unwrap().clone() })
+        let disks = self.attached.lock().unwrap().clone();
+        Ok(Snapshot { pool, ios_in_flight: 0, devices: Vec::new(), disks })
     }
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
         Ok(mpsc::channel().1)

@@ -25,6 +25,9 @@ pub struct ShardConfig {
     pub open: OpenOptions,
     /// How long the reactor looks for new work without sleeping after it had some, in microseconds.
     pub poll_us: u32,
+    /// For tests: a file whose first eight bytes say the time in microseconds, the lowest byte first. I/Os are then done
+    /// one at a time, so that what happens follows from requests and times alone. The system's clock if not given.
+    pub clock_file: Option<PathBuf>,
 }
 
 impl ShardConfig {
@@ -39,6 +42,7 @@ impl ShardConfig {
             core: CoreConfig::default(),
             open: OpenOptions::default(),
             poll_us: 50,
+            clock_file: None,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::mpsc::Sender;
 use haversack_core::{JobError, JobId, ManageError, NewDevice, Progress};
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES};
 
-use crate::clock;
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
 use crate::front::Client;
@@ -18,7 +17,7 @@ use crate::snapshot::{DiskSnapshot, Snapshot};
 impl Reactor {
     /// Calls the core with the present time.
     pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
-        self.now = clock::now_us();
+        self.now = self.clock.now_us();
         call(&mut self.core, self.now)
     }
 
@@ -90,6 +89,7 @@ impl Reactor {
         let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
         Snapshot {
             pool: self.core.pool_stats(),
+            ios_in_flight: self.ios_in_flight() as u64,
             devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
             disks: disks.filter_map(|(at, live)| self.disk_snapshot(DiskNo(at as u16), live)).collect(),
         }

@@ -19,13 +19,13 @@ use haversack_core::{
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
-use crate::clock;
 use crate::config::ShardConfig;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::faults::DeviceOp;
 use crate::front::{Client, ClientContext, Front, Wish};
 use crate::handle::EngineEvent;
+use crate::in_turn::InTurn;
 use crate::live::{LiveDevice, LiveDisk};
 use crate::mailbox::Letters;
 use crate::media::{Devices, failure};
@@ -34,6 +34,7 @@ use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
+use crate::shard_clock::ShardClock;
 
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
@@ -51,6 +52,7 @@ const MOST_RUNS: usize = 1024;
 pub(crate) struct Reactor {
     pub(crate) core: LiveCore,
     pub(crate) ring: Ring,
+    pub(crate) clock: ShardClock,
     pub(crate) devices: Vec<Option<LiveDevice>>,
     pub(crate) disks: Vec<Option<LiveDisk>>,
     letters: Letters,
@@ -74,6 +76,8 @@ pub(crate) struct Reactor {
     polling: Polling,
     /// I/Os of devices and origins in flight.
     ios: usize,
+    /// I/Os that wait for each other, where they are done one at a time.
+    in_turn: Option<InTurn>,
     /// When timers are looked at again.
     timers_us: Micros,
     pub(crate) now: Micros,
@@ -92,7 +96,8 @@ impl Reactor {
             config.transfer_blocks,
             Front::default(),
         )?;
-        let now = clock::now_us();
+        let clock = ShardClock::open(config.clock_file.as_deref())?;
+        let now = clock.now_us();
         let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
             .map_err(|failure| EngineError::Pool(failure.error))?;
         let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
@@ -103,6 +108,7 @@ impl Reactor {
         let reactor = Reactor {
             core,
             ring: Ring::new().map_err(EngineError::Ring)?,
+            clock,
             devices: live,
             disks: Vec::new(),
             letters,
@@ -122,6 +128,7 @@ impl Reactor {
             poll_us: config.poll_us.into(),
             polling: Polling::new(config.poll_us.into()),
             ios: 0,
+            in_turn: config.clock_file.is_some().then(InTurn::default),
             timers_us: 0,
             now,
             stopped: false,
@@ -133,7 +140,7 @@ impl Reactor {
     /// Runs until it is stopped.
     pub fn run(mut self) {
         while !self.stopped {
-            self.now = clock::now_us();
+            self.now = self.clock.now_us();
             let worked = self.turn();
             self.ring.submit();
             if worked {
@@ -336,7 +343,7 @@ impl Reactor {
     fn carry_out(&mut self) -> bool {
         let mut any = false;
         loop {
-            while let Some(action) = self.core.poll() {
+            while let Some(action) = self.next_action() {
                 self.act(action);
                 any = true;
             }
@@ -355,6 +362,18 @@ impl Reactor {
             }
         }
         any
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        match &mut self.in_turn {
+            None => self.core.poll(),
+            Some(in_turn) => in_turn.next(self.ios, || self.core.poll()),
+        }
+    }
+
+    /// I/Os of devices and origins that the core waits for.
+    pub(crate) fn ios_in_flight(&self) -> usize {
+        self.ios + self.in_turn.as_ref().map_or(0, InTurn::waiting)
     }
 
     fn act(&mut self, action: Action) {
@@ -536,7 +555,7 @@ impl Reactor {
         let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
         // One that stays due, such as for a flush that takes its time, must not keep the reactor awake.
         let due = due.max(self.timers_us);
-        Some(Duration::from_micros(due.saturating_sub(clock::now_us()).max(1)).min(LONGEST_SLEEP))
+        Some(Duration::from_micros(due.saturating_sub(self.clock.now_us()).max(1)).min(LONGEST_SLEEP))
     }
 }
 

@@ -10,6 +10,8 @@ use crate::histogram::Histogram;
 pub struct Snapshot {
     /// The pool.
     pub pool: PoolStats,
+    /// I/Os of devices and origins that have not ended.
+    pub ios_in_flight: u64,
     /// The cache devices in use.
     pub devices: Vec<DeviceSnapshot>,
     /// The attached disks.

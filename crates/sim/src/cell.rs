@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use haversack_core::DiskStats;
+use haversack_core::{DiskStats, DiskUsage, PoolStats};
 use haversack_trace::Access;
 
 use crate::counts::Counts;
@@ -39,8 +39,10 @@ pub struct ProductionResult {
     pub restarts: u64,
     /// The core's own counters of each volume, the warm-up included, since the last restart.
     pub disk_stats: Vec<DiskStats>,
-    /// Blocks in the end that the origin does not have.
-    pub dirty_blocks: u64,
+    /// Each volume's share in the end.
+    pub disk_usages: Vec<DiskUsage>,
+    /// The pool in the end.
+    pub pool_stats: PoolStats,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
 }

@@ -110,7 +110,8 @@ pub struct Report {
 impl ProductionRow {
     fn of(result: &ProductionResult) -> Self {
         let ProductionResult { segments, capacity_blocks, staging_blocks, .. } = *result;
-        let ProductionResult { restarts, dirty_blocks, device_flushes, .. } = *result;
+        let ProductionResult { restarts, device_flushes, .. } = *result;
+        let dirty_blocks = result.disk_usages.iter().map(|usage| usage.dirty_blocks).sum();
         ProductionRow { segments, capacity_blocks, staging_blocks, restarts, dirty_blocks, device_flushes }
     }
 }

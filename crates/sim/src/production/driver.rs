@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, DiskStats, Event, IoId, OpenOptions, PoolConfig, Rejected, Request,
-    pool,
+    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, OpenOptions, PoolConfig,
+    PoolStats, Rejected, Request, pool,
 };
 use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid};
 use haversack_trace::Access;
@@ -355,10 +355,20 @@ impl<M: SimMemory> Driver<M> {
         disks.map(|disk| self.core.disk_stats(disk).copied().unwrap_or_default()).collect()
     }
 
+    /// Each disk's share.
+    pub fn disk_usages(&self) -> Vec<DiskUsage> {
+        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
+        disks.map(|disk| self.core.disk_usage(disk).unwrap_or_default()).collect()
+    }
+
+    /// The pool.
+    pub fn pool_stats(&self) -> PoolStats {
+        self.core.pool_stats()
+    }
+
     /// Blocks that each disk uses, and all dirty blocks.
     pub fn usage(&self) -> (Vec<u64>, u64) {
-        let disks = (0..self.make.disks.len() as u16).map(DiskNo);
-        let usages: Vec<_> = disks.map(|disk| self.core.disk_usage(disk).unwrap_or_default()).collect();
+        let usages = self.disk_usages();
         (usages.iter().map(|u| u.usage_blocks).collect(), usages.iter().map(|u| u.dirty_blocks).sum())
     }
 }

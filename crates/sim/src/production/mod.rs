@@ -208,7 +208,8 @@ impl<M: SimMemory> Cell for Production<M> {
             restarts: self.driver.restarts,
             disk_stats: self.driver.disk_stats(),
             device_flushes: self.driver.device_flushes,
-            dirty_blocks: self.driver.usage().1,
+            disk_usages: self.driver.disk_usages(),
+            pool_stats: self.driver.pool_stats(),
         };
         let mut result = CellResult::new(PolicyName::Core, Some(self.blocks), self.meter.end());
         result.production = Some(production);

@@ -1,0 +1,76 @@
+//! A shard's clock: that of all reactors, or for tests a file that says the time.
+//!
+//! Invariant
+//! - Time never goes back.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use haversack_model::Micros;
+
+use crate::clock;
+use crate::error::{Result, at};
+
+/// A clock that is read by one thread.
+pub(crate) enum ShardClock {
+    /// Microseconds since the machine was started.
+    System,
+    /// Microseconds that a file says in eight bytes, the lowest first, and what was read last.
+    File { file: File, last_us: Cell<Micros> },
+}
+
+impl ShardClock {
+    /// The system's clock, or the file's if one is named.
+    pub fn open(file: Option<&Path>) -> Result<ShardClock> {
+        let Some(path) = file else { return Ok(ShardClock::System) };
+        let file = File::open(path).map_err(at("open the clock", path))?;
+        Ok(ShardClock::File { file, last_us: Cell::new(0) })
+    }
+
+    /// The time.
+    pub fn now_us(&self) -> Micros {
+        match self {
+            ShardClock::System => clock::now_us(),
+            ShardClock::File { file, last_us } => {
+                let mut bytes = [0; 8];
+                // A file that cannot be read stands still.
+                if file.read_exact_at(&mut bytes, 0).is_ok() {
+                    last_us.set(last_us.get().max(Micros::from_le_bytes(bytes)));
+                }
+                last_us.get()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_the_time_and_it_never_goes_back() {
+        let path = std::env::temp_dir().join(format!("haversack-clock-{}", std::process::id()));
+        assert!(ShardClock::open(Some(&path)).is_err());
+        let says = |us: u64| std::fs::write(&path, us.to_le_bytes()).unwrap();
+        says(7);
+        let clock = ShardClock::open(Some(&path)).unwrap();
+        assert_eq!(clock.now_us(), 7);
+        says(5);
+        assert_eq!(clock.now_us(), 7);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(clock.now_us(), 7);
+        says(1 << 40);
+        assert_eq!(clock.now_us(), 1 << 40);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn the_systems_clock_runs() {
+        let clock = ShardClock::open(None).unwrap();
+        let start_us = clock.now_us();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(clock.now_us() >= start_us + 2_000);
+    }
+}

@@ -1,0 +1,100 @@
+//! A plain NBD client for one request at a time: what it asks is what the server is asked, nothing joined, split or
+//! read ahead.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// `IHAVEOPT`.
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const OPTION_EXPORT_NAME: u32 = 1;
+/// The client knows fixed newstyle, and wants no zeroes after the flags.
+const CLIENT_FLAGS: u32 = 3;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+
+/// What can be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Bytes, please.
+    Read = 0,
+    /// Here are bytes.
+    Write = 1,
+    /// Make everything durable.
+    Flush = 3,
+    /// Nobody needs these bytes.
+    Trim = 4,
+}
+
+/// A connection past its negotiation.
+#[derive(Debug)]
+pub struct Connection {
+    socket: UnixStream,
+    cookie: u64,
+    /// Bytes of the export.
+    pub size_bytes: u64,
+}
+
+fn lost(error: std::io::Error) -> Error {
+    Error::io("the NBD connection")(error)
+}
+
+impl Connection {
+    /// Connects to an export.
+    ///
+    /// # Errors
+    /// If the server is not there, or has no such export.
+    pub fn open(socket: &Path, export: &str) -> Result<Self> {
+        let mut socket = UnixStream::connect(socket).map_err(Error::io(socket.display().to_string()))?;
+        let mut greeting = [0; 18];
+        socket.read_exact(&mut greeting).map_err(lost)?;
+        let mut hello = CLIENT_FLAGS.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend(OPTION_EXPORT_NAME.to_be_bytes());
+        hello.extend((export.len() as u32).to_be_bytes());
+        hello.extend(export.as_bytes());
+        socket.write_all(&hello).map_err(lost)?;
+        let mut about = [0; 10];
+        socket.read_exact(&mut about).map_err(lost)?;
+        let size_bytes = u64::from_be_bytes(about[..8].try_into().expect("eight bytes"));
+        Ok(Self { socket, cookie: 0, size_bytes })
+    }
+
+    /// Asks and waits for the answer. `data` is what is written, or where to put what is read.
+    ///
+    /// # Errors
+    /// If the server says so, or answers something else.
+    pub fn ask(
+        &mut self,
+        command: Command,
+        offset_bytes: u64,
+        length_bytes: u32,
+        data: &mut [u8],
+    ) -> Result<()> {
+        self.cookie += 1;
+        let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
+        request.extend((command as u32).to_be_bytes());
+        request.extend(self.cookie.to_be_bytes());
+        request.extend(offset_bytes.to_be_bytes());
+        request.extend(length_bytes.to_be_bytes());
+        if command == Command::Write {
+            request.extend_from_slice(data);
+        }
+        self.socket.write_all(&request).map_err(lost)?;
+        let mut reply = [0; 16];
+        self.socket.read_exact(&mut reply).map_err(lost)?;
+        let mut expected = REPLY_MAGIC.to_be_bytes().to_vec();
+        expected.extend([0; 4]);
+        expected.extend(self.cookie.to_be_bytes());
+        if reply[..] != expected {
+            let what = format!("{command:?} of {length_bytes} bytes at {offset_bytes}");
+            return Err(Error::Check(format!("{what}: the server answers {reply:02x?}")));
+        }
+        if command == Command::Read {
+            self.socket.read_exact(data).map_err(lost)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! A trace played to a daemon in the trace's own time: one request at a time, and the time goes on only when
+//! everything that the last step brought about has ended. What the daemon does then follows from the trace alone.
+//!
+//! The daemon's pool has a clock that is a file (`clock_file`). Its reactor looks at its timers once a millisecond, so
+//! time goes on by a millisecond.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use haversack_trace::{Access, Op};
+use serde_json::Value;
+
+use crate::connection::{Command, Connection};
+use crate::control::Control;
+use crate::error::check;
+use crate::{Error, Place, Result};
+
+/// What the clock goes on by, in microseconds.
+pub const STEP_US: u64 = 1000;
+/// How long everything that one step brings about may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Answers of the reactor after which it must have seen the time and what follows from it: the first may come before
+/// it has looked at the clock, the second before it has looked at its timers.
+const TURNS: u32 = 3;
+
+/// A clock that stands until it is told to go on.
+#[derive(Debug)]
+pub struct SteppedClock {
+    path: PathBuf,
+    file: File,
+    now_us: u64,
+}
+
+impl SteppedClock {
+    /// A clock at 0, a file in the place.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn new(place: &Place) -> Result<Self> {
+        let path = place.path("clock");
+        let file = File::create(&path).map_err(Error::io(path.display().to_string()))?;
+        let mut clock = Self { path, file, now_us: 0 };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn set(&mut self, now_us: u64) -> Result<()> {
+        self.now_us = now_us;
+        let path = || self.path.display().to_string();
+        self.file.write_all_at(&now_us.to_le_bytes(), 0).map_err(|error| Error::io(path())(error))
+    }
+}
+
+/// A daemon that is played to.
+#[derive(Debug)]
+pub struct Replay {
+    clock: SteppedClock,
+    control: Control,
+    pool: String,
+    disks: Vec<Connection>,
+    /// What each disk must contain.
+    contents: Vec<Vec<u8>>,
+    writes: u64,
+}
+
+impl Replay {
+    /// A replay to disks that contain zeroes, in the order of the trace's volumes.
+    pub fn new(clock: SteppedClock, control: Control, pool: String, disks: Vec<Connection>) -> Self {
+        let contents = disks.iter().map(|disk| vec![0; disk.size_bytes as usize]).collect();
+        Self { clock, control, pool, disks, contents, writes: 0 }
+    }
+
+    /// Plays accesses whose times are whole milliseconds.
+    ///
+    /// # Errors
+    /// If a request fails or reads wrong bytes, or the daemon does not come to rest.
+    pub fn play(&mut self, accesses: &[Access]) -> Result<()> {
+        for access in accesses {
+            while self.clock.now_us * 1000 < access.time_ns {
+                self.clock.set(self.clock.now_us + STEP_US)?;
+                for _ in 1..TURNS {
+                    self.pool()?;
+                }
+                self.rest()?;
+            }
+            self.ask(access)?;
+            self.rest()?;
+        }
+        Ok(())
+    }
+
+    /// What the API tells of the pool.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn pool(&mut self) -> Result<Value> {
+        self.control.get(&format!("/v1/pools/{}", self.pool))
+    }
+
+    /// What the API tells of a disk.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn disk(&mut self, name: &str) -> Result<Value> {
+        self.control.get(&format!("/v1/disks/{name}"))
+    }
+
+    /// Waits until no I/O is in flight.
+    fn rest(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.pool()?["ios_in_flight"] != 0 {
+            check(start.elapsed() < LIMIT, format!("I/O does not end at {} us", self.clock.now_us))?;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, access: &Access) -> Result<()> {
+        let disk = access.volume.0 as usize;
+        let (connection, contents) = (&mut self.disks[disk], &mut self.contents[disk]);
+        let (offset, length) = (access.offset_bytes, access.length_bytes);
+        let range = offset as usize..offset as usize + length as usize;
+        match access.op {
+            Op::Read => {
+                let mut read = vec![0; length as usize];
+                connection.ask(Command::Read, offset, length, &mut read)?;
+                check(read == contents[range], format!("wrong bytes: {access:?}"))
+            }
+            Op::Write => {
+                self.writes += 1;
+                let words = self.writes..self.writes + u64::from(length / 8);
+                let bytes = words.flat_map(u64::to_le_bytes);
+                contents[range.clone()].iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+                connection.ask(Command::Write, offset, length, &mut contents[range])
+            }
+            Op::Discard => {
+                contents[range].fill(0);
+                connection.ask(Command::Trim, offset, length, &mut [])
+            }
+            Op::Flush => connection.ask(Command::Flush, 0, 0, &mut []),
+        }
+    }
+}

@@ -60,6 +60,8 @@ pub enum Command {
     FlushOffline(FlushOffline),
     /// Simulate caches under a trace. Works without the daemon.
     Sim(Box<crate::sim::Sim>),
+    /// Compare all ways to divide a pool on a mix of loads. Works without the daemon.
+    Compare(Box<crate::compare::Compare>),
     /// Tell how much flash to buy for a trace. Works without the daemon.
     Advise(Box<crate::advise::Advise>),
     /// Stop the daemon cleanly.

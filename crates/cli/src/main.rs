@@ -4,6 +4,7 @@ mod advise;
 mod analyze;
 mod arguments;
 mod client;
+mod compare;
 mod error;
 mod follow;
 mod generate;

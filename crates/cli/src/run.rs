@@ -52,6 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Analyze(arguments) => crate::analyze::run(arguments, as_json),
         Command::Trace(TraceCommand::Record(record)) => record::run(&daemon()?, record, as_json),
         Command::Trace(command) => trace::run(command, as_json),
+        Command::Compare(arguments) => crate::compare::run(arguments, as_json),
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),

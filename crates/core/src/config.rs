@@ -73,6 +73,13 @@ pub enum Target {
     Equal,
     /// So many blocks.
     Blocks(u64),
+    /// A place in one pool with all others that say so: whoever fills it last has most of it.
+    Shared {
+        /// Never less than so many blocks.
+        at_least_blocks: u64,
+        /// Never more than so many, unless nobody else needs them.
+        at_most_blocks: u64,
+    },
 }
 
 /// Settings of a disk.

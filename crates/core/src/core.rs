@@ -337,6 +337,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn target_blocks(&self, disk: DiskNo) -> u64 {
         match self.disk(disk).target {
             Target::Blocks(blocks) => blocks,
+            Target::Shared { at_least_blocks, at_most_blocks } => {
+                self.shared_blocks(disk, at_least_blocks, at_most_blocks)
+            }
             Target::Equal => {
                 let sharers = self.disks.iter().flatten().filter(|d| d.target == Target::Equal).count();
                 self.capacity_blocks() / sharers.max(1) as u64

@@ -43,6 +43,8 @@ pub(crate) struct Disk {
     pub mode: WriteMode,
     pub persistence: Persistence,
     pub target: Target,
+    /// Blocks that went to flash lately while the disk shares the pool.
+    pub filled_blocks: u64,
     /// Which filter `admission` is.
     pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
@@ -95,6 +97,7 @@ impl Disk {
             mode: defaults.mode,
             persistence: record.persistence,
             target: Target::Blocks(0),
+            filled_blocks: 0,
             admission_config: defaults.admission,
             admission: defaults.admission.build(0),
             sequential: Sequential::default(),

@@ -9,6 +9,7 @@
 pub mod action;
 pub mod bugs;
 pub mod checksum;
+mod common_pool;
 pub mod config;
 mod core;
 mod disk;

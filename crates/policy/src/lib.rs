@@ -20,6 +20,8 @@ mod plan;
 mod window;
 pub mod write_mode;
 
+pub use haversack_admission as admission;
+
 pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, named};
 pub use controller::{Controller, DiskFacts, Event};
 pub use curve::Curve;

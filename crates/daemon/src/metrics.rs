@@ -328,12 +328,12 @@ fn policy(out: &mut Text, daemon: &Daemon) {
     if status.settings.is_none() {
         return;
     }
-    let counters: [(&str, &str, fn(&PoolPolicy) -> u64); 2] = [
-        ("haversack_policy_decisions_total", "Decisions made.", |pool| pool.decisions),
-        ("haversack_policy_refusals_total", "Decisions refused.", |pool| pool.refusals),
+    let counters: [Metric<PoolPolicy>; 2] = [
+        ("haversack_policy_decisions_total", "counter", "Decisions made.", |pool| pool.decisions),
+        ("haversack_policy_refusals_total", "counter", "Decisions refused.", |pool| pool.refusals),
     ];
-    for (name, help, value) in counters {
-        out.head(name, "counter", help);
+    for (name, kind, help, value) in counters {
+        out.head(name, kind, help);
         for pool in &status.pools {
             out.sample(name, &[("pool", &pool.pool)], value(pool) as f64);
         }

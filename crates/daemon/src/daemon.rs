@@ -14,6 +14,7 @@ use haversack_core::OpenReport;
 use haversack_model::{DiskId, DiskNo};
 
 use crate::backend::{Backend, VhostUser};
+use crate::closed::ClosedPools;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
@@ -38,6 +39,8 @@ pub struct Daemon {
     pub events: EventLog,
     /// Management jobs.
     pub jobs: Jobs,
+    /// Pools that could not be opened at the start.
+    pub closed: ClosedPools,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -135,23 +138,24 @@ impl Daemon {
             state,
             events: EventLog::default(),
             jobs: Jobs::default(),
+            closed: ClosedPools::default(),
             pools: pools.collect(),
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
         })
     }
 
-    /// The pools.
+    /// The pools that are open.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.values()
+        self.pools.values().chain(self.closed.opened())
     }
 
     /// A pool.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is none of that name, or it is not open.
     pub fn pool(&self, name: &str) -> Result<&Pool> {
-        self.pools.get(name).ok_or_else(|| DaemonError::NoSuch { what: "pool", name: name.to_string() })
+        self.pools.get(name).map_or_else(|| self.closed.pool(name), Ok)
     }
 
     /// The disks, by name.

@@ -41,6 +41,14 @@ pub enum DaemonError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A pool is not open.
+    #[error("pool '{pool}' is not open: {why}")]
+    PoolClosed {
+        /// The pool.
+        pool: String,
+        /// Why it could not be opened.
+        why: String,
+    },
     /// The helper of an origin is not there.
     #[error(transparent)]
     Helper(#[from] HelperError),
@@ -79,6 +87,9 @@ impl DaemonError {
                 (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
             }
             DaemonError::Engine(error) => engine_class(error),
+            DaemonError::PoolClosed { .. } => {
+                (503, "pool-failed", "mend what the message names; the pool is tried again by itself")
+            }
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
             }

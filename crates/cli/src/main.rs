@@ -9,6 +9,8 @@ mod follow;
 mod generate;
 mod offline;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod run;
 mod show;
 mod sim;

@@ -111,7 +111,7 @@ fn an_origin_over_tls() {
         let server = format!("nbds://localhost:{port}/");
         let tls = |trust: &Certificates, show: &Certificates| {
             format!(
-                "origin_tls = {{ ca = {:?}, certificate = {:?}, key = {:?} }}\norigin_wait = \"2s\"",
+                "origin_tls = {{ ca = {:?}, certificate = {:?}, key = {:?} }}\norigin_wait = \"10min\"",
                 trust.path("ca-cert.pem"),
                 show.path("client-cert.pem"),
                 show.path("client-key.pem")

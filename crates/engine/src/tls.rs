@@ -101,6 +101,35 @@ fn client_config(files: &TlsFiles, verify: bool) -> io::Result<ClientConfig> {
     builder.with_client_auth_cert(certificates(certificate)?, private).map_err(unfit)
 }
 
+/// Reads the files and checks that they fit together.
+///
+/// # Errors
+/// What is wrong with which file.
+pub(crate) fn check(files: &TlsFiles, verify: bool) -> io::Result<()> {
+    client_config(files, verify).map(drop)
+}
+
+/// Whether one side does not take the other's certificate: trying again does not help.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::NoCertificate
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::CertificateRequired
+        ),
+        _ => false,
+    }
+}
+
 /// Begins TLS as a client, on a stream with time-outs set.
 pub(crate) fn connect<S: Read + Write>(
     stream: S,

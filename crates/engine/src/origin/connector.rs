@@ -117,12 +117,15 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
 }
 
-/// Connects, trying again for some time.
+/// Connects, trying again for some time, unless no time helps: with wrong certificates.
 pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Connection> {
+    if server.uri.tls {
+        tls::check(&server.tls, server.uri.tls_verify_peer.unwrap_or(true))?;
+    }
     let (begin, mut pause) = (Instant::now(), SHORTEST_PAUSE);
     loop {
         match connect(server) {
-            Err(error) if begin.elapsed() + pause > wait => return Err(error),
+            Err(error) if tls::is_refusal(&error) || begin.elapsed() + pause > wait => return Err(error),
             Err(_) => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);

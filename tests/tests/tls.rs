@@ -129,7 +129,7 @@ fn an_origin_over_tls() {
             ),
         )?;
         daemon.wait_for_log(&["not attached", "vm2", "certificate"])?;
-        daemon.wait_for_log(&["not attached", "vm3"])?;
+        daemon.wait_for_log(&["not attached", "vm3", "certificate"])?;
         place.say("strangers are not trusted, and not served");
 
         clients::fio_verify(&daemon.uri("vm1"), 32)?;

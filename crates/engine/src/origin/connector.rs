@@ -42,7 +42,7 @@ fn negotiate(stream: &mut dyn Stream, negotiation: &mut ClientNegotiation) -> io
     loop {
         let bytes = &mut buffer[..negotiation.wanted_bytes()];
         stream.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::other(negotiation.closed()),
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), negotiation.closed()),
             _ => error,
         })?;
         let step = negotiation.receive(&mut &*bytes, &mut output);
@@ -111,8 +111,9 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     let mut stream = tls::connect(stream, host, verify, &server.tls)?;
     let mut output = Vec::new();
     negotiation.tls_started(&mut output);
-    stream.write_all(&output)?;
-    let connected = negotiate(&mut stream, negotiation)?
+    stream.write_all(&output).map_err(tls::hung_up)?;
+    let connected = negotiate(&mut stream, negotiation)
+        .map_err(tls::hung_up)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
     Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
 }

@@ -64,7 +64,8 @@ fn a_pool_that_cannot_be_opened_leaves_the_others_alone_and_is_tried_again() {
         let mut settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
         settings.more = format!(
             "\n[[pool]]\nname = \"{broken}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n\
-             \n[[disk]]\nname = \"vm2\"\npool = \"{broken}\"\norigin = {:?}\n",
+             \n[[disk]]\nname = \"vm2\"\npool = \"{broken}\"\norigin = {:?}\n\
+             \n[policy]\nallocator = \"equal\"\n",
             other.display()
         );
         let mut daemon = Haversack::start(place, settings)?;
@@ -86,6 +87,9 @@ fn a_pool_that_cannot_be_opened_leaves_the_others_alone_and_is_tried_again() {
         })?;
         check(daemon.json(&["pool", "status", &broken])?["state"] == "ok", "the pool is not open")?;
         clients::qemu_io(&daemon.uri("vm2"), &["write -P 5 1M 1M", "flush"])?;
+        tools::wait_until("vm2 under the policy", LIMIT, || {
+            Ok(daemon.json(&["disk", "show", "vm2"])?["policy"]["disk"] == "vm2")
+        })?;
         daemon.stop()?;
         let log = daemon.log();
         let clean = log.lines().filter(|line| line.contains("stopped cleanly")).count();

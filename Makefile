@@ -52,5 +52,6 @@ crash-long: setup
 fuzz: setup
 	cargo fuzz --version || cargo install cargo-fuzz --locked
 	for target in $$(cargo fuzz list); do \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+		mkdir -p fuzz/corpus/$$target fuzz/seeds/$$target; \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done

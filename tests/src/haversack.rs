@@ -403,7 +403,7 @@ impl Drop for Haversack<'_> {
 }
 
 /// The pool's name: no two tests' are the same.
-fn pool_of(place: &Place) -> String {
+pub fn pool_of(place: &Place) -> String {
     let directory = place.path("");
     let name = directory.file_name().map(Path::new).unwrap_or(Path::new("main"));
     name.display().to_string().to_lowercase()

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -46,9 +46,50 @@ fn a_pool_in_use_is_refused() {
         let file = image::zeroes(place, "vm1.img", 16)?;
         let settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
         let first = Haversack::start(place, settings)?;
+        let begin = Instant::now();
         let complaint = first.second_daemon()?;
-        check(complaint.contains("cache.img"), format!("the device is not named: {complaint}"))?;
+        check(begin.elapsed() < Duration::from_secs(5), format!("told after {:?}", begin.elapsed()))?;
+        let told = complaint.contains("cache.img") && complaint.contains("(haversackd)");
+        check(told, format!("the device and its user are not named: {complaint}"))?;
         first.command(&["disk", "show", "vm1"]).map(|_| ())
+    });
+}
+
+#[test]
+fn a_pool_that_cannot_be_opened_leaves_the_others_alone_and_is_tried_again() {
+    test("a broken pool", |place| {
+        let (file, other) = (image::zeroes(place, "vm1.img", 16)?, image::zeroes(place, "vm2.img", 16)?);
+        let device = place.path("late.img").display().to_string();
+        let broken = format!("{}-late", haversack_e2e::haversack::pool_of(place));
+        let mut settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
+        settings.more = format!(
+            "\n[[pool]]\nname = \"{broken}\"\ndevices = [{device:?}]\nstaging = \"1MiB\"\n\
+             \n[[disk]]\nname = \"vm2\"\npool = \"{broken}\"\norigin = {:?}\n",
+            other.display()
+        );
+        let mut daemon = Haversack::start(place, settings)?;
+        works(&daemon)?;
+        let pool = daemon.json(&["pool", "status", &broken])?;
+        let said = pool["error"].as_str().unwrap_or_default();
+        check(pool["state"] == "failed" && said.contains("late.img"), format!("the pool: {pool}"))?;
+        let disk = daemon.json(&["disk", "show", "vm2"])?;
+        let said = disk["error"].as_str().unwrap_or_default();
+        check(disk["state"] == "waiting" && said.contains("late.img"), format!("its disk: {disk}"))?;
+        let status = daemon.command(&["status"])?;
+        check(status.contains("failed") && status.contains("not open: "), format!("the status: {status}"))?;
+
+        let mut create = tools::own("haversack")?;
+        create.args(["pool", "create", &broken, &device, "--size", "64M"]);
+        tools::run(create)?;
+        tools::wait_until("vm2 attached", LIMIT, || {
+            Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached")
+        })?;
+        check(daemon.json(&["pool", "status", &broken])?["state"] == "ok", "the pool is not open")?;
+        clients::qemu_io(&daemon.uri("vm2"), &["write -P 5 1M 1M", "flush"])?;
+        daemon.stop()?;
+        let log = daemon.log();
+        let clean = log.lines().filter(|line| line.contains("stopped cleanly")).count();
+        check(clean == 2, format!("{clean} of 2 pools stopped cleanly"))
     });
 }
 

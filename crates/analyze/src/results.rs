@@ -61,6 +61,16 @@ pub struct VolumeAnalysis {
     pub sequentiality: Sequentiality,
 }
 
+impl VolumeAnalysis {
+    /// The points of the curve and those asked for, by size, each once.
+    pub fn points(&self) -> Vec<&CurvePoint> {
+        let mut points: Vec<&CurvePoint> = self.curve.iter().chain(&self.asked).collect();
+        points.sort_by_key(|point| point.blocks);
+        points.dedup_by_key(|point| point.blocks);
+        points
+    }
+}
+
 /// What was asked of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {

@@ -214,11 +214,8 @@ impl Analysis {
         );
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         for volume in self.volumes.iter().chain([&self.overall]) {
-            let mut points: Vec<&CurvePoint> = volume.curve.iter().chain(&volume.asked).collect();
-            points.sort_by_key(|point| point.blocks);
-            points.dedup_by_key(|point| point.blocks);
             let name = quoted(&volume.name);
-            for p in points {
+            for p in volume.points() {
                 let values =
                     [p.miss_ratio, p.read_miss_ratio, p.reads_alone_miss_ratio, p.dirty_eviction_ratio];
                 // Writing into a string does not fail.

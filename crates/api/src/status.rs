@@ -32,6 +32,8 @@ pub enum PoolState {
     Lost,
     /// Its thread has ended: see the log.
     Stopped,
+    /// It could not be opened; that is tried again. The error says why.
+    Failed,
 }
 
 /// A pool.
@@ -41,6 +43,9 @@ pub struct PoolStatus {
     pub name: String,
     /// How it is.
     pub state: PoolState,
+    /// Why it could not be opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Bytes of blocks that fit.
     pub capacity_bytes: u64,
     /// Bytes of blocks cached.

@@ -46,6 +46,10 @@ pub struct Analyze {
     /// Write the curves.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the curves as Parquet.
+    #[cfg(feature = "parquet")]
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
 }
 
 /// What is printed as JSON.
@@ -70,8 +74,25 @@ pub fn run(arguments: &Analyze, as_json: bool) -> Result<()> {
     if let Some(file) = &arguments.csv {
         std::fs::write(file, analysis.curves_csv()).map_err(|error| unwritten(file, &error))?;
     }
+    #[cfg(feature = "parquet")]
+    crate::parquet::write(arguments.parquet.as_deref(), points(&analysis))?;
     let tables: Vec<String> = analysis.tables().iter().map(|table| table.to_text()).collect();
     print(as_json, &Found { analysis, damage }, &tables.join("\n"))
+}
+
+/// A point of a curve, with its volume.
+#[cfg(feature = "parquet")]
+#[derive(Serialize)]
+struct Point<'a> {
+    volume: &'a str,
+    #[serde(flatten)]
+    point: &'a haversack_analyze::CurvePoint,
+}
+
+#[cfg(feature = "parquet")]
+fn points(analysis: &Analysis) -> impl Iterator<Item = Point<'_>> {
+    let volumes = analysis.volumes.iter().chain([&analysis.overall]);
+    volumes.flat_map(|of| of.points().into_iter().map(|point| Point { volume: &of.name, point }))
 }
 
 fn options(arguments: &Analyze) -> Result<Options> {

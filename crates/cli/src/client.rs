@@ -75,13 +75,13 @@ impl Client {
         if status.is_success() { Ok(bytes) } else { Err(refusal(path, status, &bytes)) }
     }
 
-    fn unreachable(&self, why: impl ToString) -> CliError {
-        CliError::Unreachable { socket: self.socket.clone(), why: why.to_string() }
+    fn unreachable(&self, why: String) -> CliError {
+        CliError::Unreachable { socket: self.socket.clone(), why }
     }
 
     async fn whole(&self, answer: Response<Incoming>) -> Result<(StatusCode, Bytes)> {
         let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(|e| self.unreachable(e))?;
+        let body = answer.into_body().collect().await.map_err(|e| self.unreachable(e.to_string()))?;
         Ok((status, body.to_bytes()))
     }
 

@@ -10,6 +10,8 @@ mod follow;
 mod generate;
 mod offline;
 mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod policy;
 mod record;
 mod run;

@@ -27,6 +27,9 @@ pub fn pool(pool: &PoolStatus) -> String {
         pool.name,
         word(pool.state)
     );
+    if let Some(error) = &pool.error {
+        let _ = writeln!(out, "  not open: {error}");
+    }
     for device in &pool.devices {
         let size = Size(device.capacity_bytes).rounded();
         let _ = writeln!(

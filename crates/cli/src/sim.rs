@@ -37,6 +37,10 @@ pub struct Sim {
     /// Write all results to this file as CSV.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+    /// Write all results, and those of each volume, to this file as Parquet.
+    #[cfg(feature = "parquet")]
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
     /// Write a page with curves to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -476,6 +480,25 @@ fn json(report: &Report, policies: &[PolicyName]) -> Result<Value> {
     Ok(object)
 }
 
+/// A row for each cache, and one for each volume in it, which is then named.
+#[cfg(feature = "parquet")]
+fn rows(report: &Report) -> serde_json::Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for result in &report.results {
+        let mut row = serde_json::to_value(result)?;
+        row["volume"] = Value::Null;
+        rows.push(row);
+        for volume in &result.volumes {
+            let (policy, blocks) = (result.policy, result.blocks);
+            rows.push(serde_json::json!({
+                "policy": policy, "blocks": blocks, "volume": volume.name, "miss_ratio": volume.miss_ratio,
+                "counts": volume.counts,
+            }));
+        }
+    }
+    Ok(rows)
+}
+
 /// Tells of damage in the trace.
 pub fn warn(report: &Report) {
     warn_of(&report.trace.damage);
@@ -521,6 +544,8 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
         let lines = governed.next_back().map(|governed| governed.log.as_slice()).unwrap_or_default();
         lines.iter().map(|line| format!("{line}\n")).collect()
     })?;
+    #[cfg(feature = "parquet")]
+    crate::parquet::write(arguments.parquet.as_deref(), rows(&report).map_err(failed)?)?;
     let title = format!("Simulation of {}", arguments.common.title());
     write(arguments.html.as_ref(), || haversack_sim::show::page(&report, &title).to_html())?;
     if as_json {

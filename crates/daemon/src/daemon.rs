@@ -14,6 +14,7 @@ use haversack_core::OpenReport;
 use haversack_model::{DiskId, DiskNo};
 
 use crate::backend::{Backend, VhostUser};
+use crate::closed::ClosedPools;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
@@ -41,6 +42,8 @@ pub struct Daemon {
     pub jobs: Jobs,
     /// Who divides the pools among the disks.
     pub policy: Policy,
+    /// Pools that could not be opened at the start.
+    pub closed: ClosedPools,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -133,30 +136,31 @@ impl Daemon {
             .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
         let pools: BTreeMap<String, Pool> = pools.collect();
         Arc::new(Daemon {
-            policy: Policy::new(&config, pools.keys().map(String::as_str)),
+            policy: Policy::new(&config),
             config,
             run_as,
             started: Instant::now(),
             state,
             events: EventLog::default(),
             jobs: Jobs::default(),
+            closed: ClosedPools::default(),
             pools,
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
         })
     }
 
-    /// The pools.
+    /// The pools that are open.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
-        self.pools.values()
+        self.pools.values().chain(self.closed.opened())
     }
 
     /// A pool.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is none of that name, or it is not open.
     pub fn pool(&self, name: &str) -> Result<&Pool> {
-        self.pools.get(name).ok_or_else(|| DaemonError::NoSuch { what: "pool", name: name.to_string() })
+        self.pools.get(name).map_or_else(|| self.closed.pool(name), Ok)
     }
 
     /// The disks, by name.

@@ -46,6 +46,14 @@ pub enum DaemonError {
     /// The policy refuses.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A pool is not open.
+    #[error("pool '{pool}' is not open: {why}")]
+    PoolClosed {
+        /// The pool.
+        pool: String,
+        /// Why it could not be opened.
+        why: String,
+    },
     /// The helper of an origin is not there.
     #[error(transparent)]
     Helper(#[from] HelperError),
@@ -88,6 +96,9 @@ impl DaemonError {
                 (400, "bad-request", "correct the figure")
             }
             DaemonError::Control(_) => (409, "conflict", "the message says what was expected"),
+            DaemonError::PoolClosed { .. } => {
+                (503, "pool-failed", "mend what the message names; the pool is tried again by itself")
+            }
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
             }

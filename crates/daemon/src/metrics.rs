@@ -28,7 +28,7 @@ pub fn text(daemon: &Daemon) -> String {
     let mut out = Text::default();
     out.head("haversack_up", "gauge", "The daemon runs.");
     out.sample("haversack_up", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    pools(&mut out, &seen);
+    pools(&mut out, &seen, daemon.closed.closed());
     devices(&mut out, &seen);
     disks(&mut out, &seen);
     flash(&mut out, &seen);
@@ -88,7 +88,7 @@ impl Text {
 /// A metric: name, type, help, and how its value is found.
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
 
-fn pools(out: &mut Text, seen: &[Seen]) {
+fn pools<'a>(out: &mut Text, seen: &[Seen], closed: impl Iterator<Item = (&'a str, String)>) {
     out.head("haversack_pool_state", "gauge", "1 for the state that the pool is in.");
     for s in seen {
         let state = pool_state(s.pool, s.snapshot.as_ref());
@@ -104,6 +104,9 @@ fn pools(out: &mut Text, seen: &[Seen]) {
                 f64::from(u8::from(is)),
             );
         }
+    }
+    for (name, _) in closed {
+        out.sample("haversack_pool_state", &[("pool", name), ("state", "failed")], 1.0);
     }
     let metrics: [Metric<Snapshot>; 9] = [
         ("haversack_pool_capacity_bytes", "gauge", "Bytes of blocks that fit.", |s| {
@@ -328,12 +331,12 @@ fn policy(out: &mut Text, daemon: &Daemon) {
     if status.settings.is_none() {
         return;
     }
-    let counters: [(&str, &str, fn(&PoolPolicy) -> u64); 2] = [
-        ("haversack_policy_decisions_total", "Decisions made.", |pool| pool.decisions),
-        ("haversack_policy_refusals_total", "Decisions refused.", |pool| pool.refusals),
+    let counters: [Metric<PoolPolicy>; 2] = [
+        ("haversack_policy_decisions_total", "counter", "Decisions made.", |pool| pool.decisions),
+        ("haversack_policy_refusals_total", "counter", "Decisions refused.", |pool| pool.refusals),
     ];
-    for (name, help, value) in counters {
-        out.head(name, "counter", help);
+    for (name, kind, help, value) in counters {
+        out.head(name, kind, help);
         for pool in &status.pools {
             out.sample(name, &[("pool", &pool.pool)], value(pool) as f64);
         }

@@ -1,7 +1,8 @@
 //! The daemon's life: start, signals, stop.
 //!
-//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, the policy, then READY. A disk that
-//! cannot be attached holds up nothing: it is tried again in the background.
+//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, the policy, then READY. A
+//! disk that cannot be attached, and a pool that cannot be opened while others can, holds up nothing: it is tried again
+//! in the background.
 //!
 //! Invariants
 //! - What the daemon opens again as another user belongs to that user before anything needs it.
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::DiskConfig;
-use haversack_core::{CoreConfig, OpenOptions};
+use haversack_core::{CoreConfig, OpenOptions, OpenReport};
 use haversack_engine::config::ShardConfig;
 use haversack_engine::error::EngineError;
 use haversack_engine::handle::Shard;
@@ -23,10 +24,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::backend::Backend;
+use crate::closed::{self, Shards};
 use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
+use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
 use crate::{nbd_listener, policy, pool, reload, settings};
@@ -145,7 +148,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     tracing::info!("stopping");
     daemon.stop();
     runtime.shutdown_background();
-    drop(shards);
+    drop(std::mem::take(&mut *shards.locked()));
     daemon.close();
     // Nothing serves the socket any more.
     let _ = std::fs::remove_file(config.daemon.control_socket());
@@ -176,32 +179,52 @@ fn give(
     Ok(())
 }
 
+/// Opens the pools. One that cannot be opened is tried again in the background, unless none can.
 fn open_pools(
     config: &Config,
     state: State,
     run_as: Option<(u32, u32)>,
-) -> Result<(Vec<Shard>, Arc<Daemon>), RunError> {
-    let (mut shards, mut pools) = (Vec::new(), Vec::new());
+) -> Result<(Shards, Arc<Daemon>), RunError> {
+    let (mut shards, mut pools, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &config.pools {
-        let contents_void = state.is_lost(&pool.name);
-        if contents_void {
-            tracing::warn!(
-                pool = pool.name,
-                "all its cache devices were lost: what is cached counts no more"
-            );
+        match open_pool(pool, &state) {
+            Ok((shard, report)) => {
+                let backend: Arc<dyn Backend> = Arc::new(shard.handle());
+                pools.push((pool.name.clone(), backend, report));
+                shards.push(shard);
+            }
+            Err(error) => failed.push((pool, error)),
         }
-        let opened = Shard::start(shard_config(pool, contents_void)?);
-        let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
-        state.set_lost(&pool.name, false)?;
-        let backend: Arc<dyn Backend> = Arc::new(shard.handle());
-        pools.push((pool.name.clone(), backend, report));
-        shards.push(shard);
+    }
+    if shards.is_empty() && !failed.is_empty() {
+        return Err(failed.swap_remove(0).1);
     }
     let daemon = Daemon::new(config.daemon.clone(), state, pools, run_as);
-    for pool in &config.pools {
+    daemon.closed.set(failed.iter().map(|(pool, error)| (pool.name.clone(), error.to_string())));
+    for pool in daemon.pools() {
         pool::watch(&daemon, &pool.name)?;
     }
+    let shards = Shards::new(shards.into());
+    for (pool, error) in failed {
+        tracing::error!(pool = pool.name, "not opened, its disks wait: {error}");
+        daemon.events.add("pool-failed", &pool.name, error.to_string());
+        let config = pool.clone();
+        let open =
+            move |daemon: &Daemon| open_pool(&config, &daemon.state).map_err(|error| error.to_string());
+        closed::keep_opening(&daemon, &shards, &pool.name, open);
+    }
     Ok((shards, daemon))
+}
+
+fn open_pool(pool: &PoolConfig, state: &State) -> Result<(Shard, OpenReport), RunError> {
+    let contents_void = state.is_lost(&pool.name);
+    if contents_void {
+        tracing::warn!(pool = pool.name, "all its cache devices were lost: what is cached counts no more");
+    }
+    let opened = Shard::start(shard_config(pool, contents_void)?);
+    let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
+    state.set_lost(&pool.name, false)?;
+    Ok((shard, report))
 }
 
 fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, RunError> {

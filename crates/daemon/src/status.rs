@@ -25,9 +25,15 @@ impl Daemon {
         let (mut pools, mut disks) = (Vec::new(), Vec::new());
         for pool in self.pools() {
             let snapshot = pool.backend.snapshot().ok();
-            disks.extend(self.disks_of(pool, snapshot.as_ref()));
+            let known = pool.known.locked().clone();
+            disks.extend(self.disks_of(&pool.name, known, snapshot.as_ref()));
             pools.push(pool_status(pool, snapshot.as_ref()));
         }
+        for (name, why) in self.closed.closed() {
+            disks.extend(self.disks_of(name, HashMap::new(), None));
+            pools.push(closed_status(name, why));
+        }
+        pools.sort_by(|a, b| a.name.cmp(&b.name));
         disks.sort_by(|a, b| a.name.cmp(&b.name));
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -42,6 +48,9 @@ impl Daemon {
     /// # Errors
     /// There is none of that name.
     pub fn pool_status(&self, name: &str) -> Result<PoolStatus> {
+        if let Some((name, why)) = self.closed.closed().find(|(closed, _)| *closed == name) {
+            return Ok(closed_status(name, why));
+        }
         let pool = self.pool(name)?;
         Ok(pool_status(pool, pool.backend.snapshot().ok().as_ref()))
     }
@@ -56,20 +65,24 @@ impl Daemon {
     }
 
     /// The disks of a pool: those that the daemon has by name, and those that only the pool knows.
-    fn disks_of(&self, pool: &Pool, snapshot: Option<&Snapshot>) -> Vec<DiskStatus> {
-        let mut known: HashMap<DiskId, KnownDisk> = pool.known.locked().clone();
+    fn disks_of(
+        &self,
+        pool: &str,
+        mut known: HashMap<DiskId, KnownDisk>,
+        snapshot: Option<&Snapshot>,
+    ) -> Vec<DiskStatus> {
         let mut statuses = Vec::new();
         for (name, disk) in self.disks() {
-            if disk.config().pool != pool.name {
+            if disk.config().pool != pool {
                 continue;
             }
             let known = known.remove(&disk.id);
             let shown = snapshot.and_then(|s| s.disks.iter().find(|d| d.id == disk.id));
             let mut status = named(&name, &disk, known, shown);
-            (status.policy, status.measured) = self.policy.of_disk(&pool.name, &name);
+            (status.policy, status.measured) = self.policy.of_disk(pool, &name);
             statuses.push(status);
         }
-        statuses.extend(known.into_iter().map(|(id, known)| unnamed(id, &pool.name, known)));
+        statuses.extend(known.into_iter().map(|(id, known)| unnamed(id, pool, known)));
         statuses
     }
 }
@@ -220,12 +233,30 @@ pub fn pool_state(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolState {
     }
 }
 
+fn closed_status(name: &str, why: String) -> PoolStatus {
+    PoolStatus {
+        name: name.to_string(),
+        state: PoolState::Failed,
+        error: Some(why),
+        capacity_bytes: 0,
+        usage_bytes: 0,
+        dirty_bytes: 0,
+        free_segments: 0,
+        memory_bytes: 0,
+        ios_in_flight: 0,
+        flushes: 0,
+        record_pages: 0,
+        devices: Vec::new(),
+    }
+}
+
 fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
     let state = pool_state(pool, snapshot);
     let stats = snapshot.map(|s| s.pool).unwrap_or_default();
     PoolStatus {
         name: pool.name.clone(),
         state,
+        error: None,
         capacity_bytes: stats.capacity_blocks * BLOCK,
         usage_bytes: stats.usage_blocks * BLOCK,
         dirty_bytes: stats.dirty_blocks * BLOCK,

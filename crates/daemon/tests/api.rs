@@ -101,7 +101,9 @@ impl Backend for Fake {
     fn forget(&self, _: DiskNo, _: Option<DiskId>) -> Result<StartedJob> {
         job(true)
     }
-    fn resize(&self, _: DiskNo, _: u64) -> Result<StartedJob> {
+    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob> {
+        let mut attached = self.attached.lock().unwrap();
+        attached.iter_mut().filter(|shown| shown.disk == disk).for_each(|shown| shown.sectors = sectors);
         job(true)
     }
     fn set_mode(&self, _: DiskNo, mode: WriteMode) -> Result<StartedJob> {
@@ -313,7 +315,7 @@ async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_ope
     assert_eq!(api.call("POST", "/v1/disks/vm2/event", json!({"event": "resumed"})).await.0, 200);
 
     // What the operator gives is taken out of the pool before the rest is divided.
-    let change = json!({"target": 100 * 4096, "mode": "wt", "reservation": 0});
+    let change = json!({"target": "400KiB", "mode": "wt", "reservation": 0});
     assert_eq!(api.work("PATCH", "/v1/disks/vm2", change).await["state"], "done");
     assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(900), Target::Blocks(100)));
     let (_, why) = api.call("GET", "/v1/disks/vm2/explain", Value::Null).await;

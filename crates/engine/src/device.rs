@@ -28,7 +28,7 @@ fn open_alone(path: &Path) -> Result<File> {
     let kind = std::fs::metadata(path).map_err(at("open", path))?.file_type();
     if kind.is_block_device() {
         let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
-        return lock::patiently(path, || match open_with(path, libc::O_DIRECT | libc::O_EXCL) {
+        return lock::patiently(path, false, || match open_with(path, libc::O_DIRECT | libc::O_EXCL) {
             Err(e) if busy(&e) => Ok(None),
             opened => opened.map(Some).map_err(at("open", path)),
         });

@@ -19,10 +19,12 @@ pub enum EngineError {
         source: io::Error,
     },
     /// Another process uses the device.
-    #[error("{path}: in use by another process; is another haversackd running on it?")]
+    #[error("{path}: in use by {by}; stop that, or give another device")]
     InUse {
         /// The device.
         path: PathBuf,
+        /// Who uses it, as far as is known.
+        by: String,
     },
     /// Not a block device or a regular file.
     #[error("{path}: neither a block device nor a regular file")]

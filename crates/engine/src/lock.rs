@@ -1,9 +1,10 @@
 //! Exclusive use of devices and of the staging area.
 //!
 //! A lock goes with the open file, and I/O in flight keeps the file open: once a lock of a killed process is ours,
-//! none of its writes can land any more.
+//! none of its writes can land any more. So a process that is gone or going is waited for; one that lives is not.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,15 +13,44 @@ use crate::error::{EngineError, Result, at};
 /// How long the I/O of a process that was killed may take to end.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Tries until it works (`Some`), while a process that is about to be gone may stand in the way.
-pub(crate) fn patiently<R>(path: &Path, mut attempt: impl FnMut() -> Result<Option<R>>) -> Result<R> {
-    let begin = Instant::now();
+/// Flag of a process that is exiting, in `/proc/PID/stat`.
+const EXITING: u64 = 4;
+/// SIGKILL in the sets of signals of `/proc/PID/status`.
+const KILL: u64 = 1 << 8;
+
+/// Who holds the lock on a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Holder {
+    /// A process that lives.
+    Living(String),
+    /// A process that is gone or going; what it left in flight holds the lock.
+    Going,
+    /// Nobody that can be seen.
+    Unknown,
+}
+
+/// Tries until it works (`Some`). A process that is about to be gone may stand in the way for some time, and is
+/// waited for; if nobody is seen to, `unseen_may_go` says whether that counts as such.
+pub(crate) fn patiently<R>(
+    path: &Path,
+    unseen_may_go: bool,
+    mut attempt: impl FnMut() -> Result<Option<R>>,
+) -> Result<R> {
+    let (begin, mut told) = (Instant::now(), false);
     loop {
         if let Some(done) = attempt()? {
             return Ok(done);
         }
-        if begin.elapsed() > WAIT {
-            return Err(EngineError::InUse { path: path.to_path_buf() });
+        let in_use = |by: &str| EngineError::InUse { path: path.to_path_buf(), by: by.to_string() };
+        match holder(path) {
+            Holder::Living(process) => return Err(in_use(&process)),
+            Holder::Unknown if !unseen_may_go => return Err(in_use("another process or a mount")),
+            _ if begin.elapsed() > WAIT => return Err(in_use("I/O of a process that was killed")),
+            _ => {}
+        }
+        if !std::mem::replace(&mut told, true) {
+            let (path, wait_s) = (path.display(), WAIT.as_secs());
+            tracing::warn!(%path, wait_s, "in use by what a killed process has left in flight: waiting for its end");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -28,9 +58,88 @@ pub(crate) fn patiently<R>(path: &Path, mut attempt: impl FnMut() -> Result<Opti
 
 /// Locks a file, waiting a while for a process that is about to be gone.
 pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
-    patiently(path, || match file.try_lock() {
+    patiently(path, true, || match file.try_lock() {
         Ok(()) => Ok(Some(())),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(source)) => Err(at("lock", path)(source)),
     })
+}
+
+fn holder(path: &Path) -> Holder {
+    let Ok(metadata) = std::fs::metadata(path) else { return Holder::Unknown };
+    let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return Holder::Unknown };
+    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let locked_by = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str()))
+            .then(|| words[4].parse().ok())?
+    };
+    match locks.lines().find_map(locked_by) {
+        None => Holder::Unknown,
+        Some(process) => state(process),
+    }
+}
+
+/// A process by its number, as far as it is one of this name space.
+fn state(process: u32) -> Holder {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}"));
+    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else { return Holder::Going };
+    // The name is in parentheses and may have any character; state and flags come after it.
+    let Some((before, after)) = stat.rsplit_once(')') else { return Holder::Going };
+    let words: Vec<&str> = after.split_whitespace().collect();
+    let ended = matches!(words.first(), Some(&("Z" | "X")));
+    let exiting =
+        words.get(6).and_then(|flags| flags.parse().ok()).is_some_and(|flags: u64| flags & EXITING != 0);
+    let pending =
+        status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    let killed =
+        pending.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok()).any(|set| set & KILL != 0);
+    if ended || exiting || killed {
+        return Holder::Going;
+    }
+    let name = before.split_once('(').map_or("", |(_, name)| name);
+    Holder::Living(format!("process {process} ({name})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// Has `flock` lock a file for a `sleep`, which holds the lock when `flock` is gone.
+    fn locked(path: &Path, seconds: &str) -> Child {
+        std::fs::write(path, "").unwrap();
+        let child = Command::new("flock").arg(path).args(["sleep", seconds]).spawn().unwrap();
+        while File::open(path).unwrap().try_lock().is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child
+    }
+
+    #[test]
+    fn a_living_process_is_named_at_once() {
+        let path = std::env::temp_dir().join(format!("haversack-lock-living-{}", std::process::id()));
+        let mut child = locked(&path, "60");
+        let begin = Instant::now();
+        let error = exclusively(&File::open(&path).unwrap(), &path).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {} (flock)", child.id())), "{error}");
+        assert!(begin.elapsed() < WAIT / 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_is_waited_for() {
+        let path = std::env::temp_dir().join(format!("haversack-lock-killed-{}", std::process::id()));
+        let mut child = locked(&path, "1");
+        child.kill().unwrap();
+        let file = File::open(&path).unwrap();
+        assert!(file.try_lock().is_err());
+        exclusively(&file, &path).unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -101,6 +101,53 @@ fn client_config(files: &TlsFiles, verify: bool) -> io::Result<ClientConfig> {
     builder.with_client_auth_cert(certificates(certificate)?, private).map_err(unfit)
 }
 
+/// Reads the files and checks that they fit together.
+///
+/// # Errors
+/// What is wrong with which file.
+pub(crate) fn check(files: &TlsFiles, verify: bool) -> io::Result<()> {
+    client_config(files, verify).map(drop)
+}
+
+/// The server went away when TLS had begun, as many do without a word when they do not take a certificate.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; it does so if it does not take the certificate that it is shown, or wants one")]
+struct HungUp(io::Error);
+
+/// Says what it may mean that a server ends the connection as soon as TLS has begun.
+pub(crate) fn hung_up(error: io::Error) -> io::Error {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe => io::Error::other(HungUp(error)),
+        _ => error,
+    }
+}
+
+/// Whether one side does not take the other's certificate: trying again does not help.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    let Some(inside) = error.get_ref() else { return false };
+    if inside.is::<HungUp>() {
+        return true;
+    }
+    match inside.downcast_ref() {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::NoCertificate
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::CertificateRequired
+        ),
+        _ => false,
+    }
+}
+
 /// Begins TLS as a client, on a stream with time-outs set.
 pub(crate) fn connect<S: Read + Write>(
     stream: S,

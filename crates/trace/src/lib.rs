@@ -10,6 +10,7 @@ mod cut;
 mod error;
 mod fields;
 mod formats;
+pub mod fuzz;
 pub mod generate;
 mod input;
 mod lines;

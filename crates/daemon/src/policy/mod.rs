@@ -17,6 +17,7 @@ pub mod settings;
 mod show;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// See the module.
 pub struct Policy {
+    log_dir: PathBuf,
+    log_size_bytes: u64,
     inner: Mutex<Inner>,
     /// Something is due earlier than the thread knew.
     wake: Condvar,
@@ -54,14 +57,36 @@ struct Inner {
 }
 
 impl Policy {
-    /// No policy, for these pools.
-    pub fn new<'a>(config: &DaemonConfig, pools: impl Iterator<Item = &'a str>) -> Policy {
-        let loop_of = |pool: &'a str| {
-            let path = config.policy_log_dir().join(format!("policy-{pool}.log"));
-            (pool.to_owned(), PoolLoop::new(DecisionLog::new(path, config.policy_log_size.0)))
-        };
-        let inner = Inner { settings: None, pools: pools.map(loop_of).collect() };
-        Policy { inner: Mutex::new(inner), wake: Condvar::new() }
+    /// No policy.
+    pub fn new(config: &DaemonConfig) -> Policy {
+        let inner = Inner { settings: None, pools: BTreeMap::new() };
+        Policy {
+            log_dir: config.policy_log_dir().to_path_buf(),
+            log_size_bytes: config.policy_log_size.0,
+            inner: Mutex::new(inner),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// A pool's loop; a new one without policy for a pool that was not heard of.
+    fn loop_of<'a>(&self, pools: &'a mut BTreeMap<String, PoolLoop>, pool: &str) -> &'a mut PoolLoop {
+        pools.entry(pool.to_owned()).or_insert_with(|| {
+            let path = self.log_dir.join(format!("policy-{pool}.log"));
+            PoolLoop::new(DecisionLog::new(path, self.log_size_bytes))
+        })
+    }
+
+    /// A pool was opened that could not be opened before: the policy goes for it too.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn opened(&self, daemon: &Daemon, pool: &str) -> Result<()> {
+        let mut inner = self.inner.locked();
+        let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
+        let looped = self.loop_of(&mut inner.pools, pool);
+        looped.set(daemon, daemon.pool(pool)?, now_us(), config.as_ref())?;
+        self.wake.notify_all();
+        Ok(())
     }
 
     /// Calls something with a pool's loop, then wakes the thread: another time may be the next.
@@ -73,8 +98,7 @@ impl Policy {
     ) -> Result<R> {
         let pool = daemon.pool(pool)?;
         let mut inner = self.inner.locked();
-        let looped = inner.pools.get_mut(&pool.name).expect("every pool has a loop");
-        let result = call(looped, pool);
+        let result = call(self.loop_of(&mut inner.pools, &pool.name), pool);
         self.wake.notify_all();
         Ok(result)
     }
@@ -91,8 +115,9 @@ impl Policy {
             settings::check_weights(&pool.name, here).map_err(DaemonError::Bad)?;
         }
         let mut inner = self.inner.locked();
-        for (name, looped) in &mut inner.pools {
-            looped.set(daemon, daemon.pool(name)?, now_us(), config.as_ref())?;
+        for pool in daemon.pools() {
+            let looped = self.loop_of(&mut inner.pools, &pool.name);
+            looped.set(daemon, pool, now_us(), config.as_ref())?;
         }
         let name = wanted.as_ref().map_or("none", |settings| settings.allocator.as_str());
         tracing::info!(allocator = name, "the policy is set");

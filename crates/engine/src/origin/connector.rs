@@ -42,7 +42,7 @@ fn negotiate(stream: &mut dyn Stream, negotiation: &mut ClientNegotiation) -> io
     loop {
         let bytes = &mut buffer[..negotiation.wanted_bytes()];
         stream.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::other(negotiation.closed()),
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), negotiation.closed()),
             _ => error,
         })?;
         let step = negotiation.receive(&mut &*bytes, &mut output);
@@ -111,18 +111,22 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     let mut stream = tls::connect(stream, host, verify, &server.tls)?;
     let mut output = Vec::new();
     negotiation.tls_started(&mut output);
-    stream.write_all(&output)?;
-    let connected = negotiate(&mut stream, negotiation)?
+    stream.write_all(&output).map_err(tls::hung_up)?;
+    let connected = negotiate(&mut stream, negotiation)
+        .map_err(tls::hung_up)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
     Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
 }
 
-/// Connects, trying again for some time.
+/// Connects, trying again for some time, unless no time helps: with wrong certificates.
 pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Connection> {
+    if server.uri.tls {
+        tls::check(&server.tls, server.uri.tls_verify_peer.unwrap_or(true))?;
+    }
     let (begin, mut pause) = (Instant::now(), SHORTEST_PAUSE);
     loop {
         match connect(server) {
-            Err(error) if begin.elapsed() + pause > wait => return Err(error),
+            Err(error) if tls::is_refusal(&error) || begin.elapsed() + pause > wait => return Err(error),
             Err(_) => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);

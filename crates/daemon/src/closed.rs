@@ -1,0 +1,125 @@
+//! Pools that could not be opened when the daemon started. Their disks wait, the other pools run, and each is tried again
+//! and again until it opens; from then on it is as any other.
+//!
+//! Invariant
+//! - A pool that was opened stays open, and where it is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use haversack_core::OpenReport;
+use haversack_engine::handle::Shard;
+
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::pool::{self, Pool};
+
+/// The first pause before a pool is tried again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause before a pool is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often a pause looks whether the daemon stops.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Shards that run, to be dropped when the daemon ends.
+pub type Shards = Arc<Mutex<Vec<Shard>>>;
+
+/// See the module.
+#[derive(Default)]
+pub struct ClosedPools(OnceLock<BTreeMap<String, ClosedPool>>);
+
+struct ClosedPool {
+    why: Mutex<String>,
+    opened: OnceLock<Pool>,
+}
+
+impl ClosedPools {
+    /// Says which pools could not be opened, and why. Said once, at the start.
+    pub fn set(&self, pools: impl IntoIterator<Item = (String, String)>) {
+        let closed = |why| ClosedPool { why: Mutex::new(why), opened: OnceLock::new() };
+        // A second time says nothing new.
+        let _ = self.0.set(pools.into_iter().map(|(name, why)| (name, closed(why))).collect());
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&String, &ClosedPool)> {
+        self.0.get().into_iter().flatten()
+    }
+
+    /// Those that have opened meanwhile.
+    pub fn opened(&self) -> impl Iterator<Item = &Pool> {
+        self.all().filter_map(|(_, pool)| pool.opened.get())
+    }
+
+    /// Those that have not, and why.
+    pub fn closed(&self) -> impl Iterator<Item = (&str, String)> {
+        let closed = self.all().filter(|(_, pool)| pool.opened.get().is_none());
+        closed.map(|(name, pool)| (name.as_str(), pool.why.locked().clone()))
+    }
+
+    /// A pool that has opened meanwhile.
+    ///
+    /// # Errors
+    /// It is closed, or there is none of that name.
+    pub fn pool(&self, name: &str) -> Result<&Pool> {
+        let Some(pool) = self.0.get().and_then(|pools| pools.get(name)) else {
+            return Err(DaemonError::NoSuch { what: "pool", name: name.to_string() });
+        };
+        let closed = || DaemonError::PoolClosed { pool: name.to_string(), why: pool.why.locked().clone() };
+        pool.opened.get().ok_or_else(closed)
+    }
+
+    fn take(&self, name: &str, opened: std::result::Result<Pool, String>) {
+        let Some(closed) = self.0.get().and_then(|pools| pools.get(name)) else { return };
+        match opened {
+            // There is one thread for each pool, and it ends with this.
+            Ok(pool) => drop(closed.opened.set(pool)),
+            Err(why) => *closed.why.locked() = why,
+        }
+    }
+}
+
+/// Tries to open a pool, in the background, until that works or the daemon stops.
+pub fn keep_opening(
+    daemon: &Arc<Daemon>,
+    shards: &Shards,
+    name: &str,
+    open: impl Fn(&Daemon) -> std::result::Result<(Shard, OpenReport), String> + Send + 'static,
+) {
+    let (daemon, shards, name) = (daemon.clone(), shards.clone(), name.to_string());
+    std::thread::spawn(move || {
+        let mut pause = FIRST_PAUSE;
+        while wait(&daemon, pause) {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            match open(&daemon) {
+                Ok((shard, report)) => {
+                    let pool = Pool::new(&name, Arc::new(shard.handle()), &report);
+                    shards.locked().push(shard);
+                    daemon.closed.take(&name, Ok(pool));
+                    if let Err(error) = daemon.policy.opened(&daemon, &name) {
+                        tracing::error!(pool = name, "the policy does not go for it: {error}");
+                    }
+                    daemon.events.add("pool-opened", &name, "it could not be opened at first".to_string());
+                    if let Err(error) = pool::watch(&daemon, &name) {
+                        tracing::error!(pool = name, "{error}");
+                    }
+                    return;
+                }
+                Err(why) => {
+                    tracing::warn!(pool = name, retry_s = pause.as_secs(), "still not opened: {why}");
+                    daemon.closed.take(&name, Err(why));
+                }
+            }
+        }
+    });
+}
+
+/// False if the daemon stops meanwhile.
+fn wait(daemon: &Daemon, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    while Instant::now() < until && !daemon.is_stopping() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    !daemon.is_stopping()
+}

@@ -517,8 +517,8 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     warn(&report);
     write(arguments.csv.as_ref(), || haversack_sim::csv::csv(&report))?;
     write(arguments.decisions.as_ref(), || {
-        let governed = report.results.iter().filter_map(|row| row.production.as_ref()?.control.as_ref());
-        let lines = governed.last().map(|governed| governed.log.as_slice()).unwrap_or_default();
+        let mut governed = report.results.iter().filter_map(|row| row.production.as_ref()?.control.as_ref());
+        let lines = governed.next_back().map(|governed| governed.log.as_slice()).unwrap_or_default();
         lines.iter().map(|line| format!("{line}\n")).collect()
     })?;
     let title = format!("Simulation of {}", arguments.common.title());

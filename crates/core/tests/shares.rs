@@ -329,3 +329,23 @@ fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
     rig.flush(disk);
     assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
 }
+
+#[test]
+fn one_pool_for_all_belongs_to_who_fills_it_last() {
+    let mut rig = Rig::new(&[16], false, CoreConfig::default());
+    let capacity = 16 * 253;
+    let shared = Target::Shared { at_least_blocks: 300, at_most_blocks: capacity };
+    let [first, late] = [0, 1].map(|number| reader(&mut rig, number, shared));
+    assert_eq!(rig.usage(first).target_blocks, capacity / 2, "nobody has filled anything");
+    fill(&mut rig, first, 4800);
+    assert!(rig.usage(first).usage_blocks > capacity * 8 / 10);
+    assert_eq!((rig.usage(first).target_blocks, rig.usage(late).target_blocks), (capacity, 300));
+    for _ in 0..4 {
+        fill(&mut rig, late, 4800);
+        rig.wait(1_000_000);
+    }
+    let (first, late) = (rig.usage(first), rig.usage(late));
+    assert!(late.usage_blocks > capacity / 2, "{late:?}");
+    assert!(first.usage_blocks < capacity / 2 && first.target_blocks >= 300, "{first:?}");
+    assert!(first.target_blocks + late.target_blocks <= capacity + 300);
+}

@@ -1,0 +1,120 @@
+//! Comparisons: every system on one mix, and what no system can exceed.
+
+use std::path::Path;
+
+use haversack_sim::compare::{Choices, Comparison, compare, page};
+use haversack_sim::mix::{Load, Mix};
+use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
+
+fn load(name: &str, pattern: Pattern, blocks: u64, seed: u64) -> Load {
+    let mix = Requests { read: 0.8, ..Requests::default() };
+    let generator = Generator { pattern, blocks, mix, volumes: 1, requests: 20_000, rate: 500.0, seed };
+    Load {
+        name: name.into(),
+        trace: None,
+        like: None,
+        requests: None,
+        seconds: None,
+        generator: Some(generator),
+        seed: 1,
+    }
+}
+
+fn mix() -> Mix {
+    Mix {
+        title: "A scan beside local work".into(),
+        fractions: vec![0.1, 0.3],
+        window_s: 5.0,
+        speed_up: 1.0,
+        disks: vec![
+            load("local", Pattern::Zipf { theta: 0.8 }, 2000, 1),
+            load("scan", Pattern::Scan { stride: None }, 1 << 20, 2),
+        ],
+    }
+}
+
+fn choices() -> Choices {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+    Choices {
+        allocators: names(&["none", "rwss", "urd"]),
+        admissions: names(&["always", "larc"]),
+        write_modes: names(&["wb", "auto"]),
+        ..Choices::default()
+    }
+}
+
+fn compared(choices: &Choices) -> Comparison {
+    compare(&mix(), Path::new("."), choices, &|_, _| {}).expect("it is compared")
+}
+
+#[test]
+fn every_system_stays_within_the_bounds() {
+    let comparison = compared(&choices());
+    assert_eq!(comparison.combinations.len(), 3 * 2 * 2 * 2);
+    for row in &comparison.combinations {
+        let bound =
+            comparison.bounds.iter().find(|bound| bound.blocks == row.blocks).expect("a bound for each size");
+        assert!(row.refusal.is_none() && row.targets.len() > 5, "{row:?}");
+        assert!(row.hit_ratio <= bound.min + 1e-9, "{} of {}: {bound:?}", row.hit_ratio, row.allocator);
+        assert_eq!(row.disks.len(), 2);
+        let blocks: u64 = row.disks.iter().map(|disk| disk.flash_writes).sum();
+        assert_eq!(blocks, row.flash_writes);
+    }
+    for bound in &comparison.bounds {
+        assert!(
+            bound.static_split.hit_ratio <= bound.min + 1e-9 && bound.min <= bound.unlimited + 1e-9,
+            "{bound:?}"
+        );
+        assert!(bound.static_split.hit_ratio + 1e-9 >= bound.global_lru, "{bound:?}");
+        let [local, scan] = bound.static_split.blocks[..] else { panic!("two disks: {bound:?}") };
+        assert!(local > 10 * scan && local + scan <= bound.blocks, "{bound:?}");
+    }
+    let html = page(&comparison).to_html();
+    assert!(html.contains("best static split") && html.contains("urd") && html.contains("scan"));
+}
+
+#[test]
+fn threads_change_nothing() {
+    let of = |threads| {
+        let mut comparison = compared(&Choices { threads, ..choices() });
+        comparison.combinations.iter_mut().for_each(|row| row.decision_ms = 0.0);
+        comparison
+    };
+    assert_eq!(of(1), of(3));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_reason() {
+    let refused = |mix: &Mix, choices: &Choices| {
+        compare(mix, Path::new("."), choices, &|_, _| {}).unwrap_err().to_string()
+    };
+    let both =
+        Mix { disks: vec![Load { like: Some("msr:web_0".into()), ..mix().disks[0].clone() }], ..mix() };
+    assert!(refused(&both, &choices()).contains("disk 'local' of the mix: give one of"));
+    let twice = Mix { disks: vec![mix().disks[0].clone(), mix().disks[0].clone()], ..mix() };
+    assert!(refused(&twice, &choices()).contains("two of this name"));
+    let unknown = Load { generator: None, like: Some("msr:none".into()), ..mix().disks[0].clone() };
+    assert!(refused(&Mix { disks: vec![unknown], ..mix() }, &choices()).contains("msr:none"));
+    let fair = Choices { allocators: vec!["fair".into()], ..choices() };
+    assert!(refused(&mix(), &fair).contains("unknown allocator 'fair'"));
+    assert!(refused(&Mix { disks: Vec::new(), ..mix() }, &choices()).contains("no disk"));
+}
+
+/// The mixes of the repository can be opened. Those with recorded traces only where these lie.
+#[test]
+fn the_mixes_that_come_along_can_be_opened() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mixes");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&folder).expect("the mixes") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a mix");
+        let mix: Mix = toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        mix.check().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let there = |load: &Load| load.trace.as_ref().is_none_or(|trace| folder.join(trace).exists());
+        if mix.disks.iter().all(there) {
+            mix.open(&folder).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        seen += 1;
+    }
+    assert!(seen >= 6, "{seen} mixes");
+}

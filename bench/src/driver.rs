@@ -153,6 +153,11 @@ impl<M: Memory> Driver<M> {
         self.completed
     }
 
+    /// The disk.
+    pub fn disk(&self) -> DiskNo {
+        self.disk
+    }
+
     /// The disk's counters.
     pub fn stats(&self) -> DiskStats {
         *self.core.disk_stats(self.disk).expect("the disk is attached")

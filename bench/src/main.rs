@@ -6,6 +6,7 @@ mod hits;
 mod live;
 mod media;
 mod memory;
+mod monitor;
 mod rng;
 mod table;
 mod traces;
@@ -18,12 +19,13 @@ use std::time::Duration;
 static ALLOCATOR: alloc::Counting = alloc::Counting;
 
 const USAGE: &str = "\
-usage: haversack-bench [memory|hits|traces|all] [--traces DIR] [--staging N]
+usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
                              [--poll N] [--other FILE]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
+  monitor       what recording requests costs
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
   engine        the live data path beside its peers: NBD, vhost-user-blk, and 100 idle disks
@@ -61,7 +63,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
             "nbd" | "vhost-user" | "idle" | "all" if parsed.what == "engine" => parsed.live.what = word,
-            "memory" | "hits" | "traces" | "all" | "engine" => parsed.what = word,
+            "memory" | "hits" | "monitor" | "traces" | "all" | "engine" => parsed.what = word,
             "--traces" => parsed.traces = value()?.into(),
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
@@ -125,6 +127,9 @@ fn main() -> ExitCode {
     }
     if wants("hits") {
         hits::run();
+    }
+    if wants("monitor") {
+        monitor::run();
     }
     if wants("traces") {
         traces::run(&arguments.traces, arguments.staging);

@@ -78,3 +78,15 @@ pub fn fio_verify(uri: &str, mebibytes: u64) -> Result<()> {
     fio.args([&format!("--size={mebibytes}m"), "--randseed=1"]);
     tools::run(fio).map(|_| ())
 }
+
+/// Lets fio's NBD engine do what its arguments say, for so many seconds at most.
+///
+/// # Errors
+/// What fio printed.
+pub fn fio_for(uri: &str, arguments: &str, seconds: u64) -> Result<()> {
+    let mut fio = tools::tool("fio")?;
+    fio.args(["--name=load", "--ioengine=nbd", &format!("--uri={uri}"), "--randseed=1"]);
+    fio.args(arguments.split_whitespace());
+    fio.args(["--time_based".to_owned(), format!("--runtime={seconds}")]);
+    tools::run(fio).map(|_| ())
+}

@@ -92,7 +92,8 @@ fn daemon(program: &Path, service: &Service) -> Result<Process, Box<dyn Error>> 
         let socket = service.vhost_user_socket(disk);
         write!(
             text,
-            "\n[[disk]]\nname = \"{name}\"\npool = \"bench\"\norigin = \"{}\"\nvhost_user = \"{}\"\n",
+            "\n[[disk]]\nname = \"{name}\"\npool = \"{}\"\norigin = \"{}\"\nvhost_user = \"{}\"\n",
+            pool_name(),
             service.image.display(),
             socket.display()
         )?;

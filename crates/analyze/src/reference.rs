@@ -1,5 +1,6 @@
 //! References: one access to one block, packed into eight bytes.
 
+pub(crate) use haversack_model::place::{mix, spread};
 use haversack_trace::{Access, Op};
 
 use crate::error::AnalyzeError;
@@ -88,28 +89,6 @@ pub(crate) fn split(
     let base = volume << BLOCK_BITS;
     into.extend(blocks.map(|block| Reference::new(base | block, kind)));
     Ok(())
-}
-
-/// A key's bits mixed so that all of them are as good as random: the finaliser of SplitMix64.
-///
-/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA'14; constants by Stafford.
-pub(crate) fn mix(key: u64) -> u64 {
-    let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    key ^ key >> 31
-}
-
-/// Blocks whose places are spread evenly together: 2 to this power.
-const GROUP_BITS: u32 = 16;
-
-/// A key's place among all 64-bit numbers: uniform over the groups' random offsets, and evenly spaced for neighbours, so
-/// that each part of the numbers holds nearly the same share of every run of blocks.
-///
-/// Multiples of the golden ratio, modulo 1, are the most even of all such sequences for any length and almost any stride
-/// (Weyl; Knuth, "The art of computer programming", volume 3, section 6.4).
-pub(crate) fn spread(key: u64) -> u64 {
-    key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(mix(key >> GROUP_BITS))
 }
 
 #[cfg(test)]

@@ -39,14 +39,18 @@ pub struct Sampler {
 impl Sampler {
     /// A sample of a fixed share of all blocks, above 0 and at most 1.
     pub fn fixed_rate(rate: f64) -> Sampler {
-        // The cast saturates: a rate of 1 takes all.
-        let threshold = (rate.clamp(f64::MIN_POSITIVE, 1.0) * 2f64.powi(64)) as u64;
-        Sampler::new(threshold, usize::MAX)
+        Sampler::new(threshold_of(rate), usize::MAX)
     }
 
     /// A sample of at most so many blocks: at first of all, then of fewer and fewer. About 100 bytes each.
     pub fn fixed_size(most_blocks: usize) -> Sampler {
         Sampler::new(u64::MAX, most_blocks.max(1))
+    }
+
+    /// A sample of at most so many blocks that begins with this share of all blocks, above 0 and at most 1: what an
+    /// earlier sample of the like has come to. It saves taking in blocks that soon have to go again.
+    pub fn fixed_size_from(most_blocks: usize, rate: f64) -> Sampler {
+        Sampler::new(threshold_of(rate), most_blocks.max(1))
     }
 
     fn new(threshold: u64, most_blocks: usize) -> Sampler {
@@ -87,6 +91,11 @@ impl Sampler {
         if place <= self.threshold {
             self.sample(place, key, kind);
         }
+    }
+
+    /// Notes accesses to blocks that are known not to be in the sample.
+    pub fn pass_over(&mut self, kind: Kind, accesses: u64) {
+        self.fresh[kind as usize] += accesses;
     }
 
     fn sample(&mut self, place: u64, key: u64, kind: Kind) {
@@ -131,4 +140,10 @@ impl Sampler {
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
         self.stack.counts()
     }
+}
+
+/// Blocks with a place of at most this are such a share of all.
+fn threshold_of(rate: f64) -> u64 {
+    // The cast saturates: a rate of 1 takes all.
+    (rate.clamp(f64::MIN_POSITIVE, 1.0) * 2f64.powi(64)) as u64
 }

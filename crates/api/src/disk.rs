@@ -41,21 +41,34 @@ macro_rules! as_string {
     };
 }
 
-/// A write mode by its name: `wb`, `wt`, `wt-cache`, `wa`, `wi` or `pt`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mode(pub WriteMode);
+/// A write mode by its name: `wb`, `wt`, `wt-cache`, `wa`, `wi` or `pt`; or `auto`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Write-back, unless the policy chooses another.
+    #[default]
+    Auto,
+    /// This one, whatever the policy would choose.
+    Fixed(WriteMode),
+}
 
 as_string!(Mode);
 
-impl Default for Mode {
-    fn default() -> Self {
-        Mode(WriteMode::WriteBack)
+impl Mode {
+    /// The mode that a disk is attached with.
+    pub fn at_first(self) -> WriteMode {
+        match self {
+            Mode::Auto => WriteMode::WriteBack,
+            Mode::Fixed(mode) => mode,
+        }
     }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            Mode::Auto => f.write_str("auto"),
+            Mode::Fixed(mode) => mode.fmt(f),
+        }
     }
 }
 
@@ -63,7 +76,10 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Mode, String> {
-        name.parse().map(Mode)
+        match name {
+            "auto" => Ok(Mode::Auto),
+            name => name.parse().map(Mode::Fixed).map_err(|e: String| format!("{e}, or auto")),
+        }
     }
 }
 
@@ -83,10 +99,10 @@ pub enum Persistence {
 /// How much of the pool a disk should have: `equal`, or a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// The pool divided by the number of attached disks that say so.
+    /// The pool divided by the number of attached disks that say so, or what the policy gives.
     #[default]
     Equal,
-    /// So many bytes.
+    /// So many bytes, whatever the policy would give.
     Bytes(Size),
 }
 
@@ -112,11 +128,13 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter: `always`, `reuse(N)` or `reuse(N, ADDRESSES)`.
+/// Which blocks may enter: `auto`, `always`, `reuse(N)` or `reuse(N, ADDRESSES)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
-    /// Every block at its first access.
+    /// As the policy says; without one every block.
     #[default]
+    Auto,
+    /// Every block at its first access.
     Always,
     /// A block at access number `n + 1`, as long as its address is remembered.
     Reuse {
@@ -135,6 +153,7 @@ as_string!(Admission);
 impl fmt::Display for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Admission::Auto => f.write_str("auto"),
             Admission::Always => f.write_str("always"),
             Admission::Reuse { n, addresses: REUSE_ADDRESSES } => write!(f, "reuse({n})"),
             Admission::Reuse { n, addresses } => write!(f, "reuse({n}, {addresses})"),
@@ -146,10 +165,13 @@ impl FromStr for Admission {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Admission, String> {
-        let wrong =
-            || format!("'{text}' is not an admission: expected always, reuse(N) or reuse(N, ADDRESSES)");
-        if text == "always" {
-            return Ok(Admission::Always);
+        let wrong = || {
+            format!("'{text}' is not an admission: expected auto, always, reuse(N) or reuse(N, ADDRESSES)")
+        };
+        match text {
+            "auto" => return Ok(Admission::Auto),
+            "always" => return Ok(Admission::Always),
+            _ => {}
         }
         let arguments = text.strip_prefix("reuse(").and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
         let (n, addresses) = match arguments.split_once(',') {
@@ -248,6 +270,21 @@ pub struct DiskConfig {
     /// Which blocks may enter.
     #[serde(default)]
     pub admission: Admission,
+    /// The VM that it belongs to, for the policy; without one it stands alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// The tenant that the VM belongs to, for the policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// How much it counts to the policy, from 0 to a million.
+    #[serde(default = "priority")]
+    pub priority: f64,
+    /// What the policy must leave it.
+    #[serde(default)]
+    pub reservation: Size,
+    /// The most that the policy may give it; the whole pool if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Size>,
     /// Requests that continue a run of more than so many bytes go past the cache; 0 for never.
     #[serde(default)]
     pub sequential_cutoff: Size,
@@ -305,6 +342,10 @@ fn yes() -> bool {
     true
 }
 
+fn priority() -> f64 {
+    1.0
+}
+
 impl DiskConfig {
     /// A disk with the defaults.
     pub fn new(name: &str, pool: &str, origin: &str) -> DiskConfig {
@@ -319,6 +360,11 @@ impl DiskConfig {
             persistence: Persistence::default(),
             target: Target::default(),
             admission: Admission::default(),
+            vm: None,
+            tenant: None,
+            priority: priority(),
+            reservation: Size::default(),
+            limit: None,
             sequential_cutoff: Size::default(),
             cleaner: CleanerSettings::default(),
             phase: 0,
@@ -347,6 +393,21 @@ pub struct DiskChange {
     /// Which blocks may enter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
+    /// The VM that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// The tenant that the VM belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// How much it counts to the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<f64>,
+    /// What the policy must leave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Size>,
+    /// The most that the policy may give it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Size>,
     /// The sequential cut-off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<Size>,
@@ -375,12 +436,16 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for text in ["always", "reuse(2)", "reuse(1, 5000)"] {
+        for text in ["auto", "always", "reuse(2)", "reuse(1, 5000)"] {
             assert_eq!(text.parse::<Admission>().unwrap().to_string(), text);
         }
         for text in ["reuse", "reuse()", "reuse(999)", "never"] {
-            assert!(text.parse::<Admission>().unwrap_err().contains("expected always"));
+            assert!(text.parse::<Admission>().unwrap_err().contains("expected auto"));
         }
+        for text in ["auto", "wb", "pt"] {
+            assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);
+        }
+        assert!("writeback".parse::<Mode>().unwrap_err().contains("or auto"));
         for text in ["equal", "5GiB"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }

@@ -6,11 +6,16 @@
 //!   string such as `10GiB`, a time one such as `30s`.
 
 mod disk;
+mod policy;
 mod status;
 mod units;
 
 pub use disk::{
     Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls, Persistence, Target,
+};
+pub use policy::{
+    DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, MissPoint, PolicySettings,
+    PolicyStatus, PoolPolicy,
 };
 pub use status::{
     AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,

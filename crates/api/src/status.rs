@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::disk::DiskConfig;
+use crate::disk::{DiskConfig, Mode};
+use crate::policy::{DiskPolicy, Measured};
 use crate::units::Size;
 
 /// The daemon as a whole.
@@ -120,6 +121,15 @@ pub struct DiskStatus {
     /// Its settings, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<DiskConfig>,
+    /// The write mode that it has at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// What the policy has decided for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<DiskPolicy>,
+    /// What was measured of it in the last window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
     /// The origin answers.
     pub origin_up: bool,
     /// Clients connected: NBD connections and vhost-user queues.

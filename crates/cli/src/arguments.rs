@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use haversack_api::{Admission, Mode, Size, Span, Target};
+use haversack_api::{Admission, DiskEventKind, Mode, Size, Span, Target};
 
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon cannot be reached, 4 the daemon refuses, 5 cancelled,
-/// 6 not confirmed, 7 a check found damage.
+/// 6 not confirmed, 7 a check found damage, or a replay a difference.
 #[derive(Parser)]
 #[command(name = "haversack", version)]
 pub struct Arguments {
@@ -33,6 +33,9 @@ pub enum Command {
     /// Disks.
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Who divides the pools among their disks, what was decided and why.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Everything at a glance, with counters.
     Status {
         /// One line per disk, key=value, for scripts.
@@ -57,6 +60,8 @@ pub enum Command {
     FlushOffline(FlushOffline),
     /// Simulate caches under a trace. Works without the daemon.
     Sim(Box<crate::sim::Sim>),
+    /// Compare all ways to divide a pool on a mix of loads. Works without the daemon.
+    Compare(Box<crate::compare::Compare>),
     /// Tell how much flash to buy for a trace. Works without the daemon.
     Advise(Box<crate::advise::Advise>),
     /// Stop the daemon cleanly.
@@ -159,6 +164,26 @@ pub enum DiskCommand {
         /// The new size.
         size: Size,
     },
+    /// Tell the policy what has happened to a disk.
+    Event {
+        /// The disk.
+        name: String,
+        /// What: new, ended, suspended, resumed, stunned, migrating-in, migrating-out, storage-migrating,
+        /// storage-migrated.
+        #[arg(value_parser = event)]
+        event: DiskEventKind,
+        /// With migrating-in: what 'disk curve --json' printed where the disk comes from.
+        #[arg(long, value_name = "FILE")]
+        curve: Option<PathBuf>,
+    },
+    /// Show a disk's curve of misses by cache size, its working set and its intensity.
+    Curve {
+        /// The disk.
+        name: String,
+        /// Measure for so long first.
+        #[arg(long = "for")]
+        time: Option<Span>,
+    },
     /// Forget a detached disk: its cached blocks are dropped. Dirty data is destroyed only if its name is typed.
     Forget {
         /// The disk.
@@ -166,6 +191,40 @@ pub enum DiskCommand {
         /// The disk's name, repeated: destroy its dirty data.
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,
+    },
+}
+
+/// Commands for the policy.
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    /// Show the policy and what it has decided.
+    Show,
+    /// Set the policy, until the next start of the daemon.
+    Set {
+        /// The system: none, equal, static, wss, rwss, utility, trd, urd, max-min; or off for no policy.
+        allocator: String,
+        /// More keys of [policy], such as window=5min or spare=idle.
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Show decisions, oldest first.
+    Log {
+        /// Only of this pool.
+        #[arg(long)]
+        pool: Option<String>,
+        /// The newest so many.
+        #[arg(short = 'n', long, default_value_t = 10)]
+        count: u32,
+    },
+    /// Tell why a disk has what it has.
+    Explain {
+        /// The disk.
+        disk: String,
+    },
+    /// Decide again from a log and tell whether the same comes out. Works without the daemon.
+    Replay {
+        /// The log of decisions.
+        log: PathBuf,
     },
 }
 
@@ -192,15 +251,30 @@ pub struct Cleaning {
 /// Settings that can be changed in use.
 #[derive(Args, Default)]
 pub struct Settings {
-    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
+    /// Write mode: wb, wt, wt-cache, wa, wi, pt; auto for wb, or what the policy chooses.
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// Share of the pool: equal, or a size.
+    /// Share of the pool: a size; equal for an equal share, or what the policy gives.
     #[arg(long)]
     pub target: Option<Target>,
-    /// Which blocks may enter: always, reuse(N).
+    /// Which blocks may enter: always, reuse(N); auto for always, or as the policy says.
     #[arg(long)]
     pub admission: Option<Admission>,
+    /// The VM that it belongs to, for the policy.
+    #[arg(long)]
+    pub vm: Option<String>,
+    /// The tenant that the VM belongs to, for the policy.
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// How much it counts to the policy; 1 unless given.
+    #[arg(long)]
+    pub priority: Option<f64>,
+    /// What the policy must leave it.
+    #[arg(long)]
+    pub reservation: Option<Size>,
+    /// The most that the policy may give it.
+    #[arg(long)]
+    pub limit: Option<Size>,
     /// Runs longer than this go past the cache; 0 for never.
     #[arg(long)]
     pub sequential_cutoff: Option<Size>,
@@ -284,4 +358,9 @@ pub struct FlushOffline {
     /// The pool's devices.
     #[arg(required = true)]
     pub devices: Vec<PathBuf>,
+}
+
+/// An event by its name.
+fn event(name: &str) -> Result<DiskEventKind, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }

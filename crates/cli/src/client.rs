@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use haversack_api::ErrorBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -57,19 +57,37 @@ impl Client {
         parsed(path, &self.exchange(method, path, None).await?)
     }
 
-    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Bytes> {
-        let (status, bytes) = self.answer(method, path, json).await?;
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        match serde_json::from_slice::<ErrorBody>(&bytes) {
-            Ok(body) => Err(CliError::Refused(body)),
-            Err(_) => Err(CliError::Answer { path: path.into(), why: format!("status {status}") }),
-        }
+    /// Asks for something that comes bit by bit; the body is read within [`Client::block_on`].
+    pub fn open(&self, path: &str) -> Result<Incoming> {
+        self.block_on(async {
+            let answer = self.begin(Method::GET, path, None).await?;
+            if answer.status().is_success() {
+                return Ok(answer.into_body());
+            }
+            let (status, bytes) = self.whole(answer).await?;
+            Err(refusal(path, status, &bytes))
+        })
     }
 
-    async fn answer(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<(StatusCode, Bytes)> {
-        let unreachable = |why: String| CliError::Unreachable { socket: self.socket.clone(), why };
+    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Bytes> {
+        let answer = self.begin(method, path, json).await?;
+        let (status, bytes) = self.whole(answer).await?;
+        if status.is_success() { Ok(bytes) } else { Err(refusal(path, status, &bytes)) }
+    }
+
+    fn unreachable(&self, why: String) -> CliError {
+        CliError::Unreachable { socket: self.socket.clone(), why }
+    }
+
+    async fn whole(&self, answer: Response<Incoming>) -> Result<(StatusCode, Bytes)> {
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(|e| self.unreachable(e.to_string()))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    /// Sends a request; the answer's body is still to come.
+    async fn begin(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Response<Incoming>> {
+        let unreachable = |why: String| self.unreachable(why);
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| unreachable(e.to_string()))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -82,10 +100,14 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(json.unwrap_or_default())))
             .map_err(|e| CliError::Usage(e.to_string()))?;
-        let answer = sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(|e| unreachable(e.to_string()))?;
-        Ok((status, body.to_bytes()))
+        sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))
+    }
+}
+
+fn refusal(path: &str, status: StatusCode, bytes: &[u8]) -> CliError {
+    match serde_json::from_slice::<ErrorBody>(bytes) {
+        Ok(body) => CliError::Refused(body),
+        Err(_) => CliError::Answer { path: path.into(), why: format!("status {status}") },
     }
 }
 

@@ -45,6 +45,9 @@ pub enum CliError {
     /// A pool's check found damage.
     #[error("the check found damage: see above")]
     Damaged,
+    /// A log was decided again, and something came out otherwise.
+    #[error("{0} decisions come out otherwise: see above")]
+    Different(usize),
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(String),
@@ -55,7 +58,7 @@ pub enum CliError {
 
 impl CliError {
     /// 1 failed, 2 usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled or left, 6 not confirmed, 7 damage
-    /// found.
+    /// or a difference found.
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
@@ -64,7 +67,7 @@ impl CliError {
             CliError::Refused(_) => 4,
             CliError::Cancelled | CliError::Left(_) => 5,
             CliError::NotConfirmed(_) => 6,
-            CliError::Damaged => 7,
+            CliError::Damaged | CliError::Different(_) => 7,
         }
     }
 
@@ -79,6 +82,7 @@ impl CliError {
             CliError::Left(_) => "left",
             CliError::NotConfirmed(_) => "not-confirmed",
             CliError::Damaged => "damaged",
+            CliError::Different(_) => "different",
             CliError::Usage(_) => "usage",
             CliError::Failed(_) => "failed",
         }

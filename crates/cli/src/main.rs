@@ -4,6 +4,7 @@ mod advise;
 mod analyze;
 mod arguments;
 mod client;
+mod compare;
 mod error;
 mod follow;
 mod generate;
@@ -11,6 +12,8 @@ mod offline;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod policy;
+mod record;
 mod run;
 mod show;
 mod sim;

@@ -11,12 +11,13 @@ use haversack_api::{
 use hyper::Method;
 use serde::Serialize;
 
-use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PoolCommand, Settings};
+use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PolicyCommand, PoolCommand, Settings};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
-use crate::{offline, output, show, top, trace};
+use crate::trace::TraceCommand;
+use crate::{offline, output, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -40,6 +41,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display()))),
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
+        Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
+        Command::Policy(command) => policy::run(&daemon()?, command, as_json),
         Command::Status { raw } => {
             let status: Status = daemon()?.get("/v1/status")?;
             let text = if *raw { show::raw(&status) } else { show::status(&status) };
@@ -47,7 +50,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
         Command::Analyze(arguments) => crate::analyze::run(arguments, as_json),
+        Command::Trace(TraceCommand::Record(record)) => record::run(&daemon()?, record, as_json),
         Command::Trace(command) => trace::run(command, as_json),
+        Command::Compare(arguments) => crate::compare::run(arguments, as_json),
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
@@ -99,7 +104,7 @@ fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
 }
 
 /// A name as a part of a path: names need no escapes, so what needs them is no name.
-fn part(name: &str) -> Result<&str> {
+pub(crate) fn part(name: &str) -> Result<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !name.is_empty() && name.chars().all(plain) {
         return Ok(name);
@@ -141,6 +146,10 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
             Some(&ResizeDisk { size: *size }),
             as_json,
         ),
+        DiskCommand::Event { name, event, curve } => {
+            policy::event(client, part(name)?, *event, curve.as_deref(), as_json)
+        }
+        DiskCommand::Curve { name, time } => policy::curve(client, part(name)?, *time, as_json),
         DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), as_json),
     }
 }
@@ -193,6 +202,11 @@ fn change(settings: &Settings) -> DiskChange {
         mode: settings.mode,
         target: settings.target,
         admission: settings.admission,
+        vm: settings.vm.clone(),
+        tenant: settings.tenant.clone(),
+        priority: settings.priority,
+        reservation: settings.reservation,
+        limit: settings.limit,
         sequential_cutoff: settings.sequential_cutoff,
         cleaner: Some(cleaner(settings)).filter(|cleaner| *cleaner != CleanerSettings::default()),
         nbd: None,
@@ -231,6 +245,11 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
         mode: settings.mode.unwrap_or(default.mode),
         target: settings.target.unwrap_or(default.target),
         admission: settings.admission.unwrap_or(default.admission),
+        vm: settings.vm.clone(),
+        tenant: settings.tenant.clone(),
+        priority: settings.priority.unwrap_or(default.priority),
+        reservation: settings.reservation.unwrap_or(default.reservation),
+        limit: settings.limit,
         sequential_cutoff: settings.sequential_cutoff.unwrap_or(default.sequential_cutoff),
         cleaner: cleaner(settings),
         ..default

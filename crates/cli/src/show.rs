@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use haversack_api::{DiskStatus, LatencyByKind, PoolStatus, Size, Status};
 
+use crate::policy::measured_rows;
+
 fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }
@@ -48,7 +50,8 @@ pub fn disks(disks: &[DiskStatus]) -> String {
         "DISK", "POOL", "STATE", "MODE", "SIZE", "CACHED", "DIRTY", "HITS"
     );
     for d in disks {
-        let mode = d.config.as_ref().map_or("-".into(), |c| c.mode.to_string());
+        let configured = d.config.as_ref().map(|config| config.mode);
+        let mode = d.mode.or(configured).map_or("-".into(), |mode| mode.to_string());
         let hits = percent(d.requests.read_hits, d.requests.read_hits + d.requests.read_misses);
         let _ = writeln!(
             out,
@@ -81,11 +84,26 @@ pub fn disk(d: &DiskStatus) -> String {
     row("size", Size(d.size_bytes).rounded());
     if let Some(config) = &d.config {
         row("origin", format!("{} ({})", config.origin, if d.origin_up { "up" } else { "away" }));
-        row("mode", config.mode.to_string());
+        row(
+            "mode",
+            match d.mode {
+                Some(mode) if mode != config.mode => format!("{mode} ({})", config.mode),
+                _ => config.mode.to_string(),
+            },
+        );
         row("target", config.target.to_string());
         row("admission", config.admission.to_string());
     }
     row("clients", d.clients.to_string());
+    if let Some(policy) = &d.policy {
+        row("policy", policy.reason.clone());
+    }
+    if let Some(measured) = &d.measured {
+        row("[measured]", format!("in a window of {:.1} s", measured.length_us as f64 / 1e6));
+        for (key, value) in measured_rows(measured) {
+            row(key, value);
+        }
+    }
     row("[usage]", String::new());
     row("target", Size(d.usage.target_bytes).rounded());
     row(
@@ -173,12 +191,13 @@ pub fn status(status: &Status) -> String {
 /// One line per disk; keys are only ever added at the end.
 pub fn raw(status: &Status) -> String {
     let line = |d: &DiskStatus| {
-        let (u, r, b, e) = (&d.usage, &d.requests, &d.blocks, &d.errors);
+        let (u, r, b, e, m) = (&d.usage, &d.requests, &d.blocks, &d.errors, d.measured.as_ref());
         format!(
             "disk={} pool={} state={} size_bytes={} target_bytes={} usage_bytes={} dirty_bytes={} oldest_dirty_us={} \
              reads={} writes={} flushes={} zeroes={} read_hits={} read_misses={} write_hits={} write_misses={} \
              read_bytes={} written_bytes={} origin_read_bytes={} origin_written_bytes={} cleaned_bytes={} \
-             origin_up={} clients={} failed_requests={} origin_errors={} corrupt_blocks={} lost_blocks={}\n",
+             origin_up={} clients={} failed_requests={} origin_errors={} corrupt_blocks={} lost_blocks={} \
+             wss_bytes={} rwss_bytes={} intensity_per_s={:.3}\n",
             d.name,
             d.pool,
             word(d.state),
@@ -205,7 +224,10 @@ pub fn raw(status: &Status) -> String {
             e.failed_requests,
             e.origin_errors,
             e.corrupt_blocks,
-            e.lost_blocks
+            e.lost_blocks,
+            m.map_or(0, |m| m.wss_bytes),
+            m.and_then(|m| m.rwss_bytes.first().copied()).unwrap_or(0),
+            m.map_or(0.0, |m| m.intensity_per_s)
         )
     };
     status.disks.iter().map(line).collect()

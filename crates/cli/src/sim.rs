@@ -2,16 +2,19 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use haversack_api::{Admission, Mode, Size, Span};
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
+use haversack_policy::admission::StagingKind;
+use haversack_policy::{AdmissionRule, Config};
 use haversack_sim::latency::LatencyModel;
 use haversack_sim::latency::distribution::Distribution;
 use haversack_sim::{
     PolicyName, Pool, Report, RestartKind, Restarts, Settings, SimError, Sizes, Stage, Traffic,
 };
-use haversack_trace::{Format, MergeOptions, Merged, OpenOptions, Source};
+use haversack_trace::{Damage, Format, MergeOptions, Merged, OpenOptions, Source};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
@@ -41,6 +44,9 @@ pub struct Sim {
     /// Write a page with curves to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write the control loop's decisions, each with its inputs, to this file: one JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    pub decisions: Option<PathBuf>,
     #[command(flatten)]
     pub common: Common,
 }
@@ -72,9 +78,10 @@ pub struct Common {
     /// Sizes of the cache as parts of the blocks that the trace touches.
     #[arg(long, value_delimiter = ',', group = "sizes")]
     pub fractions: Vec<f64>,
-    /// Write mode: wb, wt, wt-cache, wa, wi, pt.
-    #[arg(long, default_value = "wb")]
-    pub mode: Mode,
+    /// Write mode: wb, wt, wt-cache, wa, wi, pt; or auto: write-back or read-only as each disk's writes ask for.
+    /// [default: wb, or what the allocator's system does]
+    #[arg(long, visible_alias = "write-mode")]
+    pub mode: Option<Mode>,
     /// Let time run so many times faster.
     #[arg(long, default_value_t = 1.0)]
     pub speed_up: f64,
@@ -143,9 +150,16 @@ pub struct PoolArguments {
     /// What survives a restart.
     #[arg(long, value_enum, default_value = "all")]
     pub persistence: Survives,
-    /// Which blocks may enter: always, reuse(N), reuse(N, ADDRESSES).
-    #[arg(long, default_value = "always")]
-    pub admission: Admission,
+    /// Which blocks may enter: always, reuse(N), reuse(N, ADDRESSES); with shares of the pool: hec, larc, address(N),
+    /// data(N), hybrid(N). [default: always, or what the allocator's system does]
+    #[arg(long)]
+    pub admission: Option<AdmissionArgument>,
+    /// Divide the pool as this system does: none, equal, static, wss, rwss, utility, trd, urd, max-min.
+    #[arg(long, value_parser = haversack_policy::named)]
+    pub allocator: Option<Config>,
+    /// How long each disk is observed before the next decision. [default: as the system does]
+    #[arg(long)]
+    pub window: Option<Span>,
     /// Runs longer than this go past the cache; 0 for never.
     #[arg(long, default_value = "0")]
     pub sequential_cutoff: Size,
@@ -219,7 +233,67 @@ pub fn refused(error: SimError) -> CliError {
     }
 }
 
+/// A filter of a given size, or one that gets its size with the disk's share.
+#[derive(Clone, Copy)]
+pub enum AdmissionArgument {
+    /// Of a given size.
+    Fixed(Admission),
+    /// By share.
+    Rule(AdmissionRule),
+}
+
+impl FromStr for AdmissionArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Ok(admission) = text.parse() {
+            return Ok(AdmissionArgument::Fixed(admission));
+        }
+        let rule = text.parse().map(AdmissionArgument::Rule);
+        rule.map_err(|error| format!("{error}, reuse(N) or reuse(N, ADDRESSES)"))
+    }
+}
+
+impl AdmissionArgument {
+    fn is_auto(self) -> bool {
+        matches!(self, AdmissionArgument::Fixed(Admission::Auto))
+    }
+
+    fn rule(self) -> AdmissionRule {
+        let kind = StagingKind::Address;
+        match self {
+            AdmissionArgument::Rule(rule) => rule,
+            AdmissionArgument::Fixed(Admission::Auto | Admission::Always) => AdmissionRule::Always,
+            AdmissionArgument::Fixed(Admission::Reuse { n, .. }) => AdmissionRule::staging(kind, n),
+        }
+    }
+}
+
 impl PoolArguments {
+    /// The control loop, if anything asks for one: without an allocator all disks get equal parts.
+    fn control(&self, mode: Option<Mode>) -> Option<Config> {
+        let auto = mode == Some(Mode::Auto);
+        let by_share = matches!(self.admission, Some(AdmissionArgument::Rule(_)));
+        if self.allocator.is_none() && self.window.is_none() && !auto && !by_share {
+            return None;
+        }
+        let mut config = self.allocator.clone().unwrap_or_default();
+        if let Some(window) = self.window {
+            config.window_us = window.as_micros();
+            config.measurement_us = config.measurement_us.min(config.window_us);
+        }
+        match mode {
+            Some(Mode::Auto) => config.write_mode = Some(config.write_mode.unwrap_or_default()),
+            Some(Mode::Fixed(_)) => config.write_mode = None,
+            None => {}
+        }
+        let admission = self.admission.filter(|admission| !admission.is_auto());
+        if let Some(admission) = admission {
+            config.admission = admission.rule();
+        }
+        Some(config)
+    }
+
     fn settings(&self) -> Pool {
         let blocks = |size: Size| size.0 / haversack_model::BLOCK_BYTES as u64;
         let default = CleanerConfig::default();
@@ -235,8 +309,10 @@ impl PoolArguments {
                 Survives::None => Persistence::None,
             },
             admission: match self.admission {
-                Admission::Always => AdmissionConfig::Always,
-                Admission::Reuse { n, addresses } => AdmissionConfig::Reuse { n, addresses },
+                Some(AdmissionArgument::Fixed(Admission::Reuse { n, addresses })) => {
+                    AdmissionConfig::reuse(n, addresses)
+                }
+                _ => AdmissionConfig::Always,
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,
             cleaner: CleanerConfig {
@@ -263,7 +339,7 @@ impl PoolArguments {
 
 impl LatencyArguments {
     /// The model, if any option asks for it.
-    fn model(&self) -> Option<LatencyModel> {
+    pub fn model(&self) -> Option<LatencyModel> {
         let default = LatencyModel::default();
         let mut model = default.clone();
         let set =
@@ -322,7 +398,7 @@ impl Common {
     pub fn settings_of(&self, sizes: Sizes) -> Settings {
         Settings {
             sizes,
-            mode: self.mode.0,
+            mode: self.mode.unwrap_or_default().at_first(),
             traffic: Traffic {
                 speed_up: self.speed_up,
                 interval_ns: self.interval.map(|span| span.as_micros().saturating_mul(1000)),
@@ -330,6 +406,7 @@ impl Common {
                 samples: self.samples,
             },
             pool: self.pool.settings(),
+            control: self.pool.control(self.mode),
             latency: self.latency.model(),
             seed: self.seed,
             threads: self.threads,
@@ -424,7 +501,11 @@ fn rows(report: &Report) -> serde_json::Result<Vec<Value>> {
 
 /// Tells of damage in the trace.
 pub fn warn(report: &Report) {
-    let damage = &report.trace.damage;
+    warn_of(&report.trace.damage);
+}
+
+/// Tells of damage in a trace.
+pub fn warn_of(damage: &Damage) {
     for line in &damage.examples {
         eprintln!("haversack: {line}");
     }
@@ -460,6 +541,11 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     write(arguments.csv.as_ref(), || haversack_sim::csv::csv(&report))?;
     #[cfg(feature = "parquet")]
     crate::parquet::write(arguments.parquet.as_deref(), rows(&report).map_err(failed)?)?;
+    write(arguments.decisions.as_ref(), || {
+        let mut governed = report.results.iter().filter_map(|row| row.production.as_ref()?.control.as_ref());
+        let lines = governed.next_back().map(|governed| governed.log.as_slice()).unwrap_or_default();
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    })?;
     let title = format!("Simulation of {}", arguments.common.title());
     write(arguments.html.as_ref(), || haversack_sim::show::page(&report, &title).to_html())?;
     if as_json {

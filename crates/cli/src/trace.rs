@@ -62,6 +62,8 @@ pub enum TraceCommand {
         #[command(flatten)]
         output: NamedOutput,
     },
+    /// Record what the guest of a disk does, from the daemon.
+    Record(crate::record::Record),
     /// Make a trace: of a simple pattern, or like a real volume.
     Generate(crate::generate::Generate),
     /// Print a trace's first requests in the common form.
@@ -198,6 +200,8 @@ pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
         TraceCommand::Merge { traces, output } => {
             write(traces.open()?, &output.output, output.force, as_json)
         }
+        // It needs the daemon.
+        TraceCommand::Record(_) => Ok(()),
         TraceCommand::Generate(generate) => crate::generate::run(generate, as_json),
         TraceCommand::Head { input, count, reading } => {
             let selection = Selection { limit: Some(*count), ..Selection::default() };
@@ -281,7 +285,7 @@ pub fn write_file(source: &mut dyn Source, output: &Path, force: bool) -> Result
 }
 
 /// Writes all of a source to a file and tells what became of it.
-fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
+pub fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
     let Some(written) = write_file(&mut *source, output, force)? else { return Ok(()) };
     let damage = source.damage();
     warn(&damage, as_json);

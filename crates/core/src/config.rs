@@ -1,5 +1,6 @@
 //! Settings of a pool, a disk and the core, with their defaults and checks.
 
+pub use haversack_admission::Admit as AdmissionConfig;
 use haversack_model::{DiskId, Micros, Uuid, WriteMode};
 
 /// Most sectors of a request: 32 MiB.
@@ -65,20 +66,6 @@ impl Default for CleanerConfig {
     }
 }
 
-/// Which blocks may enter the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AdmissionConfig {
-    /// Every block at its first access.
-    Always,
-    /// A block at access number `n + 1` while its address is still staged (CloudCache, address staging).
-    Reuse {
-        /// Reuses needed.
-        n: u8,
-        /// Addresses remembered.
-        addresses: u32,
-    },
-}
-
 /// How much of the pool a disk should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
@@ -86,6 +73,13 @@ pub enum Target {
     Equal,
     /// So many blocks.
     Blocks(u64),
+    /// A place in one pool with all others that say so: whoever fills it last has most of it.
+    Shared {
+        /// Never less than so many blocks.
+        at_least_blocks: u64,
+        /// Never more than so many, unless nobody else needs them.
+        at_most_blocks: u64,
+    },
 }
 
 /// Settings of a disk.
@@ -156,12 +150,13 @@ impl DiskConfig {
                 c.low_watermark, c.high_watermark, c.dirty_limit
             ));
         }
-        if let AdmissionConfig::Reuse { n, addresses } = self.admission
-            && (n == 0 || addresses == 0)
-        {
-            return Err("reuse admission needs n and addresses of at least 1; use 'always' otherwise".into());
+        if self.admission.without_data() != self.admission {
+            return Err(format!(
+                "admission '{}' would stage data, which the cache does not: use address staging",
+                self.admission.name()
+            ));
         }
-        Ok(())
+        self.admission.check()
     }
 }
 

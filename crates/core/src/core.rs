@@ -295,6 +295,7 @@ impl<M: Memory> Core<M> {
             usage_blocks: space.live + staged,
             dirty_blocks: space.dirty + d.flush.staged_dirty(),
             mirrored_blocks: space.mirrors,
+            overtaken_blocks: space.pending,
             oldest_dirty_us: oldest.map_or(0, |since| self.now.saturating_sub(since)),
             segments: space.segments.len() as u64,
         })
@@ -320,7 +321,7 @@ impl<M: Memory> Core<M> {
             flushes: self.pool_flushes,
             record_pages: self.record_pages,
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
-                + self.disks.iter().flatten().map(|d| d.admission.bytes() as u64).sum::<u64>(),
+                + self.disks.iter().flatten().map(|d| d.side_bytes() as u64).sum::<u64>(),
         }
     }
 
@@ -336,6 +337,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn target_blocks(&self, disk: DiskNo) -> u64 {
         match self.disk(disk).target {
             Target::Blocks(blocks) => blocks,
+            Target::Shared { at_least_blocks, at_most_blocks } => {
+                self.shared_blocks(disk, at_least_blocks, at_most_blocks)
+            }
             Target::Equal => {
                 let sharers = self.disks.iter().flatten().filter(|d| d.target == Target::Equal).count();
                 self.capacity_blocks() / sharers.max(1) as u64

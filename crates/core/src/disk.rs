@@ -3,17 +3,19 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 
+use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, WriteMode};
 
-use crate::admission::{self, Admission, sequential::Sequential};
 use crate::checksum;
-use crate::config::{CleanerConfig, DiskConfig, Persistence, Target};
+use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
 use crate::flow::clean::Cleaner;
 use crate::flow::flush::DiskFlush;
 use crate::flow::intent::IntentMap;
 use crate::flow::job::Job;
 use crate::format::record::DiskRecord;
 use crate::hasher::NumberHasher;
+use crate::monitor::Monitor;
+use crate::sequential::Sequential;
 use crate::stats::DiskStats;
 use crate::store::slot::SlotNo;
 
@@ -41,6 +43,10 @@ pub(crate) struct Disk {
     pub mode: WriteMode,
     pub persistence: Persistence,
     pub target: Target,
+    /// Blocks that went to flash lately while the disk shares the pool.
+    pub filled_blocks: u64,
+    /// Which filter `admission` is.
+    pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
     pub sequential: Sequential,
     pub sequential_cutoff_bytes: u64,
@@ -55,6 +61,8 @@ pub(crate) struct Disk {
     /// Blocks whose only dirty copy was lost with a device.
     pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
     pub stats: DiskStats,
+    /// What the guest does, if anybody wants to know.
+    pub monitor: Option<Monitor>,
     pub flush: DiskFlush,
     pub cleaner: Cleaner,
     pub intents: IntentMap,
@@ -89,7 +97,9 @@ impl Disk {
             mode: defaults.mode,
             persistence: record.persistence,
             target: Target::Blocks(0),
-            admission: admission::of(defaults.admission),
+            filled_blocks: 0,
+            admission_config: defaults.admission,
+            admission: defaults.admission.build(0),
             sequential: Sequential::default(),
             sequential_cutoff_bytes: 0,
             cleaner_config: defaults.cleaner,
@@ -102,6 +112,7 @@ impl Disk {
             clean_seq: record.clean_seq,
             lost: HashSet::default(),
             stats: DiskStats::default(),
+            monitor: None,
             flush: DiskFlush::default(),
             cleaner: Cleaner::default(),
             intents: IntentMap::new(record.sectors),
@@ -140,6 +151,11 @@ impl Disk {
             since_seq: self.since_seq,
             clean_seq: self.clean_seq,
         }
+    }
+
+    /// Bytes of memory for what is beside the cache: admission and monitor.
+    pub fn side_bytes(&self) -> usize {
+        self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes)
     }
 
     /// Whether it is leaving the pool for good.

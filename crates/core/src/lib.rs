@@ -7,13 +7,14 @@
 //! Start at [`Core`]; [`pool::create`] makes a pool, [`Core::open`] opens one.
 
 pub mod action;
-pub mod admission;
 pub mod bugs;
 pub mod checksum;
+mod common_pool;
 pub mod config;
 mod core;
 mod disk;
 pub mod error;
+mod filter;
 mod flow;
 pub mod format;
 mod hasher;
@@ -21,12 +22,14 @@ mod io;
 mod locks;
 pub mod media;
 pub mod memory;
+pub mod monitor;
 pub mod offline;
 pub mod pool;
 mod query;
 mod read_errors;
 mod recover;
 mod sequence;
+mod sequential;
 mod slab;
 mod staging;
 pub mod stats;
@@ -43,6 +46,7 @@ pub use flow::device::NewDevice;
 pub use flow::job::Progress;
 pub use media::{IoFailure, Media, OriginMedia, PageRead};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
+pub use monitor::{MonitorConfig, Records};
 pub use query::{CacheState, DiskInfo};
 pub use recover::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
 pub use stats::{DiskStats, DiskUsage, PoolStats};

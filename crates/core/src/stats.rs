@@ -70,6 +70,8 @@ pub struct DiskUsage {
     pub dirty_blocks: u64,
     /// Dirty blocks with a second copy.
     pub mirrored_blocks: u64,
+    /// Slots with overtaken versions of blocks, which a durable page still lists.
+    pub overtaken_blocks: u64,
     /// How long the oldest dirty block has been dirty, as far as is known.
     pub oldest_dirty_us: Micros,
     /// Segments it owns.

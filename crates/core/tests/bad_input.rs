@@ -4,6 +4,7 @@
 mod common;
 
 use common::{POOL, Rig, Shelf, device_id, disk_id, memory};
+use haversack_admission::StagingKind;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, Core, CoreConfig, DiskConfig, HeapMemory, ManageError, Op, OpenOptions,
     Persistence, PoolConfig, PoolError, Rejected, Target, offline, pool,
@@ -310,7 +311,8 @@ fn settings_that_make_no_sense_are_refused() {
         dirty_limit: limit,
         ..CleanerConfig::default()
     };
-    let reuse = |n, addresses| AdmissionConfig::Reuse { n, addresses };
+    let reuse = AdmissionConfig::reuse;
+    let staged_data = AdmissionConfig::Staging { kind: StagingKind::Hybrid, reuses: 1, bytes: 1 << 20 };
     let bad = [
         (DiskConfig { sectors: 0, ..good.clone() }, "1 to"),
         (DiskConfig { sectors: (1 << 41) + 1, ..good.clone() }, "1 to"),
@@ -324,6 +326,7 @@ fn settings_that_make_no_sense_are_refused() {
         (DiskConfig { cleaner: cleaner(0.1, 0.4, f32::NAN), ..good.clone() }, "<= 1"),
         (DiskConfig { admission: reuse(0, 8), ..good.clone() }, "use 'always'"),
         (DiskConfig { admission: reuse(1, 0), ..good.clone() }, "use 'always'"),
+        (DiskConfig { admission: staged_data, ..good.clone() }, "use address staging"),
     ];
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     for (config, advice) in &bad {

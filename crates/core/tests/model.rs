@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
     let at = any::<Index>;
     let admission = prop_oneof![
         Just(AdmissionConfig::Always),
-        (1..3u8, 1..600u32).prop_map(|(n, addresses)| AdmissionConfig::Reuse { n, addresses }),
+        (1..3u8, 1..600u32).prop_map(|(n, addresses)| AdmissionConfig::reuse(n, addresses)),
     ];
     let target = prop_oneof![Just(Target::Equal), (0..1200u64).prop_map(Target::Blocks)];
     prop_oneof![

@@ -25,7 +25,7 @@ fn reuse_admits_a_block_at_its_nth_reuse() {
     for n in 1..4 {
         let mut rig = Rig::new(&[8], false, CoreConfig::default());
         let disk = reader(&mut rig, 0, Target::Equal);
-        rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n, addresses: 100 }).expect("attached");
+        rig.core().set_admission(0, disk, AdmissionConfig::reuse(n, 100)).expect("attached");
         for _ in 0..n {
             rig.read(disk, 80, 8);
             assert_eq!(rig.usage(disk).usage_blocks, 0);
@@ -42,11 +42,70 @@ fn reuse_admits_a_block_at_its_nth_reuse() {
 fn reuse_forgets_addresses_that_were_not_seen_for_long() {
     let mut rig = Rig::new(&[8], false, CoreConfig::default());
     let disk = reader(&mut rig, 0, Target::Equal);
-    rig.core().set_admission(0, disk, AdmissionConfig::Reuse { n: 1, addresses: 10 }).expect("attached");
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 10)).expect("attached");
     rig.read(disk, 0, 8);
     rig.read(disk, 800, 80);
     rig.read(disk, 0, 8);
     assert_eq!(rig.usage(disk).usage_blocks, 0);
+}
+
+#[test]
+fn staged_writes_pass_the_filter_whole() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 100)).expect("attached");
+    rig.write(disk, 0, 16, 1);
+    assert_eq!((rig.usage(disk).usage_blocks, rig.stats(disk).not_admitted), (0, 2));
+    assert_eq!(rig.origins[&disk].sectors(0, 16), [1; 16 * 512], "the origin has what the cache has not");
+    rig.write(disk, 8, 16, 2);
+    assert_eq!(rig.usage(disk).dirty_blocks, 2, "one block may enter, the other comes with it");
+    assert_eq!(rig.origins[&disk].sectors(8, 8), [1; 8 * 512]);
+    rig.write(disk, 8, 8, 3);
+    assert_eq!((rig.usage(disk).dirty_blocks, rig.stats(disk).not_admitted), (2, 2));
+    assert_eq!(rig.read(disk, 0, 24), [&[1; 8][..], &[3; 8], &[2; 8]].concat());
+}
+
+#[test]
+fn larc_lets_in_what_is_missed_again_within_a_tenth_of_the_share() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_admission(0, disk, AdmissionConfig::Larc { cache_blocks: 100 }).expect("attached");
+    rig.read(disk, 0, 8);
+    rig.read(disk, 0, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 1);
+    rig.read(disk, 80, 8);
+    fill(&mut rig, disk, 40);
+    rig.read(disk, 80, 8);
+    assert_eq!(
+        rig.stats(disk).read_hits,
+        1 + 1,
+        "block 0 was hit by the scan, block 10 was a ghost within it"
+    );
+}
+
+#[test]
+fn hec_lets_in_what_is_touched_again() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    let hec = AdmissionConfig::Hec { region_blocks: 64, run_blocks: 16 };
+    rig.core().set_admission(0, disk, hec).expect("attached");
+    rig.read(disk, 0, 64 * 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 0, "a scan of new ground is one touch");
+    rig.read(disk, 0, 64 * 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 16, "a long run is cut off");
+    rig.read(disk, 40 * 8, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 17);
+}
+
+#[test]
+fn a_filter_of_another_size_remembers() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Equal);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 100)).expect("attached");
+    rig.read(disk, 0, 8);
+    rig.core().set_admission(0, disk, AdmissionConfig::reuse(1, 1000)).expect("attached");
+    rig.read(disk, 0, 8);
+    assert_eq!(rig.usage(disk).usage_blocks, 1);
 }
 
 #[test]
@@ -198,4 +257,95 @@ fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
         assert!(rig.usage(writer).usage_blocks > 90, "{:?}", rig.usage(writer));
         rig.flush(writer);
     }
+}
+
+#[test]
+fn overtaken_versions_do_not_pile_up_in_a_cache_with_room() {
+    const BLOCKS: u64 = 512;
+    for redundancy in [false, true] {
+        let mut rig = Rig::new(&[64, 64], redundancy, CoreConfig::default());
+        let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+        let mut block = 1;
+        for _ in 0..60 * BLOCKS / 8 {
+            block = (block * 5 + 3) % (BLOCKS / 8);
+            rig.write(disk, block * 64, 64, 1);
+        }
+        rig.flush(disk);
+        let usage = rig.usage(disk);
+        let copies = 1 + u64::from(redundancy);
+        assert!(
+            usage.overtaken_blocks < 8 * copies * BLOCKS,
+            "{usage:?} after 60 rounds over {BLOCKS} blocks"
+        );
+    }
+}
+
+#[test]
+fn one_block_written_and_flushed_for_ever_takes_few_slots() {
+    let mut rig = Rig::new(&[64], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    fill(&mut rig, disk, 2000);
+    for _ in 0..3000 {
+        rig.write(disk, 0, 8, 1);
+        rig.flush(disk);
+    }
+    let usage = rig.usage(disk);
+    assert!(usage.overtaken_blocks < 50, "{usage:?} after 3,000 versions of a block");
+}
+
+#[test]
+fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
+    // Of the second device's segments all come to be the released disk's.
+    let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
+    let cleaner = CleanerConfig {
+        low_watermark: 1.0,
+        high_watermark: 1.0,
+        dirty_limit: 1.0,
+        ..CleanerConfig::default()
+    };
+    let config = DiskConfig { cleaner, target: Target::Blocks(506), ..DiskConfig::new(disk_id(0), SECTORS) };
+    let released = rig.attach(&config, 1);
+    rig.origins.get_mut(&released).expect("an origin").down = true;
+    for block in (0..480).step_by(8) {
+        rig.write(released, block * 8, 64, 1);
+    }
+    rig.start_flush(released);
+    rig.run();
+    let now = rig.now;
+    let release = rig.core().release(now, released).expect("attached");
+    rig.finish(release);
+    assert!(rig.usage(released).mirrored_blocks > 253, "{:?}", rig.usage(released));
+    let disk = rig.disk(1, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 64, 2);
+    rig.write(disk, 3, 2, 3);
+    rig.flush(disk);
+    assert_eq!(rig.read(disk, 0, 8), [2, 2, 2, 3, 3, 2, 2, 2]);
+    assert_eq!(rig.origins[&disk].sectors(3, 1), [3; 512]);
+    assert_eq!(rig.usage(disk).segments, 0, "{:?}", rig.usage(disk));
+    let now = rig.now;
+    let forget = rig.core().forget(now, released, Some(disk_id(0))).expect("released");
+    rig.finish(forget);
+    rig.write(disk, 0, 8, 4);
+    rig.flush(disk);
+    assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
+}
+
+#[test]
+fn one_pool_for_all_belongs_to_who_fills_it_last() {
+    let mut rig = Rig::new(&[16], false, CoreConfig::default());
+    let capacity = 16 * 253;
+    let shared = Target::Shared { at_least_blocks: 300, at_most_blocks: capacity };
+    let [first, late] = [0, 1].map(|number| reader(&mut rig, number, shared));
+    assert_eq!(rig.usage(first).target_blocks, capacity / 2, "nobody has filled anything");
+    fill(&mut rig, first, 4800);
+    assert!(rig.usage(first).usage_blocks > capacity * 8 / 10);
+    assert_eq!((rig.usage(first).target_blocks, rig.usage(late).target_blocks), (capacity, 300));
+    for _ in 0..4 {
+        fill(&mut rig, late, 4800);
+        rig.wait(1_000_000);
+    }
+    let (first, late) = (rig.usage(first), rig.usage(late));
+    assert!(late.usage_blocks > capacity / 2, "{late:?}");
+    assert!(first.usage_blocks < capacity / 2 && first.target_blocks >= 300, "{first:?}");
+    assert!(first.target_blocks + late.target_blocks <= capacity + 300);
 }

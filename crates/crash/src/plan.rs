@@ -94,7 +94,7 @@ pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     if rng.percent(75) {
         AdmissionConfig::Always
     } else {
-        AdmissionConfig::Reuse { n: rng.range(1, 2) as u8, addresses: rng.range(1, 500) as u32 }
+        AdmissionConfig::reuse(rng.range(1, 2) as u8, rng.range(1, 500) as u32)
     }
 }
 

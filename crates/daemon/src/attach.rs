@@ -184,6 +184,7 @@ impl Daemon {
         );
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
         self.grow_to_configured(&config, number, sectors);
+        self.policy.attached(self, &config.pool, &config.name);
         Ok(())
     }
 
@@ -321,6 +322,7 @@ impl Daemon {
             inner.state = DiskState::Detached;
             (inner.vhost_user.take(), inner.helper.take())
         });
+        self.policy.detached(self, &pool.name, name);
         // The helper's end may take a while; nobody needs the disk's lock to wait for it.
         drop(servers);
         tracing::info!(disk = name, "detached");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use haversack_core::{AdmissionConfig, CleanerConfig, Progress, Target};
+use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Progress, Records, Target};
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
@@ -71,6 +71,10 @@ pub trait Backend: Send + Sync {
     fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob>;
     /// See [`Handle::remove_device`].
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
+    /// See [`Handle::set_monitor`].
+    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()>;
+    /// See [`Handle::take_records`].
+    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>>;
     /// See [`Handle::shutdown`].
     fn shutdown(&self) -> Result<StartedJob>;
     /// See [`Handle::snapshot`].
@@ -156,6 +160,14 @@ impl Backend for Handle {
 
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
         Handle::remove_device(self, device).map(boxed)
+    }
+
+    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
+        Handle::set_monitor(self, disk, config)
+    }
+
+    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+        Handle::take_records(self, buffers)
     }
 
     fn shutdown(&self) -> Result<StartedJob> {

@@ -96,9 +96,11 @@ pub fn keep_opening(
                 Ok((shard, report)) => {
                     let pool = Pool::new(&name, Arc::new(shard.handle()), &report);
                     shards.locked().push(shard);
+                    daemon.policy.add_pool(&daemon.config, &name);
                     daemon.closed.take(&name, Ok(pool));
                     daemon.events.add("pool-opened", &name, "it could not be opened at first".to_string());
-                    if let Err(error) = pool::watch(&daemon, &name) {
+                    let watched = pool::watch(&daemon, &name);
+                    if let Err(error) = watched.and_then(|()| daemon.policy.begin(&daemon, &name)) {
                         tracing::error!(pool = name, "{error}");
                     }
                     return;

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use haversack_api::{DiskConfig, Size};
+use haversack_api::{DiskConfig, PolicySettings, Size};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use crate::settings;
+use crate::{policy, settings};
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,8 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     /// The NBD server.
     pub nbd: Option<NbdConfig>,
+    /// Who divides the pools among their disks; nobody if not given.
+    pub policy: Option<PolicySettings>,
     /// The disks.
     #[serde(default, rename = "disk")]
     pub disks: Vec<DiskConfig>,
@@ -81,6 +83,10 @@ pub struct DaemonConfig {
     pub log_format: LogFormat,
     /// Where `/metrics` is served over TCP, and nothing else.
     pub metrics_listen: Option<SocketAddr>,
+    /// The directory of the logs of decisions, `policy-POOL.log`; `state_dir` if not given.
+    pub policy_log_dir: Option<PathBuf>,
+    /// How large such a log may grow before it is put aside; three that were put aside are kept.
+    pub policy_log_size: Size,
     /// The program that reaches the stores which the daemon does not speak to itself.
     pub qemu_storage_daemon: PathBuf,
 }
@@ -94,6 +100,8 @@ impl Default for DaemonConfig {
             log: "info".into(),
             log_format: LogFormat::Text,
             metrics_listen: None,
+            policy_log_dir: None,
+            policy_log_size: Size(16 << 20),
             qemu_storage_daemon: "qemu-storage-daemon".into(),
         }
     }
@@ -103,6 +111,11 @@ impl DaemonConfig {
     /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_dir.join("control.sock")
+    }
+
+    /// The directory of the logs of decisions.
+    pub fn policy_log_dir(&self) -> &Path {
+        self.policy_log_dir.as_deref().unwrap_or(&self.state_dir)
     }
 }
 
@@ -217,6 +230,7 @@ impl TryFrom<String> for NbdListen {
 #[derive(Default, Deserialize)]
 struct Places {
     nbd: Option<Spanned<IgnoredAny>>,
+    policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
     pool: Vec<Spanned<IgnoredAny>>,
     #[serde(default)]
@@ -263,7 +277,17 @@ impl Config {
         if let Some(nbd) = &self.nbd {
             nbd.check().map_err(|what| (places.nbd.as_ref().map_or(0, |p| p.span().start), what))?;
         }
-        Ok(())
+        let place = places.policy.as_ref().map_or(0, |p| p.span().start);
+        self.check_policy().map_err(|what| (place, what))
+    }
+
+    fn check_policy(&self) -> Result<(), String> {
+        let Some(settings) = &self.policy else { return Ok(()) };
+        policy::settings::config(settings).map_err(|what| format!("[policy] {what}"))?;
+        self.pools.iter().try_for_each(|pool| {
+            let disks = self.disks.iter().filter(|disk| disk.pool == pool.name);
+            policy::settings::check_weights(&pool.name, disks)
+        })
     }
 
     fn check_pool(&self, pool: &PoolConfig, taken: &mut HashSet<String>) -> Result<(), String> {
@@ -388,6 +412,12 @@ mod tests {
             (disk("accept_loss = \"yes\""), 5, "repeat"),
             (disk("origin_tls = { ca = \"/ca.pem\" }"), 5, "nbds://"),
             (disk("origin_tls = { key = \"/k\" }").replace("/b", "nbds://h/x"), 5, "both or none"),
+            (disk("reservation = \"2GiB\"\nlimit = \"1GiB\""), 5, "below its reservation of 2GiB"),
+            (disk("priority = -1.0"), 5, "0 to a million"),
+            (disk("priority = 0.0\n[policy]\nallocator = \"wss\""), 10, "sum to zero"),
+            (disk("[policy]\nallocator = \"best\""), 9, "max-min"),
+            (disk("[policy]\nallocator = \"wss\"\nwindows = \"1s\""), 11, "windows"),
+            (disk("[policy]\nallocator = \"wss\"\nwindow = \"1s\"\nmeasurement = \"2s\""), 9, "shorter than"),
             (disk("").replace("pool = \"main\"", "pool = \"mian\""), 5, "pools: main"),
             (disk("").replace("vm1", "a/b"), 5, "letters"),
             (disk("").replace("\"/b\"", "\"gopher:x\""), 5, "gopher"),

@@ -1,7 +1,7 @@
 //! The daemon's parts in one place: pools, disks, jobs, events, memory.
 //!
 //! Invariants
-//! - Locks are taken in the order disks, one disk, its state, and none is held while a call waits for I/O.
+//! - Locks are taken in the order policy, disks, one disk, its state, and none is held while a call waits for I/O.
 //! - A disk's name and identity are in use once.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use crate::events::EventLog;
 use crate::helper::Helper;
 use crate::jobs::Jobs;
 use crate::locked::Locked;
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::settings;
 use crate::state::State;
@@ -41,6 +42,8 @@ pub struct Daemon {
     pub jobs: Jobs,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
+    /// Who divides the pools among the disks.
+    pub policy: Policy,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -131,7 +134,9 @@ impl Daemon {
         let pools = pools
             .into_iter()
             .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
+        let pools: BTreeMap<String, Pool> = pools.collect();
         Arc::new(Daemon {
+            policy: Policy::new(&config, pools.keys().map(String::as_str)),
             config,
             run_as,
             started: Instant::now(),
@@ -139,7 +144,7 @@ impl Daemon {
             events: EventLog::default(),
             jobs: Jobs::default(),
             closed: ClosedPools::default(),
-            pools: pools.collect(),
+            pools,
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
         })

@@ -1,8 +1,10 @@
 //! Why something that was asked of the daemon was not done, in a form that the control API passes on: status, code, hint.
 
 use haversack_api::ErrorBody;
+use haversack_control::ControlError;
 use haversack_core::{JobError, ManageError};
 use haversack_engine::error::EngineError;
+use haversack_policy::PolicyError;
 
 use crate::helper::HelperError;
 use crate::state::StateError;
@@ -49,6 +51,9 @@ pub enum DaemonError {
         /// Why it could not be opened.
         why: String,
     },
+    /// The policy refuses.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The helper of an origin is not there.
     #[error(transparent)]
     Helper(#[from] HelperError),
@@ -90,6 +95,10 @@ impl DaemonError {
             DaemonError::PoolClosed { .. } => {
                 (503, "pool-failed", "mend what the message names; the pool is tried again by itself")
             }
+            DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
+                (400, "bad-request", "correct the figure")
+            }
+            DaemonError::Control(_) => (409, "conflict", "the message says what was expected"),
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
             }

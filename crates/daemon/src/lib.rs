@@ -18,6 +18,7 @@ mod manage;
 pub mod metrics;
 pub mod nbd_listener;
 pub mod origin;
+pub mod policy;
 pub mod pool;
 pub mod reload;
 pub mod run;

@@ -11,8 +11,8 @@ use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
-use crate::settings;
 use crate::state::RememberedDisk;
+use crate::{policy, settings};
 
 impl Daemon {
     /// Writes all that is dirty now back to the origin.
@@ -66,6 +66,11 @@ impl Daemon {
         let old = disk.config();
         let new = changed(&old, change);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
+        if new.priority == 0.0 {
+            let disks: Vec<_> = self.disks().into_values().map(|disk| disk.config()).collect();
+            let others = disks.iter().filter(|other| other.pool == new.pool && other.name != new.name);
+            policy::settings::check_weights(&new.pool, others.chain([&new])).map_err(DaemonError::Bad)?;
+        }
         let daemon = self.clone();
         self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, number, &old, new))
     }
@@ -92,10 +97,14 @@ impl Daemon {
             backend.set_cleaner(number, settings::cleaner(new.cleaner))?;
         }
         if new.mode != old.mode {
-            control.follow(&backend.set_mode(number, new.mode.0)?)?;
+            control.follow(&backend.set_mode(number, new.mode.at_first())?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
+        let (pool, name, divided) = (new.pool.clone(), new.name.clone(), is_divided_otherwise(old, &new));
         disk.with(|inner| inner.config = new);
+        if divided {
+            self.policy.changed(self, &pool, &name);
+        }
         self.remember_change(disk)
     }
 
@@ -181,9 +190,27 @@ fn changed(old: &DiskConfig, change: &DiskChange) -> DiskConfig {
         mode: change.mode.unwrap_or(old.mode),
         target: change.target.unwrap_or(old.target),
         admission: change.admission.unwrap_or(old.admission),
+        vm: named(change.vm.as_ref(), old.vm.as_ref()),
+        tenant: named(change.tenant.as_ref(), old.tenant.as_ref()),
+        priority: change.priority.unwrap_or(old.priority),
+        reservation: change.reservation.unwrap_or(old.reservation),
+        limit: change.limit.or(old.limit).filter(|limit| *limit != Size(u64::MAX)),
         sequential_cutoff: change.sequential_cutoff.unwrap_or(old.sequential_cutoff),
         cleaner: change.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
         nbd: change.nbd.unwrap_or(old.nbd),
         ..old.clone()
     }
+}
+
+/// Whether the policy would divide the pool otherwise.
+fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
+    let is_same = (old.target, old.mode, old.admission) == (new.target, new.mode, new.admission)
+        && (&old.vm, &old.tenant, old.priority) == (&new.vm, &new.tenant, new.priority)
+        && (old.reservation, old.limit) == (new.reservation, new.limit);
+    !is_same
+}
+
+/// A name with a change; an empty one takes it away.
+fn named(change: Option<&String>, old: Option<&String>) -> Option<String> {
+    change.or(old).filter(|name| !name.is_empty()).cloned()
 }

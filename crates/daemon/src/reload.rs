@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_api::{DiskChange, DiskConfig, DiskState};
+use haversack_api::{DiskChange, DiskConfig, DiskState, Size};
 
 use crate::config::Config;
 use crate::daemon::Daemon;
@@ -45,6 +45,11 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) {
     }
     for error in daemon.attach_lasting(attach, Duration::ZERO) {
         tracing::error!("{error}");
+    }
+    if new.policy != old.policy
+        && let Err(error) = daemon.policy.set(daemon, new.policy.clone())
+    {
+        tracing::error!("the policy is as before: {error}");
     }
 }
 
@@ -107,6 +112,11 @@ fn difference(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
         mode: (old.mode != new.mode).then_some(new.mode),
         target: (old.target != new.target).then_some(new.target),
         admission: (old.admission != new.admission).then_some(new.admission),
+        vm: (old.vm != new.vm).then(|| new.vm.clone().unwrap_or_default()),
+        tenant: (old.tenant != new.tenant).then(|| new.tenant.clone().unwrap_or_default()),
+        priority: (old.priority != new.priority).then_some(new.priority),
+        reservation: (old.reservation != new.reservation).then_some(new.reservation),
+        limit: (old.limit != new.limit).then(|| new.limit.unwrap_or(Size(u64::MAX))),
         sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff).then_some(new.sequential_cutoff),
         cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
         nbd: (old.nbd != new.nbd).then_some(new.nbd),

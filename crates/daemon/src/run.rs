@@ -1,6 +1,6 @@
 //! The daemon's life: start, signals, stop.
 //!
-//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, then READY. A disk that
+//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, the policy, then READY. A disk that
 //! cannot be attached, and a pool that cannot be opened while others can, holds up nothing: it is tried again in the background.
 //!
 //! Invariants
@@ -31,7 +31,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{nbd_listener, pool, reload, settings};
+use crate::{nbd_listener, policy, pool, reload, settings};
 
 /// How long the start waits for disks; those that take longer go on in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -130,6 +130,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
+    daemon.policy.set(&daemon, config.policy.clone())?;
+    policy::start(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

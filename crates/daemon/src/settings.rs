@@ -10,6 +10,7 @@ use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
 use uuid::Uuid;
 
 use crate::origin::Origin;
+use crate::policy;
 
 /// Longest name of a disk or pool, in bytes.
 const NAME_BYTES: usize = 64;
@@ -54,6 +55,7 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     disk.origin_tls.as_ref().map_or(Ok(()), |tls| origin.check_tls(tls)).map_err(of_disk)?;
     let sectors = disk.size.map_or(Ok(1), sectors).map_err(of_disk)?;
     core_config(disk, sectors).and_then(|config| config.check()).map_err(of_disk)?;
+    policy::settings::check_disk(disk).map_err(of_disk)?;
     if disk.queues == 0 || disk.queues > MAX_QUEUES {
         return Err(of_disk(format!("queues are 1 to {MAX_QUEUES}, not {}", disk.queues)));
     }
@@ -99,7 +101,7 @@ pub fn core_config(disk: &DiskConfig, sectors: u64) -> Result<core::DiskConfig, 
         id: disk_id(disk)?,
         sectors,
         phase: disk.phase,
-        mode: disk.mode.0,
+        mode: disk.mode.at_first(),
         persistence: match disk.persistence {
             Persistence::All => core::Persistence::All,
             Persistence::Dirty => core::Persistence::Dirty,
@@ -123,8 +125,8 @@ pub fn target(target: Target) -> core::Target {
 /// Admission as the core takes it.
 pub fn admission(admission: Admission) -> core::AdmissionConfig {
     match admission {
-        Admission::Always => core::AdmissionConfig::Always,
-        Admission::Reuse { n, addresses } => core::AdmissionConfig::Reuse { n, addresses },
+        Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
+        Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }
 }
 

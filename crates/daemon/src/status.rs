@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use haversack_api::{
     BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorCounters, FlashWrites, Latency, LatencyByKind,
-    PoolState, PoolStatus, RequestCounters, Status, Usage,
+    Mode, PoolState, PoolStatus, RequestCounters, Status, Usage,
 };
 use haversack_core::{DiskStats, DiskUsage};
 use haversack_engine::histogram::Histogram;
@@ -78,7 +78,9 @@ impl Daemon {
             }
             let known = known.remove(&disk.id);
             let shown = snapshot.and_then(|s| s.disks.iter().find(|d| d.id == disk.id));
-            statuses.push(named(&name, &disk, known, shown));
+            let mut status = named(&name, &disk, known, shown);
+            (status.policy, status.measured) = self.policy.of_disk(pool, &name);
+            statuses.push(status);
         }
         statuses.extend(known.into_iter().map(|(id, known)| unnamed(id, pool, known)));
         statuses
@@ -94,6 +96,9 @@ fn blank(name: String, id: DiskId, pool: &str, state: DiskState) -> DiskStatus {
         error: None,
         size_bytes: 0,
         config: None,
+        mode: None,
+        policy: None,
+        measured: None,
         origin_up: false,
         clients: 0,
         usage: Usage::default(),
@@ -130,6 +135,7 @@ fn named(name: &str, disk: &Disk, known: Option<KnownDisk>, shown: Option<&DiskS
     if let Some(shown) = shown {
         status.size_bytes = shown.sectors * SECTOR_BYTES as u64;
         (status.origin_up, status.clients) = (shown.origin_up, shown.clients);
+        status.mode = Some(Mode::Fixed(shown.mode));
         status.usage = usage(&shown.usage);
         status.requests = requests(&shown.stats);
         status.blocks = blocks(&shown.stats);

@@ -1,6 +1,7 @@
 //! The control API against a data path that is not there: what is refused, with which status and hint; jobs; what is
 //! remembered.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +10,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, JobError, ManageError, OpenReport, PoolStats, Progress, Target,
+    AdmissionConfig, CleanerConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
+    PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -17,7 +19,9 @@ use haversack_daemon::control::router;
 use haversack_daemon::daemon::Daemon;
 use haversack_daemon::state::State;
 use haversack_engine::error::{EngineError, Result};
-use haversack_engine::{DiskSpec, EngineEvent, NbdClient, Snapshot, VhostUserConfig};
+use haversack_engine::{
+    DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
+};
 use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -28,6 +32,27 @@ use tower::ServiceExt;
 struct Fake {
     disks: AtomicU16,
     modes: Mutex<Vec<WriteMode>>,
+    attached: Mutex<Vec<DiskSnapshot>>,
+    targets: Mutex<BTreeMap<u16, Target>>,
+    monitored: Mutex<Vec<DiskNo>>,
+}
+
+fn shown(disk: DiskNo, spec: &DiskSpec) -> DiskSnapshot {
+    DiskSnapshot {
+        disk,
+        id: spec.config.id,
+        name: spec.name.clone(),
+        sectors: spec.config.sectors,
+        mode: spec.config.mode,
+        stats: DiskStats::default(),
+        usage: DiskUsage::default(),
+        origin_up: true,
+        origin_errors: 0,
+        clients: 0,
+        vhost_user_latency: Latencies::default(),
+        nbd_latency: Latencies::default(),
+        origin_latency: Latencies::default(),
+    }
 }
 
 struct FakeJob {
@@ -61,10 +86,13 @@ fn job(ends: bool) -> Result<StartedJob> {
 }
 
 impl Backend for Fake {
-    fn attach(&self, _: DiskSpec) -> Result<(DiskNo, StartedJob)> {
-        Ok((DiskNo(self.disks.fetch_add(1, Ordering::Relaxed)), job(true)?))
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
+        let disk = DiskNo(self.disks.fetch_add(1, Ordering::Relaxed));
+        self.attached.lock().unwrap().push(shown(disk, &spec));
+        Ok((disk, job(true)?))
     }
-    fn detach(&self, _: DiskNo) -> Result<StartedJob> {
+    fn detach(&self, disk: DiskNo) -> Result<StartedJob> {
+        self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }
     fn clean(&self, _: DiskNo) -> Result<StartedJob> {
@@ -80,7 +108,8 @@ impl Backend for Fake {
         self.modes.lock().unwrap().push(mode);
         job(true)
     }
-    fn set_target(&self, _: DiskNo, _: Target) -> Result<()> {
+    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
+        self.targets.lock().unwrap().insert(disk.0, target);
         Ok(())
     }
     fn set_admission(&self, _: DiskNo, _: AdmissionConfig) -> Result<()> {
@@ -98,12 +127,22 @@ impl Backend for Fake {
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
         Err(EngineError::Manage(ManageError::LastDevice(device)))
     }
+    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
+        let mut monitored = self.monitored.lock().unwrap();
+        monitored.retain(|other| *other != disk);
+        monitored.extend(config.map(|_| disk));
+        Ok(())
+    }
+    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+        Ok(buffers)
+    }
     fn shutdown(&self) -> Result<StartedJob> {
         job(true)
     }
     fn snapshot(&self) -> Result<Snapshot> {
         let pool = PoolStats { capacity_blocks: 1000, devices: 1, ..PoolStats::default() };
-        Ok(Snapshot { pool, ios_in_flight: 0, devices: Vec::new(), disks: Vec::new() })
+        let disks = self.attached.lock().unwrap().clone();
+        Ok(Snapshot { pool, ios_in_flight: 0, devices: Vec::new(), disks })
     }
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
         Ok(mpsc::channel().1)
@@ -137,7 +176,8 @@ impl Api {
         let state = State::open(dir.path()).unwrap();
         let fake = Arc::new(Fake::default());
         let pools = vec![("main".to_string(), fake.clone() as Arc<dyn Backend>, OpenReport::default())];
-        Api { daemon: Daemon::new(DaemonConfig::default(), state, pools, None), fake, _dir: dir }
+        let config = DaemonConfig { state_dir: dir.path().to_path_buf(), ..DaemonConfig::default() };
+        Api { daemon: Daemon::new(config, state, pools, None), fake, _dir: dir }
     }
 
     async fn call(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
@@ -230,6 +270,15 @@ async fn what_is_wrong_is_told_with_status_code_and_hint() {
         ("DELETE", "/v1/pools/main/devices/0", Value::Null, 409, "conflict"),
         ("POST", "/v1/pools/main/devices", json!({"path": "relative"}), 400, "bad-request"),
         ("GET", "/v1/events?after=x", Value::Null, 400, "bad-request"),
+        ("PUT", "/v1/policy", json!({"allocator": "fair"}), 400, "bad-request"),
+        ("PUT", "/v1/policy", json!({"allocator": "wss", "colour": 1}), 422, "bad-request"),
+        ("POST", "/v1/disks/vm1/event", json!({"event": "suspended"}), 409, "conflict"),
+        ("POST", "/v1/disks/vm1/event", json!({"event": "exploded"}), 422, "bad-request"),
+        ("GET", "/v1/disks/vm1/curve", Value::Null, 409, "conflict"),
+        ("GET", "/v1/disks/vm1/explain", Value::Null, 409, "conflict"),
+        ("GET", "/v1/disks/vm9/trace", Value::Null, 404, "not-found"),
+        ("GET", "/v1/policy/log?pool=x", Value::Null, 404, "not-found"),
+        ("PATCH", "/v1/disks/vm1", json!({"priority": 0.0}), 400, "bad-request"),
     ];
     for (method, path, body, status, code) in cases {
         let (found, answer) = api.call(method, path, body).await;
@@ -238,6 +287,67 @@ async fn what_is_wrong_is_told_with_status_code_and_hint() {
             !answer["hint"].as_str().unwrap().is_empty() && !answer["error"].as_str().unwrap().is_empty()
         );
     }
+}
+
+/// A disk of so many blocks' share, of the 1000 that the pool has.
+fn blocks(api: &Api, disk: u16) -> Target {
+    api.fake.targets.lock().unwrap()[&disk]
+}
+
+#[tokio::test]
+async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_operator_set() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    api.work("POST", "/v1/disks", json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB"}))
+        .await;
+    let (status, set) = api.call("PUT", "/v1/policy", json!({"allocator": "equal"})).await;
+    assert_eq!((status, &set["measures"], &set["pools"][0]["decisions"]), (200, &json!(false), &json!(1)));
+    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(500), Target::Blocks(500)));
+    assert!(api.fake.monitored.lock().unwrap().is_empty());
+
+    let (status, told) = api.call("POST", "/v1/disks/vm2/event", json!({"event": "suspended"})).await;
+    assert_eq!((status, &told["state"], &told["target_bytes"]), (200, &json!("suspended"), &json!(0)));
+    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(1000), Target::Blocks(0)));
+    let again = api.call("POST", "/v1/disks/vm2/event", json!({"event": "suspended"})).await;
+    assert_eq!((again.0, &again.1["code"]), (409, &json!("conflict")));
+    assert_eq!(api.call("POST", "/v1/disks/vm2/event", json!({"event": "resumed"})).await.0, 200);
+
+    // What the operator gives is taken out of the pool before the rest is divided.
+    let change = json!({"target": 100 * 4096, "mode": "wt", "reservation": 0});
+    assert_eq!(api.work("PATCH", "/v1/disks/vm2", change).await["state"], "done");
+    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(900), Target::Blocks(100)));
+    let (_, why) = api.call("GET", "/v1/disks/vm2/explain", Value::Null).await;
+    let why = why["text"].as_str().unwrap();
+    assert!(why.contains("100 blocks") && why.contains("400KiB is the operator's"), "{why}");
+
+    let (_, log) = api.call("GET", "/v1/policy/log?last=100&pool=main", Value::Null).await;
+    let kinds: Vec<&str> = log.as_array().unwrap().iter().map(|e| e["entry"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..4], ["started", "event", "event", "decision"], "{log}");
+    let text = std::fs::read_to_string(api._dir.path().join("policy-main.log")).unwrap();
+    let replay = haversack_control::log::replay(text.lines()).unwrap();
+    assert_eq!((replay.decisions, replay.differences), (4, vec![]));
+
+    // A policy that measures records every disk; without a policy nothing is recorded and all is as configured.
+    api.call("PUT", "/v1/policy", json!({"allocator": "rwss", "window": "10s"})).await;
+    assert_eq!(api.fake.monitored.lock().unwrap().len(), 2);
+    assert_eq!(api.call("DELETE", "/v1/policy", Value::Null).await.0, 200);
+    assert!(api.fake.monitored.lock().unwrap().is_empty());
+    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Equal, Target::Blocks(100)));
+}
+
+#[tokio::test]
+async fn a_disk_is_recorded_for_whoever_reads_its_trace_and_no_longer() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let (stop, _) = tokio::sync::mpsc::channel(1);
+    let request = Request::builder().uri("/v1/disks/vm1/trace?for=50ms").body(Body::empty()).unwrap();
+    let answer = router(api.daemon.clone(), stop).oneshot(request).await.unwrap();
+    assert_eq!((answer.status().as_u16(), api.fake.monitored.lock().unwrap().len()), (200, 1));
+    haversack_daemon::policy::start(&api.daemon).unwrap();
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(text, "timestamp_ns,volume,op,offset_bytes,length_bytes\n");
+    assert_eq!(api.call("GET", "/v1/policy", Value::Null).await.1["pools"][0]["decisions"], 0);
+    assert!(api.fake.monitored.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

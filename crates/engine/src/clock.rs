@@ -1,9 +1,9 @@
-//! The reactor's clock.
+//! The clock of all reactors.
 
 use haversack_model::Micros;
 
 /// Microseconds since the machine was started.
-pub(crate) fn now_us() -> Micros {
+pub fn now_us() -> Micros {
     // SAFETY: all zero is a valid timespec, and the call fills it.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: the timespec lives through the call; the clock exists on every Linux.

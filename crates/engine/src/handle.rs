@@ -7,7 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, OpenReport, Progress, Target,
+    AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
+    Records, Target,
 };
 use haversack_model::{DeviceNo, DiskId, DiskNo, SECTOR_BYTES, WriteMode};
 
@@ -288,6 +289,28 @@ impl Handle {
     /// The shard has stopped.
     pub fn shutdown(&self) -> Result<Job> {
         self.job(|reactor| Ok(reactor.shutdown()))
+    }
+
+    /// Begins to record what a disk's clients do, or ends it with `None`.
+    ///
+    /// # Errors
+    /// See [`ManageError`].
+    pub fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
+        Ok(self.run(move |reactor| reactor.core.set_monitor(disk, config))??)
+    }
+
+    /// Swaps the records of disks for empty buffers, without a copy: each buffer comes back with what was recorded since
+    /// the last time, empty if the disk is not monitored.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn take_records(&self, mut buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+        self.run(move |reactor| {
+            for (disk, records) in &mut buffers {
+                reactor.core.take_records(*disk, records);
+            }
+            buffers
+        })
     }
 
     /// All counters, shares and latencies as they are now.

@@ -4,7 +4,7 @@
 //! it, add clients and ask for figures. Nothing on the way of a request allocates, locks or calls the kernel but
 //! through the ring.
 
-mod clock;
+pub mod clock;
 pub mod config;
 mod control;
 mod device;

@@ -2,6 +2,8 @@
 //!
 //! No logic lives here, only names and the arithmetic that gives them meaning.
 
+pub mod place;
+
 use std::fmt;
 use std::str::FromStr;
 

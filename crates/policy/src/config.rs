@@ -6,7 +6,6 @@
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::{Admit, StagingKind};
 use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
 use crate::demand::utility::Reading;
@@ -16,6 +15,7 @@ use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, 
 use crate::error::{PolicyError, check_range};
 use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
+use haversack_admission::{Admit, StagingKind};
 
 /// A model of demand by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -151,12 +151,49 @@ pub struct Staging {
 /// Blocks of HEC's regions and longest run: 4 MiB.
 const HEC_BLOCKS: u64 = 1024;
 
+/// The share of the pool that is used for staging unless another is given.
+const STAGING_SHARE: f64 = 0.005;
+
+impl std::str::FromStr for AdmissionRule {
+    type Err = PolicyError;
+
+    /// `always`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N reuses.
+    fn from_str(text: &str) -> Result<AdmissionRule, PolicyError> {
+        let unknown = || PolicyError::UnknownName {
+            what: "admission",
+            found: text.into(),
+            expected: "always, hec, larc, address(N), data(N) or hybrid(N)",
+        };
+        let (name, reuses) = match text.strip_suffix(')').and_then(|open| open.split_once('(')) {
+            Some((name, reuses)) => (name, Some(reuses.trim().parse().map_err(|_| unknown())?)),
+            None => (text, None),
+        };
+        let staging = |kind| Ok(AdmissionRule::staging(kind, reuses.ok_or_else(unknown)?));
+        match (name, reuses) {
+            ("always", None) => Ok(AdmissionRule::Always),
+            ("hec", None) => Ok(AdmissionRule::Hec),
+            ("larc", None) => Ok(AdmissionRule::Larc),
+            ("address", _) => staging(StagingKind::Address),
+            ("data", _) => staging(StagingKind::Data),
+            ("hybrid", _) => staging(StagingKind::Hybrid),
+            _ => Err(unknown()),
+        }
+    }
+}
+
 impl AdmissionRule {
+    /// Staging in half a percent of the pool, between the paper's 0.1 and 1 %.
+    pub fn staging(kind: StagingKind, reuses: u8) -> AdmissionRule {
+        AdmissionRule::Staging(Staging { kind, reuses, share_of_pool: STAGING_SHARE })
+    }
+
     /// The filter of a disk: so many bytes of memory for staging, so many blocks of cache.
     pub(crate) fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
         match *self {
             AdmissionRule::Always => Admit::Always,
-            AdmissionRule::Staging(Staging { kind, reuses, .. }) => Admit::Staging { kind, reuses, bytes },
+            AdmissionRule::Staging(Staging { kind, reuses, .. }) => {
+                Admit::Staging { kind, reuses, bytes: bytes.max(kind.least_bytes()) }
+            }
             AdmissionRule::Hec => Admit::Hec { region_blocks: HEC_BLOCKS, run_blocks: HEC_BLOCKS },
             AdmissionRule::Larc => Admit::Larc { cache_blocks },
         }
@@ -296,11 +333,7 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
             demand: DemandRule::Rwss { reuses: 1 },
             forecast: Method::ExpSelf,
             filter_outliers: true,
-            admission: AdmissionRule::Staging(Staging {
-                kind: StagingKind::Hybrid,
-                reuses: 1,
-                share_of_pool: 0.005,
-            }),
+            admission: AdmissionRule::staging(StagingKind::Hybrid, 1),
             ..base
         },
         "utility" => Config {
@@ -356,6 +389,17 @@ mod tests {
         }
         let refused = named("fair").unwrap_err().to_string();
         assert!(refused.contains("'fair'") && refused.contains("max-min"), "{refused}");
+    }
+
+    #[test]
+    fn admission_by_name() {
+        let hybrid = Staging { kind: StagingKind::Hybrid, reuses: 2, share_of_pool: STAGING_SHARE };
+        assert_eq!("hybrid(2)".parse(), Ok(AdmissionRule::Staging(hybrid)));
+        assert_eq!("larc".parse(), Ok(AdmissionRule::Larc));
+        for wrong in ["hybrid", "larc(1)", "hybrid(x)", "hybrid(1", ""] {
+            let refused = wrong.parse::<AdmissionRule>().unwrap_err().to_string();
+            assert!(refused.contains(&format!("'{wrong}'")) && refused.contains("hybrid(N)"), "{refused}");
+        }
     }
 
     #[test]

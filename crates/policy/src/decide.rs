@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use haversack_model::BLOCK_BYTES;
 
-use crate::admission::{self, Admit};
 use crate::allocate::{
     Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Static, Target,
     UtilityMaximum,
@@ -23,6 +22,7 @@ use crate::demand::{Demand, ReadOnly};
 use crate::error::PolicyError;
 use crate::plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
+use haversack_admission::{self as admission, Admit};
 
 /// Decides.
 ///

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use haversack_model::{Micros, WriteMode};
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Admit;
 use crate::allocate::{Gap, Target};
 use crate::window::DiskWindow;
+use haversack_admission::Admit;
 
 /// A disk in the life of its VM, as far as the cache is concerned.
 ///

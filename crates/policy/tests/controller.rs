@@ -1,7 +1,7 @@
 //! The control loop: from windows to plans, through the life of a VM, and again from the log.
 
+use haversack_admission::Admit;
 use haversack_model::WriteMode;
-use haversack_policy::admission::Admit;
 use haversack_policy::allocate::Target;
 use haversack_policy::demand::working_set_window::WorkingSetWindow;
 use haversack_policy::{

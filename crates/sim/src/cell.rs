@@ -9,6 +9,7 @@ use crate::counts::Counts;
 use crate::error::SimError;
 use crate::latency::Latencies;
 use crate::meter::{Measured, Sample};
+use crate::production::governor::Governed;
 use crate::reference::PolicyName;
 
 /// A cache being simulated. Accesses come in batches, in order of time; their times are those of the simulation.
@@ -45,6 +46,8 @@ pub struct ProductionResult {
     pub pool_stats: PoolStats,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
+    /// What came of the control loop, if there was one.
+    pub governed: Option<Governed>,
 }
 
 /// What came out of a cell.

@@ -4,12 +4,14 @@
 
 pub mod advise;
 pub mod cell;
+pub mod compare;
 pub mod counts;
 pub mod csv;
 pub mod error;
 pub mod key;
 pub mod latency;
 pub mod meter;
+pub mod mix;
 pub mod outcome;
 pub mod production;
 pub mod reference;

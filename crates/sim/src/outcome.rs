@@ -8,6 +8,7 @@ use crate::cell::{CellResult, ProductionResult};
 use crate::counts::{Counts, ratio};
 use crate::latency::histogram::Summary;
 use crate::meter::Sample;
+use crate::production::governor::Governed;
 use crate::reference::PolicyName;
 use crate::settings::Settings;
 use crate::tape::Survey;
@@ -90,6 +91,8 @@ pub struct ProductionRow {
     pub dirty_blocks: u64,
     /// Flushes of the cache devices.
     pub device_flushes: u64,
+    /// What came of the control loop, if there was one.
+    pub control: Option<Governed>,
 }
 
 /// What a simulation tells.
@@ -112,7 +115,16 @@ impl ProductionRow {
         let ProductionResult { segments, capacity_blocks, staging_blocks, .. } = *result;
         let ProductionResult { restarts, device_flushes, .. } = *result;
         let dirty_blocks = result.disk_usages.iter().map(|usage| usage.dirty_blocks).sum();
-        ProductionRow { segments, capacity_blocks, staging_blocks, restarts, dirty_blocks, device_flushes }
+        let control = result.governed.clone();
+        ProductionRow {
+            segments,
+            capacity_blocks,
+            staging_blocks,
+            restarts,
+            dirty_blocks,
+            device_flushes,
+            control,
+        }
     }
 }
 
@@ -126,7 +138,7 @@ fn counted(counts: &Counts, writes_allocate: bool) -> (u64, u64) {
 }
 
 impl Row {
-    fn new(settings: &Settings, survey: &Survey, result: CellResult) -> Self {
+    pub(crate) fn new(settings: &Settings, survey: &Survey, result: CellResult) -> Self {
         let mut counts = Counts::default();
         result.volumes.iter().for_each(|volume| counts.add(volume));
         let writes_allocate = settings.writes_allocate();

@@ -2,6 +2,7 @@
 
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
 use haversack_model::{BLOCK_BYTES, WriteMode};
+use haversack_policy::Config;
 
 use crate::error::SimError;
 use crate::latency::LatencyModel;
@@ -149,6 +150,8 @@ pub struct Settings {
     pub traffic: Traffic,
     /// The production cache.
     pub pool: Pool,
+    /// The control loop over the production cache; without it, targets, admission and mode stay as they are given.
+    pub control: Option<Config>,
     /// What takes time; without it I/Os complete at once.
     pub latency: Option<LatencyModel>,
     /// Seed of all random numbers.
@@ -166,6 +169,7 @@ impl Default for Settings {
             mode: WriteMode::WriteBack,
             traffic: Traffic::default(),
             pool: Pool::default(),
+            control: None,
             latency: None,
             seed: 1,
             threads: 0,
@@ -209,6 +213,12 @@ impl Settings {
         }
         if self.pool.redundancy && self.pool.devices < 2 {
             return wrong("redundancy needs two cache devices or more".into());
+        }
+        if let Some(config) = &self.control {
+            config.check().map_err(|error| SimError::Settings(error.to_string()))?;
+            if self.pool.restarts.is_some() {
+                return wrong("a simulation has a control loop or restarts, not both".into());
+            }
         }
         if self.pool.restarts.is_some_and(|restarts| restarts.every_ns == 0) {
             return wrong("restarts need time between them".into());

@@ -5,6 +5,7 @@ use haversack_report::{Axis, LineChart, Page, Section, StackedArea, Table, Unit}
 use crate::counts::Counts;
 use crate::latency::histogram::Summary;
 use crate::outcome::{Report, Row};
+use crate::production::governor::TargetSample;
 use crate::reference::PolicyName;
 
 /// A size as people write it.
@@ -263,11 +264,38 @@ fn volumes(report: &Report) -> Option<Section> {
     Some(Section::new("Volumes").table(table))
 }
 
+/// What the control loop gave each volume.
+fn shares(report: &Report) -> Option<Section> {
+    let governed = |row: &Row| Some((row.blocks?, row.production.as_ref()?.control.clone()?));
+    let (_, governed) = report.policies().filter_map(governed).max_by_key(|(blocks, _)| *blocks)?;
+    let at: Vec<f64> = governed.targets.iter().map(|sample| sample.time_seconds).collect();
+    let area = |title: &str, of: fn(&TargetSample) -> &[u64]| {
+        let axes = (Axis::time("Time"), Axis::linear(title, Unit::Bytes));
+        let mut area = StackedArea::new(title, axes.0, axes.1, at.clone());
+        for (number, volume) in report.trace.volumes.iter().enumerate() {
+            let blocks = |sample: &TargetSample| of(sample).get(number).copied().unwrap_or(0);
+            let bytes = |sample| (blocks(sample) * report.block_bytes) as f64;
+            area = area.layer(&volume.name, governed.targets.iter().map(bytes).collect());
+        }
+        area
+    };
+    let mut section = Section::new("Shares")
+        .text("What the control loop gave each volume, what it took each to demand, and what each had then; with the largest cache.")
+        .chart(area("Targets", |sample| &sample.target_blocks))
+        .chart(area("Demands", |sample| &sample.demand_blocks))
+        .chart(area("Usage", |sample| &sample.usage_blocks));
+    if let Some(refusal) = &governed.refusal {
+        let text = format!("{} decisions were refused, the last one because {refusal}.", governed.refused);
+        section = section.text(&text);
+    }
+    Some(section)
+}
+
 /// Results as a page.
 pub fn page(report: &Report, title: &str) -> Page {
     let mut page = Page::new(title).lead(&trace_line(report));
     page = page.section(curves(report)).section(all_results(report)).section(causes(report));
-    for section in [over_time(report), volumes(report)].into_iter().flatten() {
+    for section in [shares(report), over_time(report), volumes(report)].into_iter().flatten() {
         page = page.section(section);
     }
     page

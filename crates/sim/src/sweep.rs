@@ -15,7 +15,7 @@ use crate::error::SimError;
 use crate::key::KeySet;
 use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
-use crate::outcome::Report;
+use crate::outcome::{Report, Row};
 use crate::production::Production;
 use crate::reference::lookahead::Lookahead;
 use crate::reference::replay::Replay;
@@ -63,6 +63,36 @@ fn meter_settings(settings: &Settings, survey: &Survey) -> MeterSettings {
         samples => (survey.span_ns() / u64::from(samples)).max(1),
     };
     MeterSettings { warm_up_requests: (survey.requests as f64 * settings.traffic.warm_up) as u64, sample_ns }
+}
+
+/// The production cache under each of several settings, and each of several sizes; then the bounds. The settings differ
+/// in what the production cache does, not in the trace: the first say how that is played.
+///
+/// # Errors
+/// Settings make no sense, or the trace cannot be read.
+pub(crate) fn variants(
+    tape: &Tape<'_>,
+    variants: &[Settings],
+    sizes: &[u64],
+    progress: &Progress<'_>,
+) -> Result<Vec<Row>, SimError> {
+    let Some(first) = variants.first() else { return Ok(Vec::new()) };
+    let meter = meter_settings(first, &tape.survey);
+    let mut cells = Vec::new();
+    for settings in variants {
+        for blocks in sizes {
+            cells.push(Production::cell(settings, &tape.survey, *blocks, meter)?);
+        }
+    }
+    let governed = cells.len();
+    cells.push(Box::new(Lookahead::new(sizes.to_vec(), first.block_bytes, first.mode, meter)));
+    cells.push(replay(first, PolicyName::Unlimited, None, meter, Unlimited::default()));
+    for blocks in sizes {
+        cells.push(reference(first, PolicyName::Lru, *blocks, meter));
+    }
+    let results = play(tape, cells, threads(first), progress)?.into_iter().enumerate();
+    let settings = |at: usize| if at < governed { &variants[at / sizes.len()] } else { first };
+    Ok(results.map(|(at, result)| Row::new(settings(at), &tape.survey, result)).collect())
 }
 
 /// All caches, in the order of the results.
@@ -161,7 +191,7 @@ fn play(
 }
 
 /// Processor time of this thread: what a cache costs, whatever else the machine does.
-fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -198,7 +198,7 @@ fn admission_and_cut_off_spare_the_flash() {
     let accesses = mixed(20_000, 8);
     let with = |pool| core(&accesses, &Settings { pool, ..settings() });
     let plain = with(Pool::default());
-    let reuse = with(Pool { admission: AdmissionConfig::Reuse { n: 1, addresses: 1000 }, ..Pool::default() });
+    let reuse = with(Pool { admission: AdmissionConfig::reuse(1, 1000), ..Pool::default() });
     let cut_off = with(Pool { sequential_cutoff_bytes: 64 << 10, ..Pool::default() });
     assert_eq!(plain.counts.not_admitted, 0);
     for filtered in [reuse, cut_off] {

@@ -216,7 +216,7 @@ impl<M: Memory> Core<M> {
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
             let keep = is_clear && keeps(d.mode, cached);
-            if keep && (cached || !bypass && d.admission.admit(block)) {
+            if keep && d.admits_written(block, cached, bypass) {
                 self.stage_clean(disk, block, *frame, part);
             }
             self.free_frame(*frame, true);

@@ -151,7 +151,7 @@ impl<M: Memory> Core<M> {
         if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
-        if !self.has_space(disk) {
+        if !self.has_space(disk) && self.store.disks[disk.0 as usize].segments.is_empty() {
             self.pick_staged(disk);
         } else {
             self.forget_clean_asks(disk);

@@ -48,6 +48,11 @@ impl<M: Memory> Core<M> {
             if waiting == 0 || !due {
                 break;
             }
+            if self.is_barred(disk) {
+                self.retreat(disk);
+                self.drop_clean_staged(disk);
+                break;
+            }
             if !self.commit_batch(disk) {
                 if !self.has_space(disk) {
                     self.drop_clean_staged(disk);
@@ -171,12 +176,26 @@ impl<M: Memory> Core<M> {
         if on_probation {
             self.store.note_filled(disk, segments[0], seq);
         }
+        self.note_filled(disk, count as u64);
         for (copy, segment) in segments.iter().enumerate().take(copies) {
             self.write_copy(batch, copy, *segment, seq, &frames);
         }
+        self.thin_out(disk, &frames, copies);
         self.batches[batch].frames = frames;
         self.disk_mut(disk).last_commit_seq = seq;
         self.disk_mut(disk).stats.flash_batch_pages += copies as u64;
+    }
+
+    /// Writes pages to be rid of old versions of blocks that were just written once more. Two copies leave in three
+    /// steps.
+    fn thin_out(&mut self, disk: DiskNo, frames: &[FrameNo], copies: usize) {
+        for _ in 0..2 * copies - 1 {
+            let blocks = frames.iter().map(|frame| self.staging.get(*frame).block);
+            match self.store.crowded(disk, blocks) {
+                Some(segment) if self.rewrite_page(segment) => {}
+                _ => break,
+            }
+        }
     }
 
     fn install(&mut self, disk: DiskNo, frame: FrameNo, index: usize, copies: usize, seq: u64) -> bool {

@@ -17,6 +17,7 @@ pub mod record;
 pub mod request;
 pub mod resize;
 mod restage;
+mod retreat;
 mod settings;
 mod space;
 mod write;

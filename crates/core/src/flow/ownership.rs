@@ -11,7 +11,6 @@
 use haversack_model::{DiskNo, Micros};
 
 use crate::action::JobId;
-use crate::admission;
 use crate::bugs::{Bug, planted};
 use crate::config::{DiskConfig, MAX_DISKS};
 use crate::core::Core;
@@ -131,11 +130,12 @@ impl<M: Memory> Core<M> {
         }
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
         (d.mode, d.target) = (config.mode, config.target);
-        d.admission = admission::of(config.admission);
+        d.set_admission(config.admission);
         d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
         d.cleaner_config = config.cleaner;
         (d.owned, d.epoch, d.damaged) = (true, epoch, false);
         d.may_be_dirty |= config.mode.defers_origin();
+        d.monitor = None;
         d.state = DiskState::Attaching;
         d.last_request_us = now;
     }

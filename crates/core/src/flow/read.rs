@@ -18,7 +18,6 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::store::slot::{Slot, SlotNo};
-use haversack_model::WriteMode;
 
 /// Most blocks of one I/O.
 const MAX_RUN: usize = 256;
@@ -94,6 +93,9 @@ impl<M: Memory> Core<M> {
         }
         if first_try {
             self.count_read(disk, missing == 0);
+            if missing == 0 {
+                self.disk_mut(disk).read_hit(block);
+            }
         }
         if missing == 0 && rest == 0 {
             let staged = staged.map(|s| s.0).expect("all sectors came from staging");
@@ -177,7 +179,7 @@ impl<M: Memory> Core<M> {
         let request = &self.requests[number];
         let bypass = request.bypass;
         let disk = self.disk_mut(request.disk);
-        let admit = !bypass && disk.mode != WriteMode::PassThrough && disk.admission.admit(block);
+        let admit = !bypass && disk.admits_read(block);
         disk.stats.not_admitted += u64::from(!admit);
         admit && self.store.usable_devices().next().is_some()
     }

@@ -46,7 +46,7 @@ pub(crate) struct RequestState {
     pub queued: bool,
     /// Parts of blocks to read again.
     pub retries: Vec<(BlockNo, u8)>,
-    /// The sequential cut-off sends it past the cache.
+    /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
     pub phase: AroundPhase,
     /// Blocks from `next` on that the I/O past the cache covers.
@@ -89,6 +89,8 @@ impl<M: Memory> Core<M> {
             (next, end) = (first.0, last.0 + 1);
             disk.stats.start_phases[(sector % 8) as usize] += 1;
         }
+        disk.record_request(self.now, request.op, sector, sectors);
+        let stages = matches!(request.op, Op::Write { .. }) && disk.mode.defers_origin();
         let bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         match request.op {
             Op::Read | Op::Write { .. } => {
@@ -121,6 +123,9 @@ impl<M: Memory> Core<M> {
             bypass,
             ..RequestState::default()
         };
+        if stages && !bypass {
+            self.requests[number].bypass = self.filters_write(number);
+        }
     }
 
     /// Lets a request go on as far as it can.

@@ -8,7 +8,6 @@
 use haversack_model::{DiskNo, Micros, WriteMode};
 
 use crate::action::JobId;
-use crate::admission;
 use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
 use crate::core::Core;
 use crate::error::ManageError;
@@ -68,7 +67,7 @@ impl<M: Memory> Core<M> {
         let d = self.attached(disk)?;
         let tried = DiskConfig { admission: config, ..DiskConfig::new(d.id, d.sectors) };
         tried.check().map_err(ManageError::BadConfig)?;
-        self.disk_mut(disk).admission = admission::of(config);
+        self.disk_mut(disk).set_admission(config);
         Ok(())
     }
 

@@ -13,19 +13,32 @@ use crate::store::segment::NONE;
 
 /// One slot in so many is kept free.
 const FREE_SHARE: u64 = 32;
+/// Blocks of a batch that costs little more than its page.
+const SMALL_BATCH: u64 = 8;
 
 impl<M: Memory> Core<M> {
     /// The segments for the copies of a batch, on different devices.
     pub(crate) fn find_segments(&mut self, disk: DiskNo, wanted: usize, copies: usize) -> Option<[u32; 2]> {
-        let first = self.find_segment(disk, wanted as u64, None)?;
+        let first = self.find_place(disk, wanted as u64, None)?;
         if copies == 1 {
             return Some([first, NONE]);
         }
         let device = DeviceNo(self.store.segments[first as usize].device);
-        let second = self.find_segment(disk, wanted as u64, Some(device))?;
+        let second = self.find_place(disk, wanted as u64, Some(device))?;
         // Looking for the second may have sent off the page of the first.
         let ready = self.store.segments[first as usize].page_ready(self.store.flushed_seq);
         ready.then_some([first, second])
+    }
+
+    /// A small batch of a block that was written often goes where its page is rid of an old version.
+    fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
+        if wanted <= SMALL_BATCH {
+            let block = self.staging.get(*self.picked_frames.first()?).block;
+            if let Some(segment) = self.store.crowded_with_room(disk, block, wanted, other_than) {
+                return Some(segment);
+            }
+        }
+        self.find_segment(disk, wanted, other_than)
     }
 
     fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
@@ -138,7 +151,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Whether the disk only has leftovers here.
-    fn is_guest(&self, disk: DiskNo) -> bool {
+    pub(crate) fn is_guest(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         d.state == crate::disk::DiskState::Detached || !d.owned
     }
@@ -150,13 +163,17 @@ impl<M: Memory> Core<M> {
 
     /// Whether the disk has or can get space for what it stages.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
-        !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0
+        let some =
+            !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0;
+        some && !self.is_barred(disk)
     }
 
     /// Whether the disk has or can get space for what it stages; if not, somebody is asked to give some up.
     pub(crate) fn gets_space(&mut self, disk: DiskNo) -> bool {
         let has = self.has_space(disk);
-        if !has {
+        if self.is_barred(disk) {
+            self.retreat(disk);
+        } else if !has {
             self.ask_for_segment(disk, None);
         }
         has

@@ -12,6 +12,7 @@
 //! - A durable entry disappears from a page only when no older entry of its block is left elsewhere.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
+mod crowding;
 pub mod ghost;
 pub mod index;
 mod pages;

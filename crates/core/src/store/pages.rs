@@ -11,6 +11,8 @@ use crate::format::page::NO_OWNER;
 
 /// Segments looked into for the one page that is best to write.
 const MOST_LOOKED_INTO: u32 = 16;
+/// A page that frees so many slots is good enough: no better one is looked for.
+const FREES_ENOUGH: u32 = SLOTS_PER_SEGMENT / 4;
 
 /// The entries of a page.
 pub type PageContent = [u8; ENTRY_BYTES * SLOTS_PER_SEGMENT as usize];
@@ -182,18 +184,20 @@ impl Store {
         {
             return true;
         }
-        let shrinks = |number: SlotNo| {
-            let slot = self.slot(number);
-            match slot.status() {
-                Status::Remnant => {
-                    let listed_dirty_in_vain = slot.durable_dirty() && !self.has_dirty_twin(number);
-                    slot.hits() == 0 && (listed_dirty_in_vain || self.may_omit(number))
-                }
-                Status::Live => slot.durable_dirty() && !slot.dirty(),
-                Status::Retained | Status::Blank => false,
+        self.slots_of(segment).any(|number| self.shrinks(number))
+    }
+
+    /// Whether its segment's next page would leave a slot out, or not call it dirty any more.
+    pub(super) fn shrinks(&self, number: SlotNo) -> bool {
+        let slot = self.slot(number);
+        match slot.status() {
+            Status::Remnant => {
+                let listed_dirty_in_vain = slot.durable_dirty() && !self.has_dirty_twin(number);
+                slot.hits() == 0 && (listed_dirty_in_vain || self.may_omit(number))
             }
-        };
-        self.slots_of(segment).any(shrinks)
+            Status::Live => slot.durable_dirty() && !slot.dirty(),
+            Status::Retained | Status::Blank => false,
+        }
     }
 
     /// The segment whose page must be written next so that this one can list less: itself, or the holder of
@@ -274,7 +278,7 @@ impl Store {
             }
             blocked = Some(number);
             looked_into += 1;
-            if looked_into == MOST_LOOKED_INTO {
+            if looked_into == MOST_LOOKED_INTO || frees >= FREES_ENOUGH {
                 break;
             }
         }

@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::SegmentState;
+use super::segment::{Segment, SegmentState};
 use super::slot::{Slot, SlotNo, Status};
 use super::{Store, hash};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -17,6 +17,18 @@ impl Store {
             .enumerate()
             .filter(move |(_, d)| d.as_ref().is_some_and(usable))
             .map(|(at, _)| DeviceNo(at as u8))
+    }
+
+    /// Whether new blocks may go to all devices.
+    pub fn all_usable(&self) -> bool {
+        self.devices.iter().flatten().all(|d| d.alive && !d.draining)
+    }
+
+    /// The segments of a device.
+    pub fn segments_on(&self, device: DeviceNo) -> impl Iterator<Item = &Segment> {
+        let space = self.devices[device.0 as usize].as_ref();
+        let range = space.map_or(0..0, |d| d.first_segment..d.first_segment + d.segments);
+        self.segments[range.start as usize..range.end as usize].iter()
     }
 
     /// Whether a segment is free on any usable device but `other_than`.

@@ -78,7 +78,8 @@ pub type Answer<T> = Result<Json<T>, Failure>;
 /// The answer of a call that starts a job.
 pub type JobAnswer = Result<(StatusCode, Json<Job>), Failure>;
 
-async fn run<T: Send + 'static>(
+/// What a call returns, from a thread of its own.
+pub async fn run<T: Send + 'static>(
     control: &Control,
     work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
 ) -> Result<T, Failure> {

@@ -9,6 +9,7 @@ mod answer;
 mod disks;
 mod listen;
 mod openapi;
+mod policy;
 mod pools;
 mod system;
 
@@ -42,6 +43,13 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .route("/v1/disks/{disk}/flush", post(disks::flush))
         .route("/v1/disks/{disk}/resize", post(disks::resize))
         .route("/v1/disks/{disk}/forget", post(disks::forget))
+        .route("/v1/disks/{disk}/event", post(policy::event))
+        .route("/v1/disks/{disk}/explain", get(policy::explain))
+        .route("/v1/disks/{disk}/curve", get(policy::curve))
+        .route("/v1/disks/{disk}/measure", post(policy::measure))
+        .route("/v1/disks/{disk}/trace", get(policy::trace))
+        .route("/v1/policy", get(policy::show).put(policy::set).delete(policy::end))
+        .route("/v1/policy/log", get(policy::log))
         .route("/v1/jobs", get(system::jobs))
         .route("/v1/jobs/{job}", get(system::job).delete(system::cancel))
         .route("/v1/events", get(system::events))

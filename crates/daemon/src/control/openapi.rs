@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi;
 
-use super::{disks, pools, system};
+use super::{disks, policy, pools, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -31,6 +31,15 @@ use super::{disks, pools, system};
         disks::flush,
         disks::resize,
         disks::forget,
+        policy::show,
+        policy::set,
+        policy::end,
+        policy::log,
+        policy::event,
+        policy::explain,
+        policy::curve,
+        policy::measure,
+        policy::trace,
     )
 )]
 struct Api;

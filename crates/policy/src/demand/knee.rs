@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use crate::error::PolicyError;
-use crate::lru::Lru;
+use haversack_admission::lru::Lru;
 
 /// A knee is clear if it lies this far above the straight line, of a rise of 1.
 pub const CLEAR: f64 = 0.1;

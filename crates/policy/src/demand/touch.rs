@@ -3,7 +3,7 @@
 //! It only grows, which is why it asks for up to 3.7 times what RWSS asks for.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.4, "we implemented it by using TC to predict cache demand". The count is
-//! [`Hec::touched_again_blocks`](crate::admission::Hec::touched_again_blocks).
+//! [`Hec::touched_again_blocks`](haversack_admission::Hec::touched_again_blocks).
 
 use super::Demand;
 use crate::curve::Curve;

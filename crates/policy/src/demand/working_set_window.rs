@@ -8,10 +8,11 @@
 //! Source: CloudCache (Arteaga), section 3.4.1, "real-time-based window".
 
 use haversack_model::Micros;
+use haversack_model::place::spread;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PolicyError;
-use crate::lru::Lru;
+use haversack_admission::lru::Lru;
 
 /// Reuse working sets are counted up to this many reuses.
 pub const MOST_REUSES: u8 = 4;
@@ -106,14 +107,6 @@ impl WorkingSetWindow {
         sizes.rwss_blocks = sizes.rwss_blocks.map(|blocks| blocks.saturating_mul(weight));
         sizes
     }
-}
-
-/// A number in which neighbouring blocks are far from each other: the finish of SplitMix64.
-fn spread(block: u64) -> u64 {
-    let mixed = block.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, OpenOptions, PoolConfig,
-    PoolStats, Rejected, Request, pool,
+    Action, AdmissionConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError,
+    MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
 };
-use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
 use haversack_trace::Access;
 
 use super::media::PageMedia;
@@ -50,6 +50,26 @@ pub struct Make {
 /// An I/O on its way: when it is done, its place in the order of emission, and what it writes where.
 type Pending = Reverse<(u64, u64, u32, Option<(u8, u64)>)>;
 
+/// A mean in the making.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum_ns: u64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, ns: u64) {
+        self.sum_ns += ns;
+        self.count += 1;
+    }
+
+    /// The mean, which begins anew.
+    fn take_us(&mut self) -> Option<f64> {
+        let Mean { sum_ns, count } = std::mem::take(self);
+        (count > 0).then(|| sum_ns as f64 / count as f64 / 1000.0)
+    }
+}
+
 /// See the module.
 pub struct Driver<M> {
     make: Make,
@@ -66,6 +86,9 @@ pub struct Driver<M> {
     attaching: bool,
     announced: Vec<Request>,
     jobs_done: u64,
+    /// How long reads of each origin took of late, and reads of the cache devices.
+    origin_reads: Vec<Mean>,
+    device_reads: Mean,
     /// Counts of the lives before this one, and I/Os of the origins.
     past: Vec<Counts>,
     /// Restarts so far.
@@ -102,6 +125,7 @@ impl<M: SimMemory> Driver<M> {
         pool::create(&mut media, &config)?;
         let core = open(&mut media, M::of(make.staging_blocks, make.transfer_blocks), &make, 0)?;
         let past = vec![Counts::default(); make.disks.len()];
+        let origin_reads = vec![Mean::default(); make.disks.len()];
         let mut driver = Driver {
             make,
             core,
@@ -115,6 +139,8 @@ impl<M: SimMemory> Driver<M> {
             attaching: false,
             announced: Vec::new(),
             jobs_done: 0,
+            origin_reads,
+            device_reads: Mean::default(),
             past,
             restarts: 0,
             device_flushes: 0,
@@ -268,18 +294,21 @@ impl<M: SimMemory> Driver<M> {
             }
             Action::ReadOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_reads += 1;
-                self.origin_io(io, IoKind::Read, bytes(sectors));
+                let took_ns = self.origin_io(io, IoKind::Read, bytes(sectors));
+                took_ns.into_iter().for_each(|ns| self.origin_reads[usize::from(disk.0)].add(ns));
             }
             Action::WriteOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_writes += 1;
-                self.origin_io(io, IoKind::Write, bytes(sectors));
+                let _ = self.origin_io(io, IoKind::Write, bytes(sectors));
             }
             // Zeroes and discards move no data.
             Action::ZeroOrigin { io, disk, .. } => {
                 self.past[usize::from(disk.0)].origin_writes += 1;
-                self.origin_io(io, IoKind::Write, 0);
+                let _ = self.origin_io(io, IoKind::Write, 0);
             }
-            Action::FlushOrigin { io, .. } => self.origin_io(io, IoKind::Flush, 0),
+            Action::FlushOrigin { io, .. } => {
+                let _ = self.origin_io(io, IoKind::Flush, 0);
+            }
         }
     }
 
@@ -290,13 +319,21 @@ impl<M: SimMemory> Driver<M> {
             _ => self.core.pieces(io).map(|piece| piece.len as u64).sum(),
         };
         let done_ns = stations.device(self.now_ns, usize::from(device), kind, bytes);
+        if kind == IoKind::Read {
+            self.device_reads.add(done_ns - self.now_ns);
+        }
         self.wait_for(done_ns, io, write);
     }
 
-    fn origin_io(&mut self, io: IoId, kind: IoKind, bytes: u64) {
-        let Some(stations) = &mut self.stations else { return self.finish_io(io, None) };
+    /// How long it takes; none without a model of time.
+    fn origin_io(&mut self, io: IoId, kind: IoKind, bytes: u64) -> Option<u64> {
+        let Some(stations) = &mut self.stations else {
+            self.finish_io(io, None);
+            return None;
+        };
         let done_ns = stations.origin(self.now_ns, kind, bytes);
         self.wait_for(done_ns, io, None);
+        Some(done_ns - self.now_ns)
     }
 
     fn wait_for(&mut self, done_ns: u64, io: IoId, write: Option<(u8, u64)>) {
@@ -370,5 +407,80 @@ impl<M: SimMemory> Driver<M> {
     pub fn usage(&self) -> (Vec<u64>, u64) {
         let usages = self.disk_usages();
         (usages.iter().map(|u| u.usage_blocks).collect(), usages.iter().map(|u| u.dirty_blocks).sum())
+    }
+
+    /// Records what all disks do from now on.
+    ///
+    /// # Errors
+    /// The core refuses.
+    pub fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError> {
+        for disk in self.disk_numbers() {
+            let set = self.core.set_monitor(disk, Some(config));
+            set.map_err(|error| self.refused(disk, error))?;
+        }
+        Ok(())
+    }
+
+    /// The disks, in the order of the trace's volumes.
+    pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + use<M> {
+        (0..self.make.disks.len() as u16).map(DiskNo)
+    }
+
+    fn refused(&self, disk: DiskNo, error: ManageError) -> SimError {
+        SimError::Manage { disk: self.make.names[usize::from(disk.0)].clone(), error }
+    }
+
+    /// Share of a disk's room for records that is taken.
+    pub fn records_fill(&self, disk: DiskNo) -> f64 {
+        self.core.records_fill(disk)
+    }
+
+    /// What a disk did since this was last asked.
+    pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) {
+        self.core.take_records(disk, into);
+    }
+
+    /// Mean times in microseconds of a disk's origin reads since this was last asked, and of cache reads; none without
+    /// a model of time.
+    pub fn take_latencies(&mut self) -> (Vec<Option<f64>>, Option<f64>) {
+        let origins = self.origin_reads.iter_mut().map(Mean::take_us).collect();
+        (origins, self.device_reads.take_us())
+    }
+
+    /// A disk's share as it is now.
+    pub fn disk_usage(&self, disk: DiskNo) -> DiskUsage {
+        self.core.disk_usage(disk).unwrap_or_default()
+    }
+
+    /// A disk's write mode.
+    pub fn mode(&self, disk: DiskNo) -> WriteMode {
+        self.core.disk_info(disk).map_or(self.make.disks[usize::from(disk.0)].mode, |info| info.mode)
+    }
+
+    /// Gives a disk what was decided for it. A write mode that cannot be set while another is being set is left for
+    /// the next decision.
+    ///
+    /// # Errors
+    /// The core refuses.
+    pub fn set(
+        &mut self,
+        disk: DiskNo,
+        target: Target,
+        admission: AdmissionConfig,
+        mode: WriteMode,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let now = self.now_us();
+        self.core.set_target(now, disk, target).map_err(|error| self.refused(disk, error))?;
+        self.core.set_admission(now, disk, admission).map_err(|error| self.refused(disk, error))?;
+        if self.mode(disk) != mode {
+            match self.core.set_mode(now, disk, mode) {
+                Ok(_) | Err(ManageError::Busy) => {}
+                Err(error) => return Err(self.refused(disk, error)),
+            }
+        }
+        self.drain(meter);
+        self.look_soon();
+        Ok(())
     }
 }

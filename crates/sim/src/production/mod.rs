@@ -1,13 +1,14 @@
 //! The production cache under a trace: `haversack-core` itself, so that its hit ratio is the daemon's.
 
 pub mod driver;
+pub mod governor;
 pub mod media;
 pub mod memory;
 mod requests;
 
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
 use haversack_core::{CoreConfig, DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
-use haversack_model::{DiskId, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use haversack_model::{DiskId, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use haversack_trace::{Access, VolumeNo};
 
 use crate::cell::{Cell, CellResult, ProductionResult};
@@ -19,6 +20,7 @@ use crate::reference::PolicyName;
 use crate::settings::{Restarts, Settings};
 use crate::tape::Survey;
 use driver::{Driver, Make};
+use governor::Governor;
 use memory::{PageMemory, SimMemory};
 
 /// Requests that the core is told of together.
@@ -35,6 +37,7 @@ pub struct Production<M> {
     blocks: u64,
     driver: Driver<M>,
     meter: Meter,
+    governor: Option<Governor>,
     restarts: Option<Restarts>,
     next_restart_ns: u64,
     segments: u64,
@@ -136,6 +139,8 @@ impl<M: SimMemory> Production<M> {
         let some =
             u32::try_from(blocks / 64).unwrap_or(u32::MAX).clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
         let staging_blocks = pool.staging_blocks.unwrap_or(some);
+        let (configs, names) = (disks(settings, survey)?, survey.volumes.iter());
+        let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
         let make = Make {
             devices,
             segments,
@@ -143,18 +148,28 @@ impl<M: SimMemory> Production<M> {
             staging_blocks,
             transfer_blocks: pool.transfer_blocks,
             core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
-            disks: disks(settings, survey)?,
-            names: survey.volumes.iter().map(|volume| volume.name.clone()).collect(),
+            disks: configs.clone(),
+            names: names.clone(),
         };
         let model = settings.latency.as_ref();
         let stations = model.map(|model| Stations::new(model, devices as usize, settings.seed));
+        let (mut driver, mut meter) = (Driver::open(make, stations)?, Meter::new(meter));
+        let all_segments = u64::from(segments) * u64::from(devices);
+        let governor = match &settings.control {
+            Some(config) => {
+                let pool_blocks = all_segments * u64::from(SLOTS_PER_SEGMENT);
+                Some(Governor::new(config, pool_blocks, &configs, &names, &mut driver, &mut meter)?)
+            }
+            None => None,
+        };
         Ok(Production {
             blocks,
-            driver: Driver::open(make, stations)?,
-            meter: Meter::new(meter),
+            driver,
+            meter,
+            governor,
             restarts: pool.restarts,
             next_restart_ns: pool.restarts.map_or(u64::MAX, |restarts| restarts.every_ns),
-            segments: u64::from(segments) * u64::from(devices),
+            segments: all_segments,
             staging_blocks,
         })
     }
@@ -167,6 +182,12 @@ impl<M: SimMemory> Production<M> {
             self.driver.restart(kind, &mut self.meter)?;
             self.next_restart_ns += every_ns;
         }
+        while let Some(governor) =
+            self.governor.as_mut().filter(|governor| governor.due_ns() <= access.time_ns)
+        {
+            self.driver.advance(governor.due_ns(), &mut self.meter);
+            governor.close(&mut self.driver, &mut self.meter)?;
+        }
         self.driver.advance(access.time_ns, &mut self.meter);
         if self.meter.sample_due(access.time_ns) {
             self.count();
@@ -178,6 +199,9 @@ impl<M: SimMemory> Production<M> {
             self.meter.end_warm_up();
         }
         self.driver.request(access, &mut self.meter);
+        if let Some(governor) = &mut self.governor {
+            governor.take(DiskNo(access.volume.0 as u16), &mut self.driver);
+        }
         Ok(())
     }
 
@@ -210,6 +234,7 @@ impl<M: SimMemory> Cell for Production<M> {
             device_flushes: self.driver.device_flushes,
             disk_usages: self.driver.disk_usages(),
             pool_stats: self.driver.pool_stats(),
+            governed: self.governor.map(Governor::end),
         };
         let mut result = CellResult::new(PolicyName::Core, Some(self.blocks), self.meter.end());
         result.production = Some(production);

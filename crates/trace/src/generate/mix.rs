@@ -1,6 +1,6 @@
 //! Reads and writes of given sizes, at places that a pattern chooses.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::{GenerateError, require};
 use super::pattern::{Pattern, Step};
@@ -10,7 +10,8 @@ use super::stack::Extent;
 use crate::access::Op;
 
 /// What requests are, wherever they go.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Mix {
     /// The share of reads; the others are writes. 0 to 1.
     pub read: f64,

@@ -24,7 +24,7 @@ mod ycsb;
 mod zipf;
 mod zoned;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::backup::Backup;
 use self::boot::Boot;
@@ -49,13 +49,15 @@ pub use self::ycsb::Workload;
 pub use self::zoned::Zone;
 
 /// A trace to be generated.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Generator {
     /// What is asked for.
     pub pattern: Pattern,
     /// Blocks of 4 KiB of each volume.
     pub blocks: u64,
     /// Reads, writes and sizes, where the pattern leaves them open.
+    #[serde(default)]
     pub mix: Mix,
     /// How many volumes; requests take turns among them at random.
     pub volumes: u32,
@@ -68,7 +70,7 @@ pub struct Generator {
 }
 
 /// What is asked for.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Pattern {
     /// Every block as likely as any other.

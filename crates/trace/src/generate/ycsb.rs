@@ -2,7 +2,7 @@
 //!
 //! Source: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC'10, and the core workloads' files.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::pattern::{Pattern, Step};
 use super::profile::BLOCK_BYTES;
@@ -18,7 +18,7 @@ const LONGEST_SCAN: u64 = 100;
 const LOADED: f64 = 0.8;
 
 /// A core workload.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
     /// Half reads, half updates.

@@ -2,14 +2,14 @@
 //!
 //! Source: fio's `random_distribution=zoned:50/5:30/15:20/`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::{GenerateError, require};
 use super::mix::Place;
 use super::random::Random;
 
 /// A part of the volume.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Zone {
     /// Percent of the requests.
     pub requests_percent: f64,

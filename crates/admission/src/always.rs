@@ -2,7 +2,7 @@
 
 use haversack_model::BlockNo;
 
-use super::{Admission, Admit, Op, Verdict};
+use crate::{Admission, Admit, Op, Verdict};
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]

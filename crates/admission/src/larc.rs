@@ -9,8 +9,8 @@
 
 use haversack_model::BlockNo;
 
-use super::{Admission, Admit, Op, Verdict};
 use crate::lru::Lru;
+use crate::{Admission, Admit, Op, Verdict};
 
 /// See the module.
 pub struct Larc {

@@ -1,11 +1,13 @@
 //! What may enter the cache: one filter a file, each a state machine over the block accesses of one disk.
 //!
 //! A filter is told of every access, hit or miss, and says of a miss whether the block may enter now. It keeps bounded
-//! memory, allocates nothing while accesses come, and is deterministic.
+//! memory, allocates nothing while accesses come, and is deterministic. The cache runs filters, the control loop chooses
+//! them: both name them as [`Admit`].
 
 mod always;
 mod hec;
 mod larc;
+pub mod lru;
 mod staging;
 
 pub use always::Always;
@@ -15,8 +17,6 @@ pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
 
 use haversack_model::BlockNo;
 use serde::{Deserialize, Serialize};
-
-use crate::error::PolicyError;
 
 /// What an access does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,25 +103,90 @@ impl Admit {
         }
     }
 
-    /// The filter for a disk of so many blocks.
+    /// Reuse before admission by address: so many reuses within so many addresses.
+    pub const fn reuse(reuses: u8, addresses: u32) -> Admit {
+        Admit::Staging { kind: StagingKind::Address, reuses, bytes: addresses as u64 * ENTRY_BYTES }
+    }
+
+    /// Whether it lets anything in at once, so that nobody needs to be asked.
+    pub fn is_always(&self) -> bool {
+        matches!(self, Admit::Always)
+    }
+
+    /// The same filter where there is no memory for data: it admits the same blocks, and serves none.
+    pub fn without_data(self) -> Admit {
+        match self {
+            Admit::Staging { kind, reuses, bytes } => Admit::reuse(reuses, kind.addresses(bytes)),
+            other => other,
+        }
+    }
+
+    /// Whether it is a filter like the other, but for its size: what it remembers can stay.
+    pub fn is_like(&self, other: &Admit) -> bool {
+        match (self, other) {
+            (Admit::Staging { kind, .. }, Admit::Staging { kind: other, .. }) => kind == other,
+            (Admit::Larc { .. }, Admit::Larc { .. }) => true,
+            _ => self == other,
+        }
+    }
+
+    /// Checks the sizes.
     ///
     /// # Errors
-    /// `BadFigure` for reuses or regions of 0.
-    pub fn build(&self, disk_blocks: u64) -> Result<Box<dyn Admission>, PolicyError> {
-        let zero = |what: &str| PolicyError::BadFigure {
-            what: what.into(),
-            found: "0".into(),
-            expected: "at least 1; use 'always' to let everything in",
-        };
-        Ok(match *self {
+    /// What is wrong, what was expected.
+    pub fn check(&self) -> Result<(), String> {
+        match *self {
+            Admit::Staging { reuses: 0, .. } => {
+                Err("reuse admission needs at least 1 reuse; use 'always' otherwise".into())
+            }
+            Admit::Staging { kind, bytes, .. } if kind.addresses(bytes) == 0 => Err(format!(
+                "{} needs memory for at least one address, {} bytes, not {bytes}; use 'always' for no staging",
+                kind.name(),
+                kind.least_bytes()
+            )),
+            Admit::Hec { region_blocks: 0, .. } => {
+                Err("touch counting needs regions of at least 1 block; use 'always' to let everything in"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The filter for a disk of so many blocks.
+    pub fn build(&self, disk_blocks: u64) -> Box<dyn Admission> {
+        match *self {
             Admit::Always => Box::new(Always),
-            Admit::Staging { reuses: 0, .. } => return Err(zero("the reuses that admission asks for")),
             Admit::Staging { kind, reuses, bytes } => Box::new(Staging::new(kind, reuses, bytes)),
-            Admit::Hec { region_blocks: 0, .. } => return Err(zero("the blocks of a region")),
             Admit::Hec { region_blocks, run_blocks } => {
                 Box::new(Hec::new(disk_blocks, region_blocks, run_blocks))
             }
             Admit::Larc { cache_blocks } => Box::new(Larc::new(cache_blocks)),
-        })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_that_could_let_nothing_in_are_refused() {
+        assert!(Admit::reuse(0, 8).check().unwrap_err().contains("use 'always'"));
+        assert!(Admit::reuse(1, 0).check().unwrap_err().contains("32 bytes, not 0"));
+        assert!(Admit::Hec { region_blocks: 0, run_blocks: 1 }.check().is_err());
+        for kind in [StagingKind::Address, StagingKind::Data, StagingKind::Hybrid] {
+            let least = Admit::Staging { kind, reuses: 1, bytes: kind.least_bytes() };
+            assert_eq!(least.check(), Ok(()), "{}", kind.name());
+            assert_eq!(least.without_data(), Admit::reuse(1, 1));
+            let less = Admit::Staging { kind, reuses: 1, bytes: kind.least_bytes() - 1 };
+            assert!(less.check().is_err(), "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn filters_of_a_kind_can_be_resized() {
+        assert!(Admit::reuse(1, 8).is_like(&Admit::reuse(2, 9)));
+        assert!(!Admit::reuse(1, 8).is_like(&Admit::Larc { cache_blocks: 8 }));
+        assert!(Admit::Larc { cache_blocks: 9 }.is_like(&Admit::Larc { cache_blocks: 8 }));
     }
 }

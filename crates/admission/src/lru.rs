@@ -21,7 +21,7 @@ struct Place {
 }
 
 /// Keys with a small value each.
-pub(crate) struct Lru {
+pub struct Lru {
     places: Vec<Place>,
     buckets: Vec<u32>,
     capacity: u32,
@@ -32,7 +32,8 @@ pub(crate) struct Lru {
 }
 
 impl Lru {
-    pub(crate) fn new(capacity: u32) -> Lru {
+    /// Room for so many keys.
+    pub fn new(capacity: u32) -> Lru {
         let capacity = capacity.min(MOST_PLACES);
         let buckets = (capacity as usize).max(1).next_power_of_two();
         Lru {
@@ -46,25 +47,33 @@ impl Lru {
         }
     }
 
-    pub(crate) fn len(&self) -> u32 {
+    /// How many keys there are.
+    pub fn len(&self) -> u32 {
         self.len
     }
 
-    pub(crate) fn capacity(&self) -> u32 {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many keys there may be.
+    pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<Place>() + self.buckets.capacity() * size_of::<u32>()
     }
 
     /// The value of a key. Its order stays.
-    pub(crate) fn get(&self, key: u64) -> Option<u8> {
+    pub fn get(&self, key: u64) -> Option<u8> {
         self.find(key).map(|place| self.places[place as usize].value)
     }
 
     /// Makes the key the most recently used, with this value. The key that had to give way for it, if one had.
-    pub(crate) fn put(&mut self, key: u64, value: u8) -> Option<u64> {
+    pub fn put(&mut self, key: u64, value: u8) -> Option<u64> {
         if let Some(place) = self.find(key) {
             self.places[place as usize].value = value;
             self.unlink(place);
@@ -86,7 +95,7 @@ impl Lru {
     }
 
     /// Forgets a key; its value if it was there.
-    pub(crate) fn remove(&mut self, key: u64) -> Option<u8> {
+    pub fn remove(&mut self, key: u64) -> Option<u8> {
         let place = self.find(key)?;
         self.unlink(place);
         let bucket = self.bucket(key);
@@ -107,25 +116,25 @@ impl Lru {
     }
 
     /// Forgets the least recently used key.
-    pub(crate) fn pop_oldest(&mut self) -> Option<u64> {
+    pub fn pop_oldest(&mut self) -> Option<u64> {
         let key = self.places.get(self.oldest as usize)?.key;
         self.remove(key);
         Some(key)
     }
 
     /// The least recently used key and its value.
-    pub(crate) fn oldest(&self) -> Option<(u64, u8)> {
+    pub fn oldest(&self) -> Option<(u64, u8)> {
         self.places.get(self.oldest as usize).map(|place| (place.key, place.value))
     }
 
     /// All values, the least recently used first.
-    pub(crate) fn values(&self) -> impl Iterator<Item = u8> + '_ {
+    pub fn values(&self) -> impl Iterator<Item = u8> + '_ {
         let first = self.places.get(self.oldest as usize);
         std::iter::successors(first, |place| self.places.get(place.newer as usize)).map(|place| place.value)
     }
 
     /// Takes or gives memory; the least recently used keys go if they no longer fit.
-    pub(crate) fn resize(&mut self, capacity: u32) {
+    pub fn resize(&mut self, capacity: u32) {
         let mut resized = Lru::new(capacity);
         let mut place = self.oldest;
         while place != NONE {

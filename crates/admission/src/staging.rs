@@ -14,8 +14,8 @@
 use haversack_model::{BLOCK_BYTES, BlockNo};
 use serde::{Deserialize, Serialize};
 
-use super::{Admission, Admit, Op, Verdict};
 use crate::lru::Lru;
+use crate::{Admission, Admit, Op, Verdict};
 
 /// Bytes of an address that is staged, its place in the table included.
 pub const ENTRY_BYTES: u64 = 32;
@@ -43,6 +43,20 @@ impl StagingKind {
             StagingKind::Address => "address-staging",
             StagingKind::Data => "data-staging",
             StagingKind::Hybrid => "hybrid-staging",
+        }
+    }
+
+    /// Addresses that so many bytes hold, beside what is for data.
+    pub fn addresses(self, bytes: u64) -> u32 {
+        self.places(bytes).0
+    }
+
+    /// The fewest bytes with room for an address.
+    pub fn least_bytes(self) -> u64 {
+        match self {
+            StagingKind::Address => ENTRY_BYTES,
+            StagingKind::Data => ENTRY_BYTES + DATA_BYTES,
+            StagingKind::Hybrid => PARTS * ENTRY_BYTES,
         }
     }
 

@@ -12,7 +12,7 @@
 
 use haversack_model::BlockNo;
 
-use super::{Admission, Admit, Op, Verdict};
+use crate::{Admission, Admit, Op, Verdict};
 
 /// Runs that are followed at a time.
 const RUNS: usize = 16;

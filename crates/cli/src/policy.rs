@@ -1,0 +1,245 @@
+//! `haversack policy`, and what the policy is told and tells of a disk.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use haversack_api::{
+    DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
+    Size, Span,
+};
+use haversack_control::{Decision, Entry};
+use hyper::Method;
+use serde_json::{Map, Value};
+
+use crate::arguments::PolicyCommand;
+use crate::client::Client;
+use crate::error::{CliError, Result};
+use crate::output::print;
+use crate::run::part;
+
+/// Runs a command that needs the daemon.
+pub fn run(client: &Client, command: &PolicyCommand, as_json: bool) -> Result<()> {
+    match command {
+        PolicyCommand::Show => show(&client.get("/v1/policy")?, as_json),
+        PolicyCommand::Set { allocator, settings } if allocator == "off" => match settings.as_slice() {
+            [] => show(&client.call(Method::DELETE, "/v1/policy", None::<&()>)?, as_json),
+            [first, ..] => Err(CliError::Usage(format!("'{first}': no policy has no settings"))),
+        },
+        PolicyCommand::Set { allocator, settings } => {
+            let settings = settings_of(allocator, settings)?;
+            show(&client.call(Method::PUT, "/v1/policy", Some(&settings))?, as_json)
+        }
+        PolicyCommand::Log { pool, count } => {
+            let pool = pool.as_deref().map(part).transpose()?;
+            let of_pool = pool.map_or(String::new(), |pool| format!("&pool={pool}"));
+            let lines: Vec<Value> = client.get(&format!("/v1/policy/log?last={count}{of_pool}"))?;
+            print(as_json, &lines, &log_text(&lines))
+        }
+        PolicyCommand::Explain { disk } => {
+            let why: Explanation = client.get(&format!("/v1/disks/{}/explain", part(disk)?))?;
+            print(as_json, &why, &why.text)
+        }
+        PolicyCommand::Replay { .. } => Ok(()),
+    }
+}
+
+/// `KEY=VALUE` as settings: a value is a number, true, false, a list in brackets, or a word.
+fn settings_of(allocator: &str, pairs: &[String]) -> Result<PolicySettings> {
+    let mut object = Map::from_iter([("allocator".to_owned(), Value::from(allocator))]);
+    for pair in pairs {
+        let (key, value) = pair.split_once('=').ok_or_else(|| {
+            CliError::Usage(format!("'{pair}': expected KEY=VALUE, such as window=5min or spare=idle"))
+        })?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+        object.insert(key.to_owned(), value);
+    }
+    serde_json::from_value(Value::Object(object)).map_err(|error| CliError::Usage(error.to_string()))
+}
+
+fn show(status: &PolicyStatus, as_json: bool) -> Result<()> {
+    print(as_json, status, &show_text(status))
+}
+
+fn show_text(status: &PolicyStatus) -> String {
+    let Some(settings) = &status.settings else {
+        return "no policy: disks have the shares, modes and admission that they are configured with\n"
+            .into();
+    };
+    let mut out = format!("policy {}\n", settings.allocator);
+    // Writing into a string does not fail.
+    if let Some(Value::Object(effective)) = &status.effective {
+        for (key, value) in effective {
+            let _ = writeln!(out, "  {key:<20} {value}");
+        }
+    }
+    for pool in &status.pools {
+        let left = pool.window_left_s.map_or(String::new(), |s| format!(", the window ends in {s:.0} s"));
+        let _ = writeln!(
+            out,
+            "pool {}: {} decisions, {} refused{left}; log {}",
+            pool.pool, pool.decisions, pool.refusals, pool.log
+        );
+        if let Some(why) = &pool.refused {
+            let _ = writeln!(out, "  refused: {why}");
+        }
+        if !pool.disks.is_empty() {
+            let _ = writeln!(
+                out,
+                "  {:<20} {:<17} {:>10} {:>10} {:<8} REASON",
+                "DISK", "STATE", "DEMAND", "TARGET", "MODE"
+            );
+        }
+        pool.disks.iter().for_each(|disk| out += &disk_line(disk));
+    }
+    out
+}
+
+fn disk_line(disk: &DiskPolicy) -> String {
+    let target = disk.target_bytes.map_or("shared".into(), |bytes| Size(bytes).rounded());
+    format!(
+        "  {:<20} {:<17} {:>10} {target:>10} {:<8} {}\n",
+        disk.disk,
+        disk.state,
+        Size(disk.demand_bytes).rounded(),
+        disk.mode.to_string(),
+        disk.reason
+    )
+}
+
+/// Entries of the log, a line each, and one for each disk of a decision.
+fn log_text(entries: &[Value]) -> String {
+    let mut out = String::new();
+    for value in entries {
+        let pool = value.get("pool").and_then(Value::as_str).unwrap_or_default();
+        let (time_us, what) = match serde_json::from_value(value.clone()) {
+            Ok(Entry::Started { time_us, config }) => {
+                (time_us, format!("by {:?}, windows of {} s", config.allocator, config.window_us / 1_000_000))
+            }
+            Ok(Entry::Event { time_us, disk, event }) => (time_us, format!("{disk} is {}", event.name())),
+            Ok(Entry::Refused { time_us, cause, reason }) => {
+                (time_us, format!("refused ({cause}): {reason}"))
+            }
+            Ok(Entry::Decision(decision)) => (decision.inputs.time_us, decision_text(&decision)),
+            Err(error) => (0, format!("an entry of another version: {error}")),
+        };
+        let _ = writeln!(out, "{:>12.3} s  {pool}: {what}", time_us as f64 / 1e6);
+    }
+    out
+}
+
+fn decision_text(decision: &Decision) -> String {
+    let mut text = format!("decided ({}): {}", decision.cause, decision.plan.reason);
+    for (name, disk) in &decision.plan.disks {
+        let _ = write!(text, "\n{:>16}{name:<20} {}", "", disk.reason);
+    }
+    text
+}
+
+/// Decides again from a log, and fails if anything comes out otherwise.
+pub fn replay(log: &Path, as_json: bool) -> Result<()> {
+    let failed = |why: String| CliError::Failed(format!("{}: {why}", log.display()));
+    let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
+    let found = haversack_control::log::replay(text.lines()).map_err(|error| failed(error.to_string()))?;
+    let mut out = format!("{} decisions, {} different\n", found.decisions, found.differences.len());
+    for difference in &found.differences {
+        let _ = writeln!(out, "line {}, {} s:", difference.line, difference.time_us as f64 / 1e6);
+        if let Some(why) = &difference.refused {
+            let _ = writeln!(out, "  refused now: {why}");
+        }
+        for (disk, before, after) in &difference.disks {
+            let _ = writeln!(out, "  {disk}\n    decided: {before}\n    now:     {after}");
+        }
+    }
+    print(as_json, &found, &out)?;
+    if found.differences.is_empty() { Ok(()) } else { Err(CliError::Different(found.differences.len())) }
+}
+
+/// Tells the policy what has happened to a disk.
+pub fn event(
+    client: &Client,
+    disk: &str,
+    event: DiskEventKind,
+    curve: Option<&Path>,
+    as_json: bool,
+) -> Result<()> {
+    let figures = curve.map(figures).transpose()?;
+    let body = DiskEvent { event, figures };
+    let decided: DiskPolicy = client.call(Method::POST, &format!("/v1/disks/{disk}/event"), Some(&body))?;
+    print(as_json, &decided, &format!("{disk}: {}\n", decided.reason))
+}
+
+fn figures(path: &Path) -> Result<Value> {
+    let failed = |why: String| CliError::Failed(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let curve: DiskCurve = serde_json::from_str(&text)
+        .map_err(|error| failed(format!("{error}; expected what 'haversack --json disk curve' prints")))?;
+    Ok(curve.figures)
+}
+
+/// Shows a disk's curve; measures first if that is wanted.
+pub fn curve(client: &Client, disk: &str, time: Option<Span>, as_json: bool) -> Result<()> {
+    let path = format!("/v1/disks/{disk}/curve");
+    if let Some(time) = time {
+        client.send(Method::POST, &format!("/v1/disks/{disk}/measure?for={time}"), None::<&()>)?;
+        std::thread::sleep(time.0);
+    }
+    let curve: DiskCurve = client.get(&path)?;
+    print(as_json, &curve, &curve_text(&curve))
+}
+
+/// Rows of a curve that are printed at most.
+const ROWS: usize = 24;
+
+fn curve_text(curve: &DiskCurve) -> String {
+    let m = &curve.measured;
+    let mut out = format!(
+        "disk {}: {} of {:.1} s\n",
+        curve.disk,
+        if curve.complete { "a window" } else { "the present window so far," },
+        m.length_us as f64 / 1e6
+    );
+    for (key, value) in measured_rows(m) {
+        let _ = writeln!(out, "  {key:<20} {value}");
+    }
+    let _ = writeln!(out, "  {:>10} {:>10} {:>10} {:>12}", "SIZE", "MISSES", "USEFUL", "OF READS");
+    let mut sizes: Vec<u64> = [&curve.all, &curve.useful, &curve.reads_only]
+        .iter()
+        .flat_map(|points| points.iter().map(|point| point.bytes))
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let step = sizes.len().div_ceil(ROWS).max(1);
+    let last = sizes.last().copied();
+    let shown = sizes.iter().copied().step_by(step).filter(|size| Some(*size) != last);
+    for size in shown.chain(last) {
+        let at = |points: &[haversack_api::MissPoint]| {
+            let miss = points.iter().rev().find(|point| point.bytes <= size).map_or(1.0, |p| p.miss_ratio);
+            format!("{:.1} %", miss * 100.0)
+        };
+        let _ = writeln!(
+            out,
+            "  {:>10} {:>10} {:>10} {:>12}",
+            Size(size).rounded(),
+            at(&curve.all),
+            at(&curve.useful),
+            at(&curve.reads_only)
+        );
+    }
+    out
+}
+
+/// What was measured, a row each.
+pub fn measured_rows(m: &Measured) -> Vec<(&'static str, String)> {
+    let mut rows = vec![
+        ("blocks read", m.reads.to_string()),
+        ("blocks written", format!("{}, {} of them again", m.writes, m.overwrites)),
+        ("working set", Size(m.wss_bytes).rounded()),
+    ];
+    let reused = m.rwss_bytes.iter().map(|bytes| Size(*bytes).rounded()).collect::<Vec<_>>().join(", ");
+    rows.push(("of it reused", reused));
+    rows.push(("reuse intensity", format!("{:.3}/s", m.intensity_per_s)));
+    if m.lost_records > 0 {
+        rows.push(("not recorded", m.lost_records.to_string()));
+    }
+    rows
+}

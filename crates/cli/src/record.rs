@@ -1,0 +1,160 @@
+//! `haversack trace record`: what a disk's guest does, as the daemon sees it, written as a trace.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use haversack_api::{Size, Span};
+use haversack_trace::{Access, Op, Source, TraceError, VolumeNo};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde::Serialize;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::client::Client;
+use crate::error::{CliError, Result};
+use crate::output::print;
+use crate::run::part;
+use crate::trace::{grouped, write_file};
+
+/// What to record.
+#[derive(Args)]
+pub struct Record {
+    /// The disk.
+    pub disk: String,
+    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// For how long; until Ctrl-C if not given.
+    #[arg(long = "for")]
+    pub time: Option<Span>,
+    /// Replace a file that is there.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// The row that tells how many requests found no room and are not in the trace.
+const LOST: &str = "#lost,";
+
+/// Requests as the daemon sends them: rows of the common form.
+struct Live<'a> {
+    client: &'a Client,
+    body: Incoming,
+    interrupt: Signal,
+    /// The beginning of a row whose end has not come yet.
+    rest: Vec<u8>,
+    disk: String,
+    volumes: Vec<String>,
+    lost: u64,
+}
+
+#[derive(Serialize)]
+struct Recorded<'a> {
+    output: &'a PathBuf,
+    requests: u64,
+    bytes: u64,
+    lost: u64,
+}
+
+/// Records.
+pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
+    let query = record.time.map_or(String::new(), |time| format!("?for={time}"));
+    let path = format!("/v1/disks/{}/trace{query}", part(&record.disk)?);
+    let interrupt = client
+        .block_on(async { signal(SignalKind::interrupt()) })
+        .map_err(|e| CliError::Failed(format!("cannot hear Ctrl-C: {e}")))?;
+    let body = client.open(&path)?;
+    let disk = record.disk.clone();
+    let mut live = Live { client, body, interrupt, rest: Vec::new(), disk, volumes: Vec::new(), lost: 0 };
+    let Some(written) = write_file(&mut live, &record.output, record.force)? else { return Ok(()) };
+    if live.lost > 0 && !as_json {
+        eprintln!("haversack: requests that found no room and are not in the trace: {}", grouped(live.lost));
+    }
+    let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
+    let text = format!("{}: {requests} requests, {size}\n", record.output.display());
+    let (requests, bytes, lost) = (written.accesses, written.bytes, live.lost);
+    print(as_json, &Recorded { output: &record.output, requests, bytes, lost }, &text)
+}
+
+impl Live<'_> {
+    fn failed(&self, why: impl std::fmt::Display) -> TraceError {
+        TraceError::Io { path: self.disk.clone().into(), error: std::io::Error::other(why.to_string()) }
+    }
+
+    /// Takes whole rows out of what has come.
+    fn rows(&mut self, into: &mut Vec<Access>) -> std::result::Result<(), TraceError> {
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+        let rows: Vec<u8> = self.rest.drain(..=end).collect();
+        let text = String::from_utf8(rows).map_err(|error| self.failed(error))?;
+        for row in text.lines().filter(|row| !row.starts_with("timestamp_ns")) {
+            if let Some(lost) = row.strip_prefix(LOST) {
+                self.lost = lost.parse().map_err(|error| self.failed(error))?;
+                continue;
+            }
+            let access = access(row).ok_or_else(|| {
+                self.failed(format!("the daemon sent '{row}', which is no request of a trace"))
+            })?;
+            into.push(access);
+        }
+        if self.volumes.is_empty() && !into.is_empty() {
+            self.volumes.push(self.disk.clone());
+        }
+        Ok(())
+    }
+}
+
+/// A row of the common form, of whatever volume.
+fn access(row: &str) -> Option<Access> {
+    let mut fields = row.split(',');
+    let time_ns = fields.next()?.parse().ok()?;
+    let op = match fields.nth(1)? {
+        "R" => Op::Read,
+        "W" => Op::Write,
+        "F" => Op::Flush,
+        "D" => Op::Discard,
+        _ => return None,
+    };
+    let (offset_bytes, length_bytes) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(Access { time_ns, offset_bytes, length_bytes, volume: VolumeNo(0), op })
+}
+
+impl Source for Live<'_> {
+    /// Waits for more. Ctrl-C is the end of the trace, not of the command.
+    fn read(&mut self, into: &mut Vec<Access>) -> std::result::Result<usize, TraceError> {
+        let before = into.len();
+        while into.len() == before {
+            let (body, interrupt) = (&mut self.body, &mut self.interrupt);
+            let frame = self.client.block_on(async {
+                tokio::select! {
+                    frame = body.frame() => frame,
+                    _ = interrupt.recv() => None,
+                }
+            });
+            let Some(frame) = frame else { return Ok(0) };
+            let frame = frame.map_err(|error| self.failed(format!("the recording broke off: {error}")))?;
+            if let Ok(data) = frame.into_data() {
+                self.rest.extend_from_slice(&data);
+                self.rows(into)?;
+            }
+        }
+        Ok(into.len() - before)
+    }
+
+    fn volumes(&self) -> &[String] {
+        &self.volumes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_nonsense_is_not() {
+        let read = access("5,vm1,R,4096,512").unwrap();
+        assert_eq!((read.time_ns, read.op, read.offset_bytes, read.length_bytes), (5, Op::Read, 4096, 512));
+        assert_eq!(access("5,vm1,F,0,0").map(|flush| flush.op), Some(Op::Flush));
+        for row in ["", "5", "5,vm1,X,0,0", "5,vm1,R,-1,0", "a,vm1,R,0,0"] {
+            assert_eq!(access(row), None, "{row}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A decision in words.
+
+use std::fmt::Write;
+
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::allocate::Target;
+use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
+
+use crate::control::Decision;
+use crate::error::ControlError;
+
+/// Why a disk has what it has: what was measured of it, what was decided, by what rule.
+///
+/// # Errors
+/// `NotDecided` if the decision is of other disks.
+pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> {
+    let input = decision.inputs.disks.iter().find(|input| input.name == disk);
+    let (Some(input), Some(plan)) = (input, decision.plan.disks.get(disk)) else {
+        let names: Vec<&str> = decision.plan.disks.keys().map(String::as_str).collect();
+        let known = if names.is_empty() { "none".into() } else { names.join(", ") };
+        return Err(ControlError::NotDecided { disk: disk.into(), known });
+    };
+    let mut text = format!("{disk} is {}.\n", input.state.name());
+    match &input.window {
+        Some(window) => text.push_str(&measured(window)),
+        None => text.push_str("Nothing was measured of it yet.\n"),
+    }
+    text.push_str(&decided(decision, input, plan));
+    Ok(text)
+}
+
+/// A size for people: blocks, and what they come to.
+fn size(blocks: u64) -> String {
+    let bytes = blocks as f64 * BLOCK_BYTES as f64;
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let unit =
+        (0..units.len() - 1).find(|unit| bytes < 1024f64.powi(*unit as i32 + 1)).unwrap_or(units.len() - 1);
+    format!("{blocks} blocks ({:.1} {})", bytes / 1024f64.powi(unit as i32), units[unit])
+}
+
+fn measured(window: &DiskWindow) -> String {
+    let mut text = String::new();
+    let seconds = window.length_us as f64 / 1e6;
+    let percent = |ratio: f64| ratio * 100.0;
+    let _ = writeln!(
+        text,
+        "In {seconds:.0} s it read {} blocks, {:.1} % of them from the cache, and wrote {}, {:.1} % of all accesses \
+         over what it had accessed before.",
+        window.reads,
+        percent(window.hit_ratio()),
+        window.writes,
+        percent(window.overwrite_ratio()),
+    );
+    let reused = window.rwss_blocks.first().copied().unwrap_or(0);
+    let _ = writeln!(text, "It used {}, and {} again.", size(window.wss_blocks), size(reused));
+    let _ = writeln!(
+        text,
+        "To hit all that could be hit takes {}; for reads after reads and writes {}; of reads alone {}.",
+        size(window.trd.blocks_needed()),
+        size(window.urd.blocks_needed()),
+        size(window.read_only.blocks_needed()),
+    );
+    text
+}
+
+fn decided(decision: &Decision, input: &DiskInput, plan: &DiskPlan) -> String {
+    let mut text = String::new();
+    let had = size(input.target_blocks);
+    let limit = match input.limit_blocks {
+        limit if limit >= decision.inputs.pool_blocks => "no limit".into(),
+        limit => format!("a limit of {}", size(limit)),
+    };
+    let _ = writeln!(
+        text,
+        "It must have {}, has {limit} and priority {}; it demands {}.",
+        size(input.reservation_blocks),
+        input.priority,
+        size(plan.demand_blocks),
+    );
+    let _ = match plan.target {
+        Target::Blocks(blocks) => writeln!(text, "It had {had} and gets {}: {}.", size(blocks), plan.reason),
+        Target::Shared { .. } => writeln!(text, "It had {had}: {}.", plan.reason),
+    };
+    let (mode, admission) = (plan.write_mode, plan.admission.name());
+    let _ = writeln!(text, "Its write mode is {mode}, admission {admission}.");
+    let (pool, cause) = (size(decision.inputs.pool_blocks), &decision.cause);
+    let _ = writeln!(text, "The pool of {pool} was divided because of: {cause}. {}.", decision.plan.reason);
+    if let Some(gap) = &decision.plan.gap {
+        let _ =
+            writeln!(text, "The solver '{}' missed {:.3} % of the bound.", gap.solver, gap.relative * 100.0);
+    }
+    text
+}

@@ -1,0 +1,271 @@
+//! What one disk's records say of a window, in bounded memory.
+//!
+//! Distances are estimated from samples of a fixed size (SHARDS). A sample lives for two windows: in its first it learns
+//! which blocks there are, in its second its distances count. So a block that was last used in the window before is no
+//! cold one, and what was not used for two windows takes no room. The younger sample also tells the working sets of its
+//! window, because it began with it.
+//!
+//! Sources: Waldspurger et al., FAST'15 (SHARDS); CloudCache (Arteaga), section 3.4.1, for working sets; ECI-Cache,
+//! section 4, for useful distances; vCacheShare, sections 4.1 to 4.3, for reads alone and for intensity.
+
+use haversack_admission::{Admission, Hec, Op};
+use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
+use haversack_core::Records;
+use haversack_core::monitor;
+use haversack_model::{BLOCK_BYTES, BlockNo, Micros};
+use haversack_policy::demand::working_set_window::{MOST_REUSES, WorkingSetWindow};
+use haversack_policy::{Curve, DiskWindow, Intensity, PolicyError};
+
+use crate::counters::Counters;
+
+/// Points of a curve between a size and twice that size.
+const POINTS_AN_OCTAVE: usize = 8;
+/// Ratios are told to a millionth: more is noise of the sample.
+const RATIO_STEPS: f64 = 1e6;
+/// HEC's regions and longest runs: 4 MiB.
+const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
+
+/// How a disk is observed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObserverConfig {
+    /// How long a window is meant to be.
+    pub window_us: Micros,
+    /// How long at the end of a window intensity is measured.
+    pub measurement_us: Micros,
+    /// Blocks of a sample. A disk has four of them, of about 100 bytes a block.
+    pub sample_blocks: usize,
+    /// Whether HEC's touches are counted, which takes more time than all the rest.
+    pub touches: bool,
+}
+
+/// Samples of a disk's blocks, each half as old as the one before.
+struct Samples {
+    /// Since the window before: knows what was used then.
+    older: Sampler,
+    /// Since the start of the window.
+    younger: Sampler,
+    most_blocks: usize,
+    /// The rate of the youngest sample may not be above: what is recorded at all.
+    highest_rate: f64,
+}
+
+impl Samples {
+    fn new(most_blocks: usize) -> Samples {
+        let sampler = Sampler::fixed_size(most_blocks);
+        Samples { older: sampler.clone(), younger: sampler, most_blocks, highest_rate: 1.0 }
+    }
+
+    /// Only one block of 2 to this power is recorded from now on.
+    fn thin_out(&mut self, sample_shift: u8) {
+        let rate = 2f64.powi(-i32::from(sample_shift));
+        if rate != self.highest_rate {
+            let sampler = Sampler::fixed_size_from(self.most_blocks, rate);
+            *self = Samples { older: sampler.clone(), younger: sampler, highest_rate: rate, ..*self };
+        }
+    }
+
+    fn access(&mut self, block: u64, kind: Kind, passed_over: u64) {
+        for sampler in [&mut self.older, &mut self.younger] {
+            sampler.access(block, kind);
+            if passed_over > 0 {
+                sampler.pass_over(kind, passed_over);
+            }
+        }
+    }
+
+    /// Begins a window.
+    fn turn(&mut self) {
+        let rate = (self.younger.rate() * 2.0).min(self.highest_rate);
+        let youngest = Sampler::fixed_size_from(self.most_blocks, rate);
+        self.older = std::mem::replace(&mut self.younger, youngest);
+        self.older.fade(0.0);
+    }
+}
+
+/// See the module.
+pub struct Observer {
+    config: ObserverConfig,
+    opened_us: Micros,
+    all: Samples,
+    reads: Samples,
+    /// Reads at the end of the window, for intensity.
+    late: WorkingSetWindow,
+    late_reads: u64,
+    touches: Option<Hec>,
+    before: Counters,
+    lost: u64,
+}
+
+impl Observer {
+    /// Observes a disk of so many blocks from now on, which has these counters.
+    ///
+    /// # Errors
+    /// A window without length, or shorter than its measurement.
+    pub fn new(
+        config: ObserverConfig,
+        now_us: Micros,
+        disk_blocks: u64,
+        counters: &Counters,
+    ) -> Result<Observer, PolicyError> {
+        let ObserverConfig { window_us, measurement_us, sample_blocks, .. } = config;
+        if window_us < measurement_us {
+            return Err(PolicyError::WindowTooShort { window_us, measurement_us });
+        }
+        Ok(Observer {
+            config,
+            opened_us: now_us,
+            all: Samples::new(sample_blocks),
+            reads: Samples::new(sample_blocks),
+            late: late(&config, now_us)?,
+            late_reads: 0,
+            touches: config.touches.then(|| Hec::new(disk_blocks, HEC_BLOCKS, HEC_BLOCKS)),
+            before: *counters,
+            lost: 0,
+        })
+    }
+
+    /// Records that were lost since the window began: its figures are of the rest.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The counters that the window began with.
+    pub fn counters(&self) -> Counters {
+        self.before
+    }
+
+    /// Takes in what was recorded.
+    pub fn note(&mut self, records: &Records) {
+        self.lost += records.lost();
+        let shift = records.sample_shift();
+        self.all.thin_out(shift);
+        self.reads.thin_out(shift);
+        // Each recorded block stands for those that were not.
+        let passed_over = (1u64 << shift) - 1;
+        let late_us = late_from(&self.config, self.opened_us);
+        for record in records.iter() {
+            let blocks = records.blocks(record);
+            match record.kind {
+                monitor::Kind::Read => {
+                    let late = record.time_us >= late_us;
+                    blocks.for_each(|block| self.read(block, passed_over, late));
+                }
+                monitor::Kind::Write => blocks.for_each(|block| self.write(block, passed_over)),
+                monitor::Kind::Discard => blocks.for_each(|block| {
+                    self.all.access(block, Kind::Discard, 0);
+                    self.reads.access(block, Kind::Discard, 0);
+                }),
+                monitor::Kind::Flush => {}
+            }
+        }
+    }
+
+    fn read(&mut self, block: u64, passed_over: u64, late: bool) {
+        self.all.access(block, Kind::Read, passed_over);
+        self.reads.access(block, Kind::Read, passed_over);
+        if late {
+            self.late.access(block);
+            self.late_reads += 1;
+        }
+        if let Some(touches) = &mut self.touches {
+            touches.hit(BlockNo(block), Op::Read);
+        }
+    }
+
+    fn write(&mut self, block: u64, passed_over: u64) {
+        self.all.access(block, Kind::Write, passed_over);
+        if let Some(touches) = &mut self.touches {
+            touches.hit(BlockNo(block), Op::Write);
+        }
+    }
+
+    /// What there is to say of the window so far.
+    pub fn window(&self, now_us: Micros, counters: &Counters) -> DiskWindow {
+        let counted = counters.since(&self.before);
+        let (reads, writes) = (counted.read_hits + counted.read_misses, counted.writes);
+        let (all, only_reads) = (self.all.older.profile(), self.reads.older.profile());
+        let (wss_blocks, rwss_blocks) = working_sets(&self.all.younger);
+        let length_us = now_us.saturating_sub(self.opened_us);
+        let overwrites = (all.overwrite_ratio() * (reads + writes) as f64).round() as u64;
+        DiskWindow {
+            length_us,
+            reads,
+            writes,
+            overwrites: overwrites.min(writes),
+            read_hits: counted.read_hits,
+            wss_blocks,
+            rwss_blocks,
+            touched_blocks: self.touches.as_ref().map_or(0, Hec::touched_again_blocks),
+            trd: curve(&all, &Class::ALL, all.reads() + all.writes()),
+            urd: curve(&all, &[Class::Rar, Class::Raw], all.reads() + all.writes()),
+            read_only: curve(&only_reads, &[Class::Rar], only_reads.reads()),
+            intensity: self.intensity(now_us, length_us),
+            origin_latency_us: counted.origin_latency_us,
+            cache_latency_us: counted.cache_latency_us,
+        }
+    }
+
+    fn intensity(&self, now_us: Micros, length_us: Micros) -> Intensity {
+        let measured_us = now_us.saturating_sub(late_from(&self.config, self.opened_us)).min(length_us);
+        let scale = 1.0 / self.reads.highest_rate;
+        let unique = (self.late.sizes().wss_blocks as f64 * scale).round() as u64;
+        let read_blocks = (self.late_reads as f64 * scale).round() as u64;
+        Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
+    }
+
+    /// Ends the window, tells what there is to say of it, and begins the next.
+    ///
+    /// # Errors
+    /// None that [`new`](Self::new) did not have.
+    pub fn close(&mut self, now_us: Micros, counters: &Counters) -> Result<DiskWindow, PolicyError> {
+        let window = self.window(now_us, counters);
+        self.all.turn();
+        self.reads.turn();
+        self.late = late(&self.config, now_us)?;
+        (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
+        Ok(window)
+    }
+}
+
+/// From when on intensity is measured.
+fn late_from(config: &ObserverConfig, opened_us: Micros) -> Micros {
+    opened_us.saturating_add(config.window_us - config.measurement_us)
+}
+
+fn late(config: &ObserverConfig, opened_us: Micros) -> Result<WorkingSetWindow, PolicyError> {
+    let places = u32::try_from(config.sample_blocks).unwrap_or(u32::MAX);
+    WorkingSetWindow::new(config.measurement_us.max(1), late_from(config, opened_us), places)
+}
+
+/// WSS, and RWSS_1 to RWSS_4, of a sample that began with the window.
+fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
+    let mut reused = [0u64; MOST_REUSES as usize];
+    for accesses in sample.counts() {
+        reused.iter_mut().take(accesses.saturating_sub(1) as usize).for_each(|blocks| *blocks += 1);
+    }
+    let weight = 1.0 / sample.rate();
+    let scaled = |blocks: u64| (blocks as f64 * weight).round() as u64;
+    (sample.footprint().round() as u64, reused.map(scaled).to_vec())
+}
+
+/// Hits of the accesses of some classes by size, as shares of so many accesses.
+fn curve(profile: &Profile, classes: &[Class], accesses: f64) -> Curve {
+    let mut distances = Histogram::default();
+    classes.iter().for_each(|class| distances.merge(profile.class(*class)));
+    let Some(largest) = distances.largest().filter(|_| accesses > 0.0 && distances.total() > 0.0) else {
+        return Curve::default();
+    };
+    let rounded = |ratio: f64| (ratio * RATIO_STEPS).round() / RATIO_STEPS;
+    let sizes = Histogram::edges(largest + 1, POINTS_AN_OCTAVE).into_iter();
+    let points = sizes.map(|blocks| (blocks, rounded(distances.below(blocks) / accesses).clamp(0.0, 1.0)));
+    // Where nothing is gained there is nothing to tell.
+    let mut highest = 0.0;
+    Curve::estimated(points.filter(|(_, ratio)| {
+        let gained = *ratio > highest;
+        highest = ratio.max(highest);
+        gained
+    }))
+}
+
+#[cfg(test)]
+mod tests;

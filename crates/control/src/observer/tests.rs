@@ -1,0 +1,124 @@
+use haversack_core::monitor::Kind as Recorded;
+use haversack_core::{MonitorConfig, Records};
+use haversack_model::place::spread;
+
+use super::*;
+
+const WINDOW_US: u64 = 1_000_000;
+
+fn observer(sample_blocks: usize) -> Observer {
+    let config =
+        ObserverConfig { window_us: WINDOW_US, measurement_us: 100_000, sample_blocks, touches: true };
+    Observer::new(config, 0, 1 << 20, &Counters::default()).unwrap()
+}
+
+/// Notes whole-block requests of one kind at a time.
+fn note(observer: &mut Observer, time_us: u64, kind: Recorded, blocks: impl IntoIterator<Item = u64>) {
+    let mut records = Records::with_room(MonitorConfig::default().records);
+    for block in blocks {
+        if records.fill() > 0.9 {
+            observer.note(&records);
+            records.clear();
+        }
+        records.push(time_us, kind, block * 8, 8);
+    }
+    observer.note(&records);
+}
+
+fn counters(hits: u64, misses: u64, writes: u64) -> Counters {
+    Counters { read_hits: hits, read_misses: misses, writes, ..Counters::default() }
+}
+
+/// ECI-Cache, figure 5: TRD asks for 5 blocks, URD for 2; two of seven accesses are reused, one of them by a read.
+#[test]
+fn the_example_of_eci_cache() {
+    let mut observer = observer(64);
+    for (block, kind) in [
+        (1, Recorded::Write),
+        (2, Recorded::Read),
+        (1, Recorded::Read),
+        (3, Recorded::Write),
+        (4, Recorded::Read),
+        (5, Recorded::Write),
+        (2, Recorded::Write),
+    ] {
+        note(&mut observer, 0, kind, [block]);
+    }
+    let window = observer.close(WINDOW_US, &counters(1, 2, 4)).unwrap();
+    assert_eq!(window.check("vm"), Ok(()));
+    assert_eq!((window.trd.blocks_needed(), window.urd.blocks_needed()), (5, 2));
+    assert!(
+        (window.trd.highest() - 2.0 / 7.0).abs() < 1e-6 && (window.urd.highest() - 1.0 / 7.0).abs() < 1e-6
+    );
+    assert_eq!((window.reads, window.writes, window.read_hits, window.overwrites), (3, 4, 1, 1));
+    assert_eq!((window.wss_blocks, window.rwss_blocks), (5, vec![2, 0, 0, 0]));
+    assert_eq!(window.read_only.blocks_needed(), 0, "no block was read twice");
+}
+
+#[test]
+fn what_was_used_in_the_window_before_is_not_cold_and_what_was_not_is_forgotten() {
+    let mut observer = observer(4096);
+    let hits: Vec<f64> = [0..100, 0..100, 500..600, 0..100]
+        .into_iter()
+        .enumerate()
+        .map(|(at, blocks)| {
+            note(&mut observer, at as u64 * WINDOW_US, Recorded::Read, blocks);
+            let read = (at as u64 + 1) * 100;
+            let window = observer.close((at as u64 + 1) * WINDOW_US, &counters(0, read, 0)).unwrap();
+            assert_eq!((window.reads, window.wss_blocks, window.rwss_blocks[0]), (100, 100, 0));
+            window.trd.highest()
+        })
+        .collect();
+    assert_eq!(hits, [0.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn intensity_is_of_the_end_of_the_window() {
+    let mut observer = observer(4096);
+    note(&mut observer, 0, Recorded::Read, 0..50);
+    note(&mut observer, 950_000, Recorded::Read, (0..10).chain(0..10));
+    let window = observer.close(WINDOW_US, &counters(0, 70, 0)).unwrap();
+    let expected = Intensity { length_us: 100_000, read_blocks: 20, unique_read_blocks: 10 };
+    assert_eq!(window.intensity, expected);
+    assert_eq!(window.read_only.at(64), (20.0f64 / 70.0 * 1e6).round() / 1e6);
+}
+
+#[test]
+fn a_small_sample_is_near_the_whole() {
+    let (mut small, mut whole) = (observer(512), observer(1 << 20));
+    for turn in 0..3 {
+        for observer in [&mut small, &mut whole] {
+            // A hot set with a scan over it: three of four reads are of 10,000 blocks, the rest of 40,000.
+            let blocks = (0..200_000u64).map(|at| match at % 4 {
+                3 => 100_000 + at / 4 % 40_000,
+                _ => spread(at) >> 32 & 0x3fff,
+            });
+            note(observer, turn * WINDOW_US, Recorded::Read, blocks);
+        }
+        let count = counters(0, (turn + 1) * 200_000, 0);
+        let (small, whole) =
+            [&mut small, &mut whole].map(|o| o.close((turn + 1) * WINDOW_US, &count).unwrap()).into();
+        let near = |found: u64, exact: u64| found.abs_diff(exact) as f64 / exact as f64;
+        assert!(near(small.wss_blocks, whole.wss_blocks) < 0.1, "{small:?}");
+        assert!(near(small.rwss_blocks[0], whole.rwss_blocks[0]) < 0.1, "{small:?}");
+        for blocks in [5_000, 10_000, 20_000, 40_000, 60_000] {
+            let (found, exact) = (small.trd.at(blocks), whole.trd.at(blocks));
+            assert!((found - exact).abs() < 0.08, "at {blocks}: {found} for {exact}");
+        }
+    }
+}
+
+#[test]
+fn what_is_recorded_as_a_sample_is_scaled_up() {
+    let mut observer = observer(1 << 20);
+    let mut records = Records::with_room(1 << 20);
+    for _ in 0..2 {
+        (0..80_000)
+            .filter(|block| spread(*block) >> 61 == 0)
+            .for_each(|b| records.push(0, Recorded::Read, b * 8, 8));
+    }
+    observer.note(&records.sampled(3));
+    let window = observer.close(WINDOW_US, &counters(0, 160_000, 0)).unwrap();
+    assert!(window.wss_blocks.abs_diff(80_000) < 800, "{window:?}");
+    assert!(window.trd.at(70_000) < 0.1 && (window.trd.at(90_000) - 0.5).abs() < 0.02, "{:?}", window.trd);
+}

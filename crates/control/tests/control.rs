@@ -1,0 +1,184 @@
+//! The loop from records to decisions, and again from its log.
+
+use haversack_control::{Control, ControlError, Counters, DiskReport, Entry, explain, log};
+use haversack_core::Records;
+use haversack_core::monitor::Kind;
+use haversack_model::WriteMode;
+use haversack_policy::allocate::Target;
+use haversack_policy::{Config, DiskFacts, Event, PolicyError, named};
+
+const MINUTE_US: u64 = 60_000_000;
+const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
+
+fn report(name: &str, counters: Counters) -> DiskReport {
+    let facts = DiskFacts {
+        name: name.into(),
+        vm: name.into(),
+        tenant: "tenant".into(),
+        priority: 1.0,
+        reservation_blocks: 10,
+        limit_blocks: u64::MAX,
+        fixed_blocks: None,
+        used_blocks: 0,
+        write_mode: WriteMode::WriteBack,
+        window: None,
+    };
+    DiskReport { facts, counters }
+}
+
+/// A loop with a disk that reads 200 blocks again and again, and one that reads on and on.
+struct Pair {
+    control: Control,
+    now_us: u64,
+    read: u64,
+}
+
+impl Pair {
+    fn new(system: &str) -> Pair {
+        let config = Config { window_us: MINUTE_US, ..named(system).unwrap() };
+        let mut control = Control::new(config, 0).unwrap();
+        for disk in ["local", "scan"] {
+            assert_eq!(control.event(0, disk, 1 << 20, &Counters::default(), Event::New), Ok(true));
+        }
+        Pair { control, now_us: 0, read: 0 }
+    }
+
+    fn reports(&self) -> Vec<DiskReport> {
+        let counters =
+            Counters { read_hits: self.read / 2, read_misses: self.read / 2, ..Counters::default() };
+        vec![report("local", counters), report("scan", counters)]
+    }
+
+    fn window(&mut self) -> haversack_control::Decision {
+        for (disk, scan) in [("local", false), ("scan", true)] {
+            let mut records = Records::with_room(8192);
+            for at in 0..2000 {
+                let block = if scan { self.read + at } else { at % 200 };
+                records.push(self.now_us + at * 1000, Kind::Read, block * 8, 8);
+            }
+            self.control.note(disk, &records);
+        }
+        self.read += 2000;
+        self.now_us = self.control.due_us();
+        self.control.close(self.now_us, 1000, &self.reports()).unwrap()
+    }
+}
+
+fn lines(entries: &[Entry]) -> Vec<String> {
+    entries.iter().map(Entry::line).collect()
+}
+
+fn replayed(lines: &[String]) -> Result<log::Replay, ControlError> {
+    log::replay(lines.iter().map(String::as_str))
+}
+
+#[test]
+fn every_system_decides_the_same_from_its_log() {
+    for system in SYSTEMS {
+        let mut pair = Pair::new(system);
+        (0..4).for_each(|_| drop(pair.window()));
+        let entries = pair.control.take_log();
+        assert_eq!(entries.len(), 1 + 2 + 4, "{system}");
+        let found = replayed(&lines(&entries)).unwrap();
+        assert_eq!((found.decisions, found.differences), (4, vec![]), "{system}");
+        assert!(pair.control.take_log().is_empty());
+    }
+}
+
+#[test]
+fn reuse_gets_space_and_a_scan_does_not() {
+    for system in ["rwss", "utility", "trd", "urd"] {
+        let mut pair = Pair::new(system);
+        let decision = (0..4).map(|_| pair.window()).last().unwrap();
+        let blocks = |disk: &str| decision.plan.disks[disk].target.promised_blocks();
+        assert!(blocks("local") >= 200, "{system}: {decision:?}");
+        assert!(decision.plan.disks["scan"].demand_blocks < 50, "{system}: {decision:?}");
+    }
+    let mut pair = Pair::new("none");
+    let shared = pair.window().plan.disks["scan"].target;
+    assert_eq!(shared, Target::Shared { at_least_blocks: 10, at_most_blocks: 1000 });
+}
+
+#[test]
+fn a_changed_log_is_found_out() {
+    let mut pair = Pair::new("rwss");
+    pair.window();
+    pair.window();
+    let mut written = lines(&pair.control.take_log());
+    let last = written.len() - 1;
+    let changed = written[last].replacen("\"pool_blocks\":1000", "\"pool_blocks\":900", 1);
+    assert_ne!(changed, written[last]);
+    written[last] = changed;
+    let found = replayed(&written).unwrap();
+    let lines: Vec<usize> = found.differences.iter().map(|difference| difference.line).collect();
+    assert_eq!(lines, [written.len()]);
+    assert_eq!(replayed(&written[1..]), Err(ControlError::NoConfig { line: 3 }));
+    written.insert(1, "{}".into());
+    assert!(matches!(replayed(&written), Err(ControlError::BadLine { line: 2, .. })));
+}
+
+#[test]
+fn a_decision_is_explained() {
+    let mut pair = Pair::new("urd");
+    pair.window();
+    let decision = pair.window();
+    let text = explain::explain(&decision, "local").unwrap();
+    for part in ["local is active", "read 2000 blocks", "50.0 %", "demand", "The pool of 1000 blocks"] {
+        assert!(text.contains(part), "'{part}' is not in: {text}");
+    }
+    let refused = explain::explain(&decision, "other").unwrap_err().to_string();
+    assert!(refused.contains("'other'") && refused.contains("local, scan"), "{refused}");
+}
+
+#[test]
+fn refusals_are_logged_and_change_nothing() {
+    let mut pair = Pair::new("rwss");
+    let before = pair.window();
+    let mut reports = pair.reports();
+    reports[0].facts.limit_blocks = 1;
+    let refused = pair.control.decide(pair.now_us, "test", 1000, &reports);
+    assert!(matches!(refused, Err(ControlError::Policy(PolicyError::LimitBelowReservation { .. }))));
+    assert_eq!(pair.control.last(), Some(&before));
+    let log = pair.control.take_log();
+    assert!(matches!(log.last(), Some(Entry::Refused { cause, .. }) if cause == "test"));
+    assert!(replayed(&lines(&log)).unwrap().differences.is_empty());
+    let short = Config { window_us: 1, measurement_us: 2, ..Config::default() };
+    assert!(matches!(Control::new(short, 0), Err(ControlError::Policy(PolicyError::WindowTooShort { .. }))));
+}
+
+#[test]
+fn life_of_a_disk() {
+    let mut pair = Pair::new("rwss");
+    pair.window();
+    pair.window();
+    let counters = Counters::default();
+    let mut event = |disk: &str, event| pair.control.event(pair.now_us, disk, 1 << 20, &counters, event);
+    assert_eq!(event("local", Event::Stunned), Ok(false));
+    assert_eq!(event("local", Event::Resumed), Ok(true));
+    assert_eq!(event("local", Event::MigratingOut), Ok(true));
+    assert!(event("other", Event::Resumed).is_err());
+    assert_eq!(event("scan", Event::Ended), Ok(true));
+    assert!(pair.control.window("scan").is_none());
+    let travels = pair.control.window("local").cloned().expect("it was measured");
+    let mut there = Control::new(named("rwss").unwrap(), 0).unwrap();
+    let comes = Event::MigratingIn(Some(Box::new(travels.clone())));
+    there.event(0, "local", 1 << 20, &counters, comes).unwrap();
+    assert_eq!(there.window("local"), Some(&travels));
+    let decision = there.decide(1, "local migrating-in", 1000, &[report("local", counters)]).unwrap();
+    assert_eq!(decision.plan.disks["local"].demand_blocks, 200);
+    assert!(replayed(&lines(&there.take_log())).unwrap().differences.is_empty());
+}
+
+#[test]
+fn another_configuration_keeps_what_is_known() {
+    let mut pair = Pair::new("wss");
+    pair.window();
+    pair.window();
+    let next = Config { window_us: 2 * MINUTE_US, ..named("rwss").unwrap() };
+    pair.control.reconfigure(pair.now_us, next).unwrap();
+    let reports = pair.reports();
+    let decision = pair.control.decide(pair.now_us, "configuration", 1000, &reports).unwrap();
+    assert_eq!(decision.plan.disks["local"].demand_blocks, 200);
+    let found = replayed(&lines(&pair.control.take_log())).unwrap();
+    assert_eq!((found.decisions, found.differences), (3, vec![]));
+}

@@ -1,0 +1,66 @@
+//! Retreat: a disk that has no second place for its dirty blocks, and cannot get one, goes without the cache.
+//!
+//! In a pool with redundancy a dirty block is put on two devices. Dirty blocks of a released disk stay until the disk is
+//! forgotten: where they fill all devices but one, waiting for a second place would have no end. Such a disk cleans what
+//! it has on flash, gives up its segments, and then has what is staged cleaned, as a disk does that gets no space at all.
+//! It comes back when there are two places again.
+//!
+//! Invariant: staged blocks are cleaned past the cache only when no segment is the disk's: no page lists older versions
+//! of them then that a crash could bring back.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use crate::core::Core;
+use crate::memory::Memory;
+
+/// Segments looked at for two on different devices before it is asked whether there are leftovers at all.
+const FIRST_LOOK: usize = 16;
+
+impl<M: Memory> Core<M> {
+    /// Whether dirty blocks of the disk have no second place to go to until a released disk is forgotten.
+    pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
+        if self.dirty_copies() < 2 || self.is_guest(disk) || !self.may_be_dirty(disk) {
+            return false;
+        }
+        let segments = &self.store.disks[disk.0 as usize].segments;
+        let mut devices = segments.iter().take(FIRST_LOOK).map(|s| self.store.segments[*s as usize].device);
+        let first = devices.next();
+        if devices.any(|device| Some(device) != first) && self.store.all_usable() {
+            return false;
+        }
+        let leaves_dirt = |number: u16| {
+            let disk = DiskNo(number);
+            self.store.disks[number as usize].dirty > 0
+                && self.disks[number as usize].is_some()
+                && self.is_guest(disk)
+        };
+        (0..self.disks.len() as u16).any(leaves_dirt)
+            && self.store.usable_devices().filter(|device| self.has_place(*device)).nth(1).is_none()
+    }
+
+    fn may_be_dirty(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        d.mode.defers_origin() || d.flush.staged_dirty() > 0 || self.store.disks[disk.0 as usize].dirty > 0
+    }
+
+    /// Whether any segment of the device is free or could become so.
+    fn has_place(&self, device: DeviceNo) -> bool {
+        self.store.segments_on(device).any(|segment| {
+            let left = |owner: u16| self.disks[owner as usize].is_some() && self.is_guest(DiskNo(owner));
+            segment.dirty == 0 || !left(segment.owner)
+        })
+    }
+
+    /// Has the disk's blocks on flash cleaned, and gives up its segments one by one.
+    pub(crate) fn retreat(&mut self, disk: DiskNo) {
+        if !std::mem::replace(&mut self.disk_mut(disk).cleaner.pressed, true) {
+            self.touch(disk);
+        }
+        if self.reclaiming.is_empty()
+            && let Some(segment) = self.store.coldest_segment(disk, None)
+        {
+            self.store.give_up(segment);
+            self.reclaiming.push((segment, None));
+        }
+    }
+}

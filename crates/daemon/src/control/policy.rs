@@ -1,0 +1,139 @@
+//! `/v1/policy`, and what the policy is told and tells of a disk.
+
+use axum::body::Body as Stream;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use haversack_api::{
+    DiskCurve, DiskEvent, DiskPolicy, ErrorBody, Explanation, PolicySettings, PolicyStatus, Span,
+};
+use serde::Deserialize;
+
+use super::Control;
+use super::answer::{Answer, Body, Failure, Part, Query, answer, run};
+
+/// The policy and what it has decided.
+#[utoipa::path(get, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
+pub async fn show(State(control): State<Control>) -> Answer<PolicyStatus> {
+    answer(&control, |daemon| Ok(daemon.policy.status(daemon))).await
+}
+
+/// Sets the policy, until the next start, when the configuration file counts. Everything that is not given is as the
+/// allocator's system has it.
+#[utoipa::path(put, path = "/v1/policy", request_body = PolicySettings,
+    responses((status = 200, body = PolicyStatus), (status = 400, body = ErrorBody)))]
+pub async fn set(
+    State(control): State<Control>,
+    Body(settings): Body<PolicySettings>,
+) -> Answer<PolicyStatus> {
+    answer(&control, move |daemon| {
+        daemon.policy.set(daemon, Some(settings))?;
+        Ok(daemon.policy.status(daemon))
+    })
+    .await
+}
+
+/// Ends the policy: disks have the shares, modes and admission that they are configured with.
+#[utoipa::path(delete, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
+pub async fn end(State(control): State<Control>) -> Answer<PolicyStatus> {
+    answer(&control, |daemon| {
+        daemon.policy.set(daemon, None)?;
+        Ok(daemon.policy.status(daemon))
+    })
+    .await
+}
+
+/// Which entries of the log are asked for.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Entries {
+    /// Only of this pool.
+    #[serde(default)]
+    pool: Option<String>,
+    /// The newest so many.
+    #[serde(default = "some")]
+    last: usize,
+}
+
+fn some() -> usize {
+    10
+}
+
+/// The newest entries of the log of decisions, oldest first.
+#[utoipa::path(get, path = "/v1/policy/log", params(Entries),
+    responses((status = 200, body = Vec<Object>), (status = 404, body = ErrorBody)))]
+pub async fn log(
+    State(control): State<Control>,
+    Query(entries): Query<Entries>,
+) -> Answer<Vec<serde_json::Value>> {
+    answer(&control, move |daemon| {
+        let pool = entries.pool.as_deref().map(|name| daemon.pool(name)).transpose()?;
+        daemon.policy.log(pool.map(|pool| pool.name.as_str()), entries.last)
+    })
+    .await
+}
+
+/// Tells the policy what has happened to a disk. Answers with what holds for the disk then.
+#[utoipa::path(post, path = "/v1/disks/{disk}/event", request_body = DiskEvent,
+    params(("disk" = String, Path, description = "Its name")),
+    responses((status = 200, body = DiskPolicy), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn event(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(event): Body<DiskEvent>,
+) -> Answer<DiskPolicy> {
+    answer(&control, move |daemon| daemon.policy.tell(daemon, &disk, event)).await
+}
+
+/// Why a disk has what it has.
+#[utoipa::path(get, path = "/v1/disks/{disk}/explain", params(("disk" = String, Path, description = "Its name")),
+    responses((status = 200, body = Explanation), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn explain(State(control): State<Control>, Part(disk): Part<String>) -> Answer<Explanation> {
+    answer(&control, move |daemon| daemon.policy.explain(daemon, &disk)).await
+}
+
+/// A disk's sampled curve of misses by cache size: of the last window, or of the present one so far if none has ended.
+#[utoipa::path(get, path = "/v1/disks/{disk}/curve", params(("disk" = String, Path, description = "Its name")),
+    responses((status = 200, body = DiskCurve), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn curve(State(control): State<Control>, Part(disk): Part<String>) -> Answer<DiskCurve> {
+    answer(&control, move |daemon| daemon.policy.curve(daemon, &disk)).await
+}
+
+/// For how long something goes on.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct HowLong {
+    /// For example `30s`.
+    #[serde(rename = "for", default)]
+    time: Option<Span>,
+}
+
+/// Measures a disk anew, for a minute longer than the given time, so that its curve can be asked for. A policy that
+/// measures does so anyway; nothing changes then.
+#[utoipa::path(post, path = "/v1/disks/{disk}/measure",
+    params(("disk" = String, Path, description = "Its name"), HowLong),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn measure(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Query(how_long): Query<HowLong>,
+) -> Result<StatusCode, Failure> {
+    let time = how_long.time.unwrap_or_default().0;
+    run(&control, move |daemon| daemon.policy.measure(daemon, &disk, time)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a disk's guest does from now on, as a trace in the common form, until the time is over or the caller goes away.
+#[utoipa::path(get, path = "/v1/disks/{disk}/trace",
+    params(("disk" = String, Path, description = "Its name"), HowLong),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
+pub async fn trace(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Query(how_long): Query<HowLong>,
+) -> Result<impl IntoResponse, Failure> {
+    let time = how_long.time.map(|time| time.0);
+    let rows = run(&control, move |daemon| daemon.policy.record(daemon, &disk, time)).await?;
+    Ok(([(header::CONTENT_TYPE, "text/csv")], Stream::new(rows)))
+}

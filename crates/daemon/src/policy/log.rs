@@ -1,0 +1,161 @@
+//! The log of decisions: a file of JSON lines that is put aside when it has grown large.
+//!
+//! Invariants
+//! - A line is written as a whole, by one call. What a crash left of a torn line is ended before the next one.
+//! - Each file begins with the heading, so it can be read alone.
+//! - The files together never have more than the limit times the number that is kept, and one line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::state::StateError;
+
+/// Logs kept: the present one and those put aside, the one ending with `.1` the newest of them.
+const KEPT_LOGS: u32 = 4;
+
+/// See the module.
+pub struct DecisionLog {
+    path: PathBuf,
+    limit_bytes: u64,
+    file: Option<File>,
+    bytes: u64,
+}
+
+fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
+    let path = path.to_path_buf();
+    move |source| StateError::Io { action, path, source }
+}
+
+impl DecisionLog {
+    /// A log that is opened when the first line is written.
+    pub fn new(path: PathBuf, limit_bytes: u64) -> DecisionLog {
+        DecisionLog { path, limit_bytes, file: None, bytes: 0 }
+    }
+
+    /// Where the present log is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a line; before the first of a file comes the heading.
+    ///
+    /// # Errors
+    /// The file cannot be written; the next line is tried anew.
+    pub fn append(&mut self, line: &str, heading: &str) -> Result<(), StateError> {
+        if self.file.is_some() && self.bytes >= self.limit_bytes {
+            self.file = None;
+            self.put_aside()?;
+        }
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.open()?,
+        };
+        let begins = self.bytes == 0 && heading != line;
+        let text = if begins { format!("{heading}\n{line}\n") } else { format!("{line}\n") };
+        file.write_all(text.as_bytes()).map_err(at("write", &self.path))?;
+        self.bytes += text.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<File, StateError> {
+        if std::fs::metadata(&self.path).is_ok_and(|data| data.len() >= self.limit_bytes) {
+            self.put_aside()?;
+        }
+        let options = File::options().read(true).append(true).create(true).clone();
+        let mut file = options.open(&self.path).map_err(at("open", &self.path))?;
+        self.bytes = file.seek(SeekFrom::End(0)).map_err(at("read", &self.path))?;
+        if self.bytes > 0 && !ends_with_newline(&mut file).map_err(at("read", &self.path))? {
+            file.write_all(b"\n").map_err(at("write", &self.path))?;
+        }
+        Ok(file)
+    }
+
+    fn aside(&self, number: u32) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
+    fn put_aside(&self) -> Result<(), StateError> {
+        for number in (1..KEPT_LOGS - 1).rev() {
+            let (from, to) = (self.aside(number), self.aside(number + 1));
+            if from.exists() {
+                std::fs::rename(&from, &to).map_err(at("rename", &from))?;
+            }
+        }
+        std::fs::rename(&self.path, self.aside(1)).map_err(at("rename", &self.path))
+    }
+
+    /// The newest lines that are wanted, oldest first, at most so many; from the logs put aside too.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn newest(&self, most: usize, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, StateError> {
+        let mut lines = Vec::new();
+        let files = std::iter::once(self.path.clone()).chain((1..KEPT_LOGS).map(|number| self.aside(number)));
+        for path in files {
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(at("open", &path)(error)),
+            };
+            let mut older = Vec::new();
+            for line in BufReader::new(file).lines() {
+                let line = line.map_err(at("read", &path))?;
+                if wanted(&line) {
+                    older.push(line);
+                }
+            }
+            older.append(&mut lines);
+            lines = older;
+            if lines.len() >= most {
+                break;
+            }
+        }
+        Ok(lines.split_off(lines.len().saturating_sub(most)))
+    }
+}
+
+fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_log_is_put_aside_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.log");
+        let mut log = DecisionLog::new(path.clone(), 40);
+        for number in 0..100 {
+            log.append(&format!("line {number:04}"), "head").unwrap();
+        }
+        let names = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(names, KEPT_LOGS as usize);
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            assert!(std::fs::read_to_string(entry.unwrap().path()).unwrap().starts_with("head\nline"));
+        }
+        let all = log.newest(usize::MAX, |line| line != "head").unwrap();
+        assert!(all.is_sorted() && all.len() >= 10 && all.last().unwrap() == "line 0099", "{all:?}");
+        assert_eq!(log.newest(2, |line| line.ends_with('7')).unwrap(), ["line 0087", "line 0097"]);
+        let again = DecisionLog::new(path, 40).newest(3, |_| true).unwrap();
+        assert_eq!(again, ["line 0097", "line 0098", "line 0099"]);
+    }
+
+    #[test]
+    fn a_torn_line_stays_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.log");
+        std::fs::write(&path, "{\"torn").unwrap();
+        let mut log = DecisionLog::new(path, 1 << 20);
+        log.append("whole", "head").unwrap();
+        assert_eq!(log.newest(9, |_| true).unwrap(), ["{\"torn", "whole"]);
+    }
+}

@@ -1,0 +1,304 @@
+//! The policy in the daemon: who divides the pools, told of events, asked for curves and traces.
+//!
+//! One thread looks after all pools: it takes what was recorded, closes windows, and decides; nothing of it is on the
+//! way of a request. What the control API asks is done by the thread that asks, under the same lock.
+//!
+//! Invariants
+//! - Without a policy and without a question the thread sleeps and nothing is recorded.
+//! - The lock is taken before those of disks, never while one of them is held.
+
+mod actuate;
+mod log;
+mod monitors;
+mod pool;
+mod recording;
+mod reports;
+pub mod settings;
+mod show;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use haversack_api::{
+    DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
+};
+use haversack_engine::clock::now_us;
+use haversack_policy::Event;
+use serde_json::Value;
+
+use crate::config::DaemonConfig;
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::pool::Pool;
+use log::DecisionLog;
+use pool::PoolLoop;
+pub use recording::Rows;
+
+/// The longest sleep: whether the daemon stops is looked at then at the latest.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// How long a curve is measured at least.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct Policy {
+    inner: Mutex<Inner>,
+    /// Something is due earlier than the thread knew.
+    wake: Condvar,
+}
+
+struct Inner {
+    settings: Option<PolicySettings>,
+    pools: BTreeMap<String, PoolLoop>,
+}
+
+impl Policy {
+    /// No policy, for these pools.
+    pub fn new<'a>(config: &DaemonConfig, pools: impl Iterator<Item = &'a str>) -> Policy {
+        let looped = |pool: &'a str| (pool.to_owned(), loop_of(config, pool));
+        let inner = Inner { settings: None, pools: pools.map(looped).collect() };
+        Policy { inner: Mutex::new(inner), wake: Condvar::new() }
+    }
+
+    /// A pool is about to open that could not be opened at first.
+    pub fn add_pool(&self, config: &DaemonConfig, pool: &str) {
+        self.inner.locked().pools.insert(pool.to_owned(), loop_of(config, pool));
+    }
+
+    /// It is open: the policy that holds divides it as well.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn begin(&self, daemon: &Daemon, pool: &str) -> Result<()> {
+        let wanted = self.inner.locked().settings.clone();
+        let config = wanted.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
+        self.with(daemon, pool, |looped, pool| looped.set(daemon, pool, now_us(), config.as_ref()))?
+    }
+
+    /// Calls something with a pool's loop, then wakes the thread: another time may be the next.
+    fn with<R>(
+        &self,
+        daemon: &Daemon,
+        pool: &str,
+        call: impl FnOnce(&mut PoolLoop, &Pool) -> R,
+    ) -> Result<R> {
+        let pool = daemon.pool(pool)?;
+        let mut inner = self.inner.locked();
+        let looped = inner.pools.get_mut(&pool.name).expect("every pool has a loop");
+        let result = call(looped, pool);
+        self.wake.notify_all();
+        Ok(result)
+    }
+
+    /// Divides the pools by another policy from now on, or by none.
+    ///
+    /// # Errors
+    /// The settings make no sense: the policy before goes on.
+    pub fn set(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
+        let config = wanted.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
+        for pool in daemon.pools().filter(|_| config.is_some()) {
+            let disks: Vec<_> = daemon.disks().values().map(|disk| disk.config()).collect();
+            let here = disks.iter().filter(|disk| disk.pool == pool.name);
+            settings::check_weights(&pool.name, here).map_err(DaemonError::Bad)?;
+        }
+        let mut inner = self.inner.locked();
+        for (name, looped) in &mut inner.pools {
+            // One that is just opening follows.
+            let Ok(pool) = daemon.pool(name) else { continue };
+            looped.set(daemon, pool, now_us(), config.as_ref())?;
+        }
+        let name = wanted.as_ref().map_or("none", |settings| settings.allocator.as_str());
+        tracing::info!(allocator = name, "the policy is set");
+        inner.settings = wanted;
+        self.wake.notify_all();
+        Ok(())
+    }
+
+    /// A disk was attached. What goes wrong is logged: the disk serves its guest all the same.
+    pub fn attached(&self, daemon: &Daemon, pool: &str, disk: &str) {
+        let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, now_us(), disk));
+        if let Err(error) = told.flatten() {
+            tracing::warn!(disk, "the policy does not know of it: {error}");
+        }
+    }
+
+    /// A disk was detached.
+    pub fn detached(&self, daemon: &Daemon, pool: &str, disk: &str) {
+        let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, now_us(), disk));
+        if let Err(error) = told {
+            tracing::warn!(disk, "the policy does not know of its end: {error}");
+        }
+    }
+
+    /// The operator has changed settings of a disk: they hold at once.
+    pub fn changed(&self, daemon: &Daemon, pool: &str, disk: &str) {
+        let told = self.with(daemon, pool, |looped, pool| {
+            looped.changed(disk);
+            looped.decide(daemon, pool, now_us(), &format!("changed {disk}"));
+        });
+        if let Err(error) = told {
+            tracing::warn!(disk, "the policy does not know of its settings: {error}");
+        }
+    }
+
+    /// Something has happened to a disk.
+    ///
+    /// # Errors
+    /// There is no such disk or no policy, or it cannot happen to the disk now.
+    pub fn tell(&self, daemon: &Daemon, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
+        let event = event_of(event)?;
+        let found = daemon.disk(disk)?;
+        found.attached()?;
+        let name = event.name();
+        let told = self.with(daemon, &found.config().pool, |looped, pool| {
+            looped.tell(daemon, pool, now_us(), disk, event)
+        })?;
+        if told.is_ok() {
+            daemon.events.add("disk-event", disk, name);
+        }
+        told
+    }
+
+    /// Why a disk has what it has.
+    ///
+    /// # Errors
+    /// There is no such disk, or nothing was decided of it.
+    pub fn explain(&self, daemon: &Daemon, disk: &str) -> Result<Explanation> {
+        let pool = daemon.disk(disk)?.config().pool;
+        let text = self.with(daemon, &pool, |looped, _| looped.explain(disk))??;
+        Ok(Explanation { disk: disk.into(), text })
+    }
+
+    /// A disk's curve.
+    ///
+    /// # Errors
+    /// There is no such disk, or nothing was measured of it.
+    pub fn curve(&self, daemon: &Daemon, disk: &str) -> Result<DiskCurve> {
+        let found = daemon.disk(disk)?;
+        found.attached()?;
+        self.with(daemon, &found.config().pool, |looped, pool| looped.curve(pool, now_us(), disk))?
+    }
+
+    /// Measures a disk for so long, for its curve.
+    ///
+    /// # Errors
+    /// There is no such disk, or it is not attached.
+    pub fn measure(&self, daemon: &Daemon, disk: &str, time: Duration) -> Result<()> {
+        let found = daemon.disk(disk)?;
+        found.attached()?;
+        let time = time.max(SHORTEST_LOOK);
+        self.with(daemon, &found.config().pool, |looped, pool| looped.measure(pool, now_us(), disk, time))?
+    }
+
+    /// What a disk's guest does from now on, for so long or until nobody reads any more.
+    ///
+    /// # Errors
+    /// There is no such disk, or it is not attached.
+    pub fn record(&self, daemon: &Daemon, disk: &str, time: Option<Duration>) -> Result<Rows> {
+        let found = daemon.disk(disk)?;
+        let number = found.attached()?;
+        self.with(daemon, &found.config().pool, |looped, pool| {
+            looped.record(pool, now_us(), disk, number, time)
+        })?
+    }
+
+    /// What holds for the disks of a pool and what was measured of them, by name.
+    pub fn of_disk(&self, pool: &str, disk: &str) -> (Option<DiskPolicy>, Option<Measured>) {
+        let inner = self.inner.locked();
+        let looped = inner.pools.get(pool);
+        (looped.and_then(|looped| looped.decided(disk)), looped.and_then(|looped| looped.measured(disk)))
+    }
+
+    /// As the API tells it.
+    pub fn status(&self, daemon: &Daemon) -> PolicyStatus {
+        let inner = self.inner.locked();
+        let config = inner.settings.as_ref().and_then(|wanted| settings::config(wanted).ok());
+        let now_us = now_us();
+        PolicyStatus {
+            settings: inner.settings.clone(),
+            measures: config.as_ref().is_some_and(settings::measures),
+            effective: config.and_then(|config| serde_json::to_value(config).ok()),
+            pools: daemon
+                .pools()
+                .filter_map(|pool| Some(inner.pools.get(&pool.name)?.status(&pool.name, now_us)))
+                .collect(),
+        }
+    }
+
+    /// The newest entries of a pool's log, or of all, oldest first.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub fn log(&self, pool: Option<&str>, last: usize) -> Result<Vec<Value>> {
+        let inner = self.inner.locked();
+        let mut entries = Vec::new();
+        for (name, looped) in inner.pools.iter().filter(|(name, _)| pool.is_none_or(|pool| pool == *name)) {
+            for line in looped.log().newest(last, |_| true)? {
+                // A torn line is no entry.
+                let Ok(Value::Object(mut entry)) = serde_json::from_str(&line) else { continue };
+                entry.insert("pool".into(), name.as_str().into());
+                entries.push(Value::Object(entry));
+            }
+        }
+        entries.sort_by_key(time_us);
+        Ok(entries.split_off(entries.len().saturating_sub(last)))
+    }
+
+    /// Looks after all pools, until the daemon stops.
+    fn run(&self, daemon: &Daemon) {
+        let mut inner = self.inner.locked();
+        while !daemon.is_stopping() {
+            let mut due_us: Option<u64> = None;
+            for (name, looped) in &mut inner.pools {
+                let Ok(pool) = daemon.pool(name) else { continue };
+                due_us = due_us.into_iter().chain(looped.tick(daemon, pool, now_us())).min();
+            }
+            let until = due_us.map(|due_us| Duration::from_micros(due_us.saturating_sub(now_us())));
+            let sleep = until.map_or(LONGEST_SLEEP, |until| until.min(LONGEST_SLEEP));
+            inner = self.wake.wait_timeout(inner, sleep).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn loop_of(config: &DaemonConfig, pool: &str) -> PoolLoop {
+    let path = config.policy_log_dir().join(format!("policy-{pool}.log"));
+    PoolLoop::new(DecisionLog::new(path, config.policy_log_size.0))
+}
+
+/// When an entry of a log was made.
+fn time_us(entry: &Value) -> u64 {
+    entry.get("time_us").or_else(|| entry.pointer("/inputs/time_us")).and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn event_of(event: DiskEvent) -> Result<Event> {
+    let DiskEvent { event, figures } = event;
+    if figures.is_some() && event != DiskEventKind::MigratingIn {
+        return Err(DaemonError::Bad("figures come with migrating-in alone: leave them out".into()));
+    }
+    Ok(match event {
+        DiskEventKind::New => Event::New,
+        DiskEventKind::Ended => Event::Ended,
+        DiskEventKind::Suspended => Event::Suspended,
+        DiskEventKind::Resumed => Event::Resumed,
+        DiskEventKind::Stunned => Event::Stunned,
+        DiskEventKind::MigratingIn => {
+            let window = figures.map(serde_json::from_value).transpose();
+            let window = window.map_err(|error| DaemonError::Bad(format!("figures: {error}")))?;
+            Event::MigratingIn(window)
+        }
+        DiskEventKind::MigratingOut => Event::MigratingOut,
+        DiskEventKind::StorageMigrating => Event::StorageMigrating,
+        DiskEventKind::StorageMigrated => Event::StorageMigrated,
+    })
+}
+
+/// Starts the thread that looks after the pools.
+///
+/// # Errors
+/// The system has no thread for it.
+pub fn start(daemon: &Arc<Daemon>) -> std::io::Result<()> {
+    let daemon = daemon.clone();
+    std::thread::Builder::new().name("policy".into()).spawn(move || daemon.policy.run(&daemon))?;
+    Ok(())
+}

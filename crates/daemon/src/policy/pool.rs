@@ -1,0 +1,463 @@
+//! The control loop of one pool: records in, windows closed, decisions made, logged and carried out.
+//!
+//! Invariants
+//! - Without a policy and without a question nothing is recorded, and the loop has nothing to do.
+//! - Every decision and every refusal is in the log before it is carried out.
+//! - A refused decision changes nothing: the plan before goes on holding.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
+use haversack_control::{Control, ControlError, Decision, Entry};
+use haversack_engine::{DiskSnapshot, Snapshot};
+use haversack_model::{DiskNo, Micros, SECTOR_BYTES};
+use haversack_policy::{Config, Event};
+
+use super::actuate::{self, Applied};
+use super::log::DecisionLog;
+use super::monitors::Monitors;
+use super::recording::{Recording, Rows};
+use super::reports::{self, Latencies};
+use super::{settings, show};
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::pool::Pool;
+
+/// Sectors of a block.
+const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
+
+/// See the module.
+pub struct PoolLoop {
+    control: Option<Control>,
+    monitors: Monitors,
+    latencies: Latencies,
+    log: DecisionLog,
+    applied: BTreeMap<String, Applied>,
+    /// What of the last plan is not done, by disk.
+    kept: BTreeMap<String, Vec<String>>,
+    /// Records lost in the last window.
+    lost: BTreeMap<String, u64>,
+    decisions: u64,
+    refusals: u64,
+    refused: Option<String>,
+}
+
+impl PoolLoop {
+    /// A loop without policy.
+    pub fn new(log: DecisionLog) -> PoolLoop {
+        PoolLoop {
+            control: None,
+            monitors: Monitors::default(),
+            latencies: Latencies::default(),
+            log,
+            applied: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            decisions: 0,
+            refusals: 0,
+            refused: None,
+        }
+    }
+
+    /// The log of decisions.
+    pub fn log(&self) -> &DecisionLog {
+        &self.log
+    }
+
+    fn measures(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| settings::measures(control.config()))
+    }
+
+    /// Divides by another policy from now on, or by none.
+    ///
+    /// # Errors
+    /// The policy contradicts itself, or the pool has stopped.
+    pub fn set(
+        &mut self,
+        daemon: &Daemon,
+        pool: &Pool,
+        now_us: Micros,
+        config: Option<&Config>,
+    ) -> Result<()> {
+        let snapshot = pool.backend.snapshot()?;
+        match (config, &mut self.control) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => self.end(daemon, pool, &snapshot),
+            (Some(config), Some(control)) => control.reconfigure(now_us, config.clone())?,
+            (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
+        }
+        self.refused = None;
+        for (disk, _) in attached(daemon, pool, &snapshot) {
+            self.begin(pool, disk, now_us, &snapshot)?;
+        }
+        if self.control.is_some() {
+            self.latencies.close(&snapshot);
+            self.decide(daemon, pool, now_us, "the policy was set");
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, daemon: &Daemon, pool: &Pool, snapshot: &Snapshot) {
+        self.control = None;
+        for (disk, config) in attached(daemon, pool, snapshot) {
+            actuate::restore(daemon, &pool.name, disk, &config);
+        }
+        self.applied.clear();
+        self.kept.clear();
+        self.lost.clear();
+    }
+
+    /// A disk is known to the policy from now on, and recorded if that measures.
+    fn begin(&mut self, pool: &Pool, disk: &DiskSnapshot, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
+        let measures = self.measures();
+        if let Some(control) = &mut self.control
+            && control.state(&disk.name).is_none()
+        {
+            let counters = self.latencies.counters(snapshot, disk);
+            control.event(now_us, &disk.name, disk.sectors.div_ceil(SECTORS), &counters, Event::New)?;
+        }
+        Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, measures)?)
+    }
+
+    /// A disk was attached.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn attached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) -> Result<()> {
+        if self.control.is_none() {
+            return Ok(());
+        }
+        let snapshot = pool.backend.snapshot()?;
+        if let Some(disk) = snapshot.disks.iter().find(|disk| disk.name == name) {
+            self.begin(pool, disk, now_us, &snapshot)?;
+            self.decide(daemon, pool, now_us, &format!("new {name}"));
+        }
+        Ok(())
+    }
+
+    /// A disk was detached: what it had goes to the others.
+    pub fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
+        self.monitors.forget(&*pool.backend, name);
+        self.applied.remove(name);
+        self.kept.remove(name);
+        self.lost.remove(name);
+        let Some(control) = &mut self.control else { return };
+        if control.state(name).is_some() {
+            // What is known can end.
+            let _ = control.event(now_us, name, 0, &Default::default(), Event::Ended);
+            self.decide(daemon, pool, now_us, &format!("ended {name}"));
+        }
+    }
+
+    /// Something has happened to a disk.
+    ///
+    /// # Errors
+    /// There is no policy, or the event cannot happen to the disk now.
+    pub fn tell(
+        &mut self,
+        daemon: &Daemon,
+        pool: &Pool,
+        now_us: Micros,
+        name: &str,
+        event: Event,
+    ) -> Result<DiskPolicy> {
+        let snapshot = pool.backend.snapshot()?;
+        let disk = found(&snapshot, name)?;
+        let (blocks, cause) = (disk.sectors.div_ceil(SECTORS), format!("{} {name}", event.name()));
+        let counters = self.latencies.counters(&snapshot, disk);
+        let Some(control) = &mut self.control else { return Err(no_policy()) };
+        // It was attached a moment ago, and only now is it told that it came with figures.
+        let came = matches!(event, Event::MigratingIn(Some(_)));
+        if came && control.state(name) == Some(haversack_policy::DiskState::New) {
+            control.event(now_us, name, blocks, &counters, Event::Ended)?;
+        }
+        let told = control.event(now_us, name, blocks, &counters, event);
+        self.write_log();
+        if told? {
+            self.decide(daemon, pool, now_us, &cause);
+        }
+        let end = DiskPolicy {
+            disk: name.into(),
+            state: "ended".into(),
+            demand_bytes: 0,
+            target_bytes: Some(0),
+            mode: haversack_api::Mode::Fixed(disk.mode),
+            admission: "always".into(),
+            reason: "ended: nothing".into(),
+        };
+        if self.control.as_ref().is_some_and(|control| control.state(name).is_none()) {
+            pool.backend.set_target(disk.disk, haversack_core::Target::Blocks(0))?;
+            self.applied.remove(name);
+        }
+        Ok(self.decided(name).unwrap_or(end))
+    }
+
+    /// Decides between windows, from what is known.
+    pub fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
+        self.conclude(daemon, pool, |control, blocks, reports| {
+            control.decide(now_us, cause, blocks, reports)
+        });
+    }
+
+    fn close(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) {
+        let snapshot =
+            self.conclude(daemon, pool, |control, blocks, reports| control.close(now_us, blocks, reports));
+        for disk in snapshot.iter().flat_map(|snapshot| &snapshot.disks) {
+            self.lost.insert(disk.name.clone(), self.monitors.take_lost(&disk.name));
+        }
+        if let Some(snapshot) = snapshot {
+            self.latencies.close(&snapshot);
+        }
+    }
+
+    /// Makes a decision, logs it and carries it out. What the pool showed.
+    fn conclude(
+        &mut self,
+        daemon: &Daemon,
+        pool: &Pool,
+        decide: impl FnOnce(
+            &mut Control,
+            u64,
+            &[haversack_control::DiskReport],
+        ) -> std::result::Result<Decision, ControlError>,
+    ) -> Option<Snapshot> {
+        let control = self.control.as_mut()?;
+        // A pool that has stopped is told of elsewhere.
+        let snapshot = pool.backend.snapshot().ok()?;
+        let known = attached(daemon, pool, &snapshot);
+        let known: Vec<_> =
+            known.into_iter().filter(|(disk, _)| control.state(&disk.name).is_some()).collect();
+        let reports: Vec<_> = known
+            .iter()
+            .map(|(disk, config)| reports::report(&snapshot, disk, config, &self.latencies))
+            .collect();
+        let decision = decide(control, snapshot.pool.capacity_blocks, &reports);
+        self.write_log();
+        match decision {
+            Ok(decision) => {
+                self.decisions += 1;
+                self.refused = None;
+                self.carry_out(daemon, pool, &known, &decision);
+            }
+            Err(error) => self.refuse(daemon, pool, &error),
+        }
+        drop(known);
+        Some(snapshot)
+    }
+
+    fn refuse(&mut self, daemon: &Daemon, pool: &Pool, error: &ControlError) {
+        self.refusals += 1;
+        let why = error.to_string();
+        if self.refused.as_ref() != Some(&why) {
+            tracing::warn!(pool = pool.name, "no decision, the plan before holds: {why}");
+            daemon.events.add("policy-refused", &pool.name, &why);
+        }
+        self.refused = Some(why);
+    }
+
+    fn carry_out(
+        &mut self,
+        daemon: &Daemon,
+        pool: &Pool,
+        known: &[(&DiskSnapshot, DiskConfig)],
+        decision: &Decision,
+    ) {
+        for (disk, config) in known {
+            let Some(plan) = decision.plan.disks.get(&disk.name) else { continue };
+            let applied = self.applied.entry(disk.name.clone()).or_default();
+            match actuate::apply(daemon, &pool.name, disk, config, plan, applied) {
+                Ok(kept) => {
+                    self.kept.insert(disk.name.clone(), kept);
+                }
+                Err(error) => tracing::error!(disk = disk.name, "the plan is not carried out: {error}"),
+            }
+        }
+    }
+
+    /// What the operator set of a disk is forgotten as set by a plan: the next decision sets it anew.
+    pub fn changed(&mut self, name: &str) {
+        self.applied.remove(name);
+    }
+
+    fn write_log(&mut self) {
+        let Some(control) = &mut self.control else { return };
+        let config = Box::new(control.config().clone());
+        for entry in control.take_log() {
+            let time_us = match &entry {
+                Entry::Started { time_us, .. } | Entry::Event { time_us, .. } => *time_us,
+                Entry::Refused { time_us, .. } => *time_us,
+                Entry::Decision(decision) => decision.inputs.time_us,
+            };
+            let line = entry.line();
+            let heading = match entry {
+                Entry::Started { .. } => line.clone(),
+                _ => Entry::Started { time_us, config: config.clone() }.line(),
+            };
+            if let Err(error) = self.log.append(&line, &heading) {
+                tracing::error!("a decision is not logged: {error}");
+            }
+        }
+    }
+
+    /// Does what is due. When it wants to be called again; never, if that is `None`.
+    pub fn tick(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) -> Option<Micros> {
+        self.take(pool, now_us);
+        if self.control.as_ref().is_some_and(|control| control.due_us() <= now_us) {
+            self.close(daemon, pool, now_us);
+        }
+        let window = self.control.as_ref().map(Control::due_us);
+        window.into_iter().chain(self.monitors.due_us(now_us)).min()
+    }
+
+    fn take(&mut self, pool: &Pool, now_us: Micros) {
+        let control = &mut self.control;
+        let note = |name: &str, records: &haversack_core::Records| {
+            if let Some(control) = control {
+                control.note(name, records);
+            }
+        };
+        if let Err(error) = self.monitors.take(&*pool.backend, now_us, note) {
+            tracing::debug!(pool = pool.name, "records are not taken: {error}");
+        }
+    }
+
+    /// Measures a disk for somebody who wants its curve.
+    ///
+    /// # Errors
+    /// The disk is not attached.
+    pub fn measure(&mut self, pool: &Pool, now_us: Micros, name: &str, time: Duration) -> Result<()> {
+        if self.measures() {
+            return Ok(());
+        }
+        self.take(pool, now_us);
+        let snapshot = pool.backend.snapshot()?;
+        let disk = found(&snapshot, name)?;
+        let counters = self.latencies.counters(&snapshot, disk);
+        let of = (name, disk.disk, disk.sectors.div_ceil(SECTORS));
+        self.monitors
+            .ask(&*pool.backend, of, (now_us, time), &counters)?
+            .map_err(|e| DaemonError::Control(e.into()))
+    }
+
+    /// A disk's curve.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub fn curve(&mut self, pool: &Pool, now_us: Micros, name: &str) -> Result<DiskCurve> {
+        if let Some(window) = self.window(name) {
+            return Ok(show::curve(name, true, window, self.lost.get(name).copied().unwrap_or(0)));
+        }
+        self.take(pool, now_us);
+        let snapshot = pool.backend.snapshot()?;
+        let counters = self.latencies.counters(&snapshot, found(&snapshot, name)?);
+        if let Some((window, lost)) = self.monitors.asked(name, now_us, &counters) {
+            return Ok(show::curve(name, false, &window, lost));
+        }
+        let (what, hint) = match &self.control {
+            Some(control) if self.measures() => {
+                let left_s = control.due_us().saturating_sub(now_us) as f64 / 1e6;
+                (format!("its first window ends in {left_s:.0} s"), "ask again then")
+            }
+            _ => ("it is not measured".into(), "measure it first: 'haversack disk curve NAME --for 30s'"),
+        };
+        Err(DaemonError::conflict(format!("disk '{name}' has no curve: {what}"), hint))
+    }
+
+    /// The last window that was measured.
+    fn window(&self, name: &str) -> Option<&haversack_policy::DiskWindow> {
+        self.control.as_ref().filter(|_| self.measures())?.window(name)
+    }
+
+    /// What was measured of a disk in the last window.
+    pub fn measured(&self, name: &str) -> Option<Measured> {
+        Some(show::measured(self.window(name)?, self.lost.get(name).copied().unwrap_or(0)))
+    }
+
+    /// Records a disk for somebody who wants a trace.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn record(
+        &mut self,
+        pool: &Pool,
+        now_us: Micros,
+        name: &str,
+        disk: DiskNo,
+        time: Option<Duration>,
+    ) -> Result<Rows> {
+        // What was recorded before is not this trace's.
+        self.take(pool, now_us);
+        let time_us = time.map_or(u64::MAX, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let (recording, rows) = Recording::new(now_us, now_us.saturating_add(time_us));
+        self.monitors.record(&*pool.backend, name, disk, recording)?;
+        Ok(rows)
+    }
+
+    /// What holds for a disk.
+    pub fn decided(&self, name: &str) -> Option<DiskPolicy> {
+        let control = self.control.as_ref()?;
+        let state = control.state(name)?;
+        let plan = control.last()?.plan.disks.get(name)?;
+        let kept = self.kept.get(name).map_or(&[][..], Vec::as_slice);
+        Some(show::decided(name, state.name(), plan, kept))
+    }
+
+    /// Why a disk has what it has, in words.
+    ///
+    /// # Errors
+    /// Nothing was decided of it.
+    pub fn explain(&self, name: &str) -> Result<String> {
+        let Some(control) = &self.control else { return Err(no_policy()) };
+        let last = control.last().ok_or_else(|| match &self.refused {
+            Some(why) => DaemonError::conflict(format!("no decision: {why}"), "see 'haversack policy log'"),
+            None => DaemonError::conflict("nothing was decided yet", "wait for the end of the window"),
+        })?;
+        let mut text = haversack_control::explain::explain(last, name)?;
+        for note in self.kept.get(name).into_iter().flatten() {
+            text.push_str(&format!("Not as planned: {note}.\n"));
+        }
+        if let Some(why) = &self.refused {
+            text.push_str(&format!("A later decision was refused: {why}.\n"));
+        }
+        Ok(text)
+    }
+
+    /// As the API tells it.
+    pub fn status(&self, pool: &str, now_us: Micros) -> PoolPolicy {
+        let control = self.control.as_ref();
+        let left = |control: &Control| control.due_us().saturating_sub(now_us) as f64 / 1e6;
+        let names = control.and_then(Control::last).map(|last| last.plan.disks.keys());
+        PoolPolicy {
+            pool: pool.into(),
+            log: self.log.path().display().to_string(),
+            window_left_s: control.map(left),
+            decisions: self.decisions,
+            refusals: self.refusals,
+            refused: self.refused.clone(),
+            disks: names.into_iter().flatten().filter_map(|name| self.decided(name)).collect(),
+        }
+    }
+}
+
+fn no_policy() -> DaemonError {
+    DaemonError::conflict("there is no policy", "set one: 'haversack policy set ALLOCATOR', or [policy]")
+}
+
+fn found<'a>(snapshot: &'a Snapshot, name: &str) -> Result<&'a DiskSnapshot> {
+    let found = snapshot.disks.iter().find(|disk| disk.name == name);
+    found.ok_or_else(|| DaemonError::NoSuch { what: "attached disk", name: name.into() })
+}
+
+/// The disks of a pool that take requests.
+fn attached<'a>(daemon: &Daemon, pool: &Pool, snapshot: &'a Snapshot) -> Vec<(&'a DiskSnapshot, DiskConfig)> {
+    let disks = daemon.disks();
+    let shown = |(name, disk): (&String, &std::sync::Arc<crate::daemon::Disk>)| {
+        let config = disk.with(|inner| {
+            let is_here = inner.state == DiskState::Attached && inner.config.pool == pool.name;
+            is_here.then(|| inner.config.clone())
+        })?;
+        Some((snapshot.disks.iter().find(|shown| shown.name == *name)?, config))
+    };
+    disks.iter().filter_map(shown).collect()
+}

@@ -1,0 +1,102 @@
+//! What the policy is told of the disks of a pool: settings and counters.
+//!
+//! Invariant: a share that the operator gave a disk is its reservation and its limit at once, so every allocator leaves
+//! it what it was given.
+
+use std::collections::BTreeMap;
+
+use haversack_api::{DiskConfig, Target};
+use haversack_control::{Counters, DiskReport};
+use haversack_engine::{DiskSnapshot, Histogram, Snapshot};
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::DiskFacts;
+
+/// The tenant of disks that name none.
+const NO_TENANT: &str = "none";
+
+/// Sum and number of a histogram's latencies at the end of a window.
+type Seen = (u64, u64);
+
+/// The latencies that windows before this one had.
+#[derive(Default)]
+pub struct Latencies {
+    origins: BTreeMap<String, Seen>,
+    devices: Seen,
+}
+
+impl Latencies {
+    /// Counters of a disk with mean latencies of the present window.
+    pub fn counters(&self, snapshot: &Snapshot, disk: &DiskSnapshot) -> Counters {
+        let before = self.origins.get(&disk.name).copied().unwrap_or_default();
+        Counters {
+            origin_latency_us: mean_us(seen(&disk.origin_latency.read), before),
+            cache_latency_us: mean_us(devices(snapshot), self.devices),
+            ..Counters::of(&disk.stats)
+        }
+    }
+
+    /// A window has ended.
+    pub fn close(&mut self, snapshot: &Snapshot) {
+        let disks = snapshot.disks.iter();
+        self.origins = disks.map(|disk| (disk.name.clone(), seen(&disk.origin_latency.read))).collect();
+        self.devices = devices(snapshot);
+    }
+}
+
+fn seen(histogram: &Histogram) -> Seen {
+    (histogram.sum_us(), histogram.count())
+}
+
+fn devices(snapshot: &Snapshot) -> Seen {
+    let all = snapshot.devices.iter().map(|device| seen(&device.latency.read));
+    all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// The mean of what came since then. Counters that went back were begun anew.
+fn mean_us(now: Seen, before: Seen) -> Option<f64> {
+    let before = if now.1 < before.1 { (0, 0) } else { before };
+    let count = now.1 - before.1;
+    (count > 0).then(|| now.0.saturating_sub(before.0) as f64 / count as f64)
+}
+
+/// What is told of a disk.
+pub fn report(
+    snapshot: &Snapshot,
+    disk: &DiskSnapshot,
+    config: &DiskConfig,
+    latencies: &Latencies,
+) -> DiskReport {
+    let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
+    let fixed_blocks = match config.target {
+        Target::Equal => None,
+        Target::Bytes(size) => Some(blocks(size.0)),
+    };
+    let limit_blocks = config.limit.map_or(snapshot.pool.capacity_blocks, |limit| blocks(limit.0));
+    let reservation_blocks = fixed_blocks.unwrap_or_else(|| blocks(config.reservation.0));
+    let facts = DiskFacts {
+        name: disk.name.clone(),
+        vm: config.vm.clone().unwrap_or_else(|| disk.name.clone()),
+        tenant: config.tenant.clone().unwrap_or_else(|| NO_TENANT.into()),
+        priority: config.priority,
+        reservation_blocks,
+        limit_blocks: fixed_blocks.unwrap_or(limit_blocks.max(reservation_blocks)),
+        fixed_blocks,
+        used_blocks: disk.usage.usage_blocks,
+        write_mode: disk.mode,
+        window: None,
+    };
+    DiskReport { facts, counters: latencies.counters(snapshot, disk) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_what_came_since() {
+        assert_eq!(mean_us((100, 4), (40, 1)), Some(20.0));
+        assert_eq!(mean_us((100, 4), (100, 4)), None);
+        // The disk was attached anew.
+        assert_eq!(mean_us((30, 3), (100, 4)), Some(10.0));
+    }
+}

@@ -1,0 +1,371 @@
+//! From the settings of a policy, as people write them, to what decisions are made by.
+//!
+//! Invariants
+//! - A key that the allocator has no use for is refused: whoever wrote it expects something of it.
+//! - What is checked here is refused by the configuration file and the control API alike.
+
+use haversack_admission::StagingKind;
+use haversack_api::{DiskConfig, PolicySettings, Size, Span};
+use haversack_model::BLOCK_BYTES;
+use haversack_policy::allocate::{Spare, Weighting};
+use haversack_policy::demand::utility::Reading;
+use haversack_policy::demand::weight::Beta;
+use haversack_policy::forecast::Method;
+use haversack_policy::write_mode::WriteModeChoice;
+use haversack_policy::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, named};
+
+/// The share of the pool for staging where the system names none: the middle of what CloudCache's paper tries.
+const STAGING_SHARE: f64 = 0.005;
+/// Moves of the annealing where none are given.
+const MOVES: u32 = 100_000;
+
+/// What decisions are made by.
+///
+/// # Errors
+/// What is wrong and what was expected.
+pub fn config(settings: &PolicySettings) -> Result<Config, String> {
+    let mut config = named(&settings.allocator).map_err(|e| e.to_string())?;
+    if let Some(name) = &settings.demand {
+        config.demand = demand(name)?;
+    }
+    if let Some(name) = &settings.forecast {
+        config.forecast = forecast(name)?;
+    }
+    config.filter_outliers = settings.filter_outliers.unwrap_or(config.filter_outliers);
+    config.granularity = settings.granularity.unwrap_or(config.granularity);
+    windows(settings, &mut config)?;
+    config.allocator = allocator(settings, config.allocator)?;
+    config.admission = admission(settings, config.admission)?;
+    config.write_mode = write_mode(settings, config.write_mode)?;
+    config.check().map_err(|e| e.to_string())?;
+    Ok(config)
+}
+
+/// Whether decisions look at what is measured.
+pub fn measures(config: &Config) -> bool {
+    let divides =
+        !matches!(config.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static);
+    divides || config.write_mode.is_some()
+}
+
+fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
+    let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
+    config.window_us = us(settings.window, config.window_us);
+    // A shorter window has a shorter measurement, unless that is given: both would be refused otherwise.
+    let measurement_us = config.measurement_us.min(config.window_us);
+    config.measurement_us = us(settings.measurement, measurement_us);
+    if config.window_us < SHORTEST_WINDOW_US {
+        return Err(format!("window: {} us, expected at least {SHORTEST_WINDOW_US} us", config.window_us));
+    }
+    let latency = |span: Option<Span>, default: f64| span.map_or(default, |span| span.as_micros() as f64);
+    config.origin_latency_us = latency(settings.origin_latency, config.origin_latency_us);
+    config.cache_latency_us = latency(settings.cache_latency, config.cache_latency_us);
+    Ok(())
+}
+
+/// Shorter windows show chance.
+const SHORTEST_WINDOW_US: u64 = 100_000;
+
+/// `name(A, B)` as its name and what is in brackets.
+fn call(text: &str) -> (&str, Option<Vec<&str>>) {
+    match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
+        Some((name, inside)) => (name.trim(), Some(inside.split(',').map(str::trim).collect())),
+        None => (text, None),
+    }
+}
+
+fn demand(text: &str) -> Result<DemandRule, String> {
+    let wrong =
+        || format!("demand '{text}': expected wss, rwss, rwss(N), trd, urd, read-only or touch-count");
+    match call(text) {
+        ("wss", None) => Ok(DemandRule::Wss),
+        ("rwss", None) => Ok(DemandRule::Rwss { reuses: 1 }),
+        ("rwss", Some(n)) if n.len() == 1 => {
+            n[0].parse().map(|reuses| DemandRule::Rwss { reuses }).map_err(|_| wrong())
+        }
+        ("trd", None) => Ok(DemandRule::Trd),
+        ("urd", None) => Ok(DemandRule::Urd),
+        ("read-only", None) => Ok(DemandRule::ReadOnly),
+        ("touch-count", None) => Ok(DemandRule::TouchCount),
+        _ => Err(wrong()),
+    }
+}
+
+fn forecast(name: &str) -> Result<Method, String> {
+    let all = || Method::SINGLE.into_iter().chain([Method::Best]);
+    let names = || all().map(Method::name).collect::<Vec<_>>().join(", ");
+    all()
+        .find(|method| method.name() == name)
+        .ok_or_else(|| format!("forecast '{name}': expected one of {}", names()))
+}
+
+fn solver(text: &str) -> Result<SolverRule, String> {
+    let wrong = || format!("solver '{text}': expected exact, hull, annealing or annealing(SEED, MOVES)");
+    match call(text) {
+        ("exact", None) => Ok(SolverRule::Exact),
+        ("hull", None) => Ok(SolverRule::Hull),
+        ("annealing", None) => Ok(SolverRule::Annealing { seed: 1, moves: MOVES }),
+        ("annealing", Some(n)) if n.len() == 2 => {
+            let (seed, moves) = (n[0].parse().map_err(|_| wrong())?, n[1].parse().map_err(|_| wrong())?);
+            Ok(SolverRule::Annealing { seed, moves })
+        }
+        _ => Err(wrong()),
+    }
+}
+
+fn spare(text: &str) -> Result<Spare, String> {
+    match text {
+        "shared" => Ok(Spare::Shared),
+        "idle" => Ok(Spare::Idle),
+        _ => Err(format!("spare '{text}': expected shared or idle")),
+    }
+}
+
+fn reading(text: &str) -> Result<Reading, String> {
+    match text {
+        "scaled" => Ok(Reading::Scaled),
+        "as-printed" => Ok(Reading::AsPrinted),
+        _ => Err(format!("reading '{text}': expected scaled or as-printed")),
+    }
+}
+
+fn weighting(settings: &PolicySettings, present: Weighting) -> Result<Weighting, String> {
+    let beta = settings.beta.map(Beta);
+    let named = match settings.weighting.as_deref() {
+        None => present,
+        Some("four-factors") => Weighting::FourFactors(Beta::default()),
+        Some("priority") => Weighting::Priority,
+        Some("demand") => Weighting::Demand,
+        Some(text) => {
+            return Err(format!("weighting '{text}': expected four-factors, priority or demand"));
+        }
+    };
+    match (named, beta) {
+        (Weighting::FourFactors(_), Some(beta)) => Ok(Weighting::FourFactors(beta)),
+        (_, Some(_)) => Err("beta belongs to weighting = \"four-factors\": leave one of them out".into()),
+        (named, None) => Ok(named),
+    }
+}
+
+/// The allocator with the settings that it has.
+fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<AllocatorRule, String> {
+    let new_solver = |old| settings.solver.as_deref().map_or(Ok(old), solver);
+    let new_spare = |old| settings.spare.as_deref().map_or(Ok(old), spare);
+    let (rule, keys): (_, &[&str]) = match system {
+        AllocatorRule::Proportional { spare } => {
+            (AllocatorRule::Proportional { spare: new_spare(spare)? }, &["spare"])
+        }
+        AllocatorRule::Utility { alpha, reading: old, solver, spare } => {
+            let rule = AllocatorRule::Utility {
+                alpha: settings.alpha.unwrap_or(alpha),
+                reading: settings.reading.as_deref().map_or(Ok(old), reading)?,
+                solver: new_solver(solver)?,
+                spare: new_spare(spare)?,
+            };
+            (rule, &["spare", "solver", "granularity", "alpha", "reading"])
+        }
+        AllocatorRule::MinimumLatency { solver } => {
+            (AllocatorRule::MinimumLatency { solver: new_solver(solver)? }, &["solver", "granularity"])
+        }
+        AllocatorRule::MaxMin { weighting: old, chunk_blocks, spare } => {
+            let rule = AllocatorRule::MaxMin {
+                weighting: weighting(settings, old)?,
+                chunk_blocks: settings.chunk.map_or(Ok(chunk_blocks), chunk)?,
+                spare: new_spare(spare)?,
+            };
+            (rule, &["spare", "weighting", "beta", "chunk"])
+        }
+        fixed => (fixed, &[]),
+    };
+    refuse_others(settings, keys)?;
+    Ok(rule)
+}
+
+fn chunk(size: Size) -> Result<u64, String> {
+    let block = BLOCK_BYTES as u64;
+    let whole = size.0 > 0 && size.0.is_multiple_of(block);
+    whole
+        .then_some(size.0 / block)
+        .ok_or_else(|| format!("chunk: {size}, expected a multiple of {block} bytes above 0"))
+}
+
+/// Refuses keys that the allocator has no use for.
+fn refuse_others(settings: &PolicySettings, keys: &[&str]) -> Result<(), String> {
+    let given = [
+        ("solver", settings.solver.is_some()),
+        ("granularity", settings.granularity.is_some()),
+        ("spare", settings.spare.is_some()),
+        ("alpha", settings.alpha.is_some()),
+        ("reading", settings.reading.is_some()),
+        ("weighting", settings.weighting.is_some()),
+        ("beta", settings.beta.is_some()),
+        ("chunk", settings.chunk.is_some()),
+    ];
+    match given.into_iter().find(|(key, given)| *given && !keys.contains(key)) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let has = if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+            let allocator = &settings.allocator;
+            Err(format!("allocator '{allocator}' has no '{key}': leave it out; it has: {has}"))
+        }
+    }
+}
+
+fn admission(settings: &PolicySettings, system: AdmissionRule) -> Result<AdmissionRule, String> {
+    let rule = settings.admission.as_deref().map_or(Ok(system), admission_rule)?;
+    match (rule, settings.staging_share) {
+        (AdmissionRule::Staging(staging), Some(share_of_pool)) => {
+            Ok(AdmissionRule::Staging(Staging { share_of_pool, ..staging }))
+        }
+        (rule, None) => Ok(rule),
+        (_, Some(_)) => {
+            Err("staging_share belongs to admission = \"address(N)\", \"data(N)\" or \"hybrid(N)\"; \
+                             give one of them or leave it out"
+                .into())
+        }
+    }
+}
+
+fn admission_rule(text: &str) -> Result<AdmissionRule, String> {
+    let wrong =
+        || format!("admission '{text}': expected always, larc, hec, address(N), data(N) or hybrid(N)");
+    let staging = |kind, n: &[&str]| match n {
+        [n] => {
+            let reuses = n.parse().map_err(|_| wrong())?;
+            Ok(AdmissionRule::Staging(Staging { kind, reuses, share_of_pool: STAGING_SHARE }))
+        }
+        _ => Err(wrong()),
+    };
+    match call(text) {
+        ("always", None) => Ok(AdmissionRule::Always),
+        ("larc", None) => Ok(AdmissionRule::Larc),
+        ("hec", None) => Ok(AdmissionRule::Hec),
+        ("address", Some(n)) => staging(StagingKind::Address, &n),
+        ("data", Some(n)) => staging(StagingKind::Data, &n),
+        ("hybrid", Some(n)) => staging(StagingKind::Hybrid, &n),
+        _ => Err(wrong()),
+    }
+}
+
+fn write_mode(
+    settings: &PolicySettings,
+    system: Option<WriteModeChoice>,
+) -> Result<Option<WriteModeChoice>, String> {
+    let choice = match settings.write_mode.as_deref() {
+        None => system,
+        Some("keep") => None,
+        Some("auto") => Some(system.unwrap_or_default()),
+        Some(text) => return Err(format!("write_mode '{text}': expected keep or auto")),
+    };
+    let given = settings.write_threshold.is_some() || settings.write_hysteresis.is_some();
+    match choice {
+        Some(choice) => Ok(Some(WriteModeChoice {
+            threshold: settings.write_threshold.unwrap_or(choice.threshold),
+            hysteresis: settings.write_hysteresis.unwrap_or(choice.hysteresis),
+        })),
+        None if given => {
+            Err("write_threshold and write_hysteresis belong to write_mode = \"auto\"; give that too".into())
+        }
+        None => Ok(None),
+    }
+}
+
+/// Checks what the policy is told of a disk.
+///
+/// # Errors
+/// What is wrong and what was expected.
+pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
+    if !(0.0..=1e6).contains(&disk.priority) {
+        return Err(format!("priority is {}; expected a number from 0 to a million", disk.priority));
+    }
+    match disk.limit {
+        Some(limit) if limit < disk.reservation => Err(format!(
+            "its limit of {limit} is below its reservation of {}; raise the limit or lower the reservation",
+            disk.reservation
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that disks of a pool can be weighed against each other.
+///
+/// # Errors
+/// None of them counts.
+pub fn check_weights<'a>(pool: &str, disks: impl Iterator<Item = &'a DiskConfig>) -> Result<(), String> {
+    let priorities: Vec<f64> = disks.map(|disk| disk.priority).collect();
+    if priorities.is_empty() || priorities.iter().any(|priority| *priority > 0.0) {
+        return Ok(());
+    }
+    Err(format!(
+        "the priorities of all {} disks of pool '{pool}' sum to zero; give at least one of them more than zero",
+        priorities.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        config(&toml::from_str::<PolicySettings>(text).map_err(|e| e.to_string())?)
+    }
+
+    #[test]
+    fn a_system_stands_for_its_settings_and_each_can_be_changed() {
+        for name in ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+            assert_eq!(config(&PolicySettings::named(name)), named(name).map_err(|e| e.to_string()));
+        }
+        let changed = parse(
+            "allocator = \"utility\"\nsolver = \"annealing(7, 1000)\"\nspare = \"idle\"\nalpha = 0.5\n\
+             forecast = \"best\"\nwindow = \"5s\"\nwrite_mode = \"auto\"\nwrite_threshold = 0.3\n\
+             admission = \"data(2)\"\nstaging_share = 0.01\n",
+        )
+        .unwrap();
+        let (solver, spare) = (SolverRule::Annealing { seed: 7, moves: 1000 }, Spare::Idle);
+        let rule = AllocatorRule::Utility { alpha: 0.5, reading: Reading::Scaled, solver, spare };
+        assert_eq!((changed.allocator, changed.forecast), (rule, Method::Best));
+        assert_eq!((changed.window_us, changed.measurement_us), (5_000_000, 5_000_000));
+        assert_eq!(changed.write_mode.map(|choice| choice.threshold), Some(0.3));
+        let staging = Staging { kind: StagingKind::Data, reuses: 2, share_of_pool: 0.01 };
+        assert_eq!(changed.admission, AdmissionRule::Staging(staging));
+        assert!(measures(&changed) && !measures(&named("equal").unwrap()));
+    }
+
+    /// Each wrong text and a word that the refusal must contain.
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_reason() {
+        let cases = [
+            ("allocator = \"fair\"", "max-min"),
+            ("allocator = \"wss\"\nsolver = \"exact\"", "has no 'solver'"),
+            ("allocator = \"equal\"\nspare = \"idle\"", "it has: none"),
+            ("allocator = \"rwss\"\ndemand = \"rwss(9)\"", "1 to 4"),
+            ("allocator = \"rwss\"\ndemand = \"size\"", "touch-count"),
+            ("allocator = \"rwss\"\nforecast = \"crystal\"", "double-exp-self"),
+            ("allocator = \"rwss\"\nwindow = \"5s\"\nmeasurement = \"6s\"", "shorter than its measurement"),
+            ("allocator = \"rwss\"\nwindow = \"5ms\"", "at least"),
+            ("allocator = \"max-min\"\nbeta = [0.0, 0.0, 0.0, 0.0]", "sum to zero"),
+            ("allocator = \"max-min\"\nweighting = \"demand\"\nbeta = [1.0, 0.0, 0.0, 0.0]", "four-factors"),
+            ("allocator = \"max-min\"\nchunk = 1000", "multiple of 4096"),
+            ("allocator = \"urd\"\nwrite_threshold = 1.5", "0 to 1"),
+            ("allocator = \"wss\"\nwrite_threshold = 0.5", "write_mode"),
+            ("allocator = \"wss\"\nstaging_share = 0.5", "staging_share belongs"),
+            ("allocator = \"rwss\"\nstaging_share = 0.5", "0 to 0.1"),
+            ("allocator = \"rwss\"\nadmission = \"hybrid\"", "hybrid(N)"),
+        ];
+        for (text, word) in cases {
+            let refused = parse(text).unwrap_err();
+            assert!(refused.contains(word), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn disks_must_have_a_weight_and_room_for_their_reservation() {
+        let disk = DiskConfig::new("vm1", "main", "/a");
+        let none = DiskConfig { priority: 0.0, ..disk.clone() };
+        assert!(check_weights("main", [&disk, &none].into_iter()).is_ok());
+        assert!(check_weights("main", [&none].into_iter()).unwrap_err().contains("sum to zero"));
+        let narrow = DiskConfig { reservation: Size(8 << 20), limit: Some(Size(4 << 20)), ..disk.clone() };
+        assert!(check_disk(&narrow).unwrap_err().contains("below its reservation of 8MiB"));
+        assert!(check_disk(&DiskConfig { priority: f64::NAN, ..disk }).is_err());
+    }
+}

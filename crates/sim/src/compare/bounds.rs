@@ -1,0 +1,123 @@
+//! What no system can exceed on a mix: a cache without limit, one that knows the future, and the best static split.
+//!
+//! The static split is found by exact search on the true LRU curves of all disks. It bounds static divisions of LRU
+//! caches alone: a system that follows phases, or a disk's cache that is better than LRU, may beat it.
+
+use haversack_analyze::{Histogram, Kind, Stack};
+use haversack_policy::allocate::Claim;
+use haversack_policy::allocate::exact::Exact;
+use haversack_policy::allocate::problem::{Problem, Solver};
+use haversack_policy::demand::weight::Counts;
+use haversack_trace::Op;
+use serde::Serialize;
+
+use crate::counts::ratio;
+use crate::error::SimError;
+use crate::outcome::Row;
+use crate::reference::PolicyName;
+use crate::tape::Tape;
+
+/// Units that the search cuts the pool into.
+const UNITS: u64 = 2048;
+/// Points of a curve between a size and twice that size.
+const POINTS_AN_OCTAVE: usize = 64;
+
+/// The best static split of a pool among LRU caches.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StaticSplit {
+    /// Hits among the blocks read and written.
+    pub hit_ratio: f64,
+    /// Blocks of each disk.
+    pub blocks: Vec<u64>,
+}
+
+/// The bounds of a size. Hits are among the blocks read and written.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Bounds {
+    /// Blocks of the pool.
+    pub blocks: u64,
+    /// Of a cache without limit.
+    pub unlimited: f64,
+    /// Of a cache that knows the future.
+    pub min: f64,
+    /// Of one LRU cache for all: no bound, but what the papers compare with.
+    pub global_lru: f64,
+    /// Of the best static split.
+    pub static_split: StaticSplit,
+}
+
+/// Distances of all reads and writes of each disk, each in its own stack, and how many there are.
+fn curves(tape: &Tape<'_>) -> Result<Vec<(Histogram, u64)>, SimError> {
+    let volumes = tape.survey.volumes.len();
+    let mut stacks: Vec<(Stack, Histogram, u64)> =
+        (0..volumes).map(|_| (Stack::default(), Histogram::default(), 0)).collect();
+    let (mut playback, mut batch) = (tape.play()?, Vec::new());
+    playback.next(&mut batch)?;
+    while !batch.is_empty() {
+        for access in &batch {
+            let (stack, distances, accesses) = &mut stacks[access.volume.0 as usize];
+            let kind = match access.op {
+                Op::Read => Kind::Read,
+                Op::Write => Kind::Write,
+                Op::Flush | Op::Discard => continue,
+            };
+            for block in access.blocks(haversack_model::BLOCK_BYTES as u64) {
+                *accesses += 1;
+                if let Some((_, distance)) = stack.touch(block, kind).previous {
+                    distances.add(distance.into(), 1.0);
+                }
+            }
+        }
+        playback.next(&mut batch)?;
+    }
+    Ok(stacks.into_iter().map(|(_, distances, accesses)| (distances, accesses)).collect())
+}
+
+fn split(names: &[String], curves: &[(Histogram, u64)], blocks: u64) -> StaticSplit {
+    let claim = |(name, (distances, _)): (&String, &(Histogram, u64))| {
+        let largest = distances.largest().map_or(0, |largest| largest + 1);
+        let sizes = Histogram::edges(largest, POINTS_AN_OCTAVE).into_iter();
+        Claim {
+            disk: name.clone(),
+            vm: name.clone(),
+            tenant: name.clone(),
+            reservation_blocks: 0,
+            limit_blocks: blocks,
+            demand_blocks: largest,
+            fixed_blocks: None,
+            priority: 1.0,
+            worth: sizes.map(|size| (size, distances.below(size))).collect(),
+            counts: Counts::default(),
+        }
+    };
+    let claims: Vec<Claim> = names.iter().zip(curves).map(claim).collect();
+    let problem = Problem::new(blocks, &claims, UNITS, 1);
+    let solution = Exact.solve(&problem);
+    let accesses: u64 = curves.iter().map(|curve| curve.1).sum();
+    StaticSplit {
+        hit_ratio: solution.worth / accesses.max(1) as f64,
+        blocks: problem.blocks(&claims, &solution),
+    }
+}
+
+/// The bounds of each size, with the rows of the reference policies.
+pub fn bounds(tape: &Tape<'_>, sizes: &[u64], rows: &[Row]) -> Result<Vec<Bounds>, SimError> {
+    let curves = curves(tape)?;
+    let names: Vec<String> = tape.survey.volumes.iter().map(|volume| volume.name.clone()).collect();
+    let hits = |policy: PolicyName, blocks: Option<u64>| {
+        let row = rows.iter().find(|row| row.policy == policy && row.blocks == blocks);
+        row.map_or(0.0, |row| {
+            let counts = &row.counts;
+            let all = counts.blocks_read() + counts.blocks_written();
+            ratio(counts.read_hits + counts.write_hits, all)
+        })
+    };
+    let bound = |blocks: &u64| Bounds {
+        blocks: *blocks,
+        unlimited: hits(PolicyName::Unlimited, None),
+        min: hits(PolicyName::Min, Some(*blocks)),
+        global_lru: hits(PolicyName::Lru, Some(*blocks)),
+        static_split: split(&names, &curves, *blocks),
+    };
+    Ok(sizes.iter().map(bound).collect())
+}

@@ -1,0 +1,194 @@
+//! The control loop over a simulated pool: the same windows and the same code as in the daemon, on the simulation's
+//! clock.
+//!
+//! All volumes are disks from the beginning. Each is a VM of its own; its operator's size is its target.
+
+use std::time::Duration;
+
+use haversack_control::{Control, ControlError, Counters, Decision, DiskReport, actuate, log};
+use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
+use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
+use haversack_policy::{Config, DiskFacts, Event};
+use serde::Serialize;
+
+use super::driver::Driver;
+use super::memory::SimMemory;
+use crate::error::SimError;
+use crate::meter::Meter;
+use crate::sweep::thread_time;
+
+/// Records are taken when so much of their room is.
+const TAKE_AT: f64 = 0.5;
+
+/// What a decision changed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TargetSample {
+    /// When, in seconds of simulated time.
+    pub time_seconds: f64,
+    /// What each volume should have from then on.
+    pub target_blocks: Vec<u64>,
+    /// What each demands, as the system sees it.
+    pub demand_blocks: Vec<u64>,
+    /// What each has at that moment.
+    pub usage_blocks: Vec<u64>,
+    /// The write mode of each.
+    pub write_modes: Vec<String>,
+}
+
+/// What came of the control loop.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Governed {
+    /// The decisions.
+    pub targets: Vec<TargetSample>,
+    /// Windows in which nothing could be decided, and why the last of them.
+    pub refused: u64,
+    /// Why nothing could be decided the last time.
+    pub refusal: Option<String>,
+    /// Lines of the decision log.
+    #[serde(skip)]
+    pub log: Vec<String>,
+    /// Processor time of the longest decision, analysis not counted.
+    #[serde(skip)]
+    pub longest_decision: Duration,
+}
+
+/// See the module.
+pub struct Governor {
+    control: Control,
+    disks: Vec<DiskFacts>,
+    pool_blocks: u64,
+    records: Records,
+    governed: Governed,
+}
+
+fn unfit(error: &ControlError) -> SimError {
+    SimError::Settings(format!("the control loop: {error}"))
+}
+
+impl Governor {
+    /// Takes over a pool whose disks are attached.
+    ///
+    /// # Errors
+    /// The configuration makes no sense.
+    pub fn new<M: SimMemory>(
+        config: &Config,
+        pool_blocks: u64,
+        disks: &[DiskConfig],
+        names: &[String],
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<Governor, SimError> {
+        let mut control = Control::new(config.clone(), 0).map_err(|error| unfit(&error))?;
+        let monitor = MonitorConfig::default();
+        driver.monitor(monitor)?;
+        let facts = |(disk, name): (&DiskConfig, &String)| DiskFacts {
+            name: name.clone(),
+            vm: name.clone(),
+            tenant: name.clone(),
+            priority: 1.0,
+            reservation_blocks: 0,
+            limit_blocks: u64::MAX,
+            fixed_blocks: if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None },
+            used_blocks: 0,
+            write_mode: disk.mode,
+            window: None,
+        };
+        let facts: Vec<DiskFacts> = disks.iter().zip(names).map(facts).collect();
+        for (facts, disk) in facts.iter().zip(disks) {
+            let blocks = disk.sectors.div_ceil(SECTORS_PER_BLOCK);
+            let event = control.event(0, &facts.name, blocks, &Counters::default(), Event::New);
+            event.map_err(|error| unfit(&error))?;
+        }
+        let records = Records::with_room(monitor.records);
+        let mut governor =
+            Governor { control, disks: facts, pool_blocks, records, governed: Governed::default() };
+        let reports = governor.reports(driver);
+        let decided = governor.control.decide(0, "start", pool_blocks, &reports);
+        governor.conclude(0, decided, driver, meter)?;
+        Ok(governor)
+    }
+
+    /// When the window ends.
+    pub fn due_ns(&self) -> u64 {
+        self.control.due_us().saturating_mul(1000)
+    }
+
+    /// Takes a disk's records if there are many.
+    pub fn take<M: SimMemory>(&mut self, disk: DiskNo, driver: &mut Driver<M>) {
+        if driver.records_fill(disk) >= TAKE_AT {
+            self.take_now(disk, driver);
+        }
+    }
+
+    fn take_now<M: SimMemory>(&mut self, disk: DiskNo, driver: &mut Driver<M>) {
+        driver.take_records(disk, &mut self.records);
+        self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
+    }
+
+    fn reports<M: SimMemory>(&self, driver: &mut Driver<M>) -> Vec<DiskReport> {
+        let (origins, cache_latency_us) = driver.take_latencies();
+        let stats = driver.disk_stats();
+        let disks = driver.disk_numbers().zip(&self.disks).zip(stats.iter().zip(origins));
+        let report = |((disk, facts), (stats, origin_latency_us)): ((DiskNo, &DiskFacts), _)| DiskReport {
+            facts: DiskFacts {
+                used_blocks: driver.disk_usage(disk).usage_blocks,
+                write_mode: driver.mode(disk),
+                ..facts.clone()
+            },
+            counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(stats) },
+        };
+        disks.map(report).collect()
+    }
+
+    /// Ends the window and carries out what is decided.
+    ///
+    /// # Errors
+    /// The core refuses what was decided.
+    pub fn close<M: SimMemory>(&mut self, driver: &mut Driver<M>, meter: &mut Meter) -> Result<(), SimError> {
+        let now_us = self.control.due_us();
+        driver.disk_numbers().for_each(|disk| self.take_now(disk, driver));
+        let reports = self.reports(driver);
+        let start = thread_time();
+        let decided = self.control.close(now_us, self.pool_blocks, &reports);
+        let took = thread_time().saturating_sub(start);
+        self.governed.longest_decision = self.governed.longest_decision.max(took);
+        self.conclude(now_us, decided, driver, meter)
+    }
+
+    fn conclude<M: SimMemory>(
+        &mut self,
+        now_us: Micros,
+        decided: Result<Decision, ControlError>,
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        self.governed.log.extend(self.control.take_log().iter().map(log::Entry::line));
+        let plan = match decided {
+            Ok(decision) => decision.plan,
+            Err(error) => {
+                self.governed.refused += 1;
+                self.governed.refusal = Some(error.to_string());
+                return Ok(());
+            }
+        };
+        let plans: Vec<_> = self.disks.iter().map(|disk| &plan.disks[&disk.name]).collect();
+        for (disk, plan) in driver.disk_numbers().zip(&plans) {
+            let (target, admission) = (actuate::target(plan.target), actuate::admission(plan.admission));
+            driver.set(disk, target, admission, plan.write_mode, meter)?;
+        }
+        let usages: Vec<_> = driver.disk_numbers().map(|disk| driver.disk_usage(disk)).collect();
+        self.governed.targets.push(TargetSample {
+            time_seconds: now_us as f64 / 1e6,
+            target_blocks: usages.iter().map(|usage| usage.target_blocks).collect(),
+            demand_blocks: plans.iter().map(|plan| plan.demand_blocks).collect(),
+            usage_blocks: usages.iter().map(|usage| usage.usage_blocks).collect(),
+            write_modes: plans.iter().map(|plan| plan.write_mode.to_string()).collect(),
+        });
+        Ok(())
+    }
+
+    /// What came of it.
+    pub fn end(self) -> Governed {
+        self.governed
+    }
+}

@@ -1,0 +1,85 @@
+//! The control loop over the production cache: who gets what, and what comes of it.
+
+use haversack_policy::{Config, named};
+use haversack_sim::{PolicyName, Row, Settings, SimError, Sizes, Traffic};
+use haversack_trace::generate::{Generator, Mix, Pattern};
+use haversack_trace::{MergeOptions, Merged, Source};
+
+const SECOND_US: u64 = 1_000_000;
+/// The local disk's working set, and the pool: twice that.
+const WORKING_SET: u64 = 4_000;
+const POOL: u64 = 2 * WORKING_SET;
+
+fn generated(pattern: Pattern, blocks: u64, requests: u64, rate: f64, seed: u64) -> Box<dyn Source> {
+    let mix = Mix { read: 1.0, ..Mix::default() };
+    Generator { pattern, blocks, mix, volumes: 1, requests, rate, seed }.source().expect("it makes sense")
+}
+
+/// A disk that reads its working set again and again, at 500 requests a second for 400 s.
+fn local() -> Box<dyn Source> {
+    generated(Pattern::Zipf { theta: 0.5 }, WORKING_SET, 200_000, 500.0, 1)
+}
+
+/// A disk that reads on and on, four times as fast.
+fn scan() -> Box<dyn Source> {
+    generated(Pattern::Scan { stride: None }, 1 << 22, 800_000, 2000.0, 2)
+}
+
+fn config(system: &str) -> Config {
+    let config = named(system).expect("it is known");
+    Config { window_us: 40 * SECOND_US, measurement_us: 10 * SECOND_US, ..config }
+}
+
+fn row(sources: &(dyn Fn() -> Vec<Box<dyn Source>> + Sync), control: Option<Config>) -> Row {
+    let opener = || -> Result<Box<dyn Source>, SimError> {
+        let mut sources = sources();
+        if sources.len() == 1 {
+            return Ok(sources.remove(0));
+        }
+        Ok(Box::new(Merged::new(sources, MergeOptions { align: true, separate: true })))
+    };
+    let sizes = Sizes::Blocks(vec![POOL]);
+    // What is learnt and filled in the first half is not counted.
+    let traffic = Traffic { warm_up: 0.5, ..Traffic::default() };
+    let settings = Settings { sizes, control, traffic, ..Settings::default() };
+    let report = haversack_sim::run(&opener, &settings, &|_, _| {}).expect("it is simulated");
+    report.of(PolicyName::Core).next().expect("the production cache").clone()
+}
+
+fn local_hits(row: &Row) -> f64 {
+    1.0 - row.volumes[0].miss_ratio
+}
+
+/// Alone, the local disk has the pool to itself; beside a scan it keeps its working set if somebody sees to it.
+#[test]
+fn a_scan_beside_local_work() {
+    let alone = local_hits(&row(&|| vec![local()], None));
+    let beside = |system| local_hits(&row(&|| vec![local(), scan()], Some(config(system))));
+    let (none, rwss, utility) = (beside("none"), beside("rwss"), beside("utility"));
+    let told = format!("alone {alone:.3}, none {none:.3}, rwss {rwss:.3}, utility {utility:.3}");
+    println!("{told}");
+    assert!(alone > 0.9, "{told}");
+    assert!(none < alone - 0.2, "{told}");
+    assert!(rwss > alone - 0.02 && utility > alone - 0.02, "{told}");
+}
+
+#[test]
+fn the_same_simulation_decides_the_same() {
+    let run = || row(&|| vec![local(), scan()], Some(config("urd")));
+    let (one, other) = (run(), run());
+    let log =
+        |row: &Row| row.production.clone().and_then(|production| production.control).expect("governed").log;
+    assert_eq!(log(&one), log(&other));
+    let replayed = haversack_control::log::replay(log(&one).iter().map(String::as_str)).expect("a log");
+    assert!(replayed.decisions > 8 && replayed.differences.is_empty(), "{replayed:?}");
+    assert_eq!(one.volumes, other.volumes);
+}
+
+#[test]
+fn a_window_shorter_than_its_measurement_is_refused() {
+    let opener = || -> Result<Box<dyn Source>, SimError> { Ok(local()) };
+    let control = Some(Config { window_us: 1, ..config("rwss") });
+    let settings = Settings { sizes: Sizes::Blocks(vec![POOL]), control, ..Settings::default() };
+    let refused = haversack_sim::run(&opener, &settings, &|_, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("shorter than its measurement"), "{refused}");
+}

@@ -1,0 +1,263 @@
+//! The policy in the daemon: who gets how much, why, and what was measured.
+
+use std::path::Path;
+use std::time::Duration;
+
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, tools};
+use serde_json::Value;
+
+/// How long a change may take to be seen.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The cache, in MiB.
+const CACHE_MIB: u64 = 96;
+/// What the local disk's guest reads again and again, in MiB.
+const LOCAL_MIB: u64 = 24;
+/// What the other disk's guest reads once from end to end, in MiB.
+const SCAN_MIB: u64 = 512;
+/// How long the guests read, in seconds.
+const LOAD_S: u64 = 16;
+
+/// CloudCache's system, with memory for the addresses of all that the local disk reads.
+const RWSS: &str =
+    "allocator = \"rwss\"\nwindow = \"2s\"\nadmission = \"address(1)\"\nstaging_share = 0.01\n";
+
+/// A daemon with a local disk and a scanned one under a policy.
+fn daemon_with<'a>(place: &'a Place, policy: &str) -> Result<Haversack<'a>> {
+    let local = image::zeroes(place, "local.img", 64)?;
+    let scan = image::zeroes(place, "scan.img", SCAN_MIB)?;
+    let disk = |name: &str, path: &Path| Disk {
+        mode: "auto".to_owned(),
+        ..Disk::new(name, path.display().to_string())
+    };
+    let mut settings = Settings::new(CACHE_MIB, vec![disk("local", &local), disk("scan", &scan)]);
+    settings.more = format!("\n[policy]\n{policy}");
+    Haversack::start(place, settings)
+}
+
+/// Random reads of a part beside one pass over the other disk.
+fn run_load(daemon: &Haversack<'_>) -> Result<()> {
+    let (local, scan) = (daemon.uri("local"), daemon.uri("scan"));
+    let again =
+        format!("--rw=randread --norandommap --bs=16k --iodepth=4 --rate_iops=4000 --size={LOCAL_MIB}m");
+    let once = format!("--rw=read --bs=64k --iodepth=4 --rate=20m --size={SCAN_MIB}m");
+    std::thread::scope(|scope| {
+        let scanning = scope.spawn(|| clients::fio_for(&scan, &once, LOAD_S));
+        let reading = clients::fio_for(&local, &again, LOAD_S);
+        let scanned = scanning.join().map_err(|_| Error::Check("the scan panicked".into()))?;
+        reading.and(scanned)
+    })
+}
+
+fn shown(daemon: &Haversack<'_>, disk: &str) -> Result<Value> {
+    daemon.json(&["disk", "show", disk])
+}
+
+fn target_mib(daemon: &Haversack<'_>, disk: &str) -> Result<u64> {
+    let bytes = shown(daemon, disk)?["usage"]["target_bytes"].as_u64();
+    bytes.map(|bytes| bytes / MIB).ok_or_else(|| Error::Check(format!("{disk} has no target")))
+}
+
+/// What a system makes of a scan beside local reads, and that its log leads to the same decisions.
+fn keeps_the_local_disk(
+    place: &Place,
+    daemon: &Haversack<'_>,
+    model: &str,
+    most_for_scan_mib: u64,
+) -> Result<()> {
+    let before = shown(daemon, "local")?;
+    run_load(daemon)?;
+    let (local, scan) = (target_mib(daemon, "local")?, target_mib(daemon, "scan")?);
+    place.say(&format!("{model}: local {local} MiB, scan {scan} MiB"));
+    check(local >= LOCAL_MIB, format!("local has {local} MiB of {CACHE_MIB}, it reads {LOCAL_MIB}"))?;
+    check(scan <= most_for_scan_mib, format!("a scan has {scan} MiB beside {local}"))?;
+    let after = shown(daemon, "local")?;
+    let count = |shown: &Value, key: &str| shown["requests"][key].as_u64().unwrap_or(0);
+    let hits = count(&after, "read_hits") - count(&before, "read_hits");
+    let misses = count(&after, "read_misses") - count(&before, "read_misses");
+    // Each block is missed once, or twice where it must show first that it is read again.
+    let first = 2 * LOCAL_MIB * MIB / 4096;
+    check(hits > 0 && misses <= first + first / 50, format!("local: {hits} hits, {misses} misses"))?;
+
+    let why = daemon.command(&["policy", "explain", "local"])?;
+    check(why.contains("local is active") && why.contains(model), format!("explained: {why}"))?;
+    let log = daemon.command(&["policy", "log", "-n", "20"])?;
+    check(log.contains("decided (window)") && log.contains("scan"), format!("the log: {log}"))?;
+    replay(daemon)
+}
+
+fn replay(daemon: &Haversack<'_>) -> Result<()> {
+    let status = daemon.json(&["policy", "show"])?;
+    let log = status["pools"][0]["log"].as_str().unwrap_or_default().to_owned();
+    let again = daemon.json(&["policy", "replay", &log])?;
+    let made = again["decisions"].as_u64().unwrap_or(0);
+    let same = again["differences"].as_array().is_some_and(Vec::is_empty);
+    check(made >= 5 && same, format!("the replay of {log}: {again}"))
+}
+
+#[test]
+fn a_scan_does_not_push_out_local_reads() {
+    test("a scan beside local reads", |place| {
+        let daemon = daemon_with(place, RWSS)?;
+        keeps_the_local_disk(place, &daemon, "rwss", 0)?;
+
+        let curve = daemon.json(&["disk", "curve", "local"])?;
+        let wss_mib = curve["measured"]["wss_bytes"].as_u64().unwrap_or(0) / MIB;
+        let about = LOCAL_MIB * 8 / 10..=LOCAL_MIB * 12 / 10;
+        check(
+            about.contains(&wss_mib),
+            format!("a working set of {LOCAL_MIB} MiB is measured as {wss_mib}"),
+        )?;
+        let least = |points: &Value| points.as_array().and_then(|p| p.last()?["miss_ratio"].as_f64());
+        let misses = least(&curve["reads_only"]).unwrap_or(1.0);
+        check(misses < 0.1, format!("{misses} of its reads miss with all that it reads in the cache"))?;
+        let text = daemon.command(&["disk", "curve", "local"])?;
+        check(text.contains("working set") && text.contains("MISSES"), &text)?;
+        let raw = daemon.command(&["status", "--raw"])?;
+        check(raw.contains("wss_bytes=") && raw.contains("intensity_per_s="), &raw)?;
+
+        daemon.command(&["policy", "set", "utility", "window=2s"])?;
+        // Spare space has nobody who demands it: it is shared.
+        keeps_the_local_disk(place, &daemon, "read-only", CACHE_MIB / 2)
+    });
+}
+
+#[test]
+fn events_and_the_operator_are_obeyed() {
+    test("events", |place| {
+        let daemon = daemon_with(place, "allocator = \"equal\"\n")?;
+        let whole = target_mib(&daemon, "local")? + target_mib(&daemon, "scan")?;
+        check(target_mib(&daemon, "local")?.abs_diff(whole / 2) <= 1, "not divided equally")?;
+        for (event, state, local_mib) in [
+            ("suspended", "suspended", whole),
+            ("resumed", "new", whole / 2),
+            ("stunned", "stunned", whole / 2),
+            ("resumed", "new", whole / 2),
+            ("storage-migrating", "storage-migrating", whole / 2),
+            ("storage-migrated", "new", whole / 2),
+            ("migrating-out", "migrated-out", whole),
+            ("migrating-in", "new", whole / 2),
+            ("ended", "ended", whole),
+            ("new", "new", whole / 2),
+        ] {
+            let told = daemon.json(&["disk", "event", "scan", event])?;
+            check(told["state"] == state, format!("after '{event}': {told}"))?;
+            let found = target_mib(&daemon, "local")?;
+            check(found.abs_diff(local_mib) <= 1, format!("after '{event}' local has {found} MiB"))?;
+        }
+        let refused = daemon.command(&["disk", "event", "scan", "storage-migrated"]).map(drop);
+        check(
+            refused.as_ref().is_err_and(|e| e.to_string().contains("cannot happen")),
+            format!("{refused:?}"),
+        )?;
+
+        daemon.command(&["disk", "set", "scan", "--target", "16MiB", "--mode", "wt"])?;
+        check(target_mib(&daemon, "scan")? == 16, "the operator's target does not hold")?;
+        check(target_mib(&daemon, "local")?.abs_diff(whole - 16) <= 1, "the rest is not local's")?;
+        let why = daemon.command(&["policy", "explain", "scan"])?;
+        check(why.contains("16MiB is the operator's"), &why)?;
+        replay(&daemon)?;
+
+        daemon.command(&["disk", "detach", "scan"])?;
+        check(target_mib(&daemon, "local")?.abs_diff(whole) <= 1, "what a detached disk had is not local's")?;
+        daemon.command(&["policy", "set", "off"])?;
+        let none = daemon.command(&["policy", "show"])?;
+        check(none.contains("no policy"), &none)
+    });
+}
+
+/// Ctrl-C for a recorder, which then writes the end of its file. What was recorded is taken once a second.
+fn end(mut recorder: std::process::Child) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(2));
+    let failed = "haversack trace record";
+    rustix::process::kill_process(rustix::process::Pid::from_child(&recorder), rustix::process::Signal::INT)
+        .map_err(|error| Error::io(failed)(error.into()))?;
+    let status = recorder.wait().map_err(Error::io(failed))?;
+    check(status.success(), format!("{failed} ended with {status}"))
+}
+
+#[test]
+fn a_recorded_trace_has_every_request() {
+    test("trace record", |place| {
+        let daemon = daemon_with(place, "allocator = \"none\"\n")?;
+        let counts = |daemon: &Haversack<'_>| {
+            let shown = shown(daemon, "local")?;
+            let count = |key: &str| shown["requests"][key].as_u64().unwrap_or(0);
+            Ok::<_, Error>(["reads", "writes", "flushes", "zeroes"].map(count))
+        };
+        let before = counts(&daemon)?;
+        let trace = place.path("local.hvt").display().to_string();
+        let mut record = daemon.command_line(&["trace", "record", "local", "-o", &trace])?;
+        let recording = record.spawn().map_err(Error::io("haversack trace record"))?;
+        // A disk is recorded when its recorder is there.
+        std::thread::sleep(Duration::from_secs(1));
+        let commands =
+            ["write -P 1 0 1M", "read -P 1 4k 64k", "flush", "write -z 2M 1M", "read -P 1 512 512"];
+        clients::qemu_io(&daemon.uri("local"), &commands)?;
+        end(recording)?;
+        let after = counts(&daemon)?;
+        let info = daemon.json(&["trace", "info", &trace])?;
+        let of = |key: &str| info["overall"][key].as_u64().unwrap_or(0);
+        let recorded = ["reads", "writes", "flushes", "discards"].map(of);
+        let counted: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        place.say(&format!("reads, writes, flushes, discards: {counted:?}"));
+        check(recorded[..] == counted[..], format!("recorded {recorded:?}, counted {counted:?}"))?;
+        check(counted.iter().all(|count| *count > 0), "not every kind of request was made")?;
+        check(of("read_bytes") == 64 * 1024 + 512, format!("{} bytes read", of("read_bytes")))?;
+
+        let unmeasured = daemon.command(&["disk", "curve", "local"]).map(drop);
+        check(
+            unmeasured.as_ref().is_err_and(|e| e.to_string().contains("--for")),
+            format!("{unmeasured:?}"),
+        )?;
+        let asking = daemon.command_line(&["--json", "disk", "curve", "local", "--for", "4s"])?;
+        let asked = std::thread::spawn(move || tools::run(asking));
+        std::thread::sleep(Duration::from_secs(1));
+        clients::qemu_io(&daemon.uri("local"), &["read 0 1M", "read 0 1M", "read 0 512k"])?;
+        let curve = asked.join().map_err(|_| Error::Check("the question panicked".into()))??;
+        let curve: Value = serde_json::from_str(&curve).map_err(|e| Error::Check(e.to_string()))?;
+        let measured = &curve["measured"];
+        let found = (&measured["reads"], &measured["wss_bytes"], &measured["rwss_bytes"][1]);
+        check(found.0 == 640 && found.1 == MIB && found.2 == MIB / 2, format!("measured {found:?}"))
+    });
+}
+
+#[test]
+fn a_policy_that_makes_no_sense_is_refused() {
+    test("policies refused", |place| {
+        let daemon = daemon_with(place, "allocator = \"equal\"\n")?;
+        let good = daemon.configuration();
+        for (wrong, word) in [
+            ("allocator = \"fair\"\n", "max-min"),
+            ("allocator = \"wss\"\nwindow = \"1s\"\nmeasurement = \"2s\"\n", "shorter than its measurement"),
+            ("allocator = \"wss\"\ncolour = \"blue\"\n", "colour"),
+            ("allocator = \"max-min\"\nbeta = [0.0, 0.0, 0.0, 0.0]\n", "sum to zero"),
+        ] {
+            daemon.reload(&good.replace("allocator = \"equal\"\n", wrong))?;
+            daemon.wait_for_log(&["not reloaded", "old configuration holds"])?;
+            tools::wait_until(word, LIMIT, || Ok(daemon.log().contains(word)))?;
+        }
+        let line = good.lines().position(|line| line == "[policy]").map_or(0, |at| at + 1);
+        check(daemon.log().contains(&format!("line {line}")), "the line of [policy] is not named")?;
+        for arguments in [
+            &["policy", "set", "fair"][..],
+            &["policy", "set", "wss", "solver=exact"],
+            &["disk", "set", "scan", "--reservation", "32MiB", "--limit", "16MiB"],
+        ] {
+            let refused = daemon.command(arguments).map(drop);
+            check(refused.is_err(), format!("{arguments:?} is taken"))?;
+        }
+        // More is promised than there is: the plan before goes on holding, and the reason is told.
+        let before = target_mib(&daemon, "local")?;
+        daemon.command(&["disk", "set", "scan", "--reservation", &format!("{}MiB", 2 * CACHE_MIB)])?;
+        check(target_mib(&daemon, "local")? == before, "a refused decision changes a target")?;
+        let shown = daemon.command(&["policy", "show"])?;
+        check(shown.contains("refused: reservations"), &shown)?;
+
+        daemon.reload(&good.replace("allocator = \"equal\"\n", "allocator = \"static\"\n"))?;
+        tools::wait_until("the policy of the new file", LIMIT, || {
+            Ok(daemon.json(&["policy", "show"])?["settings"]["allocator"] == "static")
+        })
+    });
+}

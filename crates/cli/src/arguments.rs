@@ -203,7 +203,7 @@ pub enum PolicyCommand {
     Set {
         /// The system: none, equal, static, wss, rwss, utility, trd, urd, max-min; or off for no policy.
         allocator: String,
-        /// More keys of [policy], such as window=5min or spare=idle.
+        /// More keys of the policy section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
     },

@@ -1,7 +1,7 @@
 //! Block numbers in the order of their last use, in memory that is taken once.
 //!
 //! Invariants
-//! - At most `capacity` keys, and never more than [`MOST_PLACES`]; a new one takes the place of the least recently used.
+//! - At most `capacity` keys, and never more than `MOST_PLACES`; a new one takes the place of the least recently used.
 //! - No allocation after construction, but in `resize`. Each operation takes constant time on average.
 
 const NONE: u32 = u32::MAX;

@@ -92,9 +92,25 @@ pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
 /// An admission that a short run meets.
 pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     if rng.percent(75) {
-        AdmissionConfig::Always
-    } else {
-        AdmissionConfig::reuse(rng.range(1, 2) as u8, rng.range(1, 500) as u32)
+        return AdmissionConfig::Always;
+    }
+    let (reuses, size) = (rng.range(1, 2), rng.range(1, 500));
+    match size % 4 {
+        0 => AdmissionConfig::Hec { region_blocks: 8 * reuses, run_blocks: size / 4 },
+        1 => AdmissionConfig::Larc { cache_blocks: size },
+        _ => AdmissionConfig::reuse(reuses as u8, size as u32),
+    }
+}
+
+/// A share of the pool that a short run feels.
+pub fn target(rng: &mut Rng, least_blocks: u64) -> Target {
+    if rng.one_in(2) {
+        return Target::Equal;
+    }
+    let blocks = rng.range(least_blocks, 1500);
+    match blocks % 4 {
+        0 => Target::Shared { at_least_blocks: blocks / 8, at_most_blocks: blocks },
+        _ => Target::Blocks(blocks),
     }
 }
 
@@ -113,7 +129,7 @@ pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
     if config.persistence == Persistence::None && config.mode.defers_origin() {
         config.mode = rng.pick(&[MODES[1], MODES[3], MODES[4], MODES[5]]);
     }
-    config.target = if rng.one_in(2) { Target::Equal } else { Target::Blocks(rng.range(16, 1500)) };
+    config.target = target(rng, 16);
     config.admission = admission(rng);
     config.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768, 131_072]);
     config.cleaner = cleaner(rng);

@@ -1,6 +1,6 @@
 //! Random work: what guests and operators do between two crashes.
 
-use haversack_core::{AdmissionConfig, Op, Persistence, Target};
+use haversack_core::{AdmissionConfig, Op, Persistence};
 
 use crate::plan::{self, MODES};
 use crate::verify::Extent;
@@ -223,8 +223,7 @@ impl World {
                 }
             }
             5 | 6 => {
-                let target =
-                    if self.rng.one_in(2) { Target::Equal } else { Target::Blocks(self.rng.range(8, 1500)) };
+                let target = plan::target(&mut self.rng, 8);
                 let set = self.core().set_target(now, no, target);
                 self.accepted(set, "set_target")?;
                 self.disks[disk].config.target = target;

@@ -1,5 +1,7 @@
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
+# Where the tests find the programs that `cargo test` has built with them.
+PROGRAMS := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Crash points of `make crash-long`, and its first seed.
 POINTS ?= 10000000
 SEED ?= 1000000
@@ -36,7 +38,7 @@ test: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-	cargo test --workspace --release
+	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000
 	cargo run --release -p haversack-bench -- traces --traces /nonexistent

@@ -122,6 +122,26 @@ impl Image {
         }
     }
 
+    /// Keeps pages that are equal in another image only once.
+    fn share_equal(&mut self, other: &Image) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            if Rc::ptr_eq(mine, theirs) {
+                continue;
+            }
+            let mut same = true;
+            for (page, other) in Rc::make_mut(mine).iter_mut().zip(theirs.iter()) {
+                if *page == *other {
+                    page.clone_from(other);
+                } else {
+                    same = false;
+                }
+            }
+            if same {
+                mine.clone_from(theirs);
+            }
+        }
+    }
+
     /// Takes over a page as it is in another image.
     fn share(&mut self, page: u64, from: &Image) {
         self.place(page).clone_from(&from.0[page as usize / CHUNK_PAGES][page as usize % CHUNK_PAGES]);
@@ -222,6 +242,12 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Takes less memory together with another store whose contents are alike.
+    pub fn share_equal_pages(&mut self, other: &Store) {
+        self.visible.share_equal(&other.visible);
+        self.durable.share_equal(&other.durable);
     }
 
     /// What a flush issued now will cover.

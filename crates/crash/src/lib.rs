@@ -4,6 +4,7 @@
 //! Everything in a run follows from one seed. See [`run_seed`] for a run, [`fuzz`] for the fuzz targets.
 
 pub mod crash;
+pub mod created;
 pub mod device;
 pub mod fuzz;
 pub mod io;

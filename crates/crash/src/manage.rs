@@ -3,6 +3,7 @@
 use haversack_core::{JobId, ManageError, Op, pool};
 use haversack_model::{SECTOR_BYTES, WriteMode};
 
+use crate::created::{self, Created, Shape};
 use crate::device::Payload;
 use crate::job::Job;
 use crate::media::FakeMedia;
@@ -190,13 +191,18 @@ impl World {
             plugged: true,
         });
         let (pool, unit, now) = (self.pool_id(), self.plan.tear_unit, self.now);
-        let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Rng::new(0), unit);
-        let prepared = match pool::prepare_device(&mut media, 0, pool, no, device_id(place)) {
-            Ok(prepared) => prepared,
+        let devices = created::devices(Shape::Device { place, number: no, segments }, || {
+            let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Rng::new(0), unit);
+            let joins = Some(pool::prepare_device(&mut media, 0, pool, no, device_id(place))?);
+            Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
+        });
+        let prepared = match devices {
+            Ok(mut devices) => devices.remove(0),
             Err(error) => return violation!("preparing a device failed: {error}"),
         };
+        self.devices[place].store = prepared.store;
         self.devices[place].no = Some(no);
-        match self.core().add_device(now, prepared) {
+        match self.core().add_device(now, prepared.joins.expect("it was formatted to join")) {
             Ok(job) => self.start(job, Job::AddDevice(place, no)).map(|_| ()),
             Err(ManageError::Busy | ManageError::Stopping) => {
                 self.devices[place].no = None;

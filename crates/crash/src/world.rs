@@ -1,12 +1,12 @@
 //! The simulated host: a core, its memory, its cache devices, the origins, and everything in flight.
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use haversack_core::{Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
 
+use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
 use crate::job::Job;
 use crate::media::FakeMedia;
@@ -166,18 +166,6 @@ pub struct Counts {
     pub sectors: u64,
 }
 
-/// A pool as it was right after its creation.
-struct CreatedPool {
-    segments: Vec<u32>,
-    redundancy: bool,
-    stores: Vec<Store>,
-}
-
-thread_local! {
-    /// Creating a pool takes longer than most runs; the points of a script all start with the same.
-    static LAST_POOL: Cell<Option<CreatedPool>> = const { Cell::new(None) };
-}
-
 /// A host under test.
 pub struct World {
     pub(crate) rng: Rng,
@@ -266,30 +254,27 @@ impl World {
         Ok(world)
     }
 
-    /// Formats the devices, or copies those of the last pool of the same shape.
+    /// Formats the devices.
     fn create_pool(&mut self) -> Flow {
         let (segments, redundancy) = (self.plan.devices.clone(), self.plan.redundancy);
-        let last = LAST_POOL.take().filter(|last| last.segments == segments && last.redundancy == redundancy);
-        let created = match last {
-            Some(last) => last,
-            None => {
-                let ids = self.devices.iter().map(|d| d.id).collect();
-                let config = PoolConfig { id: self.pool, device_ids: ids, redundancy };
-                let order = (0..self.devices.len()).collect();
-                let unit = self.plan.tear_unit;
-                let mut media = FakeMedia::new(&mut self.devices, order, None, Rng::new(0), unit);
-                if let Err(error) = pool::create(&mut media, &config) {
-                    return violation!("creating the pool failed: {error}");
+        let devices = created::devices(Shape::Pool { segments, redundancy }, || {
+            let ids = self.devices.iter().map(|d| d.id).collect();
+            let config = PoolConfig { id: self.pool, device_ids: ids, redundancy };
+            let order = (0..self.devices.len()).collect();
+            let unit = self.plan.tear_unit;
+            let mut media = FakeMedia::new(&mut self.devices, order, None, Rng::new(0), unit);
+            pool::create(&mut media, &config)?;
+            Ok(self.devices.iter().map(|d| Created { store: d.store.clone(), joins: None }).collect())
+        });
+        match devices {
+            Ok(created) => {
+                for (device, created) in self.devices.iter_mut().zip(created) {
+                    device.store = created.store;
                 }
-                let stores = self.devices.iter().map(|d| d.store.clone()).collect();
-                CreatedPool { segments, redundancy, stores }
+                Ok(())
             }
-        };
-        for (device, store) in self.devices.iter_mut().zip(&created.stores) {
-            device.store = store.clone();
+            Err(error) => violation!("creating the pool failed: {error}"),
         }
-        LAST_POOL.set(Some(created));
-        Ok(())
     }
 
     pub(crate) fn pool_id(&self) -> Uuid {

@@ -2,8 +2,7 @@
 //! that only the next page of their segment gives back. In a cache with room nobody needs these slots, but every search
 //! for the block passes all of its versions.
 //!
-//! Invariant: only the oldest version of a block may leave. So the fewer versions there are, the more of what a page
-//! lists it can shed.
+//! Invariant: the oldest version of a block may always leave. So there is always a page that can be written for it.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 

@@ -1,4 +1,8 @@
 //! Metadata pages: what is listed, and what a page's durability changes.
+//!
+//! A remnant leaves its page when no older version of its block is listed elsewhere, which could pass for the newest
+//! then, or when a newer one on the same device is durable, which wins in any case. That one stays: of the durable
+//! versions on a device the newest leaves after all older ones.
 
 use haversack_model::{DeviceNo, DiskNo};
 
@@ -56,15 +60,31 @@ impl Store {
         has
     }
 
+    /// Whether `entry`, on the same device, is durable, wins over `slot` wherever that would count, and stays listed as
+    /// long as any older version is: then it does not matter whether `slot` is listed. One on another device will
+    /// not do, which may be lost with it.
+    fn overtakes(&self, entry: Slot, slot: Slot, same_device: bool) -> bool {
+        let listed = match entry.status() {
+            Status::Live | Status::Retained => true,
+            Status::Remnant => entry.hits() == 0,
+            Status::Blank => false,
+        };
+        let durable = entry.seq() <= self.flushed_seq;
+        let covers = entry.poisoned() || entry.mask() & slot.mask() == slot.mask();
+        same_device && entry.seq() > slot.seq() && listed && durable && covers
+    }
+
     /// May a remnant be left out of its segment's next page?
     fn may_omit(&self, number: SlotNo) -> bool {
-        let slot = self.slot(number);
-        let mut kept = false;
+        let (slot, segment) = (self.slot(number), self.segment_of(number));
+        let device = self.segments[segment as usize].device;
+        let (mut kept, mut overtaken) = (false, false);
         self.entries(self.owner_of(number), slot.block(), |other, entry| {
-            let elsewhere = self.segment_of(other) != self.segment_of(number);
-            kept |= elsewhere && Self::keeps_listed(slot, entry);
+            let other = self.segment_of(other);
+            kept |= other != segment && Self::keeps_listed(slot, entry);
+            overtaken |= self.overtakes(entry, slot, self.segments[other as usize].device == device);
         });
-        !kept || planted(Bug::OmitNewestFirst)
+        !kept || overtaken || planted(Bug::OmitNewestFirst)
     }
 
     /// Composes a segment's next page as of now. Until `page_written` no other page of it may be composed.
@@ -284,5 +304,94 @@ impl Store {
         }
         let target = best.map(|b| b.1).or_else(|| self.first_to_shrink(blocked?));
         target.filter(|t| self.segments[*t as usize].page_ready(self.flushed_seq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_model::BlockNo;
+
+    use super::*;
+
+    const DISK: DiskNo = DiskNo(0);
+    const BLOCK: BlockNo = BlockNo(7);
+
+    /// Two devices with two segments each, all of them the disk's: 0 and 1 are on the first.
+    fn store() -> Store {
+        let mut store = Store::new();
+        store.add_disk(DISK);
+        for device in 0..2 {
+            store.add_device(DeviceNo(device), haversack_model::Uuid([device; 16]), 2);
+        }
+        store.collect_free_segments();
+        for segment in 0..4 {
+            store.take_this(segment, DISK);
+        }
+        store
+    }
+
+    /// Puts a version of the block into the segment's next slot.
+    fn put(store: &mut Store, segment: u32, mask: u8, seq: u64) -> SlotNo {
+        let blank = |number: &SlotNo| store.slot(*number).status() == Status::Blank;
+        let number = store.slots_of(segment).find(blank).expect("the segment has room");
+        store.install(number, Slot::live(BLOCK, mask, 0, seq));
+        number
+    }
+
+    /// The entries that a segment's next page lists; it is written and, with all before it, durable.
+    fn listed(store: &mut Store, segment: u32, seq: u64) -> usize {
+        let mut content = [0; _];
+        store.compose_page(segment, seq, &mut content);
+        store.page_written(segment);
+        store.flushed(seq);
+        content.chunks_exact(ENTRY_BYTES).filter(|entry| entry.iter().any(|byte| *byte != 0)).count()
+    }
+
+    /// An old version in segment 1, listed; one in segment 0 that is of no use any more; and the newest one, with
+    /// number 3, in `segment`.
+    fn three_versions(segment: u32, newest_mask: u8) -> Store {
+        let mut store = store();
+        for (at, seq) in [(1, 1), (0, 2)] {
+            let number = put(&mut store, at, 0xff, seq);
+            assert_eq!(listed(&mut store, at, seq), 1);
+            store.evict(number);
+        }
+        put(&mut store, segment, newest_mask, 3);
+        store
+    }
+
+    #[test]
+    fn a_version_leaves_for_a_newer_one_that_is_durable() {
+        let mut store = three_versions(0, 0xff);
+        assert_eq!(listed(&mut store, 0, 3), 2, "nothing may leave for a version that a power loss undoes");
+        assert_eq!(listed(&mut store, 0, 4), 1, "the newest is durable");
+        assert_eq!(listed(&mut store, 1, 5), 0, "the oldest may leave in any case");
+    }
+
+    #[test]
+    fn no_version_leaves_for_one_that_may_be_lost_without_it() {
+        let mut store = three_versions(2, 0xff);
+        assert_eq!(listed(&mut store, 2, 3), 1);
+        assert_eq!(listed(&mut store, 0, 4), 1, "the newest is on another device");
+        assert_eq!(listed(&mut store, 1, 5), 0);
+        assert_eq!(listed(&mut store, 0, 6), 0, "no older one is listed any more");
+    }
+
+    #[test]
+    fn no_version_leaves_for_one_that_does_not_cover_it() {
+        let mut store = three_versions(0, 0x0f);
+        assert_eq!(listed(&mut store, 0, 3), 2);
+        assert_eq!(listed(&mut store, 0, 4), 2, "a disk that ends there would not count the newest");
+    }
+
+    #[test]
+    fn the_newest_version_stays_until_all_older_ones_have_left() {
+        let mut store = three_versions(0, 0xff);
+        listed(&mut store, 0, 3);
+        let newest = store.lookup(DISK, BLOCK).expect("it is live").0;
+        store.evict(newest);
+        assert_eq!(listed(&mut store, 0, 4), 1, "the middle one leaves, the newest stays");
+        assert_eq!(listed(&mut store, 1, 5), 0);
+        assert_eq!(listed(&mut store, 0, 6), 0);
     }
 }

@@ -294,6 +294,27 @@ fn one_block_written_and_flushed_for_ever_takes_few_slots() {
 }
 
 #[test]
+fn a_page_gives_up_all_that_newer_durable_versions_overtook() {
+    const BLOCKS: u64 = 512;
+    let mut rig = Rig::new(&[64], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    fill(&mut rig, disk, 4000);
+    let mut random = 1u64;
+    for round in 0..60_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        rig.start_write(disk, (random >> 33) % BLOCKS * 8, 8, 1);
+        rig.run_without(is_device_flush);
+        if round % 1000 == 999 {
+            rig.run();
+        }
+    }
+    let (stats, usage) = (rig.stats(disk), rig.usage(disk));
+    assert!(usage.overtaken_blocks < 8 * BLOCKS, "{usage:?} after many rounds over {BLOCKS} blocks");
+    let (rewritten, batches) = (stats.flash_rewrite_pages, stats.flash_batch_pages);
+    assert!(rewritten < batches / 2, "{rewritten} pages were written for old versions, {batches} with new ones");
+}
+
+#[test]
 fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
     // Of the second device's segments all come to be the released disk's.
     let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());

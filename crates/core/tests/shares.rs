@@ -311,7 +311,10 @@ fn a_page_gives_up_all_that_newer_durable_versions_overtook() {
     let (stats, usage) = (rig.stats(disk), rig.usage(disk));
     assert!(usage.overtaken_blocks < 8 * BLOCKS, "{usage:?} after many rounds over {BLOCKS} blocks");
     let (rewritten, batches) = (stats.flash_rewrite_pages, stats.flash_batch_pages);
-    assert!(rewritten < batches / 2, "{rewritten} pages were written for old versions, {batches} with new ones");
+    assert!(
+        rewritten < batches / 2,
+        "{rewritten} pages were written for old versions, {batches} with new ones"
+    );
 }
 
 #[test]

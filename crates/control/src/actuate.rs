@@ -14,8 +14,7 @@ pub fn target(target: Target) -> CoreTarget {
     }
 }
 
-/// A filter as the core takes it: it stages addresses, not data, so what staged data would have served is read from the
-/// origin.
+/// A filter as the core takes it.
 pub fn admission(admit: Admit) -> AdmissionConfig {
-    admit.without_data()
+    admit
 }

@@ -15,7 +15,10 @@ pub fn target(target: Target) -> CoreTarget {
 }
 
 /// A filter as the core takes it: it stages addresses, not data, so what staged data would have served is read from the
-/// origin.
+/// origin. A share without room for staging has one address.
 pub fn admission(admit: Admit) -> AdmissionConfig {
-    admit.without_data()
+    match admit.without_data() {
+        Admit::Staging { reuses, .. } if admit.check().is_err() => Admit::reuse(reuses, 1),
+        admission => admission,
+    }
 }

@@ -22,7 +22,7 @@ use haversack_engine::error::{EngineError, Result};
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -86,6 +86,9 @@ fn job(ends: bool) -> Result<StartedJob> {
 }
 
 impl Backend for Fake {
+    fn now_us(&self) -> Micros {
+        haversack_engine::clock::now_us()
+    }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
         let disk = DiskNo(self.disks.fetch_add(1, Ordering::Relaxed));
         self.attached.lock().unwrap().push(shown(disk, &spec));

@@ -85,15 +85,12 @@ fn apply_admission(
     Ok(())
 }
 
-/// The filter of the data path, and what it does not do. A share without room for staging has one address.
+/// The filter of the data path, and what it does not do.
 fn core_admission(admit: Admit) -> (AdmissionConfig, Option<String>) {
     let admission = actuate::admission(admit);
     let note =
         (admission.name() != admit.name()).then(|| format!("{} stages addresses, no data", admit.name()));
-    match admission {
-        Admit::Staging { reuses, .. } if admission.check().is_err() => (Admit::reuse(reuses, 1), note),
-        admission => (admission, note),
-    }
+    (admission, note)
 }
 
 /// A change of mode takes as long as the pool's record takes to be written: nobody waits for it here.

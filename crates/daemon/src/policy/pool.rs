@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
-use haversack_control::{Control, ControlError, Decision, Entry};
+use haversack_control::{Control, ControlError, Decision, Entry, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{DiskNo, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
@@ -19,7 +19,7 @@ use super::log::DecisionLog;
 use super::monitors::Monitors;
 use super::recording::{Recording, Rows};
 use super::reports::{self, Latencies};
-use super::{settings, show};
+use super::show;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::pool::Pool;
@@ -66,7 +66,7 @@ impl PoolLoop {
     }
 
     fn measures(&self) -> bool {
-        self.control.as_ref().is_some_and(|control| settings::measures(control.config()))
+        self.control.as_ref().is_some_and(|control| measures(control.config()))
     }
 
     /// Divides by another policy from now on, or by none.

@@ -1,14 +1,16 @@
 //! The control loop over a simulated pool: the same windows and the same code as in the daemon, on the simulation's
 //! clock.
 //!
-//! All volumes are disks from the beginning. Each is a VM of its own; its operator's size is its target.
+//! All volumes are disks from the beginning, and nothing is wished of them but the sizes that the operator gave.
 
 use std::time::Duration;
 
-use haversack_control::{Control, ControlError, Counters, Decision, DiskReport, actuate, log};
+use haversack_control::{
+    Control, ControlError, Counters, Decision, DiskReport, Wishes, actuate, log, measures,
+};
 use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
 use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
-use haversack_policy::{Config, DiskFacts, Event};
+use haversack_policy::{Config, Event};
 use serde::Serialize;
 
 use super::driver::Driver;
@@ -55,7 +57,7 @@ pub struct Governed {
 /// See the module.
 pub struct Governor {
     control: Control,
-    disks: Vec<DiskFacts>,
+    disks: Vec<(String, Wishes)>,
     pool_blocks: u64,
     records: Records,
     governed: Governed,
@@ -80,28 +82,20 @@ impl Governor {
     ) -> Result<Governor, SimError> {
         let mut control = Control::new(config.clone(), 0).map_err(|error| unfit(&error))?;
         let monitor = MonitorConfig::default();
-        driver.monitor(monitor)?;
-        let facts = |(disk, name): (&DiskConfig, &String)| DiskFacts {
-            name: name.clone(),
-            vm: name.clone(),
-            tenant: name.clone(),
-            priority: 1.0,
-            reservation_blocks: 0,
-            limit_blocks: u64::MAX,
-            fixed_blocks: if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None },
-            used_blocks: 0,
-            write_mode: disk.mode,
-            window: None,
-        };
-        let facts: Vec<DiskFacts> = disks.iter().zip(names).map(facts).collect();
-        for (facts, disk) in facts.iter().zip(disks) {
+        if measures(config) {
+            driver.monitor(monitor)?;
+        }
+        let mut wishes = Vec::with_capacity(disks.len());
+        for (name, disk) in names.iter().zip(disks) {
             let blocks = disk.sectors.div_ceil(SECTORS_PER_BLOCK);
-            let event = control.event(0, &facts.name, blocks, &Counters::default(), Event::New);
+            let event = control.event(0, name, blocks, &Counters::default(), Event::New);
             event.map_err(|error| unfit(&error))?;
+            let fixed_blocks = if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None };
+            wishes.push((name.clone(), Wishes { fixed_blocks, ..Wishes::default() }));
         }
         let records = Records::with_room(monitor.records);
         let mut governor =
-            Governor { control, disks: facts, pool_blocks, records, governed: Governed::default() };
+            Governor { control, disks: wishes, pool_blocks, records, governed: Governed::default() };
         let reports = governor.reports(driver);
         let decided = governor.control.decide(0, "start", pool_blocks, &reports);
         governor.conclude(0, decided, driver, meter)?;
@@ -122,22 +116,23 @@ impl Governor {
 
     fn take_now<M: SimMemory>(&mut self, disk: DiskNo, driver: &mut Driver<M>) {
         driver.take_records(disk, &mut self.records);
-        self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
+        self.control.note(&self.disks[usize::from(disk.0)].0, &self.records);
     }
 
     fn reports<M: SimMemory>(&self, driver: &mut Driver<M>) -> Vec<DiskReport> {
         let (origins, cache_latency_us) = driver.take_latencies();
         let stats = driver.disk_stats();
-        let disks = driver.disk_numbers().zip(&self.disks).zip(stats.iter().zip(origins));
-        let report = |((disk, facts), (stats, origin_latency_us)): ((DiskNo, &DiskFacts), _)| DiskReport {
-            facts: DiskFacts {
-                used_blocks: driver.disk_usage(disk).usage_blocks,
-                write_mode: driver.mode(disk),
-                ..facts.clone()
-            },
-            counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(stats) },
-        };
-        disks.map(report).collect()
+        let mut reports = Vec::with_capacity(self.disks.len());
+        for (disk, (name, wishes)) in driver.disk_numbers().zip(&self.disks) {
+            let number = usize::from(disk.0);
+            let used_blocks = driver.disk_usage(disk).usage_blocks;
+            let origin_latency_us = origins[number];
+            reports.push(DiskReport {
+                facts: wishes.facts(name, self.pool_blocks, used_blocks, driver.mode(disk)),
+                counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(&stats[number]) },
+            });
+        }
+        reports
     }
 
     /// Ends the window and carries out what is decided.
@@ -171,7 +166,7 @@ impl Governor {
                 return Ok(());
             }
         };
-        let plans: Vec<_> = self.disks.iter().map(|disk| &plan.disks[&disk.name]).collect();
+        let plans: Vec<_> = self.disks.iter().map(|(name, _)| &plan.disks[name]).collect();
         for (disk, plan) in driver.disk_numbers().zip(&plans) {
             let (target, admission) = (actuate::target(plan.target), actuate::admission(plan.admission));
             driver.set(disk, target, admission, plan.write_mode, meter)?;

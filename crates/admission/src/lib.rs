@@ -48,6 +48,12 @@ pub trait Admission: Send {
     /// The cache does not have the block.
     fn miss(&mut self, block: BlockNo, op: Op) -> Verdict;
 
+    /// Whether the data of a block that reads bring is to be staged, or is.
+    fn stages(&self, block: BlockNo) -> bool {
+        let _ = block;
+        false
+    }
+
     /// The block was discarded, or enters the cache in another way: what is staged of it is stale. The block whose staged
     /// data is to be forgotten.
     fn discard(&mut self, block: BlockNo) -> Option<BlockNo> {
@@ -113,14 +119,6 @@ impl Admit {
         matches!(self, Admit::Always)
     }
 
-    /// The same filter where there is no memory for data: it admits the same blocks, and serves none.
-    pub fn without_data(self) -> Admit {
-        match self {
-            Admit::Staging { kind, reuses, bytes } => Admit::reuse(reuses, kind.addresses(bytes)),
-            other => other,
-        }
-    }
-
     /// Whether it is a filter like the other, but for its size: what it remembers can stay.
     pub fn is_like(&self, other: &Admit) -> bool {
         match (self, other) {
@@ -177,7 +175,6 @@ mod tests {
         for kind in [StagingKind::Address, StagingKind::Data, StagingKind::Hybrid] {
             let least = Admit::Staging { kind, reuses: 1, bytes: kind.least_bytes() };
             assert_eq!(least.check(), Ok(()), "{}", kind.name());
-            assert_eq!(least.without_data(), Admit::reuse(1, 1));
             let less = Admit::Staging { kind, reuses: 1, bytes: kind.least_bytes() - 1 };
             assert!(less.check().is_err(), "{}", kind.name());
         }

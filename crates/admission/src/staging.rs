@@ -148,6 +148,10 @@ impl Admission for Staging {
         }
     }
 
+    fn stages(&self, BlockNo(block): BlockNo) -> bool {
+        self.data.get(block).is_some()
+    }
+
     fn discard(&mut self, BlockNo(block): BlockNo) -> Option<BlockNo> {
         self.drop_block(block)
     }

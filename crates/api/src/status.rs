@@ -180,6 +180,8 @@ pub struct RequestCounters {
     pub zeroes: u64,
     /// Blocks read that were wholly in the cache.
     pub read_hits: u64,
+    /// Of these, blocks that admission had not let in yet and whose data was staged.
+    pub data_stage_hits: u64,
     /// Blocks read that were not.
     pub read_misses: u64,
     /// Blocks written that were in the cache.

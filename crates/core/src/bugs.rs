@@ -22,6 +22,8 @@ pub enum Bug {
     DropSectorMask,
     /// A write around the cache leaves the cached block.
     StaleAfterAround,
+    /// A write leaves what the data stage has of the block.
+    StaleDataStage,
     /// A write around the cache marks no intent.
     SkipIntent,
     /// The cleaner goes on after the disk was released.
@@ -65,6 +67,7 @@ pub const ALL: &[Bug] = &[
     Bug::IgnoreChecksum,
     Bug::DropSectorMask,
     Bug::StaleAfterAround,
+    Bug::StaleDataStage,
     Bug::SkipIntent,
     Bug::CleanAfterRelease,
     Bug::CleanUnflushed,

@@ -1,6 +1,6 @@
 //! Settings of a pool, a disk and the core, with their defaults and checks.
 
-pub use haversack_admission::Admit as AdmissionConfig;
+pub use haversack_admission::{Admit as AdmissionConfig, StagingKind};
 use haversack_model::{DiskId, Micros, Uuid, WriteMode};
 
 /// Most sectors of a request: 32 MiB.
@@ -148,12 +148,6 @@ impl DiskConfig {
             return Err(format!(
                 "cleaner shares must be ordered 0 <= low ({}) <= high ({}) <= limit ({}) <= 1",
                 c.low_watermark, c.high_watermark, c.dirty_limit
-            ));
-        }
-        if self.admission.without_data() != self.admission {
-            return Err(format!(
-                "admission '{}' would stage data, which the cache does not: use address staging",
-                self.admission.name()
             ));
         }
         self.admission.check()

@@ -1,29 +1,22 @@
 //! What the disk's admission filter is told, and what comes of its answers.
 //!
+//! What a filter lets in is staged. What it does not let in but wants to have goes to the data stage, if a staging frame is
+//! free; the next reads come from there, until the filter lets the block in or forgets it.
+//!
 //! A filter is told of each block of a read when it is looked up, and of each block of a write: when the write is
 //! accepted where it would be staged, when the origin has it where it goes there first. Staged writes either enter or go
 //! past the cache whole: a write goes past it if none of its blocks is cached and none may enter.
 
-use haversack_admission::Op as Access;
-use haversack_model::{BlockNo, WriteMode};
+use haversack_admission::{Op as Access, Verdict};
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 
+use crate::bugs::{Bug, planted};
 use crate::config::AdmissionConfig;
 use crate::core::Core;
-use crate::disk::Disk;
-use crate::memory::Memory;
+use crate::disk::{Disk, runs};
+use crate::memory::{FrameNo, Memory};
 
 impl Disk {
-    /// Sets which blocks may enter. What a filter of the same kind remembers stays.
-    pub fn set_admission(&mut self, config: AdmissionConfig) {
-        if config.is_like(&self.admission_config) {
-            self.admission.resize(&config, &mut |_| {});
-        } else {
-            let (_, last) = self.blocks(self.sectors - 1, 1);
-            self.admission = config.build(last.0 + 1);
-        }
-        self.admission_config = config;
-    }
-
     /// A block was read that the cache has.
     #[inline]
     pub fn read_hit(&mut self, block: BlockNo) {
@@ -31,22 +24,96 @@ impl Disk {
             self.admission.hit(block, Access::Read);
         }
     }
-
-    /// Whether a block may enter that was read and that the cache has not.
-    pub fn admits_read(&mut self, block: BlockNo) -> bool {
-        self.mode != WriteMode::PassThrough && self.admission.miss(block, Access::Read).admit
-    }
-
-    /// Whether a block may enter, or stay, that was written past the cache.
-    pub fn admits_written(&mut self, block: BlockNo, cached: bool, bypass: bool) -> bool {
-        if cached {
-            self.admission.hit(block, Access::Write);
-        }
-        cached || !bypass && self.admission.miss(block, Access::Write).admit
-    }
 }
 
 impl<M: Memory> Core<M> {
+    /// Sets which blocks of a disk may enter. What a filter of the same kind remembers stays.
+    pub(crate) fn change_admission(&mut self, disk: DiskNo, config: AdmissionConfig) {
+        let staging = &mut self.staging;
+        let d = self.disks[disk.0 as usize].as_mut().expect("the disk is known");
+        if config.is_like(&d.admission_config) {
+            d.admission.resize(&config, &mut |block| staging.drop_data(disk, block));
+        } else {
+            staging.drop_all_data(disk);
+            let (_, last) = d.blocks(d.sectors - 1, 1);
+            d.admission = config.build(last.0 + 1);
+        }
+        d.admission_config = config;
+    }
+
+    /// What the filter says of a block that the cache has not. What it forgets is dropped.
+    fn miss(&mut self, disk: DiskNo, block: BlockNo, access: Access) -> Verdict {
+        let verdict = self.disk_mut(disk).admission.miss(block, access);
+        if let Some(forgotten) = verdict.forget {
+            self.staging.drop_data(disk, forgotten);
+        }
+        verdict
+    }
+
+    /// Whether a block may enter that a request reads and that the cache has not.
+    pub(crate) fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
+        let (disk, bypass) = (self.requests[number].disk, self.requests[number].bypass);
+        let asks = !bypass && self.disk(disk).mode != WriteMode::PassThrough;
+        let admit = asks && self.miss(disk, block, Access::Read).admit;
+        self.disk_mut(disk).stats.not_admitted += u64::from(!admit);
+        admit && self.store.usable_devices().next().is_some()
+    }
+
+    /// Whether a block may enter, or stay, that was written past the cache.
+    pub(crate) fn admits_written(
+        &mut self,
+        disk: DiskNo,
+        block: BlockNo,
+        cached: bool,
+        bypass: bool,
+    ) -> bool {
+        if cached {
+            self.disk_mut(disk).admission.hit(block, Access::Write);
+        }
+        cached || !bypass && self.miss(disk, block, Access::Write).admit
+    }
+
+    /// A request was served from the data stage: the block may enter now.
+    pub(crate) fn data_stage_hit(&mut self, number: u32, block: BlockNo) {
+        let disk = self.requests[number].disk;
+        self.disk_mut(disk).stats.data_stage_hits += 1;
+        // Taken before the filter is asked, which forgets the data of what it lets in.
+        let (frame, mask) = self.staging.take_data(disk, block).expect("it was just read");
+        let admit = self.admits_read(number, block);
+        if admit && self.staging.free() >= self.spare_frames() {
+            self.stage(disk, block, frame, mask, false);
+            self.touch_if_due(disk);
+        } else if admit {
+            self.disk_mut(disk).stats.fills_skipped += 1;
+            self.staging.give_back(frame);
+        } else if self.disk(disk).admission.stages(block) {
+            self.staging.keep_data(disk, block, frame, mask);
+        } else {
+            self.staging.give_back(frame);
+        }
+    }
+
+    /// Keeps what a read brought of a block that may not enter, if the filter wants it.
+    pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
+        let cached = self.staging.find(disk, block).is_some() || self.store.lookup(disk, block).is_some();
+        let wanted = !cached && self.disk(disk).admission.stages(block);
+        if !wanted || self.staging.free() <= self.spare_frames() {
+            return;
+        }
+        let Some(frame) = self.staging.allocate() else { return };
+        for (first, count) in runs(mask) {
+            self.memory.copy(from, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+        }
+        self.staging.keep_data(disk, block, frame, mask);
+    }
+
+    /// The block gets newer content, or enters.
+    pub(crate) fn drop_data(&mut self, disk: DiskNo, block: BlockNo) {
+        if !planted(Bug::StaleDataStage) {
+            self.staging.drop_data(disk, block);
+        }
+    }
+
     /// Whether a write that would be staged goes past the cache instead.
     pub(crate) fn filters_write(&mut self, number: u32) -> bool {
         let (disk, blocks) =
@@ -57,7 +124,7 @@ impl<M: Memory> Core<M> {
         let (mut enters, count) = (false, blocks.end - blocks.start);
         for block in blocks.map(BlockNo) {
             let cached = self.staging.find(disk, block).is_some() || self.store.lookup(disk, block).is_some();
-            enters |= self.disk_mut(disk).admits_written(block, cached, false);
+            enters |= self.admits_written(disk, block, cached, false);
         }
         if !enters {
             self.disk_mut(disk).stats.not_admitted += count;

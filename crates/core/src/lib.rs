@@ -12,6 +12,7 @@ pub mod checksum;
 mod common_pool;
 pub mod config;
 mod core;
+mod data_stage;
 mod disk;
 pub mod error;
 mod filter;
@@ -38,7 +39,7 @@ mod store;
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
-    MAX_REQUEST_SECTORS, Persistence, PoolConfig, Target,
+    MAX_REQUEST_SECTORS, Persistence, PoolConfig, StagingKind, Target,
 };
 pub use core::Core;
 pub use error::{ManageError, PoolError};

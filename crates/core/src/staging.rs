@@ -8,12 +8,14 @@
 //!   committed, and its valid sectors are also in the newer one. Until that commit has ended, the older frame
 //!   has a descriptor: the newer one must not go before it.
 //! - Sectors outside a frame's mask are zero.
+//! - Frames of the data stage count as free.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use haversack_model::{BlockNo, DiskNo, Micros};
 
+use crate::data_stage::DataStage;
 use crate::hasher::NumberHasher;
 use crate::memory::FrameNo;
 
@@ -104,6 +106,7 @@ impl Default for StagedList {
 pub struct Staging {
     frames: Vec<Option<Staged>>,
     free: Vec<FrameNo>,
+    data: DataStage,
     table: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
     /// By disk number.
     pub lists: Vec<StagedList>,
@@ -111,8 +114,10 @@ pub struct Staging {
     pub next_version: u64,
 }
 
+const DISK_SHIFT: u32 = 44;
+
 fn key(disk: DiskNo, block: BlockNo) -> u64 {
-    u64::from(disk.0) << 44 | block.0
+    u64::from(disk.0) << DISK_SHIFT | block.0
 }
 
 impl Staging {
@@ -121,6 +126,7 @@ impl Staging {
         Staging {
             frames: vec![None; frames as usize],
             free: (0..frames).rev().map(FrameNo).collect(),
+            data: DataStage::new(frames),
             table: HashMap::with_capacity_and_hasher(frames as usize * 2, BuildHasherDefault::default()),
             lists: Vec::new(),
             next_version: 1,
@@ -141,12 +147,44 @@ impl Staging {
 
     /// Free frames.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.data.len()
     }
 
     /// Takes a free frame.
     pub fn allocate(&mut self) -> Option<FrameNo> {
-        self.free.pop()
+        self.free.pop().or_else(|| self.data.remove_oldest())
+    }
+
+    /// The frame of the data stage that has these sectors of a block, if it has them all.
+    #[inline]
+    pub fn find_data(&self, disk: DiskNo, block: BlockNo, mask: u8) -> Option<FrameNo> {
+        self.data.find(key(disk, block), mask)
+    }
+
+    /// An allocated frame with sectors of a block goes to the data stage.
+    pub fn keep_data(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8) {
+        self.drop_data(disk, block);
+        self.data.insert(key(disk, block), frame, mask);
+    }
+
+    /// Takes a block out of the data stage: its frame, which is allocated then, and the sectors in it.
+    pub fn take_data(&mut self, disk: DiskNo, block: BlockNo) -> Option<(FrameNo, u8)> {
+        self.data.remove(key(disk, block))
+    }
+
+    /// Drops a block from the data stage.
+    #[inline]
+    pub fn drop_data(&mut self, disk: DiskNo, block: BlockNo) {
+        if let Some((frame, _)) = self.data.remove(key(disk, block)) {
+            self.free.push(frame);
+        }
+    }
+
+    /// Drops all blocks of a disk from the data stage. Slow.
+    pub fn drop_all_data(&mut self, disk: DiskNo) {
+        for key in self.data.keys(|key| key >> DISK_SHIFT == u64::from(disk.0)) {
+            self.free.extend(self.data.remove(key).map(|(frame, _)| frame));
+        }
     }
 
     /// Gives back a frame that names no block.
@@ -288,5 +326,6 @@ impl Staging {
         self.frames.capacity() * size_of::<Option<Staged>>()
             + self.free.capacity() * 4
             + self.table.capacity() * 13
+            + self.data.bytes()
     }
 }

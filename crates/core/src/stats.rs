@@ -19,7 +19,9 @@ pub struct DiskStats {
     pub written_bytes: u64,
     /// Blocks read that were wholly in the cache.
     pub read_hits: u64,
-    /// Blocks read that were not, or not wholly.
+    /// Of these, blocks that the data stage had: admission had not let them in yet.
+    pub data_stage_hits: u64,
+    /// Blocks read that were not in the cache, or not wholly.
     pub read_misses: u64,
     /// Blocks written that were in the cache.
     pub write_hits: u64,

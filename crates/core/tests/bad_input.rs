@@ -4,10 +4,9 @@
 mod common;
 
 use common::{POOL, Rig, Shelf, device_id, disk_id, memory};
-use haversack_admission::StagingKind;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, Core, CoreConfig, DiskConfig, HeapMemory, ManageError, Op, OpenOptions,
-    Persistence, PoolConfig, PoolError, Rejected, Target, offline, pool,
+    Persistence, PoolConfig, PoolError, Rejected, StagingKind, Target, offline, pool,
 };
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES, Uuid, WriteMode};
 
@@ -312,7 +311,7 @@ fn settings_that_make_no_sense_are_refused() {
         ..CleanerConfig::default()
     };
     let reuse = AdmissionConfig::reuse;
-    let staged_data = AdmissionConfig::Staging { kind: StagingKind::Hybrid, reuses: 1, bytes: 1 << 20 };
+    let staged_data = AdmissionConfig::Staging { kind: StagingKind::Hybrid, reuses: 1, bytes: 100 };
     let bad = [
         (DiskConfig { sectors: 0, ..good.clone() }, "1 to"),
         (DiskConfig { sectors: (1 << 41) + 1, ..good.clone() }, "1 to"),
@@ -326,7 +325,7 @@ fn settings_that_make_no_sense_are_refused() {
         (DiskConfig { cleaner: cleaner(0.1, 0.4, f32::NAN), ..good.clone() }, "<= 1"),
         (DiskConfig { admission: reuse(0, 8), ..good.clone() }, "use 'always'"),
         (DiskConfig { admission: reuse(1, 0), ..good.clone() }, "use 'always'"),
-        (DiskConfig { admission: staged_data, ..good.clone() }, "use address staging"),
+        (DiskConfig { admission: staged_data, ..good.clone() }, "for at least one address"),
     ];
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     for (config, advice) in &bad {

@@ -9,7 +9,7 @@ use common::sectors::{self, ORIGINAL, Sectors, Stamp, ZERO};
 use common::{Origin, Rig, Shelf, disk_id, memory};
 use haversack_core::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, JobId, ManageError, Op, Persistence, Rejected,
-    RequestTag, Target,
+    RequestTag, StagingKind, Target,
 };
 use haversack_model::{DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode, WriteThroughAck};
 use proptest::prelude::*;
@@ -103,6 +103,8 @@ fn step() -> impl Strategy<Value = Step> {
     let admission = prop_oneof![
         Just(AdmissionConfig::Always),
         (1..3u8, 1..600u32).prop_map(|(n, addresses)| AdmissionConfig::reuse(n, addresses)),
+        (1..3u8, 1..600u64, prop::sample::select(vec![StagingKind::Data, StagingKind::Hybrid]))
+            .prop_map(|(reuses, n, kind)| AdmissionConfig::Staging { kind, reuses, bytes: 5000 * n }),
     ];
     let target = prop_oneof![Just(Target::Equal), (0..1200u64).prop_map(Target::Blocks)];
     prop_oneof![

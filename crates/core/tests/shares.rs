@@ -3,8 +3,10 @@
 mod common;
 
 use common::*;
-use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, RequestError, Target};
-use haversack_model::{DiskNo, WriteMode};
+use haversack_core::{
+    AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Op, RequestError, StagingKind, Target,
+};
+use haversack_model::{DiskNo, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 40_000;
 
@@ -95,6 +97,90 @@ fn hec_lets_in_what_is_touched_again() {
     assert_eq!(rig.usage(disk).usage_blocks, 16, "a long run is cut off");
     rig.read(disk, 40 * 8, 8);
     assert_eq!(rig.usage(disk).usage_blocks, 17);
+}
+
+/// A disk that lets a block in at its third access, and keeps so many kilobytes of data until then.
+fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
+    let disk = rig.disk(0, SECTORS, mode);
+    let filter = AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 2, bytes: 1000 * kilobytes };
+    rig.core().set_admission(0, disk, filter).expect("attached");
+    disk
+}
+
+/// Reads whole blocks; how many of them the origin was asked for.
+fn from_origin(rig: &mut Rig, disk: DiskNo, blocks: &[u64]) -> u64 {
+    let before = rig.stats(disk).origin_read_bytes;
+    for block in blocks {
+        rig.read(disk, block * 8, 8);
+    }
+    (rig.stats(disk).origin_read_bytes - before) / 4096
+}
+
+#[test]
+fn reads_are_served_from_the_data_stage_until_the_block_enters() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = data_stage(&mut rig, WriteMode::WriteInvalidate, 100);
+    assert_eq!(from_origin(&mut rig, disk, &[5, 5]), 1);
+    let (stats, usage) = (rig.stats(disk), rig.usage(disk));
+    assert_eq!((stats.read_hits, stats.read_misses, stats.data_stage_hits), (1, 1, 1));
+    assert_eq!(usage.usage_blocks, 0, "it has not entered: {usage:?}");
+    assert_eq!(from_origin(&mut rig, disk, &[5]), 0);
+    assert_eq!(rig.usage(disk).usage_blocks, 1, "it enters, from the data stage");
+    assert_eq!(from_origin(&mut rig, disk, &[5]), 0);
+    assert_eq!(rig.stats(disk).data_stage_hits, 2, "it is in the cache");
+    // Of 24 blocks the memory holds the last.
+    let many: Vec<u64> = (100..130).collect();
+    assert_eq!(from_origin(&mut rig, disk, &many), 30);
+    assert_eq!(from_origin(&mut rig, disk, &many[10..]), 0);
+    assert_eq!(from_origin(&mut rig, disk, &many[..1]), 1);
+}
+
+#[test]
+fn whatever_writes_a_block_takes_it_out_of_the_data_stage() {
+    use WriteMode::{PassThrough, WriteAround, WriteBack, WriteInvalidate, WriteThrough};
+    let through = WriteThrough(WriteThroughAck::Origin);
+    for mode in [WriteBack, through, WriteAround, WriteInvalidate, PassThrough] {
+        for (op, expected) in [(Op::Write { fua: false }, 1), (Op::Discard, 0), (Op::WriteZeroes, 0)] {
+            let mut rig = Rig::new(&[8], false, CoreConfig::default());
+            let disk = data_stage(&mut rig, WriteInvalidate, 100);
+            assert_eq!(rig.read(disk, 40, 16), [7; 16]);
+            let job = rig.core().set_mode(0, disk, mode).expect("the mode may change");
+            rig.finish(job);
+            let tag = rig.submit(disk, op, 44, vec![1; 4 * 512]);
+            rig.answered(tag);
+            let mut after = [7; 16];
+            after[4..8].fill(expected);
+            assert_eq!(rig.read(disk, 40, 16), after, "{mode} {op:?}");
+            assert_eq!(rig.read(disk, 40, 16), after, "{mode} {op:?}, again");
+        }
+    }
+}
+
+#[test]
+fn the_data_stage_gives_way_to_writes() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = data_stage(&mut rig, WriteMode::WriteBack, 100_000);
+    let all: Vec<u64> = (0..1000).collect();
+    assert_eq!(from_origin(&mut rig, disk, &all), 1000);
+    let frames = haversack_core::Memory::staging_frames(rig.core().memory_mut()) as usize;
+    let kept = &all[1000 - frames * 3 / 4..];
+    assert_eq!(from_origin(&mut rig, disk, kept), 0, "free frames hold what was read last");
+    for block in 2000..2000 + frames as u64 {
+        rig.write(disk, block * 8, 8, 1);
+    }
+    assert!(rig.read(disk, 2000 * 8, 64).iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn another_host_may_have_written_what_the_data_stage_had() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = data_stage(&mut rig, WriteMode::WriteInvalidate, 100);
+    assert_eq!(from_origin(&mut rig, disk, &[5, 5]), 1);
+    let job = rig.core().release(0, disk).expect("the disk may be released");
+    rig.finish(job);
+    rig.origins.get_mut(&disk).expect("it has an origin").bytes[5 * 4096..6 * 4096].fill(9);
+    let again = rig.attach(&DiskConfig::new(disk_id(0), SECTORS), 2);
+    assert_eq!((again, rig.read(disk, 40, 8)), (disk, vec![9; 8]));
 }
 
 #[test]

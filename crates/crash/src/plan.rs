@@ -1,6 +1,8 @@
 //! The circumstances of a run, drawn from its seed: pool, disks, sizes, faults.
 
-use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Persistence, Target};
+use haversack_core::{
+    AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Persistence, StagingKind, Target,
+};
 use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
 use crate::rng::Rng;
@@ -98,6 +100,11 @@ pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     match size % 4 {
         0 => AdmissionConfig::Hec { region_blocks: 8 * reuses, run_blocks: size / 4 },
         1 => AdmissionConfig::Larc { cache_blocks: size },
+        2 => AdmissionConfig::Staging {
+            kind: if size % 8 == 2 { StagingKind::Data } else { StagingKind::Hybrid },
+            reuses: reuses as u8,
+            bytes: 5000 * size,
+        },
         _ => AdmissionConfig::reuse(reuses as u8, size as u32),
     }
 }

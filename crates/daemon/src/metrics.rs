@@ -162,7 +162,7 @@ fn devices(out: &mut Text, seen: &[Seen]) {
 }
 
 fn disks(out: &mut Text, seen: &[Seen]) {
-    let metrics: [Metric<DiskSnapshot>; 24] = [
+    let metrics: [Metric<DiskSnapshot>; 25] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
         ("haversack_disk_target_bytes", "gauge", "Bytes that the disk should have.", |d| {
             d.usage.target_blocks * BLOCK
@@ -188,6 +188,9 @@ fn disks(out: &mut Text, seen: &[Seen]) {
             d.stats.written_bytes
         }),
         ("haversack_disk_read_hits_total", "counter", "Blocks read from the cache.", |d| d.stats.read_hits),
+        ("haversack_disk_data_stage_hits_total", "counter", "Of these, blocks not admitted yet.", |d| {
+            d.stats.data_stage_hits
+        }),
         ("haversack_disk_read_misses_total", "counter", "Blocks read that were not cached.", |d| {
             d.stats.read_misses
         }),

@@ -172,6 +172,7 @@ fn requests(stats: &DiskStats) -> RequestCounters {
         flushes: stats.flushes,
         zeroes: stats.zeroes,
         read_hits: stats.read_hits,
+        data_stage_hits: stats.data_stage_hits,
         read_misses: stats.read_misses,
         write_hits: stats.write_hits,
         write_misses: stats.write_misses,

@@ -36,6 +36,8 @@ counts! {
     discard_requests,
     /// Blocks read that were cached.
     read_hits,
+    /// Of these, blocks that admission had not let in yet and whose data was staged.
+    data_stage_hits,
     /// Blocks read that were not.
     read_misses,
     /// Blocks written that were cached.

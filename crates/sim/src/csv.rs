@@ -6,7 +6,7 @@ use crate::latency::histogram::Summary;
 use crate::outcome::{Report, Row};
 
 const COLUMNS: &str = "policy,blocks,size_bytes,footprint_fraction,accesses,hits,misses,miss_ratio,read_miss_ratio,\
-                       read_hits,read_misses,write_hits,write_misses,flash_writes,flash_write_ratio,\
+                       read_hits,data_stage_hits,read_misses,write_hits,write_misses,flash_writes,flash_write_ratio,\
                        flash_guest_blocks,flash_fill_blocks,flash_mirror_blocks,flash_metadata_pages,not_admitted,\
                        origin_reads,origin_read_bytes,origin_writes,origin_written_bytes,\
                        mean_us,p50_us,p90_us,p95_us,p99_us,read_mean_us,read_p95_us,write_mean_us,write_p95_us";
@@ -42,6 +42,7 @@ fn line(text: &mut String, row: &Row) {
         row.miss_ratio.to_string(),
         row.read_miss_ratio.to_string(),
         c.read_hits.to_string(),
+        c.data_stage_hits.to_string(),
         c.read_misses.to_string(),
         c.write_hits.to_string(),
         c.write_misses.to_string(),

@@ -157,6 +157,7 @@ impl<M: Memory> Core<M> {
         if planted(Bug::StaleAfterAround) {
             return false;
         }
+        self.drop_data(disk, block);
         if let Some((frame, false)) = staged {
             self.unstage(frame);
         }
@@ -216,7 +217,7 @@ impl<M: Memory> Core<M> {
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
             let keep = is_clear && keeps(d.mode, cached);
-            if keep && d.admits_written(block, cached, bypass) {
+            if keep && self.admits_written(disk, block, cached, bypass) {
                 self.stage_clean(disk, block, *frame, part);
             }
             self.free_frame(*frame, true);

@@ -73,6 +73,7 @@ impl<M: Memory> Core<M> {
         if let Some(version) = version {
             if self.record.is_durable(version) {
                 self.disk_mut(disk).state = DiskState::Detached;
+                self.staging.drop_all_data(disk);
                 self.end_job(disk, Ok(()));
             }
             return;

@@ -78,6 +78,7 @@ impl<M: Memory> Core<M> {
 
     /// Nothing cached of the disk counts any more, on flash either.
     pub(crate) fn void_cache(&mut self, disk: DiskNo) {
+        self.staging.drop_all_data(disk);
         let frames: Vec<FrameNo> = self.staging.all_of(disk).collect();
         for frame in frames {
             if self.staging.get(frame).committing {

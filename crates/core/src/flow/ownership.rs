@@ -130,7 +130,6 @@ impl<M: Memory> Core<M> {
         }
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
         (d.mode, d.target) = (config.mode, config.target);
-        d.set_admission(config.admission);
         d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
         d.cleaner_config = config.cleaner;
         (d.owned, d.epoch, d.damaged) = (true, epoch, false);
@@ -138,6 +137,8 @@ impl<M: Memory> Core<M> {
         d.monitor = None;
         d.state = DiskState::Attaching;
         d.last_request_us = now;
+        self.staging.drop_all_data(disk);
+        self.change_admission(disk, config.admission);
     }
 
     /// Whether no mark that the disk needs before its first request is still on its way.
@@ -159,6 +160,7 @@ impl<M: Memory> Core<M> {
         self.attached(disk)?;
         self.idle(disk)?;
         self.disk_mut(disk).owned = false;
+        self.staging.drop_all_data(disk);
         let parked: Vec<u32> = self.requests.iter().filter(|(_, r)| r.disk == disk).map(|(n, _)| n).collect();
         for request in parked {
             if self.requests[request].park != Park::Flush {

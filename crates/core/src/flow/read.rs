@@ -73,6 +73,7 @@ impl<M: Memory> Core<M> {
         let slot = if rest == 0 { None } else { self.store.lookup(disk, block) };
         let from_flash = slot.map_or(0, |s| s.1.mask() & rest);
         let missing = rest & !from_flash;
+        let data = if missing == 0 { None } else { self.staging.find_data(disk, block, missing) };
         if missing != 0 {
             let poisoned = staged.is_some_and(|s| s.2) || slot.is_some_and(|s| s.1.poisoned());
             if poisoned || self.disk(disk).lost.contains(&block.0) {
@@ -83,8 +84,9 @@ impl<M: Memory> Core<M> {
                 return Step::Parked(Park::Lock(block));
             }
         }
-        let frames = usize::from(from_flash != 0) + usize::from(missing != 0);
-        let origin_full = missing != 0 && !self.origin_frame_left();
+        let fetches = missing != 0 && data.is_none();
+        let frames = usize::from(from_flash != 0) + usize::from(fetches);
+        let origin_full = fetches && !self.origin_frame_left();
         if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || origin_full) {
             return Step::Parked(Park::Frames);
         }
@@ -92,7 +94,7 @@ impl<M: Memory> Core<M> {
             self.give(number, block, from_staging, frame);
         }
         if first_try {
-            self.count_read(disk, missing == 0);
+            self.count_read(disk, !fetches);
             if missing == 0 {
                 self.disk_mut(disk).read_hit(block);
             }
@@ -106,7 +108,11 @@ impl<M: Memory> Core<M> {
             self.store.hit(slot_no);
             self.add_hit(number, slot_no, slot, from_flash, run);
         }
-        if missing != 0 {
+        if let Some(frame) = data {
+            self.give(number, block, missing, frame);
+            self.data_stage_hit(number, block);
+        }
+        if fetches {
             self.add_fill(number, block, missing, run);
         }
         Step::Started
@@ -173,15 +179,6 @@ impl<M: Memory> Core<M> {
         let block = BlockIo { block, mask: missing, slot: SlotNo(0), crc: 0, seq: 0, admit };
         self.ios[io].frames.push(frame);
         self.ios[io].blocks.push(block);
-    }
-
-    fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
-        let request = &self.requests[number];
-        let bypass = request.bypass;
-        let disk = self.disk_mut(request.disk);
-        let admit = !bypass && disk.admits_read(block);
-        disk.stats.not_admitted += u64::from(!admit);
-        admit && self.store.usable_devices().next().is_some()
     }
 
     fn close_run(&mut self, number: u32, run: Run) {
@@ -310,6 +307,8 @@ impl<M: Memory> Core<M> {
                 self.give(number, block.block, block.mask, frame);
                 if block.admit {
                     self.stage_clean(disk, block.block, frame, block.mask);
+                } else {
+                    self.keep_data(disk, block.block, frame, block.mask);
                 }
             }
             self.free_frame(frame, true);

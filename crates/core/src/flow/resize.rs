@@ -74,6 +74,7 @@ impl<M: Memory> Core<M> {
             }
             _ => return,
         };
+        self.staging.drop_all_data(disk);
         if let Some(job) = self.disk_mut(disk).job.as_mut() {
             job.kind = JobKind::Resize { before, sectors, stage: next };
         }

@@ -67,7 +67,7 @@ impl<M: Memory> Core<M> {
         let d = self.attached(disk)?;
         let tried = DiskConfig { admission: config, ..DiskConfig::new(d.id, d.sectors) };
         tried.check().map_err(ManageError::BadConfig)?;
-        self.disk_mut(disk).set_admission(config);
+        self.change_admission(disk, config);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Lets commits be looked at when enough is staged.
-    fn touch_if_due(&mut self, disk: DiskNo) {
+    pub(crate) fn touch_if_due(&mut self, disk: DiskNo) {
         let staged = self.staging.lists[disk.0 as usize].len;
         if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
             self.touch(disk);
@@ -83,6 +83,11 @@ impl<M: Memory> Core<M> {
         dirty >= allowed.max(1)
     }
 
+    /// Staging frames that what is clean leaves to writes.
+    pub(crate) fn spare_frames(&self) -> usize {
+        self.staging.capacity() / 8
+    }
+
     /// Stages a block that came from the origin or went to it: `mask` of `from` is what the origin has.
     /// Never waits: without a free frame the block is not kept.
     pub(crate) fn stage_clean(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
@@ -91,8 +96,7 @@ impl<M: Memory> Core<M> {
         if new == 0 || self.store.usable_devices().next().is_none() {
             return;
         }
-        let spare = self.staging.capacity() / 8;
-        let frame = if self.staging.free() > spare { self.staging.allocate() } else { None };
+        let frame = if self.staging.free() > self.spare_frames() { self.staging.allocate() } else { None };
         let Some(frame) = frame else {
             self.disk_mut(disk).stats.fills_skipped += 1;
             self.touch(disk);
@@ -108,6 +112,7 @@ impl<M: Memory> Core<M> {
     /// Makes `frame`, whose sectors `mask` hold new content, the newest of its block. Valid sectors of an
     /// older staged frame are copied in first; the older frame's descriptor goes last.
     pub(crate) fn stage(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8, dirty: bool) {
+        self.drop_data(disk, block);
         let mut staged = Staged::new(disk, block);
         (staged.mask, staged.dirty, staged.since_us) = (mask, dirty, self.now);
         staged.group = self.disk(disk).flush.open_group();

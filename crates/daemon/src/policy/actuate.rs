@@ -24,8 +24,7 @@ pub struct Applied {
     admission: Option<AdmissionConfig>,
 }
 
-/// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise or the data path has
-/// nothing like it, in words.
+/// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise, in words.
 ///
 /// # Errors
 /// The data path refuses.
@@ -76,21 +75,12 @@ fn apply_admission(
         }
         return Ok(());
     }
-    let (admission, note) = core_admission(plan.admission);
-    kept.extend(note);
+    let admission = actuate::admission(plan.admission);
     if applied.admission != Some(admission) {
         backend.set_admission(disk.disk, admission)?;
         applied.admission = Some(admission);
     }
     Ok(())
-}
-
-/// The filter of the data path, and what it does not do.
-fn core_admission(admit: Admit) -> (AdmissionConfig, Option<String>) {
-    let admission = actuate::admission(admit);
-    let note =
-        (admission.name() != admit.name()).then(|| format!("{} stages addresses, no data", admit.name()));
-    (admission, note)
 }
 
 /// A change of mode takes as long as the pool's record takes to be written: nobody waits for it here.
@@ -117,22 +107,5 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
     };
     if let Err(error) = restored() {
         tracing::error!(disk = disk.name, "its configured settings are not restored: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use haversack_admission::StagingKind;
-
-    #[test]
-    fn what_the_data_path_lacks_is_told() {
-        let staging = |kind, bytes| core_admission(Admit::Staging { kind, reuses: 2, bytes });
-        let (address, note) = staging(StagingKind::Address, 1 << 20);
-        assert!(note.is_none() && address.check().is_ok());
-        assert!(staging(StagingKind::Data, 1 << 20).1.unwrap().contains("no data"));
-        assert!(staging(StagingKind::Hybrid, 0).0.check().is_ok());
-        let larc = Admit::Larc { cache_blocks: 7 };
-        assert_eq!(core_admission(larc), (larc, None));
     }
 }

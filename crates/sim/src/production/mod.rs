@@ -52,6 +52,7 @@ fn counts(stats: &DiskStats) -> Counts {
         flush_requests: stats.flushes,
         discard_requests: stats.zeroes,
         read_hits: stats.read_hits,
+        data_stage_hits: stats.data_stage_hits,
         read_misses: stats.read_misses,
         write_hits: stats.write_hits,
         write_misses: stats.write_misses,

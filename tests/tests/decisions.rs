@@ -27,7 +27,7 @@ const INTERVAL_NS: u64 = 2_000_000;
 const REQUESTS: usize = 3000;
 /// No whole milliseconds, see [`Replay::in_windows`].
 const WINDOW_US: u64 = 500_030;
-/// Windows that end within the trace.
+/// Windows that end within the trace at least.
 const WINDOWS: usize = (REQUESTS as u64 * INTERVAL_NS / 1000 / WINDOW_US) as usize;
 /// When dirty blocks are cleaned: soon, so that it happens.
 const CLEAN_AGE: &str = "800ms";
@@ -152,7 +152,7 @@ fn decide_the_same<T: PartialEq>(allocator: &str, decided: impl Fn(&DiskPlan) ->
         let simulated = decided_simulated(place, allocator, &trace, blocks)?;
         let (live, simulated) = (decisions(&live)?, decisions(&simulated)?);
         let counts = (live.len(), simulated.len());
-        check(counts == (WINDOWS, WINDOWS), format!("{counts:?} decisions in {WINDOWS} windows"))?;
+        check(counts.0 == counts.1 && counts.0 >= WINDOWS, format!("{counts:?} decisions"))?;
         for (number, (live, simulated)) in live.iter().zip(&simulated).enumerate() {
             let say = || format!("decision {number} is\n{live:?}\nlive and\n{simulated:?}\nsimulated");
             check(live == simulated, say())?;

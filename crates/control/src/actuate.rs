@@ -14,25 +14,7 @@ pub fn target(target: Target) -> CoreTarget {
     }
 }
 
-/// A filter as the core takes it: a share without room for staging has one address.
+/// A filter as the core takes it.
 pub fn admission(admit: Admit) -> AdmissionConfig {
-    match admit {
-        Admit::Staging { reuses, .. } if admit.check().is_err() => Admit::reuse(reuses, 1),
-        admit => admit,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use haversack_admission::StagingKind;
-
-    #[test]
-    fn a_share_without_room_has_one_address() {
-        let hybrid = |bytes| Admit::Staging { kind: StagingKind::Hybrid, reuses: 2, bytes };
-        assert_eq!(admission(hybrid(0)), Admit::reuse(2, 1));
-        assert_eq!(admission(hybrid(1 << 20)), hybrid(1 << 20));
-        let larc = Admit::Larc { cache_blocks: 7 };
-        assert_eq!(admission(larc), larc);
-    }
+    admit
 }

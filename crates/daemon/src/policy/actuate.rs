@@ -4,7 +4,6 @@
 //! - What the operator set is not touched: a share, a mode, an admission of a disk's own.
 //! - Only what differs from what the disk has is set.
 
-use haversack_admission::Admit;
 use haversack_api::{Admission, DiskConfig, JobKind, Mode};
 use haversack_control::actuate;
 use haversack_core::{AdmissionConfig, Target};
@@ -66,7 +65,7 @@ fn apply_admission(
     kept: &mut Vec<String>,
 ) -> Result<()> {
     if config.admission != Admission::Auto {
-        if plan.admission != Admit::Always {
+        if settings::admission(config.admission, disk.usage.target_blocks) != plan.admission {
             kept.push(format!(
                 "admission {} is the operator's, not {}",
                 config.admission,
@@ -99,7 +98,7 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
     let restored = || -> Result<()> {
         let backend = &daemon.pool(pool)?.backend;
         backend.set_target(disk.disk, settings::target(config.target))?;
-        backend.set_admission(disk.disk, settings::admission(config.admission))?;
+        backend.set_admission(disk.disk, settings::admission(config.admission, disk.usage.target_blocks))?;
         if disk.mode != config.mode.at_first() {
             change_mode(daemon, pool, disk, config.mode.at_first())?;
         }

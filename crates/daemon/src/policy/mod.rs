@@ -142,6 +142,12 @@ impl Policy {
         }
     }
 
+    /// A disk has so many sectors from now on.
+    pub fn resized(&self, daemon: &Daemon, pool: &str, disk: &str, sectors: u64) {
+        // A pool that is not there observes nothing.
+        let _ = self.with(daemon, pool, |looped, _| looped.resized(disk, sectors));
+    }
+
     /// The operator has changed settings of a disk: they hold at once.
     pub fn changed(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| {

@@ -54,10 +54,17 @@ pub struct Governed {
     pub longest_decision: Duration,
 }
 
+/// A volume as a disk of the pool.
+struct Governable {
+    name: String,
+    blocks: u64,
+    wishes: Wishes,
+}
+
 /// See the module.
 pub struct Governor {
     control: Control,
-    disks: Vec<(String, Wishes)>,
+    disks: Vec<Governable>,
     pool_blocks: u64,
     records: Records,
     governed: Governed,
@@ -80,26 +87,55 @@ impl Governor {
         driver: &mut Driver<M>,
         meter: &mut Meter,
     ) -> Result<Governor, SimError> {
-        let mut control = Control::new(config.clone(), 0).map_err(|error| unfit(&error))?;
-        let monitor = MonitorConfig::default();
-        if measures(config) {
-            driver.monitor(monitor)?;
-        }
-        let mut wishes = Vec::with_capacity(disks.len());
-        for (name, disk) in names.iter().zip(disks) {
-            let blocks = disk.sectors.div_ceil(SECTORS_PER_BLOCK);
-            let event = control.event(0, name, blocks, &Counters::default(), Event::New);
-            event.map_err(|error| unfit(&error))?;
+        let governable = |(name, disk): (&String, &DiskConfig)| {
             let fixed_blocks = if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None };
-            wishes.push((name.clone(), Wishes { fixed_blocks, ..Wishes::default() }));
-        }
-        let records = Records::with_room(monitor.records);
-        let mut governor =
-            Governor { control, disks: wishes, pool_blocks, records, governed: Governed::default() };
-        let reports = governor.reports(driver);
-        let decided = governor.control.decide(0, "start", pool_blocks, &reports);
-        governor.conclude(0, decided, driver, meter)?;
+            let blocks = disk.sectors.div_ceil(SECTORS_PER_BLOCK);
+            Governable { name: name.clone(), blocks, wishes: Wishes { fixed_blocks, ..Wishes::default() } }
+        };
+        let mut governor = Governor {
+            control: Control::new(config.clone(), 0).map_err(|error| unfit(&error))?,
+            disks: names.iter().zip(disks).map(governable).collect(),
+            pool_blocks,
+            records: Records::with_room(MonitorConfig::default().records),
+            governed: Governed::default(),
+        };
+        governor.begin(0, driver, meter)?;
         Ok(governor)
+    }
+
+    /// Begins anew after a restart: nothing that was measured or decided is known any more.
+    ///
+    /// # Errors
+    /// The core refuses what is decided.
+    pub fn restart<M: SimMemory>(
+        &mut self,
+        now_us: Micros,
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let config = self.control.config().clone();
+        self.control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
+        // What was measured before belongs to the daemon that has ended.
+        driver.take_latencies();
+        self.begin(now_us, driver, meter)
+    }
+
+    fn begin<M: SimMemory>(
+        &mut self,
+        now_us: Micros,
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        if measures(self.control.config()) {
+            driver.monitor(MonitorConfig::default())?;
+        }
+        for Governable { name, blocks, .. } in &self.disks {
+            let event = self.control.event(now_us, name, *blocks, &Counters::default(), Event::New);
+            event.map_err(|error| unfit(&error))?;
+        }
+        let reports = self.reports(driver);
+        let decided = self.control.decide(now_us, "start", self.pool_blocks, &reports);
+        self.conclude(now_us, decided, driver, meter)
     }
 
     /// When the window ends.
@@ -116,14 +152,14 @@ impl Governor {
 
     fn take_now<M: SimMemory>(&mut self, disk: DiskNo, driver: &mut Driver<M>) {
         driver.take_records(disk, &mut self.records);
-        self.control.note(&self.disks[usize::from(disk.0)].0, &self.records);
+        self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
     }
 
     fn reports<M: SimMemory>(&self, driver: &mut Driver<M>) -> Vec<DiskReport> {
         let (origins, cache_latency_us) = driver.take_latencies();
         let stats = driver.disk_stats();
         let mut reports = Vec::with_capacity(self.disks.len());
-        for (disk, (name, wishes)) in driver.disk_numbers().zip(&self.disks) {
+        for (disk, Governable { name, wishes, .. }) in driver.disk_numbers().zip(&self.disks) {
             let number = usize::from(disk.0);
             let used_blocks = driver.disk_usage(disk).usage_blocks;
             let origin_latency_us = origins[number];
@@ -166,7 +202,7 @@ impl Governor {
                 return Ok(());
             }
         };
-        let plans: Vec<_> = self.disks.iter().map(|(name, _)| &plan.disks[name]).collect();
+        let plans: Vec<_> = self.disks.iter().map(|disk| &plan.disks[&disk.name]).collect();
         for (disk, plan) in driver.disk_numbers().zip(&plans) {
             let (target, admission) = (actuate::target(plan.target), actuate::admission(plan.admission));
             driver.set(disk, target, admission, plan.write_mode, meter)?;

@@ -49,6 +49,8 @@ impl VhostUser for VhostUserServer {
 pub trait Backend: Send + Sync {
     /// See [`Handle::now_us`].
     fn now_us(&self) -> Micros;
+    /// See [`Handle::clock_runs`].
+    fn clock_runs(&self) -> bool;
     /// See [`Handle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)>;
     /// See [`Handle::detach`].
@@ -118,6 +120,10 @@ fn boxed(job: Job) -> StartedJob {
 impl Backend for Handle {
     fn now_us(&self) -> Micros {
         Handle::now_us(self)
+    }
+
+    fn clock_runs(&self) -> bool {
+        Handle::clock_runs(self)
     }
 
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {

@@ -93,6 +93,9 @@ impl Backend for Fake {
     fn now_us(&self) -> Micros {
         haversack_engine::clock::now_us()
     }
+    fn clock_runs(&self) -> bool {
+        true
+    }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
         let disk = DiskNo(self.disks.fetch_add(1, Ordering::Relaxed));
         self.attached.lock().unwrap().push(shown(disk, &spec));

@@ -142,6 +142,11 @@ impl Handle {
         self.clock.now_us()
     }
 
+    /// Whether the shard's clock goes on by itself: latencies by one that is told the time mean nothing.
+    pub fn clock_runs(&self) -> bool {
+        self.clock.runs()
+    }
+
     fn stopped(&self) -> EngineError {
         EngineError::Stopped(self.name.clone())
     }

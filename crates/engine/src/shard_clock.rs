@@ -29,6 +29,11 @@ impl ShardClock {
         Ok(ShardClock::File { file, last_us: AtomicU64::new(0) })
     }
 
+    /// Whether it goes on by itself. What takes time by another clock was not measured.
+    pub fn runs(&self) -> bool {
+        matches!(self, ShardClock::System)
+    }
+
     /// The time.
     pub fn now_us(&self) -> Micros {
         match self {

@@ -93,6 +93,7 @@ impl PoolLoop {
             (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
         }
         self.refused = None;
+        self.latencies.unknown = !pool.backend.clock_runs();
         for (disk, _) in attached(daemon, pool, &snapshot) {
             self.begin(pool, disk, now_us, &snapshot)?;
         }

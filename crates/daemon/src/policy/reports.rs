@@ -15,16 +15,22 @@ type Seen = (u64, u64);
 pub struct Latencies {
     origins: BTreeMap<String, Seen>,
     devices: Seen,
+    /// The pool's clock is told the time: nothing can be said of latencies.
+    pub unknown: bool,
 }
 
 impl Latencies {
     /// Counters of a disk with mean latencies of the present window.
     pub fn counters(&self, snapshot: &Snapshot, disk: &DiskSnapshot) -> Counters {
+        let counters = Counters::of(&disk.stats);
+        if self.unknown {
+            return counters;
+        }
         let before = self.origins.get(&disk.name).copied().unwrap_or_default();
         Counters {
             origin_latency_us: mean_us(seen(&disk.origin_latency.read), before),
             cache_latency_us: mean_us(devices(snapshot), self.devices),
-            ..Counters::of(&disk.stats)
+            ..counters
         }
     }
 

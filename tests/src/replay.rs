@@ -24,6 +24,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Answers of the reactor after which it must have seen the time and what follows from it: the first may come before
 /// it has looked at the clock, the second before it has looked at its timers.
 const TURNS: u32 = 3;
+/// How often it is looked whether a window has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A clock that stands until it is told to go on.
 #[derive(Debug)]
@@ -68,13 +70,23 @@ pub struct Replay {
     /// What each disk must contain.
     contents: Vec<Vec<u8>>,
     writes: u64,
+    /// Time between two decisions of the daemon's policy, if it has one.
+    window_us: Option<u64>,
 }
 
 impl Replay {
     /// A replay to disks that contain zeroes, in the order of the trace's volumes.
     pub fn new(clock: SteppedClock, control: Control, pool: String, disks: Vec<Connection>) -> Self {
         let contents = disks.iter().map(|disk| vec![0; disk.size_bytes as usize]).collect();
-        Self { clock, control, pool, disks, contents, writes: 0 }
+        Self { clock, control, pool, disks, contents, writes: 0, window_us: None }
+    }
+
+    /// The replay to a daemon whose policy, set at time 0, decides so often: the clock stops at the end of every window
+    /// until that is done. Windows that end on whole milliseconds end while the reactor looks at its timers, now before
+    /// it and now after it.
+    #[must_use]
+    pub fn in_windows(self, window_us: u64) -> Self {
+        Self { window_us: Some(window_us), ..self }
     }
 
     /// Plays accesses whose times are whole milliseconds.
@@ -84,7 +96,11 @@ impl Replay {
     pub fn play(&mut self, accesses: &[Access]) -> Result<()> {
         for access in accesses {
             while self.clock.now_us * 1000 < access.time_ns {
-                self.clock.set(self.clock.now_us + STEP_US)?;
+                let step_us = (self.clock.now_us / STEP_US + 1) * STEP_US;
+                if let Some(end_us) = self.window_end_us().filter(|end_us| *end_us < step_us) {
+                    self.end_window(end_us)?;
+                }
+                self.clock.set(step_us)?;
                 for _ in 1..TURNS {
                     self.pool()?;
                 }
@@ -94,6 +110,33 @@ impl Replay {
             self.rest()?;
         }
         Ok(())
+    }
+
+    /// When the present window ends.
+    fn window_end_us(&self) -> Option<u64> {
+        self.window_us.map(|window_us| (self.clock.now_us / window_us + 1) * window_us)
+    }
+
+    fn end_window(&mut self, end_us: u64) -> Result<()> {
+        let before = self.decisions()?;
+        self.clock.set(end_us)?;
+        let start = Instant::now();
+        while self.decisions()? == before || self.jobs_run()? {
+            check(start.elapsed() < LIMIT, format!("nothing is decided at {end_us} us"))?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.rest()
+    }
+
+    /// Decisions of the policy so far.
+    fn decisions(&mut self) -> Result<Option<u64>> {
+        Ok(self.control.get("/v1/policy")?["pools"][0]["decisions"].as_u64())
+    }
+
+    /// Whether what was decided is still being carried out.
+    fn jobs_run(&mut self) -> Result<bool> {
+        let jobs = self.control.get("/v1/jobs")?;
+        Ok(jobs.as_array().is_some_and(|jobs| jobs.iter().any(|job| job["state"] == "running")))
     }
 
     /// What the API tells of the pool.

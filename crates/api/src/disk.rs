@@ -128,7 +128,7 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter: `auto`, `always`, `reuse(N)` or `reuse(N, ADDRESSES)`.
+/// Which blocks may enter: `auto`, `always`, `hec`, `larc`, `reuse(N)` or `reuse(N, ADDRESSES)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
     /// As the policy says; without one every block.
@@ -143,6 +143,10 @@ pub enum Admission {
         /// Addresses remembered.
         addresses: u32,
     },
+    /// A block of a region of 4 MiB that was touched before, not in a longer run.
+    Hec,
+    /// A block that is missed again within an adaptive memory, sized by the disk's share.
+    Larc,
 }
 
 /// Addresses that `reuse(N)` remembers if no number is given: 1 GiB of blocks.
@@ -155,6 +159,8 @@ impl fmt::Display for Admission {
         match self {
             Admission::Auto => f.write_str("auto"),
             Admission::Always => f.write_str("always"),
+            Admission::Hec => f.write_str("hec"),
+            Admission::Larc => f.write_str("larc"),
             Admission::Reuse { n, addresses: REUSE_ADDRESSES } => write!(f, "reuse({n})"),
             Admission::Reuse { n, addresses } => write!(f, "reuse({n}, {addresses})"),
         }
@@ -166,11 +172,15 @@ impl FromStr for Admission {
 
     fn from_str(text: &str) -> Result<Admission, String> {
         let wrong = || {
-            format!("'{text}' is not an admission: expected auto, always, reuse(N) or reuse(N, ADDRESSES)")
+            format!(
+                "'{text}' is not an admission: expected auto, always, hec, larc, reuse(N) or reuse(N, ADDRESSES)"
+            )
         };
         match text {
             "auto" => return Ok(Admission::Auto),
             "always" => return Ok(Admission::Always),
+            "hec" => return Ok(Admission::Hec),
+            "larc" => return Ok(Admission::Larc),
             _ => {}
         }
         let arguments = text.strip_prefix("reuse(").and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
@@ -436,11 +446,13 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for text in ["auto", "always", "reuse(2)", "reuse(1, 5000)"] {
+        for text in ["auto", "always", "hec", "larc", "reuse(2)", "reuse(1, 5000)"] {
             assert_eq!(text.parse::<Admission>().unwrap().to_string(), text);
         }
-        for text in ["reuse", "reuse()", "reuse(999)", "never"] {
-            assert!(text.parse::<Admission>().unwrap_err().contains("expected auto"));
+        for text in ["reuse", "reuse()", "reuse(999)", "hec(1)", "larc()", "LARC", "never"] {
+            assert!(
+                text.parse::<Admission>().unwrap_err().contains("expected auto, always, hec, larc, reuse(N)")
+            );
         }
         for text in ["auto", "wb", "pt"] {
             assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);

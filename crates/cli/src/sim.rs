@@ -246,11 +246,15 @@ impl FromStr for AdmissionArgument {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if let Ok(admission) = text.parse() {
-            return Ok(AdmissionArgument::Fixed(admission));
+        match text.parse() {
+            Ok(Admission::Hec) => Ok(AdmissionArgument::Rule(AdmissionRule::Hec)),
+            Ok(Admission::Larc) => Ok(AdmissionArgument::Rule(AdmissionRule::Larc)),
+            Ok(admission) => Ok(AdmissionArgument::Fixed(admission)),
+            Err(_) => {
+                let rule = text.parse().map(AdmissionArgument::Rule);
+                rule.map_err(|error| format!("{error}, reuse(N) or reuse(N, ADDRESSES)"))
+            }
         }
-        let rule = text.parse().map(AdmissionArgument::Rule);
-        rule.map_err(|error| format!("{error}, reuse(N) or reuse(N, ADDRESSES)"))
     }
 }
 
@@ -264,6 +268,8 @@ impl AdmissionArgument {
         match self {
             AdmissionArgument::Rule(rule) => rule,
             AdmissionArgument::Fixed(Admission::Auto | Admission::Always) => AdmissionRule::Always,
+            AdmissionArgument::Fixed(Admission::Hec) => AdmissionRule::Hec,
+            AdmissionArgument::Fixed(Admission::Larc) => AdmissionRule::Larc,
             AdmissionArgument::Fixed(Admission::Reuse { n, .. }) => AdmissionRule::staging(kind, n),
         }
     }

@@ -163,6 +163,16 @@ impl Control {
         Observer::new(observer, now_us, disk_blocks, counters)
     }
 
+    /// A disk has so many blocks from now on. Samples do not depend on that; where touches are counted, they are counted
+    /// anew.
+    pub fn resized(&mut self, disk: &str, disk_blocks: u64) {
+        let Some(observed) = self.observed.get_mut(disk) else { return };
+        observed.disk_blocks = disk_blocks;
+        if let Some(observer) = &mut observed.observer {
+            observer.resized(disk_blocks);
+        }
+    }
+
     /// Takes in what was recorded of a disk. What is recorded of a disk that is gone or not known says nothing.
     pub fn note(&mut self, disk: &str, records: &Records) {
         if let Some(observer) = self.observed.get_mut(disk).and_then(|observed| observed.observer.as_mut()) {

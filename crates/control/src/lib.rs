@@ -16,9 +16,11 @@ pub mod explain;
 pub mod log;
 mod observer;
 pub mod trace;
+mod wishes;
 
 pub use control::{Control, Decision, DiskReport};
 pub use counters::Counters;
 pub use error::ControlError;
 pub use log::Entry;
 pub use observer::{Observer, ObserverConfig};
+pub use wishes::{Wishes, measures};

@@ -118,7 +118,7 @@ impl Observer {
             reads: Samples::new(sample_blocks),
             late: late(&config, now_us)?,
             late_reads: 0,
-            touches: config.touches.then(|| Hec::new(disk_blocks, HEC_BLOCKS, HEC_BLOCKS)),
+            touches: config.touches.then(|| touches(disk_blocks)),
             before: *counters,
             lost: 0,
         })
@@ -127,6 +127,11 @@ impl Observer {
     /// Records that were lost since the window began: its figures are of the rest.
     pub fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// The disk has so many blocks from now on: touches are counted anew.
+    pub fn resized(&mut self, disk_blocks: u64) {
+        self.touches = self.config.touches.then(|| touches(disk_blocks));
     }
 
     /// The counters that the window began with.
@@ -225,6 +230,11 @@ impl Observer {
         (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
         Ok(window)
     }
+}
+
+/// HEC's count of a disk of so many blocks.
+fn touches(disk_blocks: u64) -> Hec {
+    Hec::new(disk_blocks, HEC_BLOCKS, HEC_BLOCKS)
 }
 
 /// From when on intensity is measured.

@@ -184,6 +184,7 @@ impl Daemon {
         );
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
         self.grow_to_configured(&config, number, sectors);
+        self.size_filters(pool);
         self.policy.attached(self, &config.pool, &config.name);
         Ok(())
     }
@@ -264,7 +265,9 @@ impl Daemon {
         if let Err(error) = told {
             tracing::error!(disk = name, "the guest is not told its new size: {error}");
         }
-        if let Ok(pool) = self.pool(&disk.config().pool)
+        let pool = disk.config().pool;
+        self.policy.resized(self, &pool, name, sectors);
+        if let Ok(pool) = self.pool(&pool)
             && let Some(known) = pool.known.locked().get_mut(&disk.id)
         {
             known.sectors = sectors;
@@ -322,6 +325,7 @@ impl Daemon {
             inner.state = DiskState::Detached;
             (inner.vhost_user.take(), inner.helper.take())
         });
+        self.size_filters(pool);
         self.policy.detached(self, &pool.name, name);
         // The helper's end may take a while; nobody needs the disk's lock to wait for it.
         drop(servers);

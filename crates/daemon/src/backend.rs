@@ -11,7 +11,7 @@ use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
-use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
@@ -47,6 +47,10 @@ impl VhostUser for VhostUserServer {
 /// A pool's data path. The calls are those of the engine's [`Handle`], where they are described.
 #[expect(clippy::missing_errors_doc, reason = "described at the engine's handle")]
 pub trait Backend: Send + Sync {
+    /// See [`Handle::now_us`].
+    fn now_us(&self) -> Micros;
+    /// See [`Handle::clock_runs`].
+    fn clock_runs(&self) -> bool;
     /// See [`Handle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)>;
     /// See [`Handle::detach`].
@@ -114,6 +118,14 @@ fn boxed(job: Job) -> StartedJob {
 }
 
 impl Backend for Handle {
+    fn now_us(&self) -> Micros {
+        Handle::now_us(self)
+    }
+
+    fn clock_runs(&self) -> bool {
+        Handle::clock_runs(self)
+    }
+
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
         Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
     }

@@ -7,6 +7,7 @@ use haversack_api::{DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
 use haversack_engine::error::EngineError;
 use haversack_model::{DeviceNo, DiskId, DiskNo};
 
+use crate::backend::StartedJob;
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
@@ -88,7 +89,7 @@ impl Daemon {
             backend.set_target(number, settings::target(new.target))?;
         }
         if new.admission != old.admission {
-            backend.set_admission(number, settings::admission(new.admission))?;
+            backend.set_admission(number, settings::admission(new.admission, 0))?;
         }
         if new.sequential_cutoff != old.sequential_cutoff {
             backend.set_sequential_cutoff(number, new.sequential_cutoff.0)?;
@@ -103,6 +104,7 @@ impl Daemon {
         let (pool, name, divided) = (new.pool.clone(), new.name.clone(), is_divided_otherwise(old, &new));
         disk.with(|inner| inner.config = new);
         if divided {
+            self.size_filters(self.pool(&pool)?);
             self.policy.changed(self, &pool, &name);
         }
         self.remember_change(disk)
@@ -164,23 +166,33 @@ impl Daemon {
     ///
     /// # Errors
     /// There is no such pool, or the device is unfit.
-    pub fn add_device(&self, pool: &str, path: &Path, size: Option<Size>) -> Result<Job> {
+    pub fn add_device(self: &Arc<Self>, pool: &str, path: &Path, size: Option<Size>) -> Result<Job> {
         if !path.is_absolute() {
             return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
         }
         let job = self.pool(pool)?.backend.add_device(path, size.map(|size| size.0))?;
         tracing::info!(pool, path = %path.display(), "a cache device is added; put it into the configuration too");
-        self.jobs.start(JobKind::AddDevice, pool, move |control| control.follow(&job))
+        self.change_devices(JobKind::AddDevice, pool, job)
     }
 
     /// Empties a device and takes it out of a pool.
     ///
     /// # Errors
     /// There is no such pool or device, or it is the only one.
-    pub fn remove_device(&self, pool: &str, device: u8) -> Result<Job> {
+    pub fn remove_device(self: &Arc<Self>, pool: &str, device: u8) -> Result<Job> {
         let job = self.pool(pool)?.backend.remove_device(DeviceNo(device))?;
         tracing::info!(pool, device, "a cache device is removed; take it out of the configuration too");
-        self.jobs.start(JobKind::RemoveDevice, pool, move |control| control.follow(&job))
+        self.change_devices(JobKind::RemoveDevice, pool, job)
+    }
+
+    /// A pool with other devices has other shares for its disks.
+    fn change_devices(self: &Arc<Self>, kind: JobKind, pool: &str, job: StartedJob) -> Result<Job> {
+        let (daemon, pool_too) = (self.clone(), pool.to_string());
+        self.jobs.start(kind, pool, move |control| {
+            control.follow(&job)?;
+            daemon.size_filters(daemon.pool(&pool_too)?);
+            Ok(())
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use haversack_core::{DiskSummary, Event, OpenReport};
 use haversack_engine::handle::EngineEvent;
-use haversack_model::{BLOCK_BYTES, DiskId, DiskNo};
+use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, Micros};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
@@ -79,6 +79,11 @@ impl Pool {
             missing_devices: report.missing.len(),
             is_lost: AtomicBool::new(false),
         }
+    }
+
+    /// The time that it goes by.
+    pub fn now_us(&self) -> Micros {
+        self.backend.now_us()
     }
 
     /// A disk that the pool knows.

@@ -7,6 +7,7 @@
 use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Target};
 use haversack_core as core;
 use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
+use haversack_policy::AdmissionRule;
 use uuid::Uuid;
 
 use crate::origin::Origin;
@@ -108,7 +109,7 @@ pub fn core_config(disk: &DiskConfig, sectors: u64) -> Result<core::DiskConfig, 
             Persistence::None => core::Persistence::None,
         },
         target: target(disk.target),
-        admission: admission(disk.admission),
+        admission: admission(disk.admission, share_blocks(disk.target)),
         sequential_cutoff_bytes: disk.sequential_cutoff.0,
         cleaner: cleaner(disk.cleaner),
     })
@@ -122,9 +123,16 @@ pub fn target(target: Target) -> core::Target {
     }
 }
 
-/// Admission as the core takes it.
-pub fn admission(admission: Admission) -> core::AdmissionConfig {
+/// The share that the operator gave a disk; 0 if it is not known until the disk is in its pool.
+fn share_blocks(share: Target) -> u64 {
+    if let core::Target::Blocks(blocks) = target(share) { blocks } else { 0 }
+}
+
+/// Admission of a disk with a share of so many blocks, as the core takes it.
+pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConfig {
     match admission {
+        Admission::Hec => AdmissionRule::Hec.sized(0, share_blocks),
+        Admission::Larc => AdmissionRule::Larc.sized(0, share_blocks),
         Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
         Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }

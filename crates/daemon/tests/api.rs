@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
     PoolStats, Progress, Records, Target,
@@ -22,7 +23,7 @@ use haversack_engine::error::{EngineError, Result};
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -35,6 +36,9 @@ struct Fake {
     attached: Mutex<Vec<DiskSnapshot>>,
     targets: Mutex<BTreeMap<u16, Target>>,
     monitored: Mutex<Vec<DiskNo>>,
+    filters: Mutex<BTreeMap<u16, AdmissionConfig>>,
+    /// Blocks that guests read until records are taken next.
+    reads: Mutex<Vec<u64>>,
 }
 
 fn shown(disk: DiskNo, spec: &DiskSpec) -> DiskSnapshot {
@@ -86,6 +90,12 @@ fn job(ends: bool) -> Result<StartedJob> {
 }
 
 impl Backend for Fake {
+    fn now_us(&self) -> Micros {
+        haversack_engine::clock::now_us()
+    }
+    fn clock_runs(&self) -> bool {
+        true
+    }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
         let disk = DiskNo(self.disks.fetch_add(1, Ordering::Relaxed));
         self.attached.lock().unwrap().push(shown(disk, &spec));
@@ -112,9 +122,14 @@ impl Backend for Fake {
     }
     fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
         self.targets.lock().unwrap().insert(disk.0, target);
+        let blocks = if let Target::Blocks(blocks) = target { blocks } else { 1000 };
+        let mut attached = self.attached.lock().unwrap();
+        let set = attached.iter_mut().filter(|shown| shown.disk == disk);
+        set.for_each(|shown| shown.usage.target_blocks = blocks);
         Ok(())
     }
-    fn set_admission(&self, _: DiskNo, _: AdmissionConfig) -> Result<()> {
+    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
+        self.filters.lock().unwrap().insert(disk.0, admission);
         Ok(())
     }
     fn set_cleaner(&self, _: DiskNo, _: CleanerConfig) -> Result<()> {
@@ -135,7 +150,12 @@ impl Backend for Fake {
         monitored.extend(config.map(|_| disk));
         Ok(())
     }
-    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+    fn take_records(&self, mut buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+        let reads = std::mem::take(&mut *self.reads.lock().unwrap());
+        for (_, records) in &mut buffers {
+            records.clear();
+            reads.iter().for_each(|block| records.push(self.now_us(), Kind::Read, block * 8, 8));
+        }
         Ok(buffers)
     }
     fn shutdown(&self) -> Result<StartedJob> {
@@ -335,6 +355,73 @@ async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_ope
     assert_eq!(api.call("DELETE", "/v1/policy", Value::Null).await.0, 200);
     assert!(api.fake.monitored.lock().unwrap().is_empty());
     assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Equal, Target::Blocks(100)));
+}
+
+#[tokio::test]
+async fn a_disk_that_has_ended_is_not_recorded_until_it_is_new() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let policy = json!({"allocator": "rwss", "window": "10s"});
+    api.call("PUT", "/v1/policy", policy.clone()).await;
+    for (event, recorded) in
+        [("ended", 0), ("new", 1), ("suspended", 0), ("resumed", 1), ("stunned", 1), ("migrating-out", 0)]
+    {
+        let path = "/v1/disks/vm1/event";
+        assert_eq!(api.call("POST", path, json!({ "event": event })).await.0, 200, "{event}");
+        assert_eq!(api.fake.monitored.lock().unwrap().len(), recorded, "{event}");
+    }
+    api.call("POST", "/v1/disks/vm1/event", json!({"event": "ended"})).await;
+    // Neither another policy nor another setting makes a VM run.
+    api.call("PUT", "/v1/policy", policy).await;
+    api.work("PATCH", "/v1/disks/vm1", json!({"priority": 2.0})).await;
+    assert!(api.fake.monitored.lock().unwrap().is_empty());
+    assert_eq!(blocks(&api, 0), Target::Blocks(0));
+}
+
+#[tokio::test]
+async fn what_is_read_beyond_the_old_size_counts_once_a_disk_has_grown() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let policy = json!({"allocator": "wss", "demand": "touch-count", "window": "100ms"});
+    assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
+    haversack_daemon::policy::start(&api.daemon).unwrap();
+    assert_eq!(api.work("POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})).await["state"], "done");
+    // Two regions that the disk did not have, and each of them again.
+    let (one, other) = (300_000, 400_000);
+    api.fake.reads.lock().unwrap().extend([one, other, one + 9, other + 9]);
+    for _ in 0..1000 {
+        let (_, log) = api.call("GET", "/v1/policy/log?last=1", Value::Null).await;
+        let touched = log[0].pointer("/inputs/disks/0/window/touched_blocks");
+        if touched.and_then(Value::as_u64).is_some_and(|blocks| blocks > 0) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("touches of what a disk has grown by are not counted");
+}
+
+#[tokio::test]
+async fn a_filter_of_the_operators_goes_by_the_disks_share() {
+    let api = Api::new();
+    api.work("POST", "/v1/disks", vm1()).await;
+    let vm2 = json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB", "admission": "larc"});
+    api.work("POST", "/v1/disks", vm2).await;
+    let filter = |disk: u16| api.fake.filters.lock().unwrap().get(&disk).copied();
+    api.call("PUT", "/v1/policy", json!({"allocator": "equal"})).await;
+    assert_eq!(filter(1), Some(AdmissionConfig::Larc { cache_blocks: 500 }));
+    api.call("POST", "/v1/disks/vm1/event", json!({"event": "suspended"})).await;
+    assert_eq!(filter(1), Some(AdmissionConfig::Larc { cache_blocks: 1000 }));
+    api.work("PATCH", "/v1/disks/vm2", json!({"target": "400KiB"})).await;
+    assert_eq!(filter(1), Some(AdmissionConfig::Larc { cache_blocks: 100 }));
+
+    let hec = AdmissionConfig::Hec { region_blocks: 1024, run_blocks: 1024 };
+    api.work("PATCH", "/v1/disks/vm2", json!({"admission": "hec"})).await;
+    assert_eq!(filter(1), Some(hec));
+    let (_, why) = api.call("GET", "/v1/disks/vm2/explain", Value::Null).await;
+    assert!(why["text"].as_str().unwrap().contains("admission hec is the operator's, not always"), "{why}");
+    let (status, refused) = api.call("PATCH", "/v1/disks/vm2", json!({"admission": "hec(3)"})).await;
+    let told = refused["error"].as_str().unwrap();
+    assert!(status == 422 && told.contains("expected auto, always, hec, larc, reuse(N)"), "{status} {told}");
 }
 
 #[tokio::test]

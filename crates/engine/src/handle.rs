@@ -3,6 +3,7 @@
 //! No call here waits for I/O of a device or an origin, except those that say so: what takes long is a [`Job`].
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use haversack_core::{
     AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
     Records, Target,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, SECTOR_BYTES, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, SECTOR_BYTES, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
 use crate::device::CacheDevice;
@@ -22,6 +23,7 @@ use crate::mailbox::Mailbox;
 use crate::media::Devices;
 use crate::origin;
 use crate::reactor::Reactor;
+use crate::shard_clock::ShardClock;
 use crate::snapshot::Snapshot;
 
 /// A running shard. Dropping it stops the thread at once, as a kill would: nothing acknowledged is lost, and the next
@@ -38,10 +40,12 @@ impl Shard {
     /// A device or the pool cannot be opened; nothing runs then.
     pub fn start(config: ShardConfig) -> Result<(Shard, OpenReport)> {
         let name = config.name.clone();
+        let clock = Arc::new(ShardClock::open(config.clock_file.as_deref())?);
         let (mailbox, letters) = Mailbox::new().map_err(EngineError::Ring)?;
         let (sender, opened) = mpsc::channel();
         // The ring belongs to the thread that makes it.
-        let serve = move || match Reactor::open(&config, letters) {
+        let reactors = clock.clone();
+        let serve = move || match Reactor::open(&config, reactors, letters) {
             Ok((reactor, report)) => {
                 let _ = sender.send(Ok(report));
                 reactor.run();
@@ -53,7 +57,7 @@ impl Shard {
         let thread = std::thread::Builder::new().name(format!("shard-{name}")).spawn(serve);
         let thread = Some(thread.map_err(EngineError::Ring)?);
         let report = opened.recv().map_err(|_| EngineError::Stopped(name.clone()))??;
-        Ok((Shard { handle: Handle { name, mailbox }, thread }, report))
+        Ok((Shard { handle: Handle { name, clock, mailbox }, thread }, report))
     }
 
     /// The way to speak to the shard.
@@ -123,6 +127,7 @@ impl Job {
 #[derive(Clone)]
 pub struct Handle {
     name: String,
+    clock: Arc<ShardClock>,
     mailbox: Mailbox,
 }
 
@@ -130,6 +135,16 @@ impl Handle {
     /// The pool's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The time that the shard goes by.
+    pub fn now_us(&self) -> Micros {
+        self.clock.now_us()
+    }
+
+    /// Whether the shard's clock goes on by itself: latencies by one that is told the time mean nothing.
+    pub fn clock_runs(&self) -> bool {
+        self.clock.runs()
     }
 
     fn stopped(&self) -> EngineError {

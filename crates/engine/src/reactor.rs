@@ -10,6 +10,7 @@
 //! - The core is called by this thread alone.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ const MOST_RUNS: usize = 1024;
 pub(crate) struct Reactor {
     pub(crate) core: LiveCore,
     pub(crate) ring: Ring,
-    pub(crate) clock: ShardClock,
+    pub(crate) clock: Arc<ShardClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
     pub(crate) disks: Vec<Option<LiveDisk>>,
     letters: Letters,
@@ -88,7 +89,11 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     /// Opens the devices, the staging area and the pool.
-    pub fn open(config: &ShardConfig, letters: Letters) -> Result<(Reactor, OpenReport)> {
+    pub fn open(
+        config: &ShardConfig,
+        clock: Arc<ShardClock>,
+        letters: Letters,
+    ) -> Result<(Reactor, OpenReport)> {
         let mut devices = Devices::open(&config.devices)?;
         let memory = SharedMemory::open(
             &config.staging_path,
@@ -96,7 +101,6 @@ impl Reactor {
             config.transfer_blocks,
             Front::default(),
         )?;
-        let clock = ShardClock::open(config.clock_file.as_deref())?;
         let now = clock.now_us();
         let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
             .map_err(|failure| EngineError::Pool(failure.error))?;

@@ -3,22 +3,22 @@
 //! Invariant
 //! - Time never goes back.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use haversack_model::Micros;
 
 use crate::clock;
 use crate::error::{Result, at};
 
-/// A clock that is read by one thread.
+/// A clock that its reactor reads, and whoever wants the time that the reactor goes by.
 pub(crate) enum ShardClock {
     /// Microseconds since the machine was started.
     System,
     /// Microseconds that a file says in eight bytes, the lowest first, and what was read last.
-    File { file: File, last_us: Cell<Micros> },
+    File { file: File, last_us: AtomicU64 },
 }
 
 impl ShardClock {
@@ -26,7 +26,12 @@ impl ShardClock {
     pub fn open(file: Option<&Path>) -> Result<ShardClock> {
         let Some(path) = file else { return Ok(ShardClock::System) };
         let file = File::open(path).map_err(at("open the clock", path))?;
-        Ok(ShardClock::File { file, last_us: Cell::new(0) })
+        Ok(ShardClock::File { file, last_us: AtomicU64::new(0) })
+    }
+
+    /// Whether it goes on by itself. What takes time by another clock was not measured.
+    pub fn runs(&self) -> bool {
+        matches!(self, ShardClock::System)
     }
 
     /// The time.
@@ -36,10 +41,9 @@ impl ShardClock {
             ShardClock::File { file, last_us } => {
                 let mut bytes = [0; 8];
                 // A file that cannot be read stands still.
-                if file.read_exact_at(&mut bytes, 0).is_ok() {
-                    last_us.set(last_us.get().max(Micros::from_le_bytes(bytes)));
-                }
-                last_us.get()
+                let read = file.read_exact_at(&mut bytes, 0).is_ok();
+                let says_us = if read { Micros::from_le_bytes(bytes) } else { 0 };
+                last_us.fetch_max(says_us, Ordering::Relaxed).max(says_us)
             }
         }
     }

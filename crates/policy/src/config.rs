@@ -188,7 +188,7 @@ impl AdmissionRule {
     }
 
     /// The filter of a disk: so many bytes of memory for staging, so many blocks of cache.
-    pub(crate) fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
+    pub fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
         match *self {
             AdmissionRule::Always => Admit::Always,
             AdmissionRule::Staging(Staging { kind, reuses, .. }) => {

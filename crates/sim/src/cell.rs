@@ -8,6 +8,7 @@ use haversack_trace::Access;
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::latency::Latencies;
+use crate::latency::histogram::Histogram;
 use crate::meter::{Measured, Sample};
 use crate::production::governor::Governed;
 use crate::reference::PolicyName;
@@ -62,6 +63,8 @@ pub struct CellResult {
     pub series: Vec<Sample>,
     /// Latencies of requests; empty without a model of time.
     pub latencies: Latencies,
+    /// Latencies of the reads and writes of each volume that had any.
+    pub of_volumes: Vec<Histogram>,
     /// Of the production cache.
     pub production: Option<ProductionResult>,
     /// Processor time that the simulation took.
@@ -77,6 +80,7 @@ impl CellResult {
             volumes: measured.volumes,
             series: measured.series,
             latencies: measured.latencies,
+            of_volumes: measured.of_volumes,
             production: None,
             elapsed: Duration::ZERO,
         }

@@ -5,6 +5,7 @@ use haversack_trace::VolumeNo;
 use serde::Serialize;
 
 use crate::counts::Counts;
+use crate::latency::histogram::Histogram;
 use crate::latency::{IoKind, Latencies};
 
 /// One look at a cache.
@@ -41,6 +42,7 @@ pub struct Meter {
     next_sample_ns: u64,
     series: Vec<Sample>,
     latencies: Latencies,
+    of_volumes: Vec<Histogram>,
 }
 
 /// What was measured.
@@ -51,6 +53,8 @@ pub struct Measured {
     pub series: Vec<Sample>,
     /// Latencies, without the warm-up.
     pub latencies: Latencies,
+    /// Latencies of the reads and writes of each volume that had any.
+    pub of_volumes: Vec<Histogram>,
 }
 
 impl Meter {
@@ -65,6 +69,7 @@ impl Meter {
             next_sample_ns: settings.sample_ns,
             series: Vec::new(),
             latencies: Latencies::default(),
+            of_volumes: Vec::new(),
         }
     }
 
@@ -111,10 +116,18 @@ impl Meter {
         self.last = total;
     }
 
-    /// Notes a request's latency.
-    pub fn latency(&mut self, kind: IoKind, ns: u64) {
-        if self.requests > self.settings.warm_up_requests {
-            self.latencies.record(kind, ns);
+    /// Notes the latency of a request to a volume.
+    pub fn latency(&mut self, volume: VolumeNo, kind: IoKind, ns: u64) {
+        if self.requests <= self.settings.warm_up_requests {
+            return;
+        }
+        self.latencies.record(kind, ns);
+        if kind != IoKind::Flush {
+            let at = volume.0 as usize;
+            if at >= self.of_volumes.len() {
+                self.of_volumes.resize_with(at + 1, Histogram::default);
+            }
+            self.of_volumes[at].record(ns);
         }
     }
 
@@ -122,6 +135,7 @@ impl Meter {
     pub fn end(mut self) -> Measured {
         self.warm.resize(self.counts.len(), Counts::default());
         let volumes = self.counts.iter().zip(&self.warm).map(|(all, warm)| all.since(warm)).collect();
-        Measured { volumes, series: self.series, latencies: self.latencies }
+        let (series, latencies, of_volumes) = (self.series, self.latencies, self.of_volumes);
+        Measured { volumes, series, latencies, of_volumes }
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::cell::{CellResult, ProductionResult};
 use crate::counts::{Counts, ratio};
-use crate::latency::histogram::Summary;
+use crate::latency::histogram::{Histogram, Summary};
 use crate::meter::Sample;
 use crate::production::governor::Governed;
 use crate::reference::PolicyName;
@@ -31,6 +31,8 @@ pub struct VolumeRow {
     pub name: String,
     /// Misses among the accesses that count.
     pub miss_ratio: f64,
+    /// Latencies of its reads and writes, with a model of time.
+    pub latency: Option<Summary>,
     /// What was counted.
     #[serde(flatten)]
     pub counts: Counts,
@@ -143,15 +145,17 @@ impl Row {
         result.volumes.iter().for_each(|volume| counts.add(volume));
         let writes_allocate = settings.writes_allocate();
         let (accesses, hits) = counted(&counts, writes_allocate);
-        let volume = |(volume, counts): (&crate::tape::Volume, &Counts)| {
+        let volume = |(number, (volume, counts)): (usize, (&crate::tape::Volume, &Counts))| {
             let (accesses, hits) = counted(counts, writes_allocate);
+            let latency = result.of_volumes.get(number).map(Histogram::summary);
             VolumeRow {
                 name: volume.name.clone(),
                 miss_ratio: ratio(accesses - hits, accesses),
+                latency: latency.filter(|latency| latency.count > 0),
                 counts: *counts,
             }
         };
-        let volumes = survey.volumes.iter().zip(&result.volumes).map(volume).collect();
+        let volumes = survey.volumes.iter().zip(&result.volumes).enumerate().map(volume).collect();
         let (reads, writes) = (result.latencies.reads.summary(), result.latencies.writes.summary());
         let all = result.latencies.all.summary();
         Row {

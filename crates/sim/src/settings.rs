@@ -216,9 +216,6 @@ impl Settings {
         }
         if let Some(config) = &self.control {
             config.check().map_err(|error| SimError::Settings(error.to_string()))?;
-            if self.pool.restarts.is_some() {
-                return wrong("a simulation has a control loop or restarts, not both".into());
-            }
         }
         if self.pool.restarts.is_some_and(|restarts| restarts.every_ns == 0) {
             return wrong("restarts need time between them".into());

@@ -59,6 +59,11 @@ fn every_system_stays_within_the_bounds() {
         assert_eq!(row.disks.len(), 2);
         let blocks: u64 = row.disks.iter().map(|disk| disk.flash_writes).sum();
         assert_eq!(blocks, row.flash_writes);
+        // Both disks have as many requests.
+        let mean_us = row.disks.iter().map(|disk| disk.mean_us).sum::<f64>() / 2.0;
+        assert!((mean_us / row.mean_us - 1.0).abs() < 1e-9, "{mean_us} and {}", row.mean_us);
+        let [local, scan] = &row.disks[..] else { panic!("two disks: {row:?}") };
+        assert!(local.p95_us > 0.0 && local.mean_us < scan.mean_us, "{row:?}");
     }
     for bound in &comparison.bounds {
         assert!(
@@ -71,6 +76,7 @@ fn every_system_stays_within_the_bounds() {
     }
     let html = page(&comparison).to_html();
     assert!(html.contains("best static split") && html.contains("urd") && html.contains("scan"));
+    assert!(html.contains("Mean latency and 95th percentile of each disk"));
 }
 
 #[test]

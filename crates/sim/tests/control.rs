@@ -1,7 +1,7 @@
 //! The control loop over the production cache: who gets what, and what comes of it.
 
 use haversack_policy::{Config, named};
-use haversack_sim::{PolicyName, Row, Settings, SimError, Sizes, Traffic};
+use haversack_sim::{PolicyName, Pool, RestartKind, Restarts, Row, Settings, SimError, Sizes, Traffic};
 use haversack_trace::generate::{Generator, Mix, Pattern};
 use haversack_trace::{MergeOptions, Merged, Source};
 
@@ -73,6 +73,35 @@ fn the_same_simulation_decides_the_same() {
     let replayed = haversack_control::log::replay(log(&one).iter().map(String::as_str)).expect("a log");
     assert!(replayed.decisions > 8 && replayed.differences.is_empty(), "{replayed:?}");
     assert_eq!(one.volumes, other.volumes);
+}
+
+/// A daemon that is started again knows nothing of what was measured: its first decision divides by priority, and its
+/// windows begin when it does.
+#[test]
+fn a_restart_begins_the_control_loop_anew() {
+    let opener = || -> Result<Box<dyn Source>, SimError> {
+        Ok(Box::new(Merged::new(vec![local(), scan()], MergeOptions { align: true, separate: true })))
+    };
+    let restarts = Restarts { every_ns: 99 * SECOND_US * 1000, kind: RestartKind::Kill };
+    let pool = Pool { restarts: Some(restarts), ..Pool::default() };
+    let (sizes, control) = (Sizes::Blocks(vec![POOL]), Some(config("rwss")));
+    let settings = Settings { sizes, control, pool, ..Settings::default() };
+    let report = haversack_sim::run(&opener, &settings, &|_, _| {}).expect("it is simulated");
+    let row = report.of(PolicyName::Core).next().expect("the production cache");
+    let production = row.production.as_ref().expect("the production cache tells more");
+    let governed = production.control.as_ref().expect("governed");
+    assert_eq!((production.restarts, governed.targets.len()), (4, 13));
+    // Each life has its start, and windows that end 40 s and 80 s later.
+    let lives = governed.targets.chunks_exact(3).map(|life| life.iter().map(|sample| sample.time_seconds));
+    let found: Vec<Vec<f64>> = lives.map(Iterator::collect).collect();
+    let life = |start: f64| vec![start, start + 40.0, start + 80.0];
+    assert_eq!(found, [life(0.0), life(99.0), life(198.0), life(297.0)]);
+    for life in governed.targets.chunks_exact(3) {
+        assert_eq!(life[0].demand_blocks, [0, 0], "{life:?}");
+        assert!(life[1].demand_blocks[0] > WORKING_SET / 2 && life[1].demand_blocks[1] == 0, "{life:?}");
+    }
+    let replayed = haversack_control::log::replay(governed.log.iter().map(String::as_str)).expect("a log");
+    assert!(replayed.decisions == 13 && replayed.differences.is_empty(), "{replayed:?}");
 }
 
 #[test]

@@ -4,7 +4,6 @@
 //! - What the operator set is not touched: a share, a mode, an admission of a disk's own.
 //! - Only what differs from what the disk has is set.
 
-use haversack_admission::Admit;
 use haversack_api::{Admission, DiskConfig, JobKind, Mode};
 use haversack_control::actuate;
 use haversack_core::{AdmissionConfig, Target};
@@ -24,8 +23,7 @@ pub struct Applied {
     admission: Option<AdmissionConfig>,
 }
 
-/// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise or the data path has
-/// nothing like it, in words.
+/// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise, in words.
 ///
 /// # Errors
 /// The data path refuses.
@@ -67,7 +65,7 @@ fn apply_admission(
     kept: &mut Vec<String>,
 ) -> Result<()> {
     if config.admission != Admission::Auto {
-        if plan.admission != Admit::Always {
+        if settings::admission(config.admission, disk.usage.target_blocks) != plan.admission {
             kept.push(format!(
                 "admission {} is the operator's, not {}",
                 config.admission,
@@ -76,24 +74,12 @@ fn apply_admission(
         }
         return Ok(());
     }
-    let (admission, note) = core_admission(plan.admission);
-    kept.extend(note);
+    let admission = actuate::admission(plan.admission);
     if applied.admission != Some(admission) {
         backend.set_admission(disk.disk, admission)?;
         applied.admission = Some(admission);
     }
     Ok(())
-}
-
-/// The filter of the data path, and what it does not do. A share without room for staging has one address.
-fn core_admission(admit: Admit) -> (AdmissionConfig, Option<String>) {
-    let admission = actuate::admission(admit);
-    let note =
-        (admission.name() != admit.name()).then(|| format!("{} stages addresses, no data", admit.name()));
-    match admission {
-        Admit::Staging { reuses, .. } if admission.check().is_err() => (Admit::reuse(reuses, 1), note),
-        admission => (admission, note),
-    }
 }
 
 /// A change of mode takes as long as the pool's record takes to be written: nobody waits for it here.
@@ -112,7 +98,7 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
     let restored = || -> Result<()> {
         let backend = &daemon.pool(pool)?.backend;
         backend.set_target(disk.disk, settings::target(config.target))?;
-        backend.set_admission(disk.disk, settings::admission(config.admission))?;
+        backend.set_admission(disk.disk, settings::admission(config.admission, disk.usage.target_blocks))?;
         if disk.mode != config.mode.at_first() {
             change_mode(daemon, pool, disk, config.mode.at_first())?;
         }
@@ -120,22 +106,5 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
     };
     if let Err(error) = restored() {
         tracing::error!(disk = disk.name, "its configured settings are not restored: {error}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use haversack_admission::StagingKind;
-
-    #[test]
-    fn what_the_data_path_lacks_is_told() {
-        let staging = |kind, bytes| core_admission(Admit::Staging { kind, reuses: 2, bytes });
-        let (address, note) = staging(StagingKind::Address, 1 << 20);
-        assert!(note.is_none() && address.check().is_ok());
-        assert!(staging(StagingKind::Data, 1 << 20).1.unwrap().contains("no data"));
-        assert!(staging(StagingKind::Hybrid, 0).0.check().is_ok());
-        let larc = Admit::Larc { cache_blocks: 7 };
-        assert_eq!(core_admission(larc), (larc, None));
     }
 }

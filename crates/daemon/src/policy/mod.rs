@@ -24,7 +24,6 @@ use std::time::Duration;
 use haversack_api::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
 };
-use haversack_engine::clock::now_us;
 use haversack_policy::Event;
 use serde_json::Value;
 
@@ -84,7 +83,8 @@ impl Policy {
         let mut inner = self.inner.locked();
         let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
         let looped = self.loop_of(&mut inner.pools, pool);
-        looped.set(daemon, daemon.pool(pool)?, now_us(), config.as_ref())?;
+        let pool = daemon.pool(pool)?;
+        looped.set(daemon, pool, pool.now_us(), config.as_ref())?;
         self.wake.notify_all();
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Policy {
         let mut inner = self.inner.locked();
         for pool in daemon.pools() {
             let looped = self.loop_of(&mut inner.pools, &pool.name);
-            looped.set(daemon, pool, now_us(), config.as_ref())?;
+            looped.set(daemon, pool, pool.now_us(), config.as_ref())?;
         }
         let name = wanted.as_ref().map_or("none", |settings| settings.allocator.as_str());
         tracing::info!(allocator = name, "the policy is set");
@@ -128,7 +128,7 @@ impl Policy {
 
     /// A disk was attached. What goes wrong is logged: the disk serves its guest all the same.
     pub fn attached(&self, daemon: &Daemon, pool: &str, disk: &str) {
-        let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, now_us(), disk));
+        let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told.flatten() {
             tracing::warn!(disk, "the policy does not know of it: {error}");
         }
@@ -136,17 +136,23 @@ impl Policy {
 
     /// A disk was detached.
     pub fn detached(&self, daemon: &Daemon, pool: &str, disk: &str) {
-        let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, now_us(), disk));
+        let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told {
             tracing::warn!(disk, "the policy does not know of its end: {error}");
         }
+    }
+
+    /// A disk has so many sectors from now on.
+    pub fn resized(&self, daemon: &Daemon, pool: &str, disk: &str, sectors: u64) {
+        // A pool that is not there observes nothing.
+        let _ = self.with(daemon, pool, |looped, _| looped.resized(disk, sectors));
     }
 
     /// The operator has changed settings of a disk: they hold at once.
     pub fn changed(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| {
             looped.changed(disk);
-            looped.decide(daemon, pool, now_us(), &format!("changed {disk}"));
+            looped.decide(daemon, pool, pool.now_us(), &format!("changed {disk}"));
         });
         if let Err(error) = told {
             tracing::warn!(disk, "the policy does not know of its settings: {error}");
@@ -163,7 +169,7 @@ impl Policy {
         found.attached()?;
         let name = event.name();
         let told = self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.tell(daemon, pool, now_us(), disk, event)
+            looped.tell(daemon, pool, pool.now_us(), disk, event)
         })?;
         if told.is_ok() {
             daemon.events.add("disk-event", disk, name);
@@ -188,7 +194,7 @@ impl Policy {
     pub fn curve(&self, daemon: &Daemon, disk: &str) -> Result<DiskCurve> {
         let found = daemon.disk(disk)?;
         found.attached()?;
-        self.with(daemon, &found.config().pool, |looped, pool| looped.curve(pool, now_us(), disk))?
+        self.with(daemon, &found.config().pool, |looped, pool| looped.curve(pool, pool.now_us(), disk))?
     }
 
     /// Measures a disk for so long, for its curve.
@@ -199,7 +205,9 @@ impl Policy {
         let found = daemon.disk(disk)?;
         found.attached()?;
         let time = time.max(SHORTEST_LOOK);
-        self.with(daemon, &found.config().pool, |looped, pool| looped.measure(pool, now_us(), disk, time))?
+        self.with(daemon, &found.config().pool, |looped, pool| {
+            looped.measure(pool, pool.now_us(), disk, time)
+        })?
     }
 
     /// What a disk's guest does from now on, for so long or until nobody reads any more.
@@ -210,7 +218,7 @@ impl Policy {
         let found = daemon.disk(disk)?;
         let number = found.attached()?;
         self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.record(pool, now_us(), disk, number, time)
+            looped.record(pool, pool.now_us(), disk, number, time)
         })?
     }
 
@@ -225,14 +233,13 @@ impl Policy {
     pub fn status(&self, daemon: &Daemon) -> PolicyStatus {
         let inner = self.inner.locked();
         let config = inner.settings.as_ref().and_then(|wanted| settings::config(wanted).ok());
-        let now_us = now_us();
         PolicyStatus {
             settings: inner.settings.clone(),
-            measures: config.as_ref().is_some_and(settings::measures),
+            measures: config.as_ref().is_some_and(haversack_control::measures),
             effective: config.and_then(|config| serde_json::to_value(config).ok()),
             pools: daemon
                 .pools()
-                .filter_map(|pool| Some(inner.pools.get(&pool.name)?.status(&pool.name, now_us)))
+                .filter_map(|pool| Some(inner.pools.get(&pool.name)?.status(&pool.name, pool.now_us())))
                 .collect(),
         }
     }
@@ -260,13 +267,13 @@ impl Policy {
     fn run(&self, daemon: &Daemon) {
         let mut inner = self.inner.locked();
         while !daemon.is_stopping() {
-            let mut due_us: Option<u64> = None;
+            let mut sleep = LONGEST_SLEEP;
             for (name, looped) in &mut inner.pools {
                 let Ok(pool) = daemon.pool(name) else { continue };
-                due_us = due_us.into_iter().chain(looped.tick(daemon, pool, now_us())).min();
+                if let Some(due_us) = looped.tick(daemon, pool, pool.now_us()) {
+                    sleep = sleep.min(Duration::from_micros(due_us.saturating_sub(pool.now_us())));
+                }
             }
-            let until = due_us.map(|due_us| Duration::from_micros(due_us.saturating_sub(now_us())));
-            let sleep = until.map_or(LONGEST_SLEEP, |until| until.min(LONGEST_SLEEP));
             inner = self.wake.wait_timeout(inner, sleep).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -2,14 +2,16 @@
 //!
 //! Invariants
 //! - Without a policy and without a question nothing is recorded, and the loop has nothing to do.
+//! - Of a disk that has ended, is suspended or is on another host nothing is recorded for the policy. One that has ended
+//!   stays so until it is new, whatever else happens.
 //! - Every decision and every refusal is in the log before it is carried out.
 //! - A refused decision changes nothing: the plan before goes on holding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
-use haversack_control::{Control, ControlError, Decision, Entry};
+use haversack_control::{Control, ControlError, Decision, Entry, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{DiskNo, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
@@ -19,7 +21,7 @@ use super::log::DecisionLog;
 use super::monitors::Monitors;
 use super::recording::{Recording, Rows};
 use super::reports::{self, Latencies};
-use super::{settings, show};
+use super::show;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::pool::Pool;
@@ -36,6 +38,8 @@ pub struct PoolLoop {
     applied: BTreeMap<String, Applied>,
     /// What of the last plan is not done, by disk.
     kept: BTreeMap<String, Vec<String>>,
+    /// Disks whose VMs were powered off.
+    ended: BTreeSet<String>,
     /// Records lost in the last window.
     lost: BTreeMap<String, u64>,
     decisions: u64,
@@ -53,6 +57,7 @@ impl PoolLoop {
             log,
             applied: BTreeMap::new(),
             kept: BTreeMap::new(),
+            ended: BTreeSet::new(),
             lost: BTreeMap::new(),
             decisions: 0,
             refusals: 0,
@@ -66,7 +71,7 @@ impl PoolLoop {
     }
 
     fn measures(&self) -> bool {
-        self.control.as_ref().is_some_and(|control| settings::measures(control.config()))
+        self.control.as_ref().is_some_and(|control| measures(control.config()))
     }
 
     /// Divides by another policy from now on, or by none.
@@ -88,6 +93,7 @@ impl PoolLoop {
             (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
         }
         self.refused = None;
+        self.latencies.unknown = !pool.backend.clock_runs();
         for (disk, _) in attached(daemon, pool, &snapshot) {
             self.begin(pool, disk, now_us, &snapshot)?;
         }
@@ -103,21 +109,37 @@ impl PoolLoop {
         for (disk, config) in attached(daemon, pool, snapshot) {
             actuate::restore(daemon, &pool.name, disk, &config);
         }
+        daemon.size_filters(pool);
         self.applied.clear();
         self.kept.clear();
+        self.ended.clear();
         self.lost.clear();
     }
 
     /// A disk is known to the policy from now on, and recorded if that measures.
     fn begin(&mut self, pool: &Pool, disk: &DiskSnapshot, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
-        let measures = self.measures();
         if let Some(control) = &mut self.control
             && control.state(&disk.name).is_none()
+            && !self.ended.contains(&disk.name)
         {
             let counters = self.latencies.counters(snapshot, disk);
             control.event(now_us, &disk.name, disk.sectors.div_ceil(SECTORS), &counters, Event::New)?;
         }
-        Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, measures)?)
+        self.watch(pool, disk)
+    }
+
+    /// Records a disk, or no more, as its state asks for.
+    fn watch(&mut self, pool: &Pool, disk: &DiskSnapshot) -> Result<()> {
+        let state = self.control.as_ref().and_then(|control| control.state(&disk.name));
+        let wanted = self.measures() && state.is_some_and(|state| !state.gone());
+        Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, wanted)?)
+    }
+
+    /// A disk has so many sectors from now on.
+    pub fn resized(&mut self, name: &str, sectors: u64) {
+        if let Some(control) = &mut self.control {
+            control.resized(name, sectors.div_ceil(SECTORS));
+        }
     }
 
     /// A disk was attached.
@@ -139,6 +161,7 @@ impl PoolLoop {
     /// A disk was detached: what it had goes to the others.
     pub fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
         self.monitors.forget(&*pool.backend, name);
+        self.ended.remove(name);
         self.applied.remove(name);
         self.kept.remove(name);
         self.lost.remove(name);
@@ -173,8 +196,16 @@ impl PoolLoop {
             control.event(now_us, name, blocks, &counters, Event::Ended)?;
         }
         let told = control.event(now_us, name, blocks, &counters, event);
+        let has_ended = control.state(name).is_none();
         self.write_log();
-        if told? {
+        let decides = told?;
+        if has_ended {
+            self.ended.insert(name.into());
+        } else {
+            self.ended.remove(name);
+        }
+        self.watch(pool, disk)?;
+        if decides {
             self.decide(daemon, pool, now_us, &cause);
         }
         let end = DiskPolicy {
@@ -186,7 +217,7 @@ impl PoolLoop {
             admission: "always".into(),
             reason: "ended: nothing".into(),
         };
-        if self.control.as_ref().is_some_and(|control| control.state(name).is_none()) {
+        if has_ended {
             pool.backend.set_target(disk.disk, haversack_core::Target::Blocks(0))?;
             self.applied.remove(name);
         }
@@ -273,6 +304,7 @@ impl PoolLoop {
                 Err(error) => tracing::error!(disk = disk.name, "the plan is not carried out: {error}"),
             }
         }
+        daemon.size_filters(pool);
     }
 
     /// What the operator set of a disk is forgotten as set by a plan: the next decision sets it anew.

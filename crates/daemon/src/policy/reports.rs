@@ -1,18 +1,11 @@
 //! What the policy is told of the disks of a pool: settings and counters.
-//!
-//! Invariant: a share that the operator gave a disk is its reservation and its limit at once, so every allocator leaves
-//! it what it was given.
 
 use std::collections::BTreeMap;
 
 use haversack_api::{DiskConfig, Target};
-use haversack_control::{Counters, DiskReport};
+use haversack_control::{Counters, DiskReport, Wishes};
 use haversack_engine::{DiskSnapshot, Histogram, Snapshot};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::DiskFacts;
-
-/// The tenant of disks that name none.
-const NO_TENANT: &str = "none";
 
 /// Sum and number of a histogram's latencies at the end of a window.
 type Seen = (u64, u64);
@@ -22,16 +15,22 @@ type Seen = (u64, u64);
 pub struct Latencies {
     origins: BTreeMap<String, Seen>,
     devices: Seen,
+    /// The pool's clock is told the time: nothing can be said of latencies.
+    pub unknown: bool,
 }
 
 impl Latencies {
     /// Counters of a disk with mean latencies of the present window.
     pub fn counters(&self, snapshot: &Snapshot, disk: &DiskSnapshot) -> Counters {
+        let counters = Counters::of(&disk.stats);
+        if self.unknown {
+            return counters;
+        }
         let before = self.origins.get(&disk.name).copied().unwrap_or_default();
         Counters {
             origin_latency_us: mean_us(seen(&disk.origin_latency.read), before),
             cache_latency_us: mean_us(devices(snapshot), self.devices),
-            ..Counters::of(&disk.stats)
+            ..counters
         }
     }
 
@@ -52,11 +51,13 @@ fn devices(snapshot: &Snapshot) -> Seen {
     all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
-/// The mean of what came since then. Counters that went back were begun anew.
+/// The mean of what came since then. Counters that went back were begun anew. What took no time that the clock could tell
+/// was not measured.
 fn mean_us(now: Seen, before: Seen) -> Option<f64> {
     let before = if now.1 < before.1 { (0, 0) } else { before };
     let count = now.1 - before.1;
-    (count > 0).then(|| now.0.saturating_sub(before.0) as f64 / count as f64)
+    let sum_us = now.0.saturating_sub(before.0);
+    (sum_us > 0).then(|| sum_us as f64 / count as f64)
 }
 
 /// What is told of a disk.
@@ -71,20 +72,16 @@ pub fn report(
         Target::Equal => None,
         Target::Bytes(size) => Some(blocks(size.0)),
     };
-    let limit_blocks = config.limit.map_or(snapshot.pool.capacity_blocks, |limit| blocks(limit.0));
-    let reservation_blocks = fixed_blocks.unwrap_or_else(|| blocks(config.reservation.0));
-    let facts = DiskFacts {
-        name: disk.name.clone(),
-        vm: config.vm.clone().unwrap_or_else(|| disk.name.clone()),
-        tenant: config.tenant.clone().unwrap_or_else(|| NO_TENANT.into()),
+    let wishes = Wishes {
+        vm: config.vm.clone(),
+        tenant: config.tenant.clone(),
         priority: config.priority,
-        reservation_blocks,
-        limit_blocks: fixed_blocks.unwrap_or(limit_blocks.max(reservation_blocks)),
+        reservation_blocks: blocks(config.reservation.0),
+        limit_blocks: config.limit.map(|limit| blocks(limit.0)),
         fixed_blocks,
-        used_blocks: disk.usage.usage_blocks,
-        write_mode: disk.mode,
-        window: None,
     };
+    let pool_blocks = snapshot.pool.capacity_blocks;
+    let facts = wishes.facts(&disk.name, pool_blocks, disk.usage.usage_blocks, disk.mode);
     DiskReport { facts, counters: latencies.counters(snapshot, disk) }
 }
 
@@ -96,6 +93,7 @@ mod tests {
     fn means_are_of_what_came_since() {
         assert_eq!(mean_us((100, 4), (40, 1)), Some(20.0));
         assert_eq!(mean_us((100, 4), (100, 4)), None);
+        assert_eq!(mean_us((100, 5), (100, 4)), None);
         // The disk was attached anew.
         assert_eq!(mean_us((30, 3), (100, 4)), Some(10.0));
     }

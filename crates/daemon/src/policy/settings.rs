@@ -41,13 +41,6 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Whether decisions look at what is measured.
-pub fn measures(config: &Config) -> bool {
-    let divides =
-        !matches!(config.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static);
-    divides || config.write_mode.is_some()
-}
-
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
     let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
     config.window_us = us(settings.window, config.window_us);
@@ -328,6 +321,7 @@ mod tests {
         assert_eq!(changed.write_mode.map(|choice| choice.threshold), Some(0.3));
         let staging = Staging { kind: StagingKind::Data, reuses: 2, share_of_pool: 0.01 };
         assert_eq!(changed.admission, AdmissionRule::Staging(staging));
+        let measures = haversack_control::measures;
         assert!(measures(&changed) && !measures(&named("equal").unwrap()));
     }
 

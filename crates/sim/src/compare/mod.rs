@@ -69,6 +69,10 @@ pub struct DiskRow {
     pub read_hit_ratio: f64,
     /// Hits among the blocks read and written.
     pub hit_ratio: f64,
+    /// Mean latency of its reads and writes.
+    pub mean_us: f64,
+    /// 95th percentile of it.
+    pub p95_us: f64,
     /// Blocks written to flash.
     pub flash_writes: u64,
     /// Bytes read from and written to its origin.
@@ -188,6 +192,8 @@ fn combination(variant: &Variant, row: &Row) -> Combination {
             volume.counts.read_hits + volume.counts.write_hits,
             volume.counts.blocks_read() + volume.counts.blocks_written(),
         ),
+        mean_us: volume.latency.map_or(0.0, |latency| latency.mean_us),
+        p95_us: volume.latency.map_or(0.0, |latency| latency.p95_us),
         flash_writes: volume.counts.flash_writes(),
         origin_bytes: volume.counts.origin_read_bytes + volume.counts.origin_written_bytes,
     };

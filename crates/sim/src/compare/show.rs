@@ -3,7 +3,7 @@
 use haversack_model::BLOCK_BYTES;
 use haversack_report::{Axis, Bars, Page, Section, StackedArea, Table, Unit};
 
-use super::{Combination, Comparison};
+use super::{Combination, Comparison, DiskRow};
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
@@ -88,15 +88,24 @@ fn bars(comparison: &Comparison, title: &str, unit: Unit, value: impl Fn(&Combin
     rows.fold(Bars::new(title, unit), |bars, row| bars.bar(&row.allocator, value(row)))
 }
 
-fn disks(comparison: &Comparison) -> Section {
+/// A figure of each disk, a row for every system.
+fn of_disks(comparison: &Comparison, figure: impl Fn(&DiskRow) -> String) -> Table {
     let names = comparison.trace.volumes.iter().map(|volume| volume.name.clone());
     let head = ["allocator", "admission", "writes", "pool"].map(String::from);
     let mut table = Table::new(head.into_iter().chain(names)).words(3);
     for row in &comparison.combinations {
         let cells = [row.allocator.clone(), row.admission.clone(), row.write_mode.clone(), bytes(row.blocks)];
-        table.row(cells.into_iter().chain(row.disks.iter().map(|disk| percent(disk.read_hit_ratio))));
+        table.row(cells.into_iter().chain(row.disks.iter().map(&figure)));
     }
-    Section::new("Disks").text("Read hits of each disk.").table(table)
+    table
+}
+
+fn disks(comparison: &Comparison) -> Section {
+    Section::new("Disks")
+        .text("Read hits of each disk.")
+        .table(of_disks(comparison, |disk| percent(disk.read_hit_ratio)))
+        .text("Mean latency and 95th percentile of each disk, in microseconds.")
+        .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)))
 }
 
 fn shares(comparison: &Comparison) -> Section {

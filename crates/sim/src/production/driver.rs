@@ -11,7 +11,7 @@ use haversack_core::{
     MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
 };
 use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
-use haversack_trace::Access;
+use haversack_trace::{Access, VolumeNo};
 
 use super::media::PageMedia;
 use super::memory::SimMemory;
@@ -274,9 +274,10 @@ impl<M: SimMemory> Driver<M> {
         match action {
             Action::Complete { tag, result } => {
                 result.unwrap_or_else(|error| unreachable!("nothing fails here: {error}"));
-                let (kind, came_ns) = self.requests.end(tag);
+                let arrived = self.requests.end(tag);
                 if let Some(stations) = &self.stations {
-                    meter.latency(kind, self.now_ns - came_ns + stations.host_ns());
+                    let volume = VolumeNo(arrived.request.disk.0.into());
+                    meter.latency(volume, arrived.kind(), self.now_ns - arrived.time_ns + stations.host_ns());
                 }
             }
             Action::Event(Event::JobDone { result, .. }) => {

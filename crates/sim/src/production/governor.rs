@@ -1,14 +1,16 @@
 //! The control loop over a simulated pool: the same windows and the same code as in the daemon, on the simulation's
 //! clock.
 //!
-//! All volumes are disks from the beginning. Each is a VM of its own; its operator's size is its target.
+//! All volumes are disks from the beginning, and nothing is wished of them but the sizes that the operator gave.
 
 use std::time::Duration;
 
-use haversack_control::{Control, ControlError, Counters, Decision, DiskReport, actuate, log};
+use haversack_control::{
+    Control, ControlError, Counters, Decision, DiskReport, Wishes, actuate, log, measures,
+};
 use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
 use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
-use haversack_policy::{Config, DiskFacts, Event};
+use haversack_policy::{Config, Event};
 use serde::Serialize;
 
 use super::driver::Driver;
@@ -52,10 +54,17 @@ pub struct Governed {
     pub longest_decision: Duration,
 }
 
+/// A volume as a disk of the pool.
+struct Governable {
+    name: String,
+    blocks: u64,
+    wishes: Wishes,
+}
+
 /// See the module.
 pub struct Governor {
     control: Control,
-    disks: Vec<DiskFacts>,
+    disks: Vec<Governable>,
     pool_blocks: u64,
     records: Records,
     governed: Governed,
@@ -78,34 +87,55 @@ impl Governor {
         driver: &mut Driver<M>,
         meter: &mut Meter,
     ) -> Result<Governor, SimError> {
-        let mut control = Control::new(config.clone(), 0).map_err(|error| unfit(&error))?;
-        let monitor = MonitorConfig::default();
-        driver.monitor(monitor)?;
-        let facts = |(disk, name): (&DiskConfig, &String)| DiskFacts {
-            name: name.clone(),
-            vm: name.clone(),
-            tenant: name.clone(),
-            priority: 1.0,
-            reservation_blocks: 0,
-            limit_blocks: u64::MAX,
-            fixed_blocks: if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None },
-            used_blocks: 0,
-            write_mode: disk.mode,
-            window: None,
-        };
-        let facts: Vec<DiskFacts> = disks.iter().zip(names).map(facts).collect();
-        for (facts, disk) in facts.iter().zip(disks) {
+        let governable = |(name, disk): (&String, &DiskConfig)| {
+            let fixed_blocks = if let Target::Blocks(blocks) = disk.target { Some(blocks) } else { None };
             let blocks = disk.sectors.div_ceil(SECTORS_PER_BLOCK);
-            let event = control.event(0, &facts.name, blocks, &Counters::default(), Event::New);
+            Governable { name: name.clone(), blocks, wishes: Wishes { fixed_blocks, ..Wishes::default() } }
+        };
+        let mut governor = Governor {
+            control: Control::new(config.clone(), 0).map_err(|error| unfit(&error))?,
+            disks: names.iter().zip(disks).map(governable).collect(),
+            pool_blocks,
+            records: Records::with_room(MonitorConfig::default().records),
+            governed: Governed::default(),
+        };
+        governor.begin(0, driver, meter)?;
+        Ok(governor)
+    }
+
+    /// Begins anew after a restart: nothing that was measured or decided is known any more.
+    ///
+    /// # Errors
+    /// The core refuses what is decided.
+    pub fn restart<M: SimMemory>(
+        &mut self,
+        now_us: Micros,
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let config = self.control.config().clone();
+        self.control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
+        // What was measured before belongs to the daemon that has ended.
+        driver.take_latencies();
+        self.begin(now_us, driver, meter)
+    }
+
+    fn begin<M: SimMemory>(
+        &mut self,
+        now_us: Micros,
+        driver: &mut Driver<M>,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        if measures(self.control.config()) {
+            driver.monitor(MonitorConfig::default())?;
+        }
+        for Governable { name, blocks, .. } in &self.disks {
+            let event = self.control.event(now_us, name, *blocks, &Counters::default(), Event::New);
             event.map_err(|error| unfit(&error))?;
         }
-        let records = Records::with_room(monitor.records);
-        let mut governor =
-            Governor { control, disks: facts, pool_blocks, records, governed: Governed::default() };
-        let reports = governor.reports(driver);
-        let decided = governor.control.decide(0, "start", pool_blocks, &reports);
-        governor.conclude(0, decided, driver, meter)?;
-        Ok(governor)
+        let reports = self.reports(driver);
+        let decided = self.control.decide(now_us, "start", self.pool_blocks, &reports);
+        self.conclude(now_us, decided, driver, meter)
     }
 
     /// When the window ends.
@@ -128,16 +158,17 @@ impl Governor {
     fn reports<M: SimMemory>(&self, driver: &mut Driver<M>) -> Vec<DiskReport> {
         let (origins, cache_latency_us) = driver.take_latencies();
         let stats = driver.disk_stats();
-        let disks = driver.disk_numbers().zip(&self.disks).zip(stats.iter().zip(origins));
-        let report = |((disk, facts), (stats, origin_latency_us)): ((DiskNo, &DiskFacts), _)| DiskReport {
-            facts: DiskFacts {
-                used_blocks: driver.disk_usage(disk).usage_blocks,
-                write_mode: driver.mode(disk),
-                ..facts.clone()
-            },
-            counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(stats) },
-        };
-        disks.map(report).collect()
+        let mut reports = Vec::with_capacity(self.disks.len());
+        for (disk, Governable { name, wishes, .. }) in driver.disk_numbers().zip(&self.disks) {
+            let number = usize::from(disk.0);
+            let used_blocks = driver.disk_usage(disk).usage_blocks;
+            let origin_latency_us = origins[number];
+            reports.push(DiskReport {
+                facts: wishes.facts(name, self.pool_blocks, used_blocks, driver.mode(disk)),
+                counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(&stats[number]) },
+            });
+        }
+        reports
     }
 
     /// Ends the window and carries out what is decided.

@@ -175,20 +175,30 @@ impl<M: SimMemory> Production<M> {
         })
     }
 
-    fn request(&mut self, access: &Access) -> Result<(), SimError> {
-        while access.time_ns >= self.next_restart_ns
+    /// Restarts the cache or ends a window, whichever is due first by then. False if neither is.
+    fn pass_to(&mut self, to_ns: u64) -> Result<bool, SimError> {
+        let window_ns = self.governor.as_ref().map_or(u64::MAX, Governor::due_ns);
+        let due_ns = self.next_restart_ns.min(window_ns);
+        if due_ns > to_ns {
+            return Ok(false);
+        }
+        let (driver, meter) = (&mut self.driver, &mut self.meter);
+        driver.advance(due_ns, meter);
+        if due_ns == self.next_restart_ns
             && let Some(Restarts { every_ns, kind }) = self.restarts
         {
-            self.driver.advance(self.next_restart_ns, &mut self.meter);
-            self.driver.restart(kind, &mut self.meter)?;
+            driver.restart(kind, meter)?;
             self.next_restart_ns += every_ns;
+            let governor = self.governor.as_mut();
+            governor.map_or(Ok(()), |governor| governor.restart(due_ns / 1000, driver, meter))?;
+        } else if let Some(governor) = &mut self.governor {
+            governor.close(driver, meter)?;
         }
-        while let Some(governor) =
-            self.governor.as_mut().filter(|governor| governor.due_ns() <= access.time_ns)
-        {
-            self.driver.advance(governor.due_ns(), &mut self.meter);
-            governor.close(&mut self.driver, &mut self.meter)?;
-        }
+        Ok(true)
+    }
+
+    fn request(&mut self, access: &Access) -> Result<(), SimError> {
+        while self.pass_to(access.time_ns)? {}
         self.driver.advance(access.time_ns, &mut self.meter);
         if self.meter.sample_due(access.time_ns) {
             self.count();

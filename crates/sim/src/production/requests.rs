@@ -34,15 +34,6 @@ pub fn of(access: &Access) -> impl Iterator<Item = Request> + use<> {
     })
 }
 
-/// What a request's latency is counted as.
-fn kind(op: CoreOp) -> IoKind {
-    match op {
-        CoreOp::Read => IoKind::Read,
-        CoreOp::Write { .. } => IoKind::Write,
-        CoreOp::Flush | CoreOp::Discard | CoreOp::WriteZeroes => IoKind::Flush,
-    }
-}
-
 /// A request, and when it came.
 #[derive(Clone, Copy)]
 pub struct Arrived {
@@ -50,6 +41,17 @@ pub struct Arrived {
     pub request: Request,
     /// When it came.
     pub time_ns: u64,
+}
+
+impl Arrived {
+    /// What its latency is counted as.
+    pub fn kind(&self) -> IoKind {
+        match self.request.op {
+            CoreOp::Read => IoKind::Read,
+            CoreOp::Write { .. } => IoKind::Write,
+            CoreOp::Flush | CoreOp::Discard | CoreOp::WriteZeroes => IoKind::Flush,
+        }
+    }
 }
 
 /// Requests that the core has, and those that it had no room for.
@@ -73,14 +75,14 @@ impl Requests {
         arrived.request
     }
 
-    /// A request is done, or was not taken: its kind and when it came.
+    /// A request is done, or was not taken.
     ///
     /// # Panics
     /// When it is not in flight.
-    pub fn end(&mut self, tag: RequestTag) -> (IoKind, u64) {
+    pub fn end(&mut self, tag: RequestTag) -> Arrived {
         let arrived = self.slots[tag.0 as usize].take().expect("a request in flight");
         self.free.push(tag.0 as u32);
-        (kind(arrived.request.op), arrived.time_ns)
+        arrived
     }
 
     /// Whatever had them is gone: all wait again, those in flight first.

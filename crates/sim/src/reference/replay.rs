@@ -109,7 +109,7 @@ impl<P: Policy> Replay<P> {
         counts.origin_reads += parts.miss_runs;
         counts.origin_read_bytes += parts.origin_bytes;
         Self::note_written_back(counts, written_back, self.block_bytes);
-        self.take_time(access.time_ns, IoKind::Read, &parts);
+        self.take_time(access, IoKind::Read, &parts);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl<P: Policy> Replay<P> {
         counts.origin_writes += u64::from(through);
         counts.origin_written_bytes += parts.origin_bytes;
         Self::note_written_back(counts, written_back, self.block_bytes);
-        self.take_time(access.time_ns, IoKind::Write, &parts);
+        self.take_time(access, IoKind::Write, &parts);
         Ok(())
     }
 
@@ -172,7 +172,8 @@ impl<P: Policy> Replay<P> {
     }
 
     /// Hits and misses go on side by side; fills and deferred writes load the device and hold nobody up.
-    fn take_time(&mut self, now_ns: u64, kind: IoKind, parts: &Parts) {
+    fn take_time(&mut self, access: &Access, kind: IoKind, parts: &Parts) {
+        let (now_ns, volume) = (access.time_ns, access.volume);
         let Some(stations) = &mut self.stations else { return };
         let block_bytes = self.block_bytes;
         let mut done_ns = now_ns;
@@ -190,7 +191,7 @@ impl<P: Policy> Replay<P> {
             stations.device(done_ns, 0, IoKind::Write, flash_blocks * block_bytes);
         }
         let latency_ns = done_ns - now_ns + stations.host_ns();
-        self.meter.latency(kind, latency_ns);
+        self.meter.latency(volume, kind, latency_ns);
     }
 }
 

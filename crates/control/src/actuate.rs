@@ -14,7 +14,23 @@ pub fn target(target: Target) -> CoreTarget {
     }
 }
 
-/// A filter as the core takes it.
+/// A filter as the core takes it. A share without room for staging has one address.
 pub fn admission(admit: Admit) -> AdmissionConfig {
-    admit
+    match admit {
+        Admit::Staging { reuses, .. } if admit.check().is_err() => Admit::reuse(reuses, 1),
+        admit => admit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haversack_core::StagingKind;
+
+    #[test]
+    fn a_share_without_room_for_staging_is_no_error() {
+        let staging = |bytes| Admit::Staging { kind: StagingKind::Hybrid, reuses: 2, bytes };
+        assert_eq!(admission(staging(1 << 20)), staging(1 << 20));
+        assert_eq!(admission(staging(0)), Admit::reuse(2, 1));
+    }
 }

@@ -181,6 +181,22 @@ impl<'a> Haversack<'a> {
         Ok(daemon)
     }
 
+    /// The same with one disk after the other, so that they are numbered in their order: a daemon that finds several in
+    /// its configuration attaches them side by side.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn start_in_order(place: &'a Place, mut settings: Settings) -> Result<Self> {
+        let later = settings.disks.split_off(1);
+        let mut daemon = Self::start(place, settings)?;
+        for disk in later {
+            daemon.settings.disks.push(disk);
+            daemon.reload(&daemon.configuration())?;
+            tools::wait_until("the attachment of a disk", START_LIMIT, || Ok(daemon.disks_are_there()))?;
+        }
+        Ok(daemon)
+    }
+
     /// Starts the daemon on its pool, after [`Haversack::kill`] or [`Haversack::stop`].
     ///
     /// # Errors
@@ -194,14 +210,15 @@ impl<'a> Haversack<'a> {
             command = tools::with_small_file_system(&command, directory, size)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
-        process.wait_for(START_LIMIT, || {
-            let is_there =
-                |disk: &Disk| !disk.attachable || self.socket(&format!("{}.sock", disk.name)).exists();
-            let is_known = |disk: &Disk| self.command(&["disk", "show", &disk.name]).is_ok();
-            Ok(self.settings.disks.iter().all(|disk| is_there(disk) && is_known(disk)))
-        })?;
+        process.wait_for(START_LIMIT, || Ok(self.disks_are_there()))?;
         self.process = Some(process);
         Ok(())
+    }
+
+    fn disks_are_there(&self) -> bool {
+        let is_there = |disk: &Disk| !disk.attachable || self.socket(&format!("{}.sock", disk.name)).exists();
+        let is_known = |disk: &Disk| self.command(&["disk", "show", &disk.name]).is_ok();
+        self.settings.disks.iter().all(|disk| is_there(disk) && is_known(disk))
     }
 
     /// `kill -9`.

@@ -21,9 +21,6 @@ use crate::{Error, Place, Result};
 pub const STEP_US: u64 = 1000;
 /// How long everything that one step brings about may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Answers of the reactor after which it must have seen the time and what follows from it: the first may come before
-/// it has looked at the clock, the second before it has looked at its timers.
-const TURNS: u32 = 3;
 /// How often it is looked whether a window has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -101,9 +98,6 @@ impl Replay {
                     self.end_window(end_us)?;
                 }
                 self.clock.set(step_us)?;
-                for _ in 1..TURNS {
-                    self.pool()?;
-                }
                 self.rest()?;
             }
             self.ask(access)?;
@@ -155,13 +149,17 @@ impl Replay {
         self.control.get(&format!("/v1/disks/{name}"))
     }
 
-    /// Waits until no I/O is in flight.
+    /// Waits until all that is due has been begun and no I/O is in flight.
     fn rest(&mut self) -> Result<()> {
         let start = Instant::now();
-        while self.pool()?["ios_in_flight"] != 0 {
-            check(start.elapsed() < LIMIT, format!("I/O does not end at {} us", self.clock.now_us))?;
+        let looked_at_us = self.clock.now_us / STEP_US * STEP_US;
+        loop {
+            let pool = self.pool()?;
+            if pool["time_us"] == looked_at_us && pool["ios_in_flight"] == 0 {
+                return Ok(());
+            }
+            check(start.elapsed() < LIMIT, format!("no rest at {} us: {pool}", self.clock.now_us))?;
         }
-        Ok(())
     }
 
     fn ask(&mut self, access: &Access) -> Result<()> {

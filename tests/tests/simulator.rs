@@ -119,7 +119,7 @@ fn play_to_daemon(place: &Place, case: &Case, trace: &[Access]) -> Result<Told> 
     settings.redundancy = case.redundancy;
     settings.devices = (0..case.devices).map(|device| format!("cache{device}.img")).collect();
     settings.pool = format!("clock_file = \"{}\"\n", clock.path().display());
-    let daemon = Haversack::start(place, settings)?;
+    let daemon = Haversack::start_in_order(place, settings)?;
     let open = |volume| Connection::open(&daemon.socket("nbd.sock"), &name(volume));
     let connections = (0..case.disks).map(open).collect::<Result<Vec<_>>>()?;
     let control = Control::open(&daemon.socket("control.sock"))?;

@@ -32,10 +32,6 @@ pub enum Op {
 pub struct Verdict {
     /// It enters the cache now.
     pub admit: bool,
-    /// Its data is staged: the read is served from there.
-    pub serve: bool,
-    /// The data of this read is to be staged.
-    pub stage: bool,
     /// The block whose staged data is to be forgotten.
     pub forget: Option<BlockNo>,
 }
@@ -52,13 +48,6 @@ pub trait Admission: Send {
     fn stages(&self, block: BlockNo) -> bool {
         let _ = block;
         false
-    }
-
-    /// The block was discarded, or enters the cache in another way: what is staged of it is stale. The block whose staged
-    /// data is to be forgotten.
-    fn discard(&mut self, block: BlockNo) -> Option<BlockNo> {
-        let _ = block;
-        None
     }
 
     /// The disk's share of the cache has changed, and with it perhaps what the filter may use. Tells of each block whose

@@ -109,10 +109,10 @@ impl Staging {
         self.data.remove(block).map(|_| BlockNo(block))
     }
 
-    fn stage_data(&mut self, block: u64) -> Verdict {
+    /// Data of the block is staged. The block whose data gives way, if there is one.
+    fn stage_data(&mut self, block: u64) -> Option<BlockNo> {
         let displaced = self.data.put(block, 0);
-        let stage = displaced != Some(block);
-        Verdict { stage, forget: displaced.filter(|_| stage).map(BlockNo), ..Verdict::default() }
+        displaced.filter(|displaced| *displaced != block).map(BlockNo)
     }
 }
 
@@ -120,40 +120,26 @@ impl Admission for Staging {
     fn hit(&mut self, _: BlockNo, _: Op) {}
 
     fn miss(&mut self, BlockNo(block): BlockNo, op: Op) -> Verdict {
-        let serve = op == Op::Read && self.data.get(block).is_some();
         let accesses = self.addresses.get(block).unwrap_or(0);
         if accesses >= self.reuses {
-            let forget = self.drop_block(block);
-            return Verdict { admit: true, serve, forget, ..Verdict::default() };
+            return Verdict { admit: true, forget: self.drop_block(block) };
         }
         let displaced = self.addresses.put(block, accesses + 1);
         if displaced == Some(block) {
             return Verdict::default();
         }
-        let mut forget = displaced.and_then(|block| self.data.remove(block).map(|_| BlockNo(block)));
-        match op {
-            Op::Write => {
-                // A known block displaces nobody, so there is one block to forget at most.
-                forget = self.data.remove(block).map(|_| BlockNo(block)).or(forget);
-                Verdict { forget, ..Verdict::default() }
-            }
-            Op::Read if serve => {
-                self.data.put(block, 0);
-                Verdict { serve, ..Verdict::default() }
-            }
-            Op::Read => {
-                let verdict = self.stage_data(block);
-                Verdict { forget: forget.or(verdict.forget), ..verdict }
-            }
-        }
+        let forget = displaced.and_then(|block| self.data.remove(block).map(|_| BlockNo(block)));
+        // A known block displaces no address, and one that loses its data leaves room for another's: there is one block to
+        // forget at most.
+        let other = match op {
+            Op::Write => self.data.remove(block).map(|_| BlockNo(block)),
+            Op::Read => self.stage_data(block),
+        };
+        Verdict { admit: false, forget: forget.or(other) }
     }
 
     fn stages(&self, BlockNo(block): BlockNo) -> bool {
         self.data.get(block).is_some()
-    }
-
-    fn discard(&mut self, BlockNo(block): BlockNo) -> Option<BlockNo> {
-        self.drop_block(block)
     }
 
     fn resize(&mut self, to: &Admit, forget: &mut dyn FnMut(BlockNo)) {
@@ -189,44 +175,48 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const ADMIT: Verdict = Verdict { admit: true, serve: false, stage: false, forget: None };
-    const NOTHING: Verdict = Verdict { admit: false, serve: false, stage: false, forget: None };
-    const STAGE: Verdict = Verdict { stage: true, ..NOTHING };
+    const ADMIT: Verdict = Verdict { admit: true, forget: None };
+    const WAIT: Verdict = Verdict { admit: false, forget: None };
 
-    fn read(staging: &mut Staging, block: u64) -> Verdict {
-        staging.miss(BlockNo(block), Op::Read)
+    /// The verdict, and whether the block's data is to be staged now.
+    fn read(staging: &mut Staging, block: u64) -> (Verdict, bool) {
+        let verdict = staging.miss(BlockNo(block), Op::Read);
+        (verdict, staging.stages(BlockNo(block)))
     }
 
-    fn write(staging: &mut Staging, block: u64) -> Verdict {
-        staging.miss(BlockNo(block), Op::Write)
+    fn write(staging: &mut Staging, block: u64) -> (Verdict, bool) {
+        let verdict = staging.miss(BlockNo(block), Op::Write);
+        (verdict, staging.stages(BlockNo(block)))
+    }
+
+    fn forgetting(verdict: Verdict, block: u64) -> Verdict {
+        Verdict { forget: Some(BlockNo(block)), ..verdict }
     }
 
     #[test]
     fn address_staging_by_hand() {
         let mut staging = Staging::new(StagingKind::Address, 1, 2 * ENTRY_BYTES);
         let blocks = [1, 2, 1, 2, 1, 3, 4, 1];
-        let admitted = blocks.map(|block| read(&mut staging, block).admit);
+        let admitted = blocks.map(|block| read(&mut staging, block).0.admit);
         assert_eq!(admitted, [false, false, true, true, false, false, false, false]);
         let mut twice = Staging::new(StagingKind::Address, 2, 2 * ENTRY_BYTES);
-        assert_eq!([1, 1, 1, 1].map(|block| write(&mut twice, block).admit), [false, false, true, false]);
+        assert_eq!([1, 1, 1, 1].map(|block| write(&mut twice, block).0.admit), [false, false, true, false]);
     }
 
     #[test]
     fn data_staging_by_hand() {
         let mut staging = Staging::new(StagingKind::Data, 2, 2 * (ENTRY_BYTES + DATA_BYTES));
-        assert_eq!(read(&mut staging, 1), STAGE);
-        assert_eq!(read(&mut staging, 1), Verdict { serve: true, ..NOTHING });
-        assert_eq!(read(&mut staging, 1), Verdict { serve: true, forget: Some(BlockNo(1)), ..ADMIT });
+        assert_eq!(read(&mut staging, 1), (WAIT, true));
+        assert_eq!(read(&mut staging, 1), (WAIT, true));
+        assert_eq!(read(&mut staging, 1), (forgetting(ADMIT, 1), false));
         // A write stages its address only and makes data stale.
-        assert_eq!(write(&mut staging, 2), NOTHING);
-        assert_eq!(read(&mut staging, 2), STAGE);
-        assert_eq!(read(&mut staging, 3), STAGE);
-        assert_eq!(write(&mut staging, 3), Verdict { forget: Some(BlockNo(3)), ..NOTHING });
+        assert_eq!(write(&mut staging, 2), (WAIT, false));
+        assert_eq!(read(&mut staging, 2), (WAIT, true));
+        assert_eq!(read(&mut staging, 3), (WAIT, true));
+        assert_eq!(write(&mut staging, 3), (forgetting(WAIT, 3), false));
         // The least recent address goes with its data.
-        assert_eq!(read(&mut staging, 4), Verdict { forget: Some(BlockNo(2)), ..STAGE });
-        assert_eq!(read(&mut staging, 4), Verdict { serve: true, ..NOTHING });
-        assert_eq!(staging.discard(BlockNo(4)), Some(BlockNo(4)));
-        assert_eq!(read(&mut staging, 4), STAGE, "it begins anew");
+        assert_eq!(read(&mut staging, 4), (forgetting(WAIT, 2), true));
+        assert!(!staging.stages(BlockNo(2)));
     }
 
     #[test]
@@ -236,10 +226,10 @@ mod tests {
         // 37,760 bytes: 147 addresses, 8 blocks of data.
         let mut staging = Staging::new(StagingKind::Hybrid, 1, 37_760);
         assert_eq!(StagingKind::Hybrid.places(37_760), (147, 8));
-        (0..8).for_each(|block| assert_eq!(read(&mut staging, block), STAGE));
-        assert_eq!(read(&mut staging, 8), Verdict { forget: Some(BlockNo(0)), ..STAGE });
-        assert_eq!(read(&mut staging, 1), Verdict { serve: true, forget: Some(BlockNo(1)), ..ADMIT });
-        assert_eq!(read(&mut staging, 0), ADMIT, "its address is remembered, its data is not");
+        (0..8).for_each(|block| assert_eq!(read(&mut staging, block), (WAIT, true)));
+        assert_eq!(read(&mut staging, 8), (forgetting(WAIT, 0), true));
+        assert_eq!(read(&mut staging, 1), (forgetting(ADMIT, 1), false));
+        assert_eq!(read(&mut staging, 0).0, ADMIT, "its address is remembered, its data is not");
     }
 
     #[test]
@@ -251,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever keeps the data by what the verdicts say has exactly the blocks that are served, within the memory.
+        /// Whoever keeps the data of what is staged, until told to forget it, has exactly what is staged, within the memory.
         #[test]
         fn verdicts_agree_with_the_data_kept(
             kind in prop::sample::select(vec![StagingKind::Address, StagingKind::Data, StagingKind::Hybrid]),
@@ -266,13 +256,13 @@ mod tests {
                     prop_assert_eq!(kept.len(), staging.data.len() as usize);
                 }
                 let verdict = staging.miss(BlockNo(block), if write { Op::Write } else { Op::Read });
-                prop_assert_eq!(verdict.serve, !write && kept.contains(&block));
                 if let Some(BlockNo(forget)) = verdict.forget {
                     prop_assert!(kept.remove(&forget));
                 }
-                if verdict.stage {
-                    prop_assert!(kept.insert(block));
+                if !write && staging.stages(BlockNo(block)) {
+                    kept.insert(block);
                 }
+                prop_assert!((0..30).all(|block| staging.stages(BlockNo(block)) == kept.contains(&block)));
                 prop_assert_eq!(kept.len(), staging.data.len() as usize);
                 prop_assert!(kept.iter().all(|block| staging.addresses.get(*block).is_some()));
             }

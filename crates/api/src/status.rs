@@ -56,6 +56,9 @@ pub struct PoolStatus {
     pub free_segments: u64,
     /// Bytes of memory for bookkeeping.
     pub memory_bytes: u64,
+    /// The pool's time, in microseconds: that of its last look at what is due.
+    #[serde(default)]
+    pub time_us: u64,
     /// I/Os of cache devices and origins that have not ended.
     #[serde(default)]
     pub ios_in_flight: u64,

@@ -131,7 +131,7 @@ pub fn disk(d: &DiskStatus) -> String {
     row("discards and zeroes", r.zeroes.to_string());
     row("read hits", format!("{} ({})", r.read_hits, percent(r.read_hits, r.read_hits + r.read_misses)));
     if r.data_stage_hits > 0 {
-        row("of these staged only", r.data_stage_hits.to_string());
+        row("read hits not yet admitted", r.data_stage_hits.to_string());
     }
     row("write hits", format!("{} ({})", r.write_hits, percent(r.write_hits, r.write_hits + r.write_misses)));
     row("kept out", r.not_admitted.to_string());

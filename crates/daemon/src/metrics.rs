@@ -188,9 +188,12 @@ fn disks(out: &mut Text, seen: &[Seen]) {
             d.stats.written_bytes
         }),
         ("haversack_disk_read_hits_total", "counter", "Blocks read from the cache.", |d| d.stats.read_hits),
-        ("haversack_disk_data_stage_hits_total", "counter", "Of these, blocks not admitted yet.", |d| {
-            d.stats.data_stage_hits
-        }),
+        (
+            "haversack_disk_data_stage_hits_total",
+            "counter",
+            "Blocks read from the data stage, before admission let them in; read hits too.",
+            |d| d.stats.data_stage_hits,
+        ),
         ("haversack_disk_read_misses_total", "counter", "Blocks read that were not cached.", |d| {
             d.stats.read_misses
         }),

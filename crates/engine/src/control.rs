@@ -89,6 +89,7 @@ impl Reactor {
         let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
         Snapshot {
             pool: self.core.pool_stats(),
+            time_us: self.timers_looked_at_us(),
             ios_in_flight: self.ios_in_flight() as u64,
             devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
             disks: disks.filter_map(|(at, live)| self.disk_snapshot(DiskNo(at as u16), live)).collect(),

@@ -102,6 +102,8 @@ impl Reactor {
             Front::default(),
         )?;
         let now = clock.now_us();
+        // By a clock that stands, a look for work would never end.
+        let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
         let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
             .map_err(|failure| EngineError::Pool(failure.error))?;
         let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
@@ -129,8 +131,8 @@ impl Reactor {
             events: Vec::new(),
             retries: Retries::default(),
             spare_iovecs: Vec::new(),
-            poll_us: config.poll_us.into(),
-            polling: Polling::new(config.poll_us.into()),
+            poll_us,
+            polling: Polling::new(poll_us),
             ios: 0,
             in_turn: config.clock_file.is_some().then(InTurn::default),
             timers_us: 0,
@@ -341,6 +343,11 @@ impl Reactor {
         }
         self.timers_us = self.now + TIMERS_US;
         worked
+    }
+
+    /// When timers were last looked at.
+    pub(crate) fn timers_looked_at_us(&self) -> Micros {
+        self.timers_us.saturating_sub(TIMERS_US)
     }
 
     /// Carries out what the core wants. False if that was nothing.

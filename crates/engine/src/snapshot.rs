@@ -1,7 +1,7 @@
 //! All figures of a shard at one instant.
 
 use haversack_core::{DiskStats, DiskUsage, PoolStats};
-use haversack_model::{DeviceNo, DiskId, DiskNo, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
 
 use crate::histogram::Histogram;
 
@@ -10,6 +10,8 @@ use crate::histogram::Histogram;
 pub struct Snapshot {
     /// The pool.
     pub pool: PoolStats,
+    /// The shard's time up to which everything that was due has been begun.
+    pub time_us: Micros,
     /// I/Os of devices and origins that have not ended.
     pub ios_in_flight: u64,
     /// The cache devices in use.

@@ -13,17 +13,11 @@ use std::time::Duration;
 use crate::error::check;
 use crate::process::Process;
 use crate::qmp::Qmp;
+use crate::tools::PATIENCE;
 use crate::{Error, Place, Result, tools};
 
-/// How long a guest may take to start, on a busy machine.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// How long a command may take unless told otherwise.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The guest's memory. With vhost-user it is shared with the server.
 const MEMORY: &str = "256M";
-
-/// How long a migration may take.
-const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a disk comes into the guest. The first one is `vda`, the second `vdb`.
 #[derive(Debug, Clone)]
@@ -72,7 +66,7 @@ impl Guest {
     pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
         let (qemu, port) = Qemu::start(place, name, disks, None)?;
         let mut guest = Self { qemu, port, consoles: vec![console(place, name)] };
-        guest.finish("boot", BOOT_LIMIT)?;
+        guest.finish("boot", PATIENCE)?;
         place.say(&format!("{name} is up"));
         Ok(guest)
     }
@@ -87,17 +81,17 @@ impl Guest {
         let (mut destination, port) = Qemu::start(place, name, disks, Some(&channel))?;
         destination.process.wait_for_file(&socket)?;
         let mut monitor = self.qemu.monitor(place)?;
-        let told = monitor.migrate(&channel, MIGRATION_LIMIT)?;
+        let told = monitor.migrate(&channel, PATIENCE)?;
         place.say(&format!(
             "{} moved to {name}: {} KiB, guest stopped for {} ms",
             self.qemu.name,
             told["ram"]["transferred"].as_u64().unwrap_or(0) >> 10,
             told["downtime"]
         ));
-        destination.monitor(place)?.wait_for_status("running", MIGRATION_LIMIT)?;
+        destination.monitor(place)?.wait_for_status("running", PATIENCE)?;
         monitor.quit()?;
         let mut source = std::mem::replace(&mut self.qemu, destination);
-        source.process.wait(COMMAND_LIMIT)?;
+        source.process.wait(PATIENCE)?;
         self.port = port;
         self.consoles.push(console(place, name));
         Ok(())
@@ -109,7 +103,7 @@ impl Guest {
     /// If the guest answers with an error, not in time, or not at all.
     pub fn ask(&mut self, command: &str) -> Result<Answer> {
         self.begin(command)?;
-        self.finish(command, COMMAND_LIMIT)
+        self.finish(command, PATIENCE)
     }
 
     /// Gives a command whose answer is taken later, with [`Guest::finish`].
@@ -150,7 +144,7 @@ impl Guest {
     /// If it does not end.
     pub fn off(mut self) -> Result<()> {
         self.ask("off")?;
-        let status = self.qemu.process.wait(COMMAND_LIMIT)?;
+        let status = self.qemu.process.wait(PATIENCE)?;
         check(status.success(), format!("QEMU ended with {status}"))
     }
 
@@ -199,7 +193,7 @@ impl Qemu {
         // QEMU holds the line until somebody connects; the guest says it is ready in its own time.
         let mut process = Process::start(place, name, &command)?;
         let mut connected = None;
-        process.wait_for(BOOT_LIMIT, || {
+        process.wait_for(PATIENCE, || {
             connected = UnixStream::connect(&socket).ok();
             Ok(connected.is_some())
         })?;

@@ -9,17 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::process::Process;
+use crate::tools::PATIENCE;
 use crate::{Attachment, Error, Place, Result, tools};
-
-/// How long the daemon may take to start: it recovers its pool first.
-const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long the daemon may take to find that it cannot start.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(20);
-/// How long the daemon may take to end cleanly.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
-
-/// How long a line may take to be in the log.
-const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where the daemon under test has its sockets, in the test's place.
 const RUNTIME: &str = "run";
@@ -192,7 +183,7 @@ impl<'a> Haversack<'a> {
         for disk in later {
             daemon.settings.disks.push(disk);
             daemon.reload(&daemon.configuration())?;
-            tools::wait_until("the attachment of a disk", START_LIMIT, || Ok(daemon.disks_are_there()))?;
+            tools::wait_until("the attachment of a disk", PATIENCE, || Ok(daemon.disks_are_there()))?;
         }
         Ok(daemon)
     }
@@ -210,7 +201,7 @@ impl<'a> Haversack<'a> {
             command = tools::with_small_file_system(&command, directory, size)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
-        process.wait_for(START_LIMIT, || Ok(self.disks_are_there()))?;
+        process.wait_for(PATIENCE, || Ok(self.disks_are_there()))?;
         self.process = Some(process);
         Ok(())
     }
@@ -244,7 +235,7 @@ impl<'a> Haversack<'a> {
     /// # Errors
     /// If it does not end, or not cleanly.
     pub fn stop(&mut self) -> Result<()> {
-        let status = self.take()?.terminate(STOP_LIMIT)?;
+        let status = self.take()?.terminate(PATIENCE)?;
         crate::error::check(status.success(), format!("haversackd ended with {status}"))
     }
 
@@ -314,7 +305,7 @@ impl<'a> Haversack<'a> {
     /// If it does not.
     pub fn wait_for_log(&self, words: &[&str]) -> Result<()> {
         let has_all = |line: &str| words.iter().all(|word| line.contains(word));
-        tools::wait_until(&format!("a log line with {words:?}"), LOG_LIMIT, || {
+        tools::wait_until(&format!("a log line with {words:?}"), PATIENCE, || {
             Ok(self.log().lines().any(has_all))
         })
     }
@@ -362,7 +353,7 @@ impl<'a> Haversack<'a> {
         let mut command = tools::own("haversackd")?;
         command.arg("--config").arg(&path);
         let mut process = Process::start(self.place, "second", &command)?;
-        match process.wait_for(REFUSAL_LIMIT, || Ok(false)) {
+        match process.wait_for(PATIENCE, || Ok(false)) {
             Err(Error::Failed { output, .. }) => Ok(output),
             Err(error) => Err(error),
             Ok(()) => Err(Error::Check("a second daemon runs on the pool".into())),

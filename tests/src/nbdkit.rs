@@ -1,9 +1,9 @@
 //! nbdkit: an NBD server with filters that make it slow, faulty or talkative.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::process::Process;
+use crate::tools::PATIENCE;
 use crate::{Error, Place, Result, tools};
 
 /// A running nbdkit on a Unix socket. It serves the same disk under every export name.
@@ -81,7 +81,7 @@ impl Nbdkit {
     /// # Errors
     /// If it does not end.
     pub fn stop(self) -> Result<()> {
-        self.process.terminate(Duration::from_secs(20)).map(|_| ())
+        self.process.terminate(PATIENCE).map(|_| ())
     }
 }
 

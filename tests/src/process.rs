@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::tools::{self, line_of, wait_until};
+use crate::tools::{self, PATIENCE, line_of, wait_until};
 use crate::{Error, Place, Result};
 
 /// The environment variable that names the place of a process.
@@ -71,7 +71,7 @@ impl Process {
     /// # Errors
     /// As [`Process::wait_for`].
     pub fn wait_for_file(&mut self, path: &Path) -> Result<()> {
-        self.wait_for(Duration::from_secs(20), || Ok(path.exists()))
+        self.wait_for(PATIENCE, || Ok(path.exists()))
     }
 
     /// `kill -9` of the server alone; its children live on, if they can.

@@ -7,11 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::tools::wait_until;
+use crate::tools::{PATIENCE, wait_until};
 use crate::{Error, Result};
-
-/// How long QEMU may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A connection to a monitor.
 #[derive(Debug)]
@@ -27,7 +24,7 @@ impl Qmp {
     pub fn connect(socket: &Path) -> Result<Self> {
         let what = socket.display().to_string();
         let stream = UnixStream::connect(socket).map_err(Error::io(what.clone()))?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(Error::io(what))?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(what))?;
         let mut qmp = Self { stream: BufReader::new(stream) };
         qmp.next("greeting")?;
         qmp.execute("qmp_capabilities", &json!({}))?;

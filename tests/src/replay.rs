@@ -15,12 +15,11 @@ use serde_json::Value;
 use crate::connection::{Command, Connection};
 use crate::control::Control;
 use crate::error::check;
+use crate::tools::PATIENCE;
 use crate::{Error, Place, Result};
 
 /// What the clock goes on by, in microseconds.
 pub const STEP_US: u64 = 1000;
-/// How long everything that one step brings about may take.
-const LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked whether a window has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -116,7 +115,7 @@ impl Replay {
         self.clock.set(end_us)?;
         let start = Instant::now();
         while self.decisions()? == before || self.jobs_run()? {
-            check(start.elapsed() < LIMIT, format!("nothing is decided at {end_us} us"))?;
+            check(start.elapsed() < PATIENCE, format!("nothing is decided at {end_us} us"))?;
             std::thread::sleep(LOOK_EVERY);
         }
         self.rest()
@@ -158,7 +157,7 @@ impl Replay {
             if pool["time_us"] == looked_at_us && pool["ios_in_flight"] == 0 {
                 return Ok(());
             }
-            check(start.elapsed() < LIMIT, format!("no rest at {} us: {pool}", self.clock.now_us))?;
+            check(start.elapsed() < PATIENCE, format!("no rest at {} us: {pool}", self.clock.now_us))?;
         }
     }
 

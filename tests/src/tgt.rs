@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::process::Process;
+use crate::tools::PATIENCE;
 use crate::{Place, Result, tools};
 
 /// The target's name.
@@ -31,7 +31,7 @@ impl Tgt {
         tgtd.args(["--foreground", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
         tgtd.env("TGT_IPC_SOCKET", &control);
         let mut process = Process::start(place, name, &tgtd)?;
-        process.wait_for(Duration::from_secs(20), || {
+        process.wait_for(PATIENCE, || {
             Ok(tools::run(tgtadm(&control, &["--mode", "target", "--op", "show"])?).is_ok())
         })?;
         let file = file.display().to_string();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// How long a program that is run to its end may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long anything may take that ends by itself. A busy disk keeps a flush waiting for half a minute.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How long a build may take, on a busy machine.
 pub const BUILD_LIMIT: Duration = Duration::from_secs(1200);
@@ -115,7 +115,7 @@ pub fn workspace() -> PathBuf {
 /// # Errors
 /// [`Error::Failed`] with all that it printed, or [`Error::TimedOut`].
 pub fn run(command: Command) -> Result<String> {
-    run_within(command, LIMIT)
+    run_within(command, PATIENCE)
 }
 
 /// As [`run`], with a limit of one's own.
@@ -148,7 +148,7 @@ pub struct Output {
 /// # Errors
 /// [`Error::TimedOut`], or it cannot be started.
 pub fn output(command: Command) -> Result<Output> {
-    output_within(command, LIMIT)
+    output_within(command, PATIENCE)
 }
 
 /// As [`output`], with a file as its stdin.
@@ -156,7 +156,7 @@ pub fn output(command: Command) -> Result<Output> {
 /// # Errors
 /// As [`output`].
 pub fn output_from(command: Command, stdin: std::fs::File) -> Result<Output> {
-    output_to_end(command, stdin.into(), LIMIT)
+    output_to_end(command, stdin.into(), PATIENCE)
 }
 
 fn output_within(command: Command, limit: Duration) -> Result<Output> {

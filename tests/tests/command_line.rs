@@ -8,12 +8,9 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
-use haversack_e2e::tools::{self, Output};
+use haversack_e2e::tools::{self, Output, PATIENCE};
 use haversack_e2e::{Error, MIB, Result, clients, image, scenario, test};
 use serde_json::Value;
-
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// A disk of which nothing is written back until somebody asks.
 fn lazy(name: &str, origin: &str) -> Disk {
@@ -153,9 +150,9 @@ fn ctrl_c_cancels() {
             let before = dirty_bytes(&daemon, "vm1")?;
             let log = format!("cancelled-{number}");
             let mut command = Process::start(place, &log, &daemon.command_line(&["disk", verb, "vm1"])?)?;
-            tools::wait_until("progress", LIMIT, || Ok(dirty_bytes(&daemon, "vm1")? < before))?;
+            tools::wait_until("progress", PATIENCE, || Ok(dirty_bytes(&daemon, "vm1")? < before))?;
             command.interrupt()?;
-            let code = command.wait(LIMIT)?.code();
+            let code = command.wait(PATIENCE)?.code();
             check(code == Some(5), format!("disk {verb} ended with {code:?} after Ctrl-C"))?;
             let shown = daemon.json(&["disk", "show", "vm1"])?;
             check(shown["state"] == "attached", format!("not attached after a cancelled {verb}"))?;
@@ -167,7 +164,7 @@ fn ctrl_c_cancels() {
 
         let attach = ["disk", "attach", "vm2", "nbd+unix:///x?socket=/nowhere", "--pool", &daemon.pool()];
         let mut command = Process::start(place, "left", &daemon.command_line(&attach)?)?;
-        tools::wait_until("the job", LIMIT, || {
+        tools::wait_until("the job", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm2"]).is_ok_and(|shown| shown["state"] == "attaching"))
         })?;
         // It hears Ctrl-C once it has its job.
@@ -216,7 +213,7 @@ fn dirty_data_is_destroyed_only_by_name() {
         daemon.kill()?;
         let disks = std::mem::take(&mut daemon.settings().disks);
         daemon.start_again()?;
-        tools::wait_until("the daemon", LIMIT, || Ok(daemon.command(&["status"]).is_ok()))?;
+        tools::wait_until("the daemon", PATIENCE, || Ok(daemon.command(&["status"]).is_ok()))?;
         for disk in ["vm1", "vm2"] {
             check(dirty_bytes(&daemon, disk)? == 4 * MIB, format!("{disk} is not dirty"))?;
         }
@@ -294,7 +291,7 @@ fn what_is_printed_can_be_read_by_programs() {
         check(ends_with(&known, 4)?.contains("nobody"), format!("no name in the complaint: {known:?}"))?;
 
         daemon.command(&["stop"])?;
-        tools::wait_until("the stop", LIMIT, || Ok(!daemon.socket("control.sock").exists()))?;
+        tools::wait_until("the stop", PATIENCE, || Ok(!daemon.socket("control.sock").exists()))?;
         complains(&run(&daemon, &["--json", "status"])?, 3, "unreachable")
     });
 }

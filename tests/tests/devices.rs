@@ -6,10 +6,8 @@ use std::time::Duration;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::Load;
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, Guest, Place, Result, clients, image, scenario, test, tools};
-
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Has the device `faulty:FILE` fail from now on as `how` says.
 fn fail(place: &Place, file: &str, how: &str) -> Result<()> {
@@ -25,7 +23,7 @@ fn mend(place: &Place, file: &str) -> Result<()> {
 
 fn wait_for_pool(daemon: &Haversack<'_>, state: &str) -> Result<()> {
     let pool = daemon.pool();
-    tools::wait_until(&format!("a pool that is {state}"), LIMIT, || {
+    tools::wait_until(&format!("a pool that is {state}"), PATIENCE, || {
         Ok(daemon.json(&["pool", "status", &pool])?["state"] == state)
     })
 }

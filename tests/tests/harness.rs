@@ -8,6 +8,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tgt::Tgt;
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Attachment, Error, Guest, clients, image, test};
 
 /// Fails unless `result` is an error that mentions `what`.
@@ -83,7 +84,7 @@ fn an_idle_guest_comes_back_over_vhost_user() {
             server.kill()?;
             guest.begin("verify vda")?;
             server = StorageDaemon::file(place, "vm1", &file)?;
-            guest.finish("verify vda", Duration::from_secs(20))?.clean()?;
+            guest.finish("verify vda", PATIENCE)?.clean()?;
         }
         guest.off()
     });

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, tools};
 use serde_json::Value;
 
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(30);
 /// The cache, in MiB.
 const CACHE_MIB: u64 = 96;
 /// What the local disk's guest reads again and again, in MiB.
@@ -236,7 +235,7 @@ fn a_policy_that_makes_no_sense_is_refused() {
         ] {
             daemon.reload(&good.replace("allocator = \"equal\"\n", wrong))?;
             daemon.wait_for_log(&["not reloaded", "old configuration holds"])?;
-            tools::wait_until(word, LIMIT, || Ok(daemon.log().contains(word)))?;
+            tools::wait_until(word, PATIENCE, || Ok(daemon.log().contains(word)))?;
         }
         let line = good.lines().position(|line| line == "[policy]").map_or(0, |at| at + 1);
         check(daemon.log().contains(&format!("line {line}")), "the line of [policy] is not named")?;
@@ -256,7 +255,7 @@ fn a_policy_that_makes_no_sense_is_refused() {
         check(shown.contains("refused: reservations"), &shown)?;
 
         daemon.reload(&good.replace("allocator = \"equal\"\n", "allocator = \"static\"\n"))?;
-        tools::wait_until("the policy of the new file", LIMIT, || {
+        tools::wait_until("the policy of the new file", PATIENCE, || {
             Ok(daemon.json(&["policy", "show"])?["settings"]["allocator"] == "static")
         })
     });

@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, Place, Result, clients, image, test, tools};
-
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A daemon on these settings must not start, and must say all of `words`.
 fn refused(place: &Place, settings: Settings, words: &[&str]) -> Result<()> {
@@ -82,12 +80,12 @@ fn a_pool_that_cannot_be_opened_leaves_the_others_alone_and_is_tried_again() {
         let mut create = tools::own("haversack")?;
         create.args(["pool", "create", &broken, &device, "--size", "64M"]);
         tools::run(create)?;
-        tools::wait_until("vm2 attached", LIMIT, || {
+        tools::wait_until("vm2 attached", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached")
         })?;
         check(daemon.json(&["pool", "status", &broken])?["state"] == "ok", "the pool is not open")?;
         clients::qemu_io(&daemon.uri("vm2"), &["write -P 5 1M 1M", "flush"])?;
-        tools::wait_until("vm2 under the policy", LIMIT, || {
+        tools::wait_until("vm2 under the policy", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm2"])?["policy"]["disk"] == "vm2")
         })?;
         daemon.stop()?;
@@ -150,7 +148,7 @@ fn an_origin_that_is_too_small_waits_until_it_is_not() {
         works(&daemon)?;
         let larger = std::fs::OpenOptions::new().write(true).open(&small);
         larger.and_then(|file| file.set_len(32 << 20)).map_err(Error::io("vm2.img"))?;
-        tools::wait_until("vm2 attached", LIMIT, || {
+        tools::wait_until("vm2 attached", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm2"])?["state"] == "attached")
         })?;
         clients::qemu_io(&daemon.uri("vm2"), &["read -P 0 31M 1M"]).map(|_| ())

@@ -7,11 +7,9 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::scenario::{self, Load};
-use haversack_e2e::tools::wait_until;
+use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Guest, MIB, Result, clients, image, test};
 
-/// How long a guest may take to notice that its disk has grown.
-const NOTICE_LIMIT: Duration = Duration::from_secs(10);
 const OLD_MIB: u64 = 32;
 const NEW_MIB: u64 = 48;
 
@@ -51,7 +49,7 @@ fn a_disk_grows_under_a_guest() {
             check(size_of(&daemon, disk)? == NEW_MIB * MIB, "the next NBD client sees the old size")?;
         }
         let sectors = NEW_MIB * MIB / 512;
-        wait_until("the guest's notice", NOTICE_LIMIT, || {
+        wait_until("the guest's notice", PATIENCE, || {
             let sizes = load.guest().ask("disks")?;
             Ok(sizes.number("vda")? == sectors && sizes.number("vdb")? == sectors)
         })?;

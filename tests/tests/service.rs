@@ -8,14 +8,12 @@ use std::time::Duration;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, Guest, Place, Result, clients, image, test, tools};
-
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits until a disk is in a state.
 fn wait_for_state(daemon: &Haversack<'_>, disk: &str, state: &str) -> Result<()> {
-    tools::wait_until(&format!("{disk} {state}"), LIMIT, || {
+    tools::wait_until(&format!("{disk} {state}"), PATIENCE, || {
         Ok(daemon.json(&["disk", "show", disk]).is_ok_and(|shown| shown["state"] == state))
     })
 }
@@ -39,7 +37,7 @@ fn a_reload_adds_removes_and_changes_disks() {
         wait_for_state(&daemon, "vm3", "attached")?;
         wait_for_state(&daemon, "vm2", "detached")?;
         daemon.wait_for_log(&["[daemon] has changed", "started again"])?;
-        tools::wait_until("vm1 in mode wt", LIMIT, || {
+        tools::wait_until("vm1 in mode wt", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm1"])?["config"]["mode"] == "wt")
         })?;
         clients::compare(&daemon.uri("vm3"), &files[2].display().to_string())?;
@@ -97,7 +95,7 @@ struct Notices {
 impl Notices {
     fn listen(path: &Path) -> Result<Self> {
         let socket = UnixDatagram::bind(path).map_err(Error::io("the notification socket"))?;
-        socket.set_read_timeout(Some(LIMIT)).map_err(Error::io("the notification socket"))?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(Error::io("the notification socket"))?;
         Ok(Self { socket })
     }
 

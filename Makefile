@@ -36,8 +36,8 @@ stop:
 
 test: setup
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cargo clippy --release --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000

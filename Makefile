@@ -41,7 +41,6 @@ test: setup
 	HAVERSACK_PROGRAMS="$(PROGRAMS)" cargo test --workspace --release
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000
-	cargo run --release -p haversack-bench -- traces --traces /nonexistent
 	cargo deny check licenses bans sources
 
 bench: setup

@@ -198,3 +198,21 @@ fn replay(
         grouped(rate as u64),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_written_beyond_data() {
+        let reads = zipf();
+        for blocks in [10_000, 50_000] {
+            let mut driver = open(&reads, blocks, STAGING_FRAMES);
+            play(&mut driver, &reads, |_, _| {});
+            let (pages, data) = written(&driver.stats(), driver.core.pool_stats().record_pages);
+            assert!(data > 4 * blocks && pages * 100 < 4 * data, "{pages} pages beside {data} blocks");
+            let used = driver.usage().usage_blocks;
+            assert!(used <= blocks && used > blocks * 95 / 100, "{used} of {blocks} blocks are used");
+        }
+    }
+}

@@ -96,6 +96,15 @@ fn tenants_then_vms_then_disks() {
 }
 
 #[test]
+fn a_pool_that_is_smaller_than_a_chunk_is_divided_too() {
+    let claims = [claim("a", 0, 20_000, 9000), claim("b", 0, 20_000, 9000), claim("c", 0, 20_000, 800)];
+    let rule = MaxMin { weighting: Weighting::Priority, chunk_blocks: 16_384, spare: Spare::Shared };
+    let got = blocks(&rule, 14_313, &claims);
+    assert!(got[0] > 6000 && got[0].abs_diff(got[1]) <= 14_313 / 12 && got[2] >= 800, "{got:?}");
+    assert!(got.iter().sum::<u64>() <= 14_313);
+}
+
+#[test]
 fn demands_are_met_or_cut_in_proportion() {
     let claims = [claim("a", 10, 1000, 100), claim("b", 0, 1000, 300), claim("c", 20, 1000, 0)];
     let proportional = |spare| Proportional { spare };

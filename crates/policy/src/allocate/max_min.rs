@@ -2,7 +2,8 @@
 //!
 //! The pool is divided among tenants by weight, each tenant's part among its VMs, each VM's among its disks. Nobody gets
 //! more than it demands while others lack; what all do not demand is spare. Above its reservation a part is
-//! made of whole chunks, unless it ends at a demand or limit. Reservations of disks bind at every level.
+//! made of whole chunks, unless it ends at a demand or limit. Chunks are smaller in a pool of few, where parts would come to
+//! nothing. Reservations of disks bind at every level.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 2.2 and 4.2,
 //! figure 7, equation 3. The paper's C_i = w_i / sum w * C is what comes out when all demand more than they get.
@@ -39,12 +40,16 @@ pub struct MaxMin {
     pub spare: Spare,
 }
 
+/// There are so many chunks a disk at least.
+const CHUNKS_A_DISK: u64 = 4;
+
 /// Levels from the pool down.
 const LEVELS: [&str; 3] = ["tenants", "VMs", "disks"];
 
 /// What divides one pass: the least and the most of each disk.
 struct Pass<'a> {
     rule: &'a MaxMin,
+    chunk_blocks: u64,
     claims: &'a [Claim],
     least: Vec<u64>,
     most: Vec<u64>,
@@ -81,7 +86,7 @@ impl Pass<'_> {
         if open && more && weights.iter().sum::<f64>() == 0.0 {
             return Err(PolicyError::NoWeight { what: "weights", count: groups.len(), whose });
         }
-        for (group, part) in groups.iter().zip(share(whole, self.rule.chunk_blocks, &all)) {
+        for (group, part) in groups.iter().zip(share(whole, self.chunk_blocks, &all)) {
             self.divide(level + 1, part, group)?;
         }
         Ok(())
@@ -111,12 +116,13 @@ impl MaxMin {
     fn pass(
         &self,
         whole: u64,
+        chunk_blocks: u64,
         claims: &[Claim],
         least: Vec<u64>,
         most: Vec<u64>,
     ) -> Result<Vec<u64>, PolicyError> {
         let shares = least.clone();
-        let mut pass = Pass { rule: self, claims, least, most, shares };
+        let mut pass = Pass { rule: self, chunk_blocks, claims, least, most, shares };
         pass.divide(0, whole, &(0..claims.len()).collect::<Vec<_>>())?;
         Ok(pass.shares)
     }
@@ -137,11 +143,13 @@ impl Allocator for MaxMin {
             .iter()
             .map(|claim| claim.demand_blocks.clamp(claim.reservation_blocks, claim.limit_blocks))
             .collect();
-        let mut blocks = self.pass(pool_blocks, claims, least, wanted)?;
+        let smallest_blocks = pool_blocks / (CHUNKS_A_DISK * (claims.len() as u64).max(1));
+        let chunk_blocks = self.chunk_blocks.min(smallest_blocks).max(1);
+        let mut blocks = self.pass(pool_blocks, chunk_blocks, claims, least, wanted)?;
         let spare = pool_blocks - blocks.iter().sum::<u64>();
         if self.spare == Spare::Shared && spare > 0 {
             let room = claims.iter().zip(&blocks).map(|(claim, got)| claim.limit_blocks - got).collect();
-            let more = self.pass(spare, claims, vec![0; claims.len()], room)?;
+            let more = self.pass(spare, chunk_blocks, claims, vec![0; claims.len()], room)?;
             blocks.iter_mut().zip(more).for_each(|(got, more)| *got += more);
         }
         let reason = format!("weighted max-min by tenant, VM and disk, {}", self.spare.words());

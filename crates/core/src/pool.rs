@@ -16,6 +16,11 @@ pub fn device_bytes(segments: u32) -> u64 {
     geometry::device_bytes(segments)
 }
 
+/// Whether a copy of the pool record begins at a byte offset of a device.
+pub fn is_record(offset_bytes: u64) -> bool {
+    (0..2).any(|copy| geometry::record_bytes(copy) == offset_bytes)
+}
+
 pub(crate) fn io_error(media: &dyn Media, device: usize, offset_bytes: u64, failure: IoFailure) -> PoolError {
     PoolError::Io { device: media.name(device), offset_bytes, failure }
 }

@@ -4,10 +4,10 @@ mod common;
 
 use common::*;
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, Event, ManageError, Op, OpenOptions, PoolError, Rejected,
-    RequestError,
+    Action, Core, CoreConfig, DiskConfig, Event, IoFailure, JobError, ManageError, Op, OpenOptions,
+    Persistence, PoolError, Rejected, RequestError, RequestTag,
 };
-use haversack_model::{DeviceNo, WriteMode};
+use haversack_model::{DeviceNo, DiskNo, WriteMode};
 
 const SECTORS: u64 = 4096;
 
@@ -64,6 +64,83 @@ fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
     rig.run_without(is_device_write);
     assert!(!rig.is_answered(flush));
     rig.answered(flush);
+}
+
+/// A block was dirty and is clean, but no page says so yet. Then the record is written, first its first copy.
+fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4, 4], redundancy, CoreConfig::default());
+    let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.wait(2 * CoreConfig::default().flush_mark_us);
+    rig.clean(disk);
+    let (now, other) = (rig.now, DiskConfig::new(disk_id(1), SECTORS));
+    rig.core().attach(now, &other, 1, false).expect("the disk may be attached");
+    rig.run_without(is_device_flush);
+    (rig, disk)
+}
+
+fn is_record(action: &Action) -> bool {
+    matches!(action, Action::WriteDevice { offset_bytes: 8_192..270_336, .. })
+}
+
+/// The process is killed while the record still has the device, which is back then with what its pages list.
+fn the_origin_wins_after_a_kill(mut rig: Rig, write: RequestTag) {
+    rig.run_without(is_record);
+    assert!(!rig.is_answered(write));
+    let origins = std::mem::take(&mut rig.origins);
+    let (shelf, memory) = rig.kill();
+    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    assert_eq!(rig.report.devices.len(), 2);
+    rig.origins = origins;
+    let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    let read = rig.read(disk, 0, 8);
+    let in_origin = rig.origins[&disk].sectors(0, 8).iter().step_by(512).copied();
+    assert_eq!(in_origin.collect::<Vec<u8>>(), read);
+}
+
+#[test]
+fn nothing_is_overtaken_before_the_record_says_that_a_device_was_removed() {
+    let (mut rig, disk) = durably_dirty_while_the_record_is_written(false);
+    let now = rig.now;
+    rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    let write = rig.submit_sized(disk, Op::WriteZeroes, 0, 2, Vec::new()).expect("the request is taken");
+    the_origin_wins_after_a_kill(rig, write);
+}
+
+#[test]
+fn nothing_is_overtaken_before_the_record_says_that_a_device_failed() {
+    let (mut rig, disk) = durably_dirty_while_the_record_is_written(true);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    let write = rig.submit_sized(disk, Op::WriteZeroes, 0, 2, Vec::new()).expect("the request is taken");
+    rig.run_without(is_device_flush);
+    the_origin_wins_after_a_kill(rig, write);
+}
+
+#[test]
+fn without_devices_a_disk_with_clean_blocks_staged_is_detached() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    let clean = rig.core().clean(now, disk).expect("no job runs");
+    rig.start_read(disk, 800, 8);
+    rig.run_with(|a| match a {
+        Action::ReadDevice { .. } => Fate::Fail(IoFailure::Error),
+        Action::WriteDevice { .. } => Fate::Hold,
+        _ => Fate::Done,
+    });
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.core().loss_recorded(now);
+    rig.run();
+    assert_eq!(rig.jobs.get(&clean), Some(&Err(JobError::DataLost)));
+    let detach = rig.core().detach(now, disk).expect("no job runs");
+    rig.run();
+    assert_eq!(rig.jobs.get(&detach), Some(&Err(JobError::DataLost)), "nothing is left to wait for");
 }
 
 #[test]

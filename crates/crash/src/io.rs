@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use haversack_core::{Action, IoFailure, IoId, Memory, Piece};
+use haversack_core::{Action, IoFailure, IoId, Memory, Piece, pool};
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::device::Payload;
@@ -13,6 +13,15 @@ impl World {
     /// Sets the crash that comes after so many more I/Os.
     pub fn crash_after(&mut self, ios: u64, kind: CrashKind) {
         self.trigger = Some((self.counts.ios + ios, kind));
+    }
+
+    /// Lets the planned crash come while the record is being written, or soon after, now and then.
+    fn crash_at_record(&mut self) {
+        let (Some(rng), Some((when, kind))) = (&mut self.record_crashes, self.trigger) else { return };
+        let soon = self.counts.ios + rng.below(16);
+        if rng.one_in(2) && soon < when {
+            self.crash_after(soon - self.counts.ios, kind);
+        }
     }
 
     /// Calls into the core are over: take what it wants done.
@@ -28,6 +37,9 @@ impl World {
                 }
                 Action::WriteDevice { io, device, offset_bytes } => {
                     let (device, sector) = self.place(device, offset_bytes)?;
+                    if pool::is_record(offset_bytes) {
+                        self.crash_at_record();
+                    }
                     self.launch(io, What::DeviceWrite { device, sector });
                 }
                 Action::FlushDevice { io, device } => {

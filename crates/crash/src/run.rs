@@ -10,6 +10,9 @@ use crate::rng::Rng;
 use crate::script;
 use crate::world::{Counts, Stop, World};
 
+/// One run in so many has its crashes come while the pool record is being written.
+const RUNS_WITH_RECORD_CRASHES: u64 = 4;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -122,6 +125,9 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let points = rng.range(3, 40).min(options.most_points);
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;
+    // Drawn apart, so that the other runs are what they were.
+    let mut apart = Rng::new(!seed);
+    world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);
     match result {

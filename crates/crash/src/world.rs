@@ -186,6 +186,8 @@ pub struct World {
     pub(crate) pending: usize,
     pub(crate) jobs: Vec<(JobId, Job)>,
     pub(crate) trigger: Option<(u64, CrashKind)>,
+    /// Draws crashes that come while the pool record is being written; not in all runs.
+    pub(crate) record_crashes: Option<Rng>,
     pub(crate) torn_store: bool,
     /// Dirty data may have been destroyed by an injected fault.
     pub(crate) unprotected_fault: bool,
@@ -236,6 +238,7 @@ impl World {
             pending: 0,
             jobs: Vec::new(),
             trigger: None,
+            record_crashes: None,
             torn_store: false,
             unprotected_fault: false,
             contents_void: false,

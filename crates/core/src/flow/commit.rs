@@ -34,7 +34,11 @@ pub(crate) struct Batch {
 impl<M: Memory> Core<M> {
     /// Starts the batches that are due.
     pub(crate) fn drive_commit(&mut self, disk: DiskNo) {
-        while self.store.usable_devices().next().is_some() {
+        if self.store.usable_devices().next().is_none() {
+            self.drop_clean_staged(disk);
+            return;
+        }
+        while !self.absence_unrecorded() {
             let waiting = self.staging.lists[disk.0 as usize].len;
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
@@ -296,7 +300,10 @@ impl<M: Memory> Core<M> {
         let copies = batch.segments.len();
         // A device that failed meanwhile has nothing, whatever it answered.
         let device = |copy: usize| DeviceNo(self.store.segments[batch.segments[copy] as usize].device);
-        let landed = (0..copies).any(|copy| !batch.failed[copy] && self.is_alive(device(copy)));
+        let has = |copy: usize| !batch.failed[copy] && self.is_alive(device(copy));
+        let landed = (0..copies).any(has);
+        // Until the record says that the other's device is gone, recovery takes a lone copy for a torn commit.
+        let counts = landed && ((0..copies).all(has) || !self.absence_unrecorded());
         for page in batch.pages.drain(..) {
             self.free_frame(page, false);
         }
@@ -304,7 +311,7 @@ impl<M: Memory> Core<M> {
             self.store.page_written(segment);
         }
         for frame in batch.frames.drain(..) {
-            if landed || self.staging.get(frame).superseded {
+            if counts || self.staging.get(frame).superseded {
                 self.unstage(frame);
             } else {
                 self.staging.restart(frame);

@@ -106,9 +106,7 @@ impl<M: Memory> Core<M> {
         } else {
             self.distrust_clean = true;
         }
-        self.retire(device);
-        let version = self.change_record();
-        self.record.device_changed();
+        let version = self.retire(device);
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
@@ -126,7 +124,8 @@ impl<M: Memory> Core<M> {
         self.wake_staging();
     }
 
-    fn retire(&mut self, device: DeviceNo) {
+    /// Has the record say that the device is gone. Gives the version that will.
+    fn retire(&mut self, device: DeviceNo) -> u64 {
         let at = device.0 as usize;
         let segments = self.store.devices[at].as_ref().map_or(0, |d| d.segments);
         let id = self.devices[at].as_ref().expect("a device that is retired was in use").id;
@@ -134,6 +133,21 @@ impl<M: Memory> Core<M> {
             self.retired.resize(at + 1, None);
         }
         self.retired[at] = Some((id, segments));
+        self.change_devices()
+    }
+
+    /// Notes that the record must be written with the devices that count now.
+    fn change_devices(&mut self) -> u64 {
+        let version = self.change_record();
+        self.record.device_changed();
+        version
+    }
+
+    /// Whether a crash may bring a device back that is gone, and with it what its pages list, of which the store
+    /// knows nothing any more. Until the record says that it is gone, no origin is overtaken and no page written:
+    /// either could rely on there being no older version of a block.
+    pub(crate) fn absence_unrecorded(&self) -> bool {
+        self.record.device_change_pending()
     }
 
     /// The number that the next device of the pool gets.
@@ -226,8 +240,7 @@ impl<M: Memory> Core<M> {
     fn expect_single_copies(&mut self, usable: usize) {
         if self.redundancy && usable < 2 && !self.degraded {
             (self.degraded, self.rebuilt_seq) = (true, None);
-            self.change_record();
-            self.record.device_changed();
+            self.change_devices();
         }
     }
 
@@ -290,7 +303,6 @@ impl<M: Memory> Core<M> {
     /// Forgets an emptied device.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) -> u64 {
         self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.retire(device);
-        self.change_record()
+        self.retire(device)
     }
 }

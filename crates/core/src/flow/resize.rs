@@ -130,7 +130,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether no durable page of the disk lists overtaken content; asks for the pages that do.
     fn pages_current(&mut self, disk: DiskNo) -> bool {
-        let mut current = true;
+        let mut current = !self.absence_unrecorded();
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
             let s = &self.store.segments[segment as usize];
             if s.stale {

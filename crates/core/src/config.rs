@@ -37,11 +37,12 @@ pub struct PoolConfig {
 /// When dirty blocks are cleaned.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CleanerConfig {
-    /// Clean while more than this share of the disk's target is dirty.
+    /// Once more than the high watermark was dirty, clean down to this share of the disk's target; a target of less
+    /// than a segment counts as one.
     pub low_watermark: f32,
-    /// Clean without regard to age and idleness above this share.
+    /// Start to clean without regard to age and idleness above this share.
     pub high_watermark: f32,
-    /// Hold back new writes above this share.
+    /// Hold back new writes above this share. A batch of dirty blocks is let in always.
     pub dirty_limit: f32,
     /// Clean blocks that have been dirty for so long.
     pub age_us: Micros,

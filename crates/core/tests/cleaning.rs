@@ -101,42 +101,54 @@ fn idleness_cleans_everything() {
 }
 
 #[test]
-fn above_the_low_watermark_blocks_are_cleaned() {
-    let (mut rig, disk) = rig(CleanerConfig { low_watermark: 0.5, ..LAZY }, 1000);
-    rig.write(disk, 0, 3600, 1);
+fn above_the_high_watermark_blocks_are_cleaned_down_to_the_low_one() {
+    let (mut rig, disk) = rig(CleanerConfig { low_watermark: 0.3, high_watermark: 0.6, ..LAZY }, 2000);
+    rig.write(disk, 0, 8000, 1);
     rig.wait(60_000_000);
-    assert_eq!(rig.usage(disk).dirty_blocks, 450);
-    rig.write(disk, 4000, 3600, 1);
+    assert_eq!(rig.usage(disk).dirty_blocks, 1000, "half of the target is dirty");
+    rig.write(disk, 8000, 1800, 1);
     rig.wait(60_000_000);
     let left = rig.usage(disk).dirty_blocks;
-    assert!(left <= 516, "{left} blocks are dirty");
-    assert!(left >= 200, "{left} blocks are dirty: not all had to go");
+    assert!(left <= 600, "{left} blocks are dirty");
+    assert!(left >= 300, "{left} blocks are dirty: not all had to go");
+}
+
+#[test]
+fn a_disk_without_a_target_may_have_some_dirty_blocks() {
+    let limits = CleanerConfig { low_watermark: 0.5, high_watermark: 0.5, dirty_limit: 0.5, ..LAZY };
+    let (mut rig, disk) = rig(limits, 0);
+    rig.origins.get_mut(&disk).expect("an origin").down = true;
+    rig.write(disk, 0, 126 * 8, 1);
+    let waiting = rig.start_write(disk, 8000, 8, 2);
+    rig.run();
+    assert!(!rig.is_answered(waiting), "half a segment of 253 slots is dirty");
 }
 
 #[test]
 fn writes_wait_at_the_dirty_limit_until_blocks_are_clean() {
     let limits = CleanerConfig { low_watermark: 0.5, high_watermark: 0.5, dirty_limit: 0.5, ..LAZY };
-    let (mut rig, disk) = rig(limits, 200);
+    let (mut rig, disk) = rig(limits, 800);
     rig.origins.get_mut(&disk).expect("an origin").down = true;
-    rig.write(disk, 0, 800, 1);
-    let waiting = rig.start_write(disk, 800, 8, 2);
+    rig.write(disk, 0, 3200, 1);
+    let waiting = rig.start_write(disk, 8000, 8, 2);
     rig.run();
-    assert!(!rig.is_answered(waiting), "100 of 200 blocks are dirty");
+    assert!(!rig.is_answered(waiting), "400 of 800 blocks are dirty");
     let over = rig.start_write(disk, 0, 8, 3);
     rig.run();
     assert!(rig.is_answered(over), "a dirty block may be written again");
     assert!(rig.events.contains(&Event::CleanFailed { disk }));
     rig.origins.get_mut(&disk).expect("an origin").down = false;
     rig.answered(waiting);
-    assert_eq!(rig.read(disk, 800, 8), [2; 8]);
+    assert_eq!(rig.read(disk, 8000, 8), [2; 8]);
 }
 
 #[test]
 fn a_discard_lets_writers_at_the_dirty_limit_go_on() {
     let limits = CleanerConfig { low_watermark: 0.5, high_watermark: 0.5, dirty_limit: 0.5, ..LAZY };
-    let (mut rig, disk) = rig(limits, 2);
-    rig.write(disk, 0, 8, 1);
-    let waiting = rig.start_write(disk, 80, 8, 2);
+    let (mut rig, disk) = rig(limits, 0);
+    rig.write(disk, 0, 126 * 8, 1);
+    let waiting = rig.start_write(disk, 8000, 8, 2);
+    assert!(!rig.is_answered(waiting), "half a segment is dirty");
     let discard = rig.submit(disk, haversack_core::Op::Discard, 0, vec![0; 8 * 512]);
     rig.answered(discard);
     rig.answered(waiting);
@@ -144,7 +156,8 @@ fn a_discard_lets_writers_at_the_dirty_limit_go_on() {
 
 #[test]
 fn the_rate_limit_holds_over_time() {
-    let (mut rig, disk) = rig(CleanerConfig { low_watermark: 0.0, rate_limit_blocks: 50, ..LAZY }, 2000);
+    let (mut rig, disk) =
+        rig(CleanerConfig { low_watermark: 0.0, high_watermark: 0.0, rate_limit_blocks: 50, ..LAZY }, 2000);
     rig.write(disk, 0, 9600, 1);
     let mut before = 0;
     for second in 1..=10 {

@@ -65,6 +65,8 @@ pub(crate) struct Cleaner {
     pub pressed: bool,
     /// Everything is to be cleaned.
     pub all: bool,
+    /// More than the high watermark was dirty, and more than the low one is.
+    lowering: bool,
     /// What is staged has been dirty for long enough, or is all that could be cleaned.
     overdue: bool,
     pub next_look_us: Micros,
@@ -179,7 +181,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn cleaning_due(&mut self, disk: DiskNo) -> bool {
-        let target = self.target_blocks(disk) as f64;
+        let base = self.dirty_base_blocks(disk) as f64;
         let dirty = self.store.disks[disk.0 as usize].dirty as f64;
         let now = self.now;
         let staged_us = self.oldest_staged_us(disk);
@@ -190,10 +192,12 @@ impl<M: Memory> Core<M> {
         let idle = now >= d.last_request_us + config.idle_us;
         let aged = staged_us.is_some_and(|since| now >= since + config.age_us);
         d.cleaner.overdue = staged_us.is_some() && (idle || aged || d.cleaner.pressed && dirty == 0.0);
+        d.cleaner.lowering |= dirty > base * f64::from(config.high_watermark);
+        d.cleaner.lowering &= dirty > base * f64::from(config.low_watermark);
         let detaches = d.state == DiskState::Detaching;
         let due = d.cleaner.all
             || d.mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
-            || dirty > target * f64::from(config.low_watermark)
+            || d.cleaner.lowering
             || idle;
         d.cleaner.round = ROUND;
         if d.cleaner.pressed || !d.cleaner.asked.is_empty() || detaches {

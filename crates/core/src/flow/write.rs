@@ -78,9 +78,8 @@ impl<M: Memory> Core<M> {
 
     fn dirty_full(&self, disk: DiskNo) -> bool {
         let limit = self.disk(disk).cleaner_config.dirty_limit;
-        let allowed = (self.target_blocks(disk) as f64 * f64::from(limit)) as u64;
-        let dirty = self.store.disks[disk.0 as usize].dirty + self.disk(disk).flush.staged_dirty();
-        dirty >= allowed.max(1)
+        let allowed = (self.dirty_base_blocks(disk) as f64 * f64::from(limit)) as u64;
+        self.dirty_blocks(disk) >= allowed.max(u64::from(self.commit_threshold()))
     }
 
     /// Staging frames that what is clean leaves to writes.

@@ -422,11 +422,11 @@ impl Store {
     /// Dirty slots too; the caller has made sure that the origin durably has what counts.
     pub fn invalidate(&mut self, disk: DiskNo, block: BlockNo) {
         self.mark_stale(disk, block);
-        if let Some((number, _)) = self.lookup(disk, block) {
+        if let Some((number, slot)) = self.lookup(disk, block) {
             if let Some(mirror) = self.mirrors.remove(&number) {
                 self.drop_live(mirror, false);
             }
-            self.drop_live(number, false);
+            self.drop_live(number, !slot.dirty() && !slot.durable_dirty());
         }
     }
 

@@ -18,6 +18,7 @@ use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
 use crate::flow::flush::PoolFlush;
+use crate::flow::leave::Leaving;
 use crate::flow::mark::FlushMark;
 use crate::flow::pool_job::PoolJob;
 use crate::flow::record::RecordWriter;
@@ -71,6 +72,7 @@ pub struct Core<M> {
     pub(crate) disks: Vec<Option<Disk>>,
     pub(crate) devices: Vec<Option<Device>>,
     pub(crate) retired: Vec<Option<(Uuid, u32)>>,
+    pub(crate) leaving: Vec<Leaving>,
     pub(crate) requests: Slab<RequestState>,
     pub(crate) ios: Slab<Io>,
     pub(crate) batches: Slab<Batch>,
@@ -428,7 +430,8 @@ impl<M: Memory> Core<M> {
     }
 
     fn drive_pool(&mut self) -> bool {
-        self.drive_record()
+        self.drive_leaving()
+            | self.drive_record()
             | self.drive_reclaim()
             | self.drive_pool_job()
             | self.drive_mark()
@@ -532,6 +535,9 @@ impl<M: Memory> Core<M> {
 
     /// Unlocks a block and wakes who waits for it.
     pub(crate) fn unlock(&mut self, disk: DiskNo, block: BlockNo) {
+        if self.disk(disk).job.is_some() {
+            self.touch(disk);
+        }
         if !self.locks.unlock(disk, block) {
             return;
         }

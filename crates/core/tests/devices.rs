@@ -121,6 +121,35 @@ fn nothing_is_overtaken_before_the_record_says_that_a_device_failed() {
 }
 
 #[test]
+fn older_versions_elsewhere_do_not_come_back_after_a_device_failed() {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let mut rig = Rig::new(&[4, 4], false, config);
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    // The second commit goes to another segment, on the other device: the page of the first is not durable.
+    for value in [1, 2] {
+        rig.start_write(disk, 0, 8, value);
+        rig.run_without(is_device_flush);
+    }
+    let is_data = |a: &&Action| matches!(a, Action::WriteDevice { offset_bytes: 9_437_184.., .. });
+    let written: Vec<&Action> = rig.log.iter().filter(is_data).collect();
+    assert!(matches!(written[0], Action::WriteDevice { device: DeviceNo(0), .. }), "{written:?}");
+    assert!(matches!(written[3], Action::WriteDevice { device: DeviceNo(1), .. }), "{written:?}");
+    rig.flush(disk);
+    rig.clean(disk);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(1));
+    rig.run();
+    let origins = std::mem::take(&mut rig.origins);
+    let mut rig = Rig::open(rig.power_cut(), memory(), config);
+    assert_eq!(rig.report.devices, [(DeviceNo(0), 0)]);
+    rig.origins = origins;
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    rig.clean(disk);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
+}
+
+#[test]
 fn without_devices_a_disk_with_clean_blocks_staged_is_detached() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

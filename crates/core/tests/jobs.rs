@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use haversack_core::{
-    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Rejected, offline,
+    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Op, Rejected, offline,
 };
 use haversack_model::{DeviceNo, DiskNo, WriteMode, WriteThroughAck};
 
@@ -242,10 +242,29 @@ fn a_write_past_the_cache_ends_before_a_disk_is_cut_off_there() {
     rig.origins.get_mut(&disk).expect("an origin").down = false;
     let job = rig.core().resize(0, disk, 1000).expect("no job runs");
     let beyond = Rejected::OutOfRange { sector: 1000, sectors: 1, disk_sectors: 1000 };
-    assert_eq!(rig.try_submit(disk, haversack_core::Op::Read, 1000, vec![0; 512]), Err(beyond));
+    assert_eq!(rig.try_submit(disk, Op::Read, 1000, vec![0; 512]), Err(beyond));
     rig.finish(job);
     assert!(rig.is_answered(write));
     assert_eq!(rig.read(disk, 0, 1000), [7; 1000]);
+}
+
+#[test]
+fn a_disk_does_not_grow_under_a_discard_of_its_last_block() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), 156) };
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 152, 4, 1);
+    rig.flush(disk);
+    let discard = rig.submit(disk, Op::Discard, 0, vec![0; 156 * 512]);
+    let is_zeroing = |a: &Action| matches!(a, Action::ZeroOrigin { .. });
+    rig.run_without(is_zeroing);
+    rig.origins.get_mut(&disk).expect("an origin").bytes.resize(179 * 512, 7);
+    let job = rig.core().resize(0, disk, 179).expect("no job runs");
+    rig.run_without(is_zeroing);
+    assert!(!rig.jobs.contains_key(&job));
+    rig.answered(discard);
+    rig.finish(job);
+    assert_eq!(rig.read(disk, 152, 8), [0, 0, 0, 0, 7, 7, 7, 7]);
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl<M: Memory> Core<M> {
         blocks: std::ops::Range<u64>,
         zeroes: bool,
     ) -> Result<(), Park> {
-        if self.loss_unrecorded() || self.absence_unrecorded() {
+        if self.loss_unrecorded() {
             return Err(Park::Around);
         }
         let mut wait = false;
@@ -243,8 +243,7 @@ impl<M: Memory> Core<M> {
 
     /// Drops what the origin has overtaken in the window. Not while a durable page calls it dirty: false then.
     fn drop_overtaken(&mut self, number: u32, disk: DiskNo) -> bool {
-        let listed = |block| self.store.durably_dirty(disk, block).is_some();
-        if self.absence_unrecorded() || self.window(number).any(listed) {
+        if self.window(number).any(|block| self.store.durably_dirty(disk, block).is_some()) {
             return false;
         }
         self.drop_slots(number, disk);
@@ -315,7 +314,7 @@ impl<M: Memory> Core<M> {
     /// Waits until no durable page calls a block of the window dirty.
     fn purge(&mut self, number: u32) {
         let disk = self.requests[number].disk;
-        let mut left = self.absence_unrecorded();
+        let mut left = false;
         for block in self.window(number) {
             if let Some(slot_no) = self.store.durably_dirty(disk, block) {
                 let segment = self.store.segment_of(slot_no);

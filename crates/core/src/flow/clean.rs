@@ -149,7 +149,7 @@ impl<M: Memory> Core<M> {
         let d = self.disk(disk);
         let active = matches!(d.state, DiskState::Active | DiskState::Detaching);
         let allowed = d.owned || planted(Bug::CleanAfterRelease) && d.state == DiskState::Active;
-        let blocked = self.loss_unrecorded() || self.absence_unrecorded();
+        let blocked = self.loss_unrecorded();
         if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }

@@ -38,7 +38,7 @@ impl<M: Memory> Core<M> {
             self.drop_clean_staged(disk);
             return;
         }
-        while !self.absence_unrecorded() {
+        loop {
             let waiting = self.staging.lists[disk.0 as usize].len;
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
@@ -303,7 +303,7 @@ impl<M: Memory> Core<M> {
         let has = |copy: usize| !batch.failed[copy] && self.is_alive(device(copy));
         let landed = (0..copies).any(has);
         // Until the record says that the other's device is gone, recovery takes a lone copy for a torn commit.
-        let counts = landed && ((0..copies).all(has) || !self.absence_unrecorded());
+        let counts = landed && ((0..copies).all(has) || !self.leaves_any());
         for page in batch.pages.drain(..) {
             self.free_frame(page, false);
         }

@@ -89,7 +89,7 @@ impl<M: Memory> Core<M> {
         }
         let mut lost = Vec::new();
         let staging = &self.staging;
-        self.store.lose_device(device, |disk, slot| {
+        let overtaken = self.store.lose_device(device, |disk, slot| {
             let staged = staging.find(disk, slot.block()).map_or(0, |(_, s)| s.mask);
             if slot.mask() & !staged != 0 || slot.poisoned() {
                 lost.push((disk, slot.block()));
@@ -103,16 +103,14 @@ impl<M: Memory> Core<M> {
         }
         if self.redundancy {
             (self.degraded, self.rebuilt_seq) = (true, None);
-        } else {
-            self.distrust_clean = true;
         }
-        let version = self.retire(device);
+        self.leave(device, overtaken, !self.redundancy);
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
         }
         if let Some(removal) = self.pool_job.as_mut().filter(|j| j.empties() == Some(device)) {
-            removal.kind = PoolJobKind::Gone { version, lost: !lost.is_empty() };
+            removal.kind = PoolJobKind::Gone { device, lost: !lost.is_empty() };
         }
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {
@@ -124,30 +122,11 @@ impl<M: Memory> Core<M> {
         self.wake_staging();
     }
 
-    /// Has the record say that the device is gone. Gives the version that will.
-    fn retire(&mut self, device: DeviceNo) -> u64 {
-        let at = device.0 as usize;
-        let segments = self.store.devices[at].as_ref().map_or(0, |d| d.segments);
-        let id = self.devices[at].as_ref().expect("a device that is retired was in use").id;
-        if self.retired.len() <= at {
-            self.retired.resize(at + 1, None);
-        }
-        self.retired[at] = Some((id, segments));
-        self.change_devices()
-    }
-
     /// Notes that the record must be written with the devices that count now.
-    fn change_devices(&mut self) -> u64 {
+    pub(crate) fn change_devices(&mut self) -> u64 {
         let version = self.change_record();
         self.record.device_changed();
         version
-    }
-
-    /// Whether a crash may bring a device back that is gone, and with it what its pages list, of which the store
-    /// knows nothing any more. Until the record says that it is gone, no origin is overtaken and no page written:
-    /// either could rely on there being no older version of a block.
-    pub(crate) fn absence_unrecorded(&self) -> bool {
-        self.record.device_change_pending()
     }
 
     /// The number that the next device of the pool gets.
@@ -300,9 +279,9 @@ impl<M: Memory> Core<M> {
         left.is_empty()
     }
 
-    /// Forgets an emptied device.
-    pub(crate) fn remove_emptied(&mut self, device: DeviceNo) -> u64 {
-        self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.retire(device)
+    /// Uses an emptied device no more.
+    pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
+        let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
+        self.leave(device, overtaken, false);
     }
 }

@@ -164,7 +164,7 @@ impl<M: Memory> Core<M> {
             self.want_flush(seq);
             return false;
         }
-        !self.record.device_change_pending()
+        !self.leaves_any() && !self.record.device_change_pending()
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {

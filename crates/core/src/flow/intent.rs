@@ -401,9 +401,8 @@ impl<M: Memory> Core<M> {
             }
             true
         });
-        let absence_unrecorded = self.absence_unrecorded();
         let map = &mut self.disk_mut(disk).intents;
-        let done = left.is_empty() && !map.is_being_written() && !absence_unrecorded;
+        let done = left.is_empty() && !map.is_being_written();
         map.stale = left;
         if done {
             map.clearing = Clearing::Write;

@@ -9,6 +9,7 @@ pub mod flush;
 mod forget;
 pub mod intent;
 pub mod job;
+pub mod leave;
 pub mod mark;
 mod ownership;
 pub mod pool_job;

@@ -30,8 +30,8 @@ pub(crate) enum PoolJobKind {
     Drain { device: DeviceNo },
     /// Pages elsewhere that list what the device had newer are being written.
     Purge { device: DeviceNo },
-    /// The record must say that a device is gone; dirty blocks may be lost with it.
-    Gone { version: u64, lost: bool },
+    /// The device leaves; dirty blocks may be lost with it.
+    Gone { device: DeviceNo, lost: bool },
     /// Everything staged is being committed.
     Stop,
     /// The last record is being written.
@@ -104,7 +104,7 @@ impl<M: Memory> Core<M> {
                 self.use_device(device);
                 return ControlFlow::Break(Ok(()));
             }
-            PoolJobKind::Gone { version, lost } if self.record.is_durable(version) => {
+            PoolJobKind::Gone { device, lost } if !self.leaves(device) => {
                 return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }
             PoolJobKind::Stopped { version } if self.record.is_durable(version) => {
@@ -112,7 +112,8 @@ impl<M: Memory> Core<M> {
             }
             PoolJobKind::Drain { device } if self.drain(device) => PoolJobKind::Purge { device },
             PoolJobKind::Purge { device } if self.purge_pages(device) => {
-                PoolJobKind::Gone { version: self.remove_emptied(device), lost: false }
+                self.remove_emptied(device);
+                PoolJobKind::Gone { device, lost: false }
             }
             PoolJobKind::Stop if self.all_committed() => {
                 PoolJobKind::Stopped { version: self.change_record() }

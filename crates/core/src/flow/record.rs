@@ -123,7 +123,7 @@ impl<M: Memory> Core<M> {
                     return self.write_record(w);
                 }
                 self.record.durable = w.version;
-                self.wake_around_all();
+                self.touch_all();
                 true
             }
             Some(w) if w.in_flight == 0 => {

@@ -62,7 +62,9 @@ impl<M: Memory> Core<M> {
                 self.disk_mut(disk).next_sectors = Some(sectors);
                 ResizeStage::Record { version: self.change_record() }
             }
-            ResizeStage::Record { version } if self.record.is_durable(version) => {
+            ResizeStage::Record { version }
+                if self.record.is_durable(version) && self.is_last_block_quiet(disk, sectors.min(before)) =>
+            {
                 let d = self.disk_mut(disk);
                 (d.sectors, d.next_sectors) = (sectors, None);
                 ResizeStage::Beyond
@@ -84,6 +86,13 @@ impl<M: Memory> Core<M> {
     /// Whether a request in flight reaches beyond so many sectors.
     fn reaches_beyond(&self, disk: DiskNo, sectors: u64) -> bool {
         self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors)
+    }
+
+    /// Whether nothing is under way in the block in which so many sectors end: how many of its sectors are inside must
+    /// not change under who has found it covered.
+    fn is_last_block_quiet(&self, disk: DiskNo, sectors: u64) -> bool {
+        let last = self.disk(disk).blocks(sectors - 1, 1).0;
+        self.locks.get(disk, last).is_none()
     }
 
     /// Whether the record may say the new size.
@@ -130,7 +139,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether no durable page of the disk lists overtaken content; asks for the pages that do.
     fn pages_current(&mut self, disk: DiskNo) -> bool {
-        let mut current = !self.absence_unrecorded();
+        let mut current = true;
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
             let s = &self.store.segments[segment as usize];
             if s.stale {

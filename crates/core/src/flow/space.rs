@@ -244,11 +244,8 @@ impl<M: Memory> Core<M> {
         false
     }
 
-    /// Writes a segment's metadata page alone. It must be ready. False if it must wait.
+    /// Writes a segment's metadata page alone. It must be ready. False if no frame is left.
     pub(crate) fn rewrite_page(&mut self, segment: u32) -> bool {
-        if self.absence_unrecorded() {
-            return false;
-        }
         if self.transfer.is_empty() {
             self.starved = true;
             return false;

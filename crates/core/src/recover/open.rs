@@ -356,6 +356,7 @@ fn without_disks<M: Memory>(
         frame_waiters: VecDeque::new(),
         staging_waiters: VecDeque::new(),
         reclaiming: Vec::new(),
+        leaving: Vec::new(),
         intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],

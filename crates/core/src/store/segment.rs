@@ -18,7 +18,7 @@ pub enum SegmentState {
     Owned,
     /// Is being emptied, to be free.
     Leaving,
-    /// Its device is gone.
+    /// Its device is used no more. Until it is forgotten, a crash may bring back what its page lists.
     Dead,
 }
 
@@ -90,7 +90,8 @@ impl Segment {
 
     /// May its metadata page be written now? Only one page of the pair may be unflushed.
     pub fn page_ready(&self, flushed_seq: u64) -> bool {
-        !self.page_writing && (self.page_seq <= flushed_seq || planted(Bug::TwoUnflushedPages))
+        let idle = !self.page_writing && self.state != SegmentState::Dead;
+        idle && (self.page_seq <= flushed_seq || planted(Bug::TwoUnflushedPages))
     }
 }
 

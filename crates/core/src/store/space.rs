@@ -144,39 +144,78 @@ impl Store {
         }
     }
 
-    /// Forgets all that is on a device. Dirty blocks with a second copy elsewhere go on with that.
-    /// `lost` gets each dirty block that had none.
-    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Slot)) {
-        let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
+    /// Uses a device no more: nothing on it is live. Dirty blocks with a second copy elsewhere go on with that.
+    /// `lost` gets each dirty block that had none. What its pages list stays known until
+    /// [`Store::forget_device`]. Gives the older versions elsewhere that may be listed as dirty.
+    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Slot)) -> Vec<SlotNo> {
+        let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
         space.alive = false;
         space.free_segments.clear();
         let range = space.first_segment..space.first_segment + space.segments;
+        let mut overtaken = Vec::new();
         for number in range.clone() {
-            let owner = self.segments[number as usize].owner;
-            if owner == NO_OWNER {
-                self.segments[number as usize].state = SegmentState::Dead;
-                continue;
-            }
-            for slot_no in self.slots_of(number) {
-                let slot = self.slot(slot_no);
-                if slot.status() == Status::Live && !slot.mirror() {
-                    if self.fail_over(slot_no).is_none() {
-                        if slot.dirty() {
-                            lost(DiskNo(owner), slot);
-                        }
-                        self.drop_live(slot_no, false);
-                    }
-                } else if slot.status() == Status::Live {
-                    if let Some((primary, _)) = self.lookup(DiskNo(owner), slot.block()) {
-                        self.mirrors.remove(&primary);
-                    }
-                    self.drop_live(slot_no, false);
-                }
+            self.segments[number as usize].state = SegmentState::Dead;
+            if self.segments[number as usize].owner != NO_OWNER {
+                self.lose_segment(number, &mut lost);
+                self.find_overtaken(number, &mut overtaken);
+                let free = self.segments[number as usize].free;
+                self.relist(number, free);
             }
         }
         self.retained.retain(|r| !range.contains(&(r.1.0 / SLOTS_PER_SEGMENT)));
         self.written_pages.retain(|p| !range.contains(&p.1));
-        for number in range {
+        overtaken
+    }
+
+    fn lose_segment(&mut self, number: u32, lost: &mut impl FnMut(DiskNo, Slot)) {
+        let owner = DiskNo(self.segments[number as usize].owner);
+        for slot_no in self.slots_of(number) {
+            self.release(slot_no);
+            let slot = self.slot(slot_no);
+            if slot.status() != Status::Live {
+                continue;
+            }
+            if slot.mirror() {
+                if let Some((primary, _)) = self.lookup(owner, slot.block()) {
+                    self.mirrors.remove(&primary);
+                }
+            } else if self.fail_over(slot_no).is_some() {
+                continue;
+            } else if slot.dirty() {
+                lost(owner, slot);
+            }
+            self.drop_live(slot_no, false);
+        }
+    }
+
+    /// Collects what is older elsewhere than a segment's entries, counts no more, and may be listed as dirty.
+    fn find_overtaken(&self, segment: u32, overtaken: &mut Vec<SlotNo>) {
+        let disk = DiskNo(self.segments[segment as usize].owner);
+        for number in self.slots_of(segment) {
+            let slot = self.slot(number);
+            if slot.status() == Status::Blank {
+                continue;
+            }
+            self.entries(disk, slot.block(), |other, entry| {
+                if entry.seq() < slot.seq() && self.lists_in_vain(other) {
+                    overtaken.push(other);
+                }
+            });
+        }
+    }
+
+    /// Whether a page on a device in use may list the slot as dirty although it counts no more.
+    pub fn lists_in_vain(&self, number: SlotNo) -> bool {
+        let slot = self.slot(number);
+        let overtaken = matches!(slot.status(), Status::Retained | Status::Remnant);
+        let dead = self.segments[self.segment_of(number) as usize].state == SegmentState::Dead;
+        overtaken && slot.durable_dirty() && !dead
+    }
+
+    /// Forgets what was on a device that is gone.
+    pub fn forget_device(&mut self, device: DeviceNo) {
+        let Some(space) = self.devices[device.0 as usize].as_ref() else { return };
+        for number in space.first_segment..space.first_segment + space.segments {
             self.bury(number);
         }
     }

@@ -58,7 +58,7 @@ impl Default for CleanerConfig {
     fn default() -> Self {
         CleanerConfig {
             low_watermark: 0.10,
-            high_watermark: 0.40,
+            high_watermark: 0.15,
             dirty_limit: 0.75,
             age_us: 30_000_000,
             idle_us: 5_000_000,

@@ -31,6 +31,22 @@ fn is_cached(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32, value: u8) 
 }
 
 #[test]
+fn a_flush_that_waits_for_a_block_which_a_discard_takes_is_answered() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    // The region is marked by the first discard, so that the second one need not wait.
+    let first = rig.submit(disk, Op::Discard, 0, vec![0; 8 * 512]);
+    rig.answered(first);
+    rig.write(disk, 136, 8, 1);
+    let discard = rig.submit(disk, Op::Discard, 136, vec![0; 8 * 512]);
+    let flush = rig.start_flush(disk);
+    rig.run_without(|a| matches!(a, Action::ZeroOrigin { .. }));
+    assert!(!rig.is_answered(flush), "the block is staged yet");
+    rig.run();
+    assert!(rig.is_answered(discard) && rig.is_answered(flush));
+}
+
+#[test]
 fn wb_answers_before_any_io() {
     let (mut rig, disk) = rig(WriteMode::WriteBack);
     let tag = rig.start_write(disk, 5, 20, 1);

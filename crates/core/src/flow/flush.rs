@@ -67,8 +67,10 @@ impl DiskFlush {
         *self.count(group) += 1;
     }
 
-    pub fn unstaged(&mut self, group: u64) {
+    /// True when nothing of the group that flushes wait for is staged any more.
+    pub fn unstaged(&mut self, group: u64) -> bool {
         *self.count(group) -= 1;
+        self.closing == Some(group) && self.closing_count == 0
     }
 
     fn count(&mut self, group: u64) -> &mut u64 {

@@ -160,7 +160,7 @@ impl<M: Memory> Core<M> {
             && self.staging.supersede(old).is_some()
         {
             if s.dirty {
-                self.disk_mut(disk).flush.unstaged(s.group);
+                self.unstaged_from(disk, s.group);
             }
             self.memory.store_descriptor(old.0, &[0; DESCRIPTOR_BYTES]);
             self.staging.give_back(old);
@@ -188,7 +188,15 @@ impl<M: Memory> Core<M> {
         self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
         let staged = self.staging.remove(frame);
         if staged.dirty {
-            self.disk_mut(staged.disk).flush.unstaged(staged.group);
+            self.unstaged_from(staged.disk, staged.group);
+        }
+    }
+
+    /// A dirty block is staged no more. Flushes may wait for that alone.
+    fn unstaged_from(&mut self, disk: DiskNo, group: u64) {
+        let flush = &mut self.disk_mut(disk).flush;
+        if flush.unstaged(group) {
+            self.touch(disk);
         }
     }
 }

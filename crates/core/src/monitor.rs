@@ -204,6 +204,12 @@ fn kind_of(word: u64) -> Option<Kind> {
     }
 }
 
+/// Whether a block is among the one of 2 to the `shift` that are recorded.
+#[inline]
+fn is_sampled(block: BlockNo, shift: u8) -> bool {
+    spread(block.0) >> (64 - shift) == 0
+}
+
 /// The monitor of a disk.
 pub(crate) struct Monitor {
     records: Records,
@@ -238,11 +244,20 @@ impl Disk {
         }
     }
 
+    /// Most requests are of one block, and most blocks are not sampled: only that is inlined.
     #[inline]
     fn record_sample(&mut self, shift: u8, now: Micros, kind: Kind, sector: u64, sectors: u32) {
         let (first, last) = self.blocks(sector, sectors);
-        for block in (first.0..=last.0).filter(|block| spread(*block) >> (64 - shift) == 0) {
-            let (part, start) = self.part(BlockNo(block), sector, sectors);
+        if first != last || is_sampled(first, shift) {
+            self.record_blocks(shift, now, kind, sector, sectors);
+        }
+    }
+
+    #[cold]
+    fn record_blocks(&mut self, shift: u8, now: Micros, kind: Kind, sector: u64, sectors: u32) {
+        let (first, last) = self.blocks(sector, sectors);
+        for block in (first.0..=last.0).map(BlockNo).filter(|block| is_sampled(*block, shift)) {
+            let (part, start) = self.part(block, sector, sectors);
             if let Some(monitor) = &mut self.monitor {
                 monitor.records.push(now, kind, start, part.count_ones());
             }

@@ -24,11 +24,14 @@ use crate::io::{Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
+use crate::store::segment::NONE;
 use crate::store::slot::{SlotNo, Status};
 
 /// Most blocks of a round, and of one write.
 const ROUND: usize = 256;
 const RUN: usize = 256;
+/// Most segments that a round takes blocks from, with what follows these blocks elsewhere.
+const SEGMENTS_TRIED: usize = 64;
 
 /// A block in a round.
 #[derive(Clone, Copy)]
@@ -65,6 +68,8 @@ pub(crate) struct Cleaner {
     pub pressed: bool,
     /// Everything is to be cleaned.
     pub all: bool,
+    /// Nothing staged became dirty before.
+    pub staged_since_us: Micros,
     /// More than the high watermark was dirty, and more than the low one is.
     lowering: bool,
     /// What is staged has been dirty for long enough, or is all that could be cleaned.
@@ -131,18 +136,31 @@ impl Cleaner {
 impl<M: Memory> Core<M> {
     /// When the oldest dirty block became dirty, as far as is known.
     pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
-        let segments = self.store.disks[disk.0 as usize].segments.iter();
-        let on_flash = segments
-            .map(|s| &self.store.segments[*s as usize])
-            .filter(|s| s.dirty > 0)
-            .map(|s| s.dirty_since_us)
-            .min();
-        [on_flash, self.oldest_staged_us(disk)].into_iter().flatten().min()
+        [self.store.dirty_since_us(disk), self.oldest_staged_us(disk)].into_iter().flatten().min()
     }
 
     fn oldest_staged_us(&self, disk: DiskNo) -> Option<Micros> {
         let staged = self.staging.waiting(disk).map(|f| self.staging.get(f)).filter(|s| s.dirty);
         staged.map(|s| s.since_us).min()
+    }
+
+    /// Something dirty since then is staged.
+    pub(crate) fn note_staged_since(&mut self, disk: DiskNo, since_us: Micros) {
+        let cleaner = &mut self.disk_mut(disk).cleaner;
+        cleaner.staged_since_us = cleaner.staged_since_us.min(since_us);
+    }
+
+    /// Whether anything staged has been dirty for so long. All that is staged is looked at only when the time before
+    /// which nothing of it became dirty says that it may be.
+    fn is_staging_aged(&mut self, disk: DiskNo, age_us: Micros) -> bool {
+        let now = self.now;
+        let aged = |since_us: Micros| now >= since_us.saturating_add(age_us);
+        if !aged(self.disk(disk).cleaner.staged_since_us) {
+            return false;
+        }
+        let since_us = self.oldest_staged_us(disk).unwrap_or(Micros::MAX);
+        self.disk_mut(disk).cleaner.staged_since_us = since_us;
+        aged(since_us)
     }
 
     pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
@@ -184,26 +202,29 @@ impl<M: Memory> Core<M> {
         let base = self.dirty_base_blocks(disk) as f64;
         let dirty = self.store.disks[disk.0 as usize].dirty as f64;
         let now = self.now;
-        let staged_us = self.oldest_staged_us(disk);
+        let config = self.disk(disk).cleaner_config;
+        let staged = self.staging.lists[disk.0 as usize].len > 0 && self.disk(disk).flush.staged_dirty() > 0;
+        let staging_aged = staged && self.is_staging_aged(disk, config.age_us);
+        let oldest = self.store.dirty_since_us(disk);
+        let aged = staging_aged || oldest.is_some_and(|since| now >= since.saturating_add(config.age_us));
         let d = self.disk_mut(disk);
-        let config = d.cleaner_config;
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
         d.cleaner.next_look_us = now + look;
         let idle = now >= d.last_request_us + config.idle_us;
-        let aged = staged_us.is_some_and(|since| now >= since + config.age_us);
-        d.cleaner.overdue = staged_us.is_some() && (idle || aged || d.cleaner.pressed && dirty == 0.0);
+        d.cleaner.overdue = staged && (idle || staging_aged || d.cleaner.pressed && dirty == 0.0);
         d.cleaner.lowering |= dirty > base * f64::from(config.high_watermark);
         d.cleaner.lowering &= dirty > base * f64::from(config.low_watermark);
         let detaches = d.state == DiskState::Detaching;
         let due = d.cleaner.all
             || d.mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
             || d.cleaner.lowering
-            || idle;
+            || idle
+            || aged;
         d.cleaner.round = ROUND;
         if d.cleaner.pressed || !d.cleaner.asked.is_empty() || detaches {
             return true;
         }
-        if !due && self.oldest_dirty_us(disk).is_none_or(|since| now < since + config.age_us) {
+        if !due {
             return false;
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
@@ -227,16 +248,12 @@ impl<M: Memory> Core<M> {
                 break;
             }
         }
-        let mut tried = Vec::new();
-        while self.disk(disk).cleaner.blocks.len() < room {
-            let oldest = self.store.disks[disk.0 as usize]
-                .segments
-                .iter()
-                .filter(|s| self.store.segments[**s as usize].dirty > 0 && !tried.contains(*s))
-                .min_by_key(|s| (self.store.segments[**s as usize].dirty_since_us, **s));
-            let Some(segment) = oldest.copied() else { break };
-            tried.push(segment);
-            if tried.len() > 64 {
+        let mut oldest = [NONE; SEGMENTS_TRIED];
+        for (place, segment) in oldest.iter_mut().zip(self.store.longest_dirty(disk)) {
+            *place = segment;
+        }
+        for segment in oldest.into_iter().take_while(|segment| *segment != NONE) {
+            if self.disk(disk).cleaner.blocks.len() == room {
                 break;
             }
             self.pick_segment(disk, segment, room, &mut unflushed);

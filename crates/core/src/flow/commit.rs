@@ -224,12 +224,10 @@ impl<M: Memory> Core<M> {
         }
         stats.flash_mirror_blocks += copies as u64 - 1;
         let primary = self.picked_slots[0][index];
-        self.store.install(primary, entry);
-        self.store.note_dirty_since(primary, staged.since_us);
+        self.store.install(primary, entry, staged.since_us);
         if copies == 2 {
             let mirror = self.picked_slots[1][index];
-            self.store.install(mirror, entry.with_mirror(true));
-            self.store.note_dirty_since(mirror, staged.since_us);
+            self.store.install(mirror, entry.with_mirror(true), staged.since_us);
             self.store.pair(primary, mirror);
         }
         !staged.established
@@ -315,6 +313,7 @@ impl<M: Memory> Core<M> {
                 self.unstage(frame);
             } else {
                 self.staging.restart(frame);
+                self.note_staged_since(disk, self.staging.get(frame).since_us);
             }
         }
         if !landed && batch.seq >= self.disk(disk).since_seq {
@@ -389,5 +388,7 @@ impl<M: Memory> Core<M> {
         let merged = self.staging.get_mut(merged);
         merged.hits = staged.hits;
         merged.since_us = staged.since_us.min(merged.since_us);
+        let since_us = merged.since_us;
+        self.note_staged_since(disk, since_us);
     }
 }

@@ -154,6 +154,7 @@ impl<M: Memory> Core<M> {
         let flush = &mut self.disk_mut(disk).flush;
         if staged.dirty {
             flush.staged(staged.group);
+            self.note_staged_since(disk, staged.since_us);
         }
         self.staging.insert(frame, staged);
         if let Some((old, s)) = old

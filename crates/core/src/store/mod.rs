@@ -13,6 +13,7 @@
 //! - A slot that was superseded stays listed until the newer version is durable.
 
 mod crowding;
+mod dirty;
 pub mod ghost;
 pub mod index;
 mod pages;
@@ -30,6 +31,7 @@ use crate::bugs::{Bug, planted};
 use crate::checksum::mix;
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::hasher::NumberHasher;
+use dirty::DirtySegments;
 use ghost::GhostChunk;
 use index::Index;
 use segment::{FreeLists, Segment, SegmentState};
@@ -72,6 +74,7 @@ pub struct DiskSpace {
     /// Remnants that a batch may not use yet.
     pub pending: u64,
     free_lists: FreeLists,
+    dirty_segments: DirtySegments,
     filled: VecDeque<(u32, u64)>,
     hand: usize,
     rewrite_hand: usize,
@@ -275,6 +278,12 @@ impl Store {
         let disk = &mut self.disks[before.owner as usize];
         disk.free = disk.free + u64::from(after.free) - u64::from(before.free);
         disk.pending = disk.pending + u64::from(after.pending) - u64::from(before.pending);
+        let dirty = (after.dirty_since_us, number);
+        if before.dirty == 0 && after.dirty > 0 {
+            disk.dirty_segments.insert(dirty);
+        } else if before.dirty > 0 && after.dirty == 0 {
+            disk.dirty_segments.remove(&dirty);
+        }
         if after.free != before.free {
             self.relist(number, before.free);
         }
@@ -295,8 +304,9 @@ impl Store {
         *slot = slot.with_hits(slot.hits() + 1);
     }
 
-    /// Puts a block into a slot that may be used. A slot's earlier entry leaves the index.
-    pub fn install(&mut self, number: SlotNo, entry: Slot) {
+    /// Puts a block, dirty since then if it is dirty, into a slot that may be used. A slot's earlier entry leaves the
+    /// index.
+    pub fn install(&mut self, number: SlotNo, entry: Slot, since_us: Micros) {
         let (segment, old) = (self.segment_of(number), self.slot(number));
         let disk = self.owner_of(number);
         match old.status() {
@@ -310,21 +320,15 @@ impl Store {
         assert_eq!(entry.status(), Status::Live);
         self.slots[number.0 as usize] = entry.with_durable_dirty(entry.dirty());
         self.index.insert(hash(disk, entry.block()), number);
+        if entry.dirty() {
+            self.note_dirty_since(segment, since_us);
+        }
         self.adjust(segment, |s| {
             s.free -= 1;
             s.live += 1;
             s.dirty += u8::from(entry.dirty());
         });
         self.count_live(disk, entry, 1);
-    }
-
-    /// Notes since when a dirty slot that was just installed has been dirty.
-    pub fn note_dirty_since(&mut self, number: SlotNo, since_us: Micros) {
-        let (dirty, segment) = (self.slot(number).dirty(), self.segment_of(number));
-        let segment = &mut self.segments[segment as usize];
-        if dirty && (segment.dirty == 1 || segment.dirty_since_us > since_us) {
-            segment.dirty_since_us = since_us;
-        }
     }
 
     fn count_live(&mut self, disk: DiskNo, entry: Slot, sign: i64) {
@@ -584,7 +588,10 @@ impl Store {
         let per_disk: usize = self
             .disks
             .iter()
-            .map(|d| size_of::<DiskSpace>() + d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4)
+            .map(|d| {
+                let listed = d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4;
+                size_of::<DiskSpace>() + listed + d.dirty_segments.len() * 24
+            })
             .sum();
         self.slots.capacity() * size_of::<Slot>()
             + self.index.bytes()
@@ -634,6 +641,13 @@ impl Store {
             );
         }
         assert_eq!(entries, self.index.len());
+        for disk in 0..self.disks.len() as u16 {
+            let dirty: Vec<u32> = self.longest_dirty(DiskNo(disk)).collect();
+            assert!(dirty.is_sorted_by_key(|number| self.segments[*number as usize].dirty_since_us));
+            let has = |number: &&u32| self.segments[**number as usize].dirty > 0;
+            assert_eq!(dirty.len(), self.disks[disk as usize].segments.iter().filter(has).count());
+            assert!(dirty.iter().all(|number| self.segments[*number as usize].owner == disk));
+        }
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);
         }

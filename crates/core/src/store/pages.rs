@@ -334,7 +334,7 @@ mod tests {
     fn put(store: &mut Store, segment: u32, mask: u8, seq: u64) -> SlotNo {
         let blank = |number: &SlotNo| store.slot(*number).status() == Status::Blank;
         let number = store.slots_of(segment).find(blank).expect("the segment has room");
-        store.install(number, Slot::live(BLOCK, mask, 0, seq));
+        store.install(number, Slot::live(BLOCK, mask, 0, seq), 0);
         number
     }
 

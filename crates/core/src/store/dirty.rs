@@ -1,0 +1,38 @@
+//! A disk's segments with dirty blocks, in the order in which their oldest dirty block became dirty. So the cleaner finds
+//! the longest dirty without looking at all segments of a large cache.
+//!
+//! Invariant: the set has exactly the disk's segments with dirty blocks, each with its `dirty_since_us`.
+
+use std::collections::BTreeSet;
+
+use haversack_model::{DiskNo, Micros};
+
+use super::Store;
+
+/// When the oldest dirty block of a segment became dirty, and the segment.
+pub type DirtySegments = BTreeSet<(Micros, u32)>;
+
+impl Store {
+    /// The disk's segments with dirty blocks, the longest dirty first.
+    pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = u32> + '_ {
+        self.disks[disk.0 as usize].dirty_segments.iter().map(|(_, number)| *number)
+    }
+
+    /// When the disk's longest dirty block on flash became dirty, as far as is known.
+    pub fn dirty_since_us(&self, disk: DiskNo) -> Option<Micros> {
+        self.disks[disk.0 as usize].dirty_segments.first().map(|(since_us, _)| *since_us)
+    }
+
+    /// A segment has, or is about to get, a block that has been dirty since then.
+    pub(super) fn note_dirty_since(&mut self, number: u32, since_us: Micros) {
+        let segment = &mut self.segments[number as usize];
+        if segment.dirty == 0 {
+            segment.dirty_since_us = since_us;
+        } else if segment.dirty_since_us > since_us {
+            let set = &mut self.disks[segment.owner as usize].dirty_segments;
+            set.remove(&(segment.dirty_since_us, number));
+            set.insert((since_us, number));
+            segment.dirty_since_us = since_us;
+        }
+    }
+}

@@ -1,9 +1,7 @@
 //! The tools for a pool that no core has open: they look, they save dirty blocks, and they destroy nothing
 //! that was not named.
 
-mod common;
-
-use common::{Origin, Rig, Shelf, disk_id, memory};
+use crate::common::{Origin, Rig, Shelf, disk_id, memory};
 use haversack_core::offline::{self, FlushProgress, OfflineError};
 use haversack_core::{CoreConfig, DiskConfig};
 use haversack_model::{BlockNo, DeviceNo, SECTOR_BYTES, WriteMode};

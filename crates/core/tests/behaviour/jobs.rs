@@ -1,8 +1,6 @@
 //! Management jobs that fail, that meet each other, or that end while I/O is in flight.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::{
     Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Op, Rejected, offline,
 };

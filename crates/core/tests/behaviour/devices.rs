@@ -1,8 +1,6 @@
 //! Devices that come, go and fail while the pool is in use; disks that change hands.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::{
     Action, Core, CoreConfig, DiskConfig, Event, IoFailure, JobError, ManageError, Op, OpenOptions,
     Persistence, PoolError, Rejected, RequestError, RequestTag,

@@ -1,8 +1,6 @@
 //! What each write mode sends where, and when it answers.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::{Action, CoreConfig, Op};
 use haversack_model::{DiskNo, SECTOR_BYTES, WriteMode, WriteThroughAck};
 

@@ -1,8 +1,6 @@
 //! When dirty blocks are written back, in which order, and how fast.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 

@@ -1,8 +1,6 @@
 //! Which blocks enter the cache, and how disks share it.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Op, RequestError, StagingKind, Target,
 };

@@ -1,6 +1,5 @@
 //! A driver for tests: devices and origins in memory, I/Os that end when the test says so, a clock that
-//! stands still. Each test file uses its own part of it.
-#![allow(dead_code)]
+//! stands still.
 
 pub mod sectors;
 mod storage;

@@ -1,8 +1,6 @@
 //! What is recorded of a disk's requests.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use haversack_core::monitor::{Kind, MOST_RECORDS, Record};
 use haversack_core::{CoreConfig, DiskConfig, MonitorConfig, Op, Records};
 use haversack_model::place::spread;

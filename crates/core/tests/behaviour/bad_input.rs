@@ -1,9 +1,7 @@
 //! Devices that do not fit, requests and settings that make no sense: each is refused with an error that
 //! names what is wrong, and nothing is written.
 
-mod common;
-
-use common::{POOL, Rig, Shelf, device_id, disk_id, memory};
+use crate::common::{Buffers, POOL, Rig, Shelf, device_id, disk_id, memory};
 use haversack_core::{
     AdmissionConfig, CleanerConfig, Core, CoreConfig, DiskConfig, HeapMemory, ManageError, Op, OpenOptions,
     Persistence, PoolConfig, PoolError, Rejected, StagingKind, Target, offline, pool,
@@ -211,7 +209,7 @@ fn no_devices_and_too_little_memory_are_refused() {
     let error = refused(&mut Shelf(Vec::new()), OpenOptions::default());
     assert_eq!(error, PoolError::DeviceCount { devices: 0, ids: 0 });
     let mut shelf = used_pool();
-    let (before, small) = (shelf.clone(), HeapMemory::new(63, 64, common::Buffers::default()));
+    let (before, small) = (shelf.clone(), HeapMemory::new(63, 64, Buffers::default()));
     let failure = Core::open(&mut shelf, small, CoreConfig::default(), &OpenOptions::default(), 0).err();
     let needed = PoolError::Memory { needed: 64, staging: 63, transfer: 64 };
     assert_eq!(failure.expect("63 frames are too few").error, needed);

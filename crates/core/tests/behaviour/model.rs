@@ -1,12 +1,10 @@
 //! Any sequence of requests, management calls and completions in any order, against a plain model of each
 //! disk. Nothing fails and nothing crashes here; the crash simulator sees to that.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::sectors::{self, ORIGINAL, Sectors, Stamp, ZERO};
-use common::{Origin, Rig, Shelf, disk_id, memory};
+use crate::common::sectors::{self, ORIGINAL, Sectors, Stamp, ZERO};
+use crate::common::{Origin, Rig, Shelf, disk_id, memory};
 use haversack_core::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, JobId, ManageError, Op, Persistence, Rejected,
     RequestTag, StagingKind, Target,

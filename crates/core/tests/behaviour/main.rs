@@ -1,0 +1,12 @@
+//! What the core does, seen from outside: one program, so that it is linked once.
+
+mod bad_input;
+mod cleaning;
+mod common;
+mod devices;
+mod jobs;
+mod model;
+mod modes;
+mod monitor;
+mod offline;
+mod shares;

@@ -349,12 +349,6 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// What the cleaner's shares are of: the disk's target, but a segment at least. A disk without a target would wait
-    /// for the origin with each write.
-    pub(crate) fn dirty_base_blocks(&self, disk: DiskNo) -> u64 {
-        self.target_blocks(disk).max(u64::from(crate::format::geometry::SLOTS_PER_SEGMENT))
-    }
-
     pub(crate) fn capacity_blocks(&self) -> u64 {
         let alive = self.store.devices.iter().flatten().filter(|d| d.alive && !d.draining);
         alive.map(|d| u64::from(d.segments)).sum::<u64>()
@@ -533,7 +527,7 @@ impl<M: Memory> Core<M> {
         self.ready.push_back(request);
     }
 
-    /// Unlocks a block and wakes who waits for it.
+    /// Unlocks a block and wakes who waits for it, a change of the disk's size too.
     pub(crate) fn unlock(&mut self, disk: DiskNo, block: BlockNo) {
         if self.disk(disk).job.is_some() {
             self.touch(disk);

@@ -20,6 +20,7 @@ use crate::action::{Event, JobError};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::{DiskState, runs};
+use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::io::{Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
@@ -196,6 +197,12 @@ impl<M: Memory> Core<M> {
             staged || self.store.lookup(disk, *block).is_some_and(|s| s.1.dirty() && !s.1.poisoned())
         });
         self.disk_mut(disk).cleaner.asked = asked;
+    }
+
+    /// What the cleaner's shares are of: the disk's target, but a segment at least. A disk without a target would wait
+    /// for the origin with each write.
+    pub(crate) fn dirty_base_blocks(&self, disk: DiskNo) -> u64 {
+        self.target_blocks(disk).max(u64::from(SLOTS_PER_SEGMENT))
     }
 
     fn cleaning_due(&mut self, disk: DiskNo) -> bool {

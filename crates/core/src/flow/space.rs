@@ -13,8 +13,8 @@ use crate::store::segment::NONE;
 
 /// One slot in so many is kept free.
 const FREE_SHARE: u64 = 32;
-/// One slot in so many may hold what only a page must be written for to be free.
-const DEAD_SHARE: u64 = 32;
+/// One slot in so many may wait for a page to be written that frees it: a page is worth it only for many.
+const PENDING_SHARE: u64 = 32;
 /// Blocks of a batch that costs little more than its page.
 const SMALL_BATCH: u64 = 8;
 
@@ -48,7 +48,7 @@ impl<M: Memory> Core<M> {
         let slots = self.store.disks[disk.0 as usize].segments.len() as u64
             * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
         let low = slots / FREE_SHARE + wanted;
-        let dead = slots / DEAD_SHARE;
+        let may_wait = slots / PENDING_SHARE;
         let none_there = !self.store.owns_elsewhere(disk, other_than);
         if self.store.disks[disk.0 as usize].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
@@ -58,12 +58,12 @@ impl<M: Memory> Core<M> {
                     self.ask_for_segment(disk, other_than);
                 }
                 let space = &self.store.disks[disk.0 as usize];
-                let coming = space.free + space.pending.saturating_sub(dead);
+                let coming = space.free + space.pending.saturating_sub(may_wait);
                 self.store.evict_blocks(disk, low.saturating_sub(coming));
             }
         }
         let space = &self.store.disks[disk.0 as usize];
-        if space.pending > dead && space.free < low {
+        if space.pending > may_wait && space.free < low {
             self.rewrite_some(disk);
         }
         let mut best = self.store.best_segment(disk, other_than);

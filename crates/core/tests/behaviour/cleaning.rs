@@ -4,16 +4,6 @@ use crate::common::*;
 use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 
-/// Never cleans without being asked.
-const LAZY: CleanerConfig = CleanerConfig {
-    low_watermark: 1.0,
-    high_watermark: 1.0,
-    dirty_limit: 1.0,
-    age_us: 1 << 40,
-    idle_us: 1 << 40,
-    rate_limit_blocks: 0,
-};
-
 fn rig(cleaner: CleanerConfig, target: u64) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
     let config =

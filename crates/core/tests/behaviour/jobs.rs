@@ -8,16 +8,6 @@ use haversack_model::{DeviceNo, DiskNo, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 4096;
 
-/// Never cleans without being asked.
-const LAZY: CleanerConfig = CleanerConfig {
-    low_watermark: 1.0,
-    high_watermark: 1.0,
-    dirty_limit: 1.0,
-    age_us: 1 << 40,
-    idle_us: 1 << 40,
-    rate_limit_blocks: 0,
-};
-
 fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
     rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
 }

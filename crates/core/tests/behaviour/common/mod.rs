@@ -7,8 +7,9 @@ mod storage;
 use std::collections::HashMap;
 
 use haversack_core::{
-    Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory, IoFailure, IoId, JobError,
-    JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected, Request, RequestError, RequestTag,
+    Action, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory, IoFailure,
+    IoId, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected, Request,
+    RequestError, RequestTag,
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -30,6 +31,16 @@ impl Payloads for Buffers {
 }
 
 pub type TestMemory = HeapMemory<Buffers>;
+
+/// Never cleans without being asked.
+pub const LAZY: CleanerConfig = CleanerConfig {
+    low_watermark: 1.0,
+    high_watermark: 1.0,
+    dirty_limit: 1.0,
+    age_us: 1 << 40,
+    idle_us: 1 << 40,
+    rate_limit_blocks: 0,
+};
 
 pub fn memory() -> TestMemory {
     HeapMemory::new(128, 192, Buffers::default())

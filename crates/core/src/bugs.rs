@@ -54,6 +54,12 @@ pub enum Bug {
     KeepLoneCopy,
     /// Coming back with a higher ownership epoch keeps the clean blocks.
     KeepOldEpoch,
+    /// A device that failed is called gone while pages elsewhere list what it had overtaken as dirty.
+    LeaveAtOnce,
+    /// Accepting the loss of some dirty blocks gives up the others.
+    GiveUpAll,
+    /// Dirty blocks are kept although a device is missing that may have had newer versions.
+    TrustWhatIsLeft,
 }
 
 /// Those that the simulator must catch.
@@ -83,6 +89,9 @@ pub const ALL: &[Bug] = &[
     Bug::TrustTornCommit,
     Bug::KeepLoneCopy,
     Bug::KeepOldEpoch,
+    Bug::LeaveAtOnce,
+    Bug::GiveUpAll,
+    Bug::TrustWhatIsLeft,
 ];
 
 #[cfg(feature = "bug-zoo")]

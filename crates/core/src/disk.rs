@@ -12,7 +12,7 @@ use crate::flow::clean::Cleaner;
 use crate::flow::flush::DiskFlush;
 use crate::flow::intent::IntentMap;
 use crate::flow::job::Job;
-use crate::format::record::DiskRecord;
+use crate::format::record::{Damage, DiskRecord};
 use crate::hasher::NumberHasher;
 use crate::monitor::Monitor;
 use crate::sequential::Sequential;
@@ -55,7 +55,7 @@ pub(crate) struct Disk {
     pub owned: bool,
     pub epoch: u64,
     pub may_be_dirty: bool,
-    pub damaged: bool,
+    pub damage: Damage,
     pub since_seq: u64,
     pub clean_seq: u64,
     /// Blocks whose only dirty copy was lost with a device.
@@ -107,7 +107,7 @@ impl Disk {
             owned: record.owned,
             epoch: record.epoch,
             may_be_dirty: record.may_be_dirty,
-            damaged: record.damaged,
+            damage: record.damage,
             since_seq: record.since_seq,
             clean_seq: record.clean_seq,
             lost: HashSet::default(),
@@ -146,7 +146,7 @@ impl Disk {
             owned: self.owned,
             epoch: self.epoch,
             may_be_dirty: self.may_be_dirty,
-            damaged: self.damaged,
+            damage: self.damage,
             persistence: self.persistence,
             since_seq: self.since_seq,
             clean_seq: self.clean_seq,
@@ -258,7 +258,7 @@ mod tests {
             owned: true,
             epoch: 1,
             may_be_dirty: false,
-            damaged: false,
+            damage: Damage::None,
             persistence: Persistence::All,
             since_seq: 0,
             clean_seq: 0,

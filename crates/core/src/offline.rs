@@ -9,7 +9,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
 use crate::checksum;
 use crate::disk::{Disk, runs};
 use crate::error::PoolError;
-use crate::format::record::DiskRecord;
+use crate::format::record::{Damage, DiskRecord};
 use crate::media::{IoFailure, Media, OriginMedia};
 use crate::pool;
 use crate::recover::OpenOptions;
@@ -212,7 +212,7 @@ pub fn check(media: &mut dyn Media, thorough: bool) -> Result<CheckReport, PoolE
             sectors: record.sectors,
             owned: record.owned,
             epoch: record.epoch,
-            damaged: record.damaged || r.damaged.contains(&disk),
+            damaged: record.damage != Damage::None || r.damaged.contains(&disk),
             cached_blocks: slots.len() as u64,
             dirty_blocks: slots.iter().filter(|s| s.1.dirty()).map(|s| s.1.block()).collect(),
             bad_blocks,
@@ -229,7 +229,9 @@ fn find(pool: &Pool, id: DiskId) -> Result<(DiskNo, DiskRecord), OfflineError> {
 
 /// Whether every dirty block of a disk is known, in its newest version.
 fn is_certain(pool: &Pool, r: &Recovered, disk: DiskNo, record: &DiskRecord) -> bool {
-    !record.damaged && !r.damaged.contains(&disk) && (pool.missing.is_empty() || pool.covered)
+    record.damage != Damage::Uncertain
+        && !r.damaged.contains(&disk)
+        && (pool.missing.is_empty() || pool.covered)
 }
 
 /// Writes a disk's dirty blocks to its origin, flushes it, and then marks them clean by voiding what the
@@ -270,7 +272,7 @@ pub fn flush_disk(
     if let Some(first) = lost.first() {
         return Err(OfflineError::DataLost { disk: id, lost_blocks: lost.len() as u64, first: *first });
     }
-    void_disk(media, pool, &r, disk)?;
+    void_disk(media, pool, &r, disk, record.damage)?;
     Ok(dirty.len() as u64)
 }
 
@@ -308,15 +310,22 @@ pub fn drop_disk(
     if record.may_be_dirty && destroy_dirty != Some(id) && !is_certain(&pool, &r, disk, &record) {
         return Err(OfflineError::Damaged(id));
     }
-    void_disk(media, pool, &r, disk)?;
+    let damage = if destroy_dirty == Some(id) { Damage::None } else { record.damage };
+    void_disk(media, pool, &r, disk, damage)?;
     Ok(())
 }
 
-fn void_disk(media: &mut dyn Media, mut pool: Pool, r: &Recovered, disk: DiskNo) -> Result<(), PoolError> {
+fn void_disk(
+    media: &mut dyn Media,
+    mut pool: Pool,
+    r: &Recovered,
+    disk: DiskNo,
+    damage: Damage,
+) -> Result<(), PoolError> {
     let record = &mut pool.record;
     record.generation += 1;
     if let Some(disk) = record.disks[disk.0 as usize].as_mut() {
-        (disk.since_seq, disk.may_be_dirty, disk.damaged) = (r.last_seq + 1, false, false);
+        (disk.since_seq, disk.may_be_dirty, disk.damage) = (r.last_seq + 1, false, damage);
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {

@@ -4,7 +4,8 @@ use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, Writ
 
 use crate::action::IoId;
 use crate::core::Core;
-use crate::disk::DiskState;
+use crate::disk::{DiskState, runs};
+use crate::format::record::Damage;
 use crate::io::Purpose;
 use crate::memory::Memory;
 
@@ -25,8 +26,8 @@ pub struct DiskInfo {
     pub owned: bool,
     /// The ownership epoch.
     pub epoch: u64,
-    /// Dirty blocks may have been lost.
-    pub damaged: bool,
+    /// Whether dirty blocks were lost.
+    pub damage: Damage,
 }
 
 /// Whether sectors are in the cache, and whether the origin lacks them.
@@ -56,8 +57,27 @@ impl<M: Memory> Core<M> {
             attached: d.state == DiskState::Active,
             owned: d.owned,
             epoch: d.epoch,
-            damaged: d.damaged,
+            damage: d.damage,
         })
+    }
+
+    /// Runs of sectors whose only dirty copy was lost with a device, in order: their first sector and their number. They
+    /// read as errors until they are written.
+    pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
+        let Some(d) = self.disks.get(disk.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
+        let mut blocks: Vec<u64> = d.lost.iter().copied().collect();
+        blocks.sort_unstable();
+        let mut found: Vec<(SectorNo, u64)> = Vec::new();
+        for block in blocks.into_iter().map(BlockNo) {
+            for (first, count) in runs(d.inside(block)) {
+                let sector = d.sector(block, first);
+                match found.last_mut() {
+                    Some((start, sectors)) if start.0 + *sectors == sector => *sectors += u64::from(count),
+                    _ => found.push((SectorNo(sector), u64::from(count))),
+                }
+            }
+        }
+        found
     }
 
     /// The numbers of all disks that the pool knows.

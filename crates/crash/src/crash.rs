@@ -47,6 +47,7 @@ impl World {
     /// Stops cleanly, forgets the memory and starts again.
     pub fn restart(&mut self) -> Flow {
         self.shutdown()?;
+        self.note_lost();
         self.core = None;
         self.clear_flights();
         self.oracle.crash(false);
@@ -119,6 +120,7 @@ impl World {
             };
         }
         self.note_marks();
+        self.note_lost();
         let memory = self.core.take().map(Core::into_memory);
         self.oracle.crash(kind == CrashKind::Power);
         self.end_of_memory(kind, memory)
@@ -227,6 +229,7 @@ impl World {
                 Err(failure) => {
                     let failure = *failure;
                     memory = failure.memory;
+                    memory.disarm();
                     match failure.error {
                         PoolError::MissingDevice { .. }
                             if !options.accept_missing && self.devices.iter().any(|d| d.store.gone) =>

@@ -197,13 +197,22 @@ impl Store {
 
     /// Reads whole sectors as they are now.
     pub fn read(&self, sector: u64, bytes: &mut [u8]) {
+        self.read_from(&self.visible, sector, bytes);
+    }
+
+    /// Reads whole sectors as a power cut that loses all that may be lost would leave them.
+    pub fn read_durable(&self, sector: u64, bytes: &mut [u8]) {
+        self.read_from(&self.durable, sector, bytes);
+    }
+
+    fn read_from(&self, image: &Image, sector: u64, bytes: &mut [u8]) {
         self.check_range(sector, (bytes.len() / SECTOR_BYTES) as u64);
         let (mut at, mut done) = (sector, 0);
         while done < bytes.len() {
             let within = (at % SECTORS_PER_BLOCK) as usize * SECTOR_BYTES;
             let run = (BLOCK_BYTES - within).min(bytes.len() - done);
             let into = &mut bytes[done..done + run];
-            match (self.visible.get(at / SECTORS_PER_BLOCK), self.blank) {
+            match (image.get(at / SECTORS_PER_BLOCK), self.blank) {
                 (Some(page), _) => into.copy_from_slice(&page[within..within + run]),
                 (None, Blank::Zero) => into.fill(0),
                 (None, Blank::Written { disk, version }) => {

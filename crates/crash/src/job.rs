@@ -91,6 +91,7 @@ impl World {
                         member.no = None;
                     }
                 }
+                self.note_lost();
                 if lost_blocks > 0 && !self.unprotected_fault {
                     return violation!(
                         "{device:?} took {lost_blocks} dirty blocks with it although there was a second copy"

@@ -19,15 +19,8 @@ impl World {
             let d = &self.disks[disk];
             let (config, epoch, id) = (d.config.clone(), d.epoch, d.config.id);
             let tried = match self.core().attach(now, &config, epoch, false) {
-                Err(ManageError::Damaged(_)) if self.unprotected_fault => {
-                    // A resize may have been under way: the origin has the larger size.
-                    let d = &self.disks[disk];
-                    let size = d.origin.bytes() / SECTOR_BYTES as u64;
-                    for at in 0..size.min(8 * d.deferred.len() as u64) {
-                        if self.disks[disk].may_be_dirty(at, 1) {
-                            self.oracle.forgive(disk, at);
-                        }
-                    }
+                Err(error @ (ManageError::Lost(_) | ManageError::Damaged(_))) if self.unprotected_fault => {
+                    self.forgive(disk, matches!(error, ManageError::Lost(_)));
                     self.core().attach(now, &config, epoch, true)
                 }
                 other => other,
@@ -68,6 +61,35 @@ impl World {
             }
         }
         violation!("disk {disk} cannot be attached again")
+    }
+
+    /// The operator accepts that dirty blocks are lost: if it is `known` which, those. What had been cleaned is not lost,
+    /// unless the pages that tell so are damaged.
+    fn forgive(&mut self, disk: usize, known: bool) {
+        self.note_lost();
+        let faults = self.plan.faults;
+        let trusted = !faults.rot && !faults.page_rot;
+        let mut bytes = [0; SECTOR_BYTES];
+        let d = &self.disks[disk];
+        // A resize may have been under way: the origin has the larger size.
+        let size = d.origin.bytes() / SECTOR_BYTES as u64;
+        for at in 0..size.min(8 * d.deferred.len() as u64) {
+            if if known { d.lost.contains(&at) } else { d.may_be_dirty(at, 1) } {
+                d.origin.read_durable(at, &mut bytes);
+                self.oracle.forgive(disk, at, trusted.then(|| pattern::recognise(&bytes)));
+            }
+        }
+        self.disks[disk].lost.clear();
+    }
+
+    /// Notes which sectors the core calls lost: the next one cannot tell.
+    pub(crate) fn note_lost(&mut self) {
+        let Some(core) = &self.core else { return };
+        for disk in &mut self.disks {
+            for (first, sectors) in disk.no.map_or_else(Vec::new, |no| core.lost_runs(no)) {
+                disk.lost.extend(first.0..first.0 + sectors);
+            }
+        }
     }
 
     /// Detaches a disk and waits for it.
@@ -278,7 +300,11 @@ impl World {
                 self.finish(job)
             }
             Err(ManageError::Busy | ManageError::Stopping) => Ok(()),
-            Err(ManageError::Dirty { .. } | ManageError::Damaged(_)) if self.unprotected_fault => Ok(()),
+            Err(ManageError::Dirty { .. } | ManageError::Lost(_) | ManageError::Damaged(_))
+                if self.unprotected_fault =>
+            {
+                Ok(())
+            }
             Err(error) => violation!("forgetting disk {disk} was refused: {error}"),
         }
     }

@@ -89,6 +89,12 @@ impl SimMemory {
         self.undo.clear();
     }
 
+    /// Nothing is taken back: the process goes on.
+    pub fn disarm(&mut self) {
+        self.armed = None;
+        self.undo.clear();
+    }
+
     /// The process dies at the armed store; `torn` lets a part of that store happen. Transfer frames are lost.
     pub fn kill(&mut self, torn: bool, rng: &mut Rng) {
         let mut undo = std::mem::take(&mut self.undo);

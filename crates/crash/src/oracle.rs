@@ -61,6 +61,8 @@ struct Sector {
     sole: Version,
     listed: bool,
     more: Vec<Candidate>,
+    /// When the write began that the origin showed as a loss was accepted: no older one may come back.
+    origin_start: Tick,
 }
 
 struct Disk {
@@ -228,10 +230,12 @@ impl Oracle {
 
     fn shows(&self, version: Version, disk: usize, at: u64, content: Content) -> bool {
         if version == WILD {
+            let oldest = self.disks[disk].sectors[at as usize].origin_start;
             return match content {
-                Content::Zero => true,
+                Content::Zero => oldest == 0 || self.was_zeroed_since(oldest, disk, at),
                 Content::Data { disk: d, sector, version } => {
-                    usize::from(d) == disk && sector == at && (version as usize) < self.writes.len()
+                    let end = self.writes.get(version as usize).map_or(0, |write| write.end);
+                    usize::from(d) == disk && sector == at && end >= oldest
                 }
                 _ => false,
             };
@@ -243,6 +247,11 @@ impl Oracle {
             }
             _ => false,
         }
+    }
+
+    fn was_zeroed_since(&self, oldest: Tick, disk: usize, at: u64) -> bool {
+        let zeroes = |w: &&Write| w.zero && usize::from(w.disk) == disk && w.end >= oldest;
+        self.writes.iter().filter(zeroes).any(|w| (w.sector..w.sector + u64::from(w.sectors)).contains(&at))
     }
 
     fn observe(
@@ -409,8 +418,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// The operator accepted a loss: the sector may be any version, the next read tells which.
-    pub fn forgive(&mut self, disk: usize, at: u64) {
+    /// The operator accepted a loss: the sector may be any version, the next read tells which. It is none that was over
+    /// before that began which the origin holds, if that is told.
+    pub fn forgive(&mut self, disk: usize, at: u64, origin: Option<Content>) {
+        self.disks[disk].sectors[at as usize].origin_start = match origin {
+            Some(Content::Data { version, .. }) => self.writes[version as usize].start,
+            _ => 0,
+        };
         self.set(disk, at, WILD);
     }
 
@@ -511,7 +525,7 @@ mod tests {
     fn what_is_read_after_an_accepted_loss_is_not_durable_before_a_flush() {
         let mut o = oracle();
         let a = write(&mut o, Outcome::Done);
-        o.forgive(0, 5);
+        o.forgive(0, 5, None);
         assert!(read(&mut o, Some(a)).is_ok());
         assert!(read(&mut o, None).is_err());
         o.crash(true);
@@ -523,6 +537,16 @@ mod tests {
         o.crash(true);
         assert!(read(&mut o, None).is_err());
         assert!(read(&mut o, Some(b)).is_ok());
+    }
+
+    #[test]
+    fn nothing_older_than_what_the_origin_holds_comes_back_after_an_accepted_loss() {
+        let mut o = oracle();
+        let [a, b, c] = [(); 3].map(|()| write(&mut o, Outcome::Done));
+        for (version, allowed) in [(None, false), (Some(a), false), (Some(b), true), (Some(c), true)] {
+            o.forgive(0, 5, Some(Content::Data { disk: 0, sector: 5, version: b }));
+            assert_eq!(read(&mut o, version).is_ok(), allowed);
+        }
     }
 
     #[test]

@@ -194,6 +194,15 @@ impl Plan {
         }
     }
 
+    /// The device at risk may be lost with dirty blocks that no other has: the newest versions of some, of which others
+    /// list older ones. Small commits that are seldom flushed leave many versions.
+    pub fn without_second_copies(&mut self, rng: &mut Rng) {
+        self.redundancy = false;
+        self.devices = vec![rng.range(2, 8) as u32; self.devices.len().max(2)];
+        self.faults = Faults { loss: true, outages: self.faults.outages, ..Faults::default() };
+        (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
+    }
+
     /// A plan for a script: a tiny pool, quiet background, few faults.
     pub fn script(rng: &mut Rng) -> Plan {
         let devices = rng.pick(&[1, 2]);

@@ -8,6 +8,9 @@ use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
 
+/// One run in so many may lose a device of a pool without redundancy.
+const RUNS_WITHOUT_SECOND_COPIES: u64 = 2;
+
 /// One step of a script. Ranges are first sector and number of sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -171,8 +174,13 @@ impl World {
             self.clean_all()?;
         }
         if self.plan.faults.loss && !self.devices[0].store.gone {
-            self.note_device_fault();
-            self.devices[0].store.gone = true;
+            if !self.plan.mirrored() && self.rng.one_in(2) {
+                self.lose_device()?;
+                self.drain()?;
+            } else {
+                self.note_device_fault();
+                self.devices[0].store.gone = true;
+            }
             self.crash_and_recover(CrashKind::Power)?;
             self.bring_back()?;
             self.verify(Extent::Touched)?;
@@ -220,6 +228,11 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
         rng.pick(&MODES)
     };
     let seed = rng.bits();
+    // Drawn apart, so that the other runs are what they were.
+    let mut apart = Rng::new(!seed);
+    if apart.one_in(RUNS_WITHOUT_SECOND_COPIES) {
+        plan.without_second_copies(&mut apart);
+    }
     let limit = total.points + most_points;
     for kind in [CrashKind::Kill, CrashKind::Power] {
         for n in 0.. {

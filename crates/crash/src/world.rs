@@ -1,7 +1,7 @@
 //! The simulated host: a core, its memory, its cache devices, the origins, and everything in flight.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use haversack_core::{Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
@@ -96,6 +96,8 @@ pub struct Disk {
     pub deferring: bool,
     /// Blocks of eight sectors that may have been dirty since the last detach.
     pub deferred: Vec<bool>,
+    /// Sectors whose only dirty copy went with a device, since losses were last accepted.
+    pub lost: HashSet<u64>,
     /// The origin fails until then.
     pub outage_until: Micros,
     /// The origin is slow until then.
@@ -329,6 +331,7 @@ fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool)
         slow_until: 0,
         last_error: 0,
         cursor: 0,
+        lost: HashSet::new(),
         busy: false,
     }
 }

@@ -43,6 +43,7 @@ impl<M: Memory> Core<M> {
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
                 || self.stopping
+                || self.leave_waits_for(disk)
                 || (self.rebuilding() || self.empties_device())
                     && self.disk(disk).restage.is_empty()
                     && self.disk(disk).restaging == 0;

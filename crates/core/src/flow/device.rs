@@ -8,6 +8,7 @@ use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
 use crate::error::ManageError;
 use crate::flow::pool_job::{PoolJob, PoolJobKind};
+use crate::format::record::Damage;
 use crate::io::Io;
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -87,24 +88,23 @@ impl<M: Memory> Core<M> {
         if !self.is_alive(device) {
             return;
         }
-        let mut lost = Vec::new();
+        let (mut lost, mut staged_anew) = (Vec::new(), Vec::new());
         let staging = &self.staging;
         let overtaken = self.store.lose_device(device, |disk, slot| {
             let staged = staging.find(disk, slot.block()).map_or(0, |(_, s)| s.mask);
-            if slot.mask() & !staged != 0 || slot.poisoned() {
-                lost.push((disk, slot.block()));
-            }
+            let covered = slot.mask() & !staged == 0 && !slot.poisoned();
+            if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
         });
         for (disk, block) in &lost {
             let d = self.disk_mut(*disk);
             d.lost.insert(block.0);
             d.stats.lost_blocks += 1;
-            d.damaged = true;
+            d.damage = d.damage.max(Damage::Lost);
         }
         if self.redundancy {
             (self.degraded, self.rebuilt_seq) = (true, None);
         }
-        self.leave(device, overtaken, !self.redundancy);
+        self.leave(device, overtaken, staged_anew, !self.redundancy);
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
@@ -253,8 +253,9 @@ impl<M: Memory> Core<M> {
                 } else if let Some((primary, p)) = self.store.lookup(disk, slot.block()) {
                     if p.poisoned() {
                         self.store.invalidate(disk, slot.block());
-                        self.disk_mut(disk).lost.insert(slot.block().0);
-                        self.disk_mut(disk).damaged = true;
+                        let d = self.disk_mut(disk);
+                        d.lost.insert(slot.block().0);
+                        d.damage = d.damage.max(Damage::Lost);
                         self.change_record();
                     } else if self.staging.find(disk, slot.block()).is_none() {
                         self.ask_restage(disk, primary);
@@ -282,6 +283,6 @@ impl<M: Memory> Core<M> {
     /// Uses an emptied device no more.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
         let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.leave(device, overtaken, false);
+        self.leave(device, overtaken, Vec::new(), false);
     }
 }

@@ -6,12 +6,16 @@
 //! Invariants
 //! - The record says that a device is gone only when no page elsewhere lists a block as dirty of which the device has a
 //!   newer version. Without that one the older would be the newest.
+//! - Nor before what it had of blocks that are staged anew is durable elsewhere, or its disk known to have lost something:
+//!   a power loss takes the newer version, and nobody would know that the older one had been there.
 //! - What a device's pages list is forgotten only when the record says that it is gone.
 //! - No flush is complete while a device leaves.
 
-use haversack_model::DeviceNo;
+use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
+use crate::bugs::{Bug, planted};
 use crate::core::Core;
+use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::{SlotNo, Status};
 
@@ -23,6 +27,10 @@ pub(crate) struct Leaving {
     device: DeviceNo,
     /// What its entries have overtaken elsewhere and may be listed as dirty there.
     overtaken: Vec<SlotNo>,
+    /// Dirty blocks that only it had, and of which a newer version was staged as it failed.
+    staged: Vec<(DiskNo, BlockNo)>,
+    /// Commits up to there had what was staged.
+    staged_seq: Option<u64>,
     /// Clean blocks elsewhere may be older than what the device has.
     distrust_clean: bool,
     /// The record's version that says that it is gone.
@@ -31,8 +39,20 @@ pub(crate) struct Leaving {
 
 impl<M: Memory> Core<M> {
     /// The store has lost the device.
-    pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>, distrust_clean: bool) {
-        self.leaving.push(Leaving { device, overtaken, distrust_clean, version: None });
+    pub(crate) fn leave(
+        &mut self,
+        device: DeviceNo,
+        overtaken: Vec<SlotNo>,
+        staged: Vec<(DiskNo, BlockNo)>,
+        distrust_clean: bool,
+    ) {
+        let staged_seq = None;
+        self.leaving.push(Leaving { device, overtaken, staged, staged_seq, distrust_clean, version: None });
+    }
+
+    /// Whether what is staged of a disk is to be committed before a device is gone.
+    pub(crate) fn leave_waits_for(&self, disk: DiskNo) -> bool {
+        self.leaving.iter().any(|l| l.staged.iter().any(|staged| staged.0 == disk))
     }
 
     /// Whether the device is not gone yet.
@@ -49,26 +69,47 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_leaving(&mut self) -> bool {
         let mut acted = false;
         for mut leaving in std::mem::take(&mut self.leaving) {
-            match leaving.version {
-                None if self.purge_overtaken(&mut leaving.overtaken) => {
-                    self.distrust_clean |= leaving.distrust_clean;
-                    leaving.version = Some(self.retire(leaving.device));
-                }
-                Some(version) if self.record.is_durable(version) => {
+            if let Some(version) = leaving.version {
+                if self.record.is_durable(version) {
                     self.store.forget_device(leaving.device);
                     self.wake_around_all();
                     acted = true;
                     continue;
                 }
-                _ => {
-                    self.leaving.push(leaving);
-                    continue;
-                }
+            } else if planted(Bug::LeaveAtOnce) || self.may_go(&mut leaving) {
+                self.distrust_clean |= leaving.distrust_clean;
+                leaving.version = Some(self.retire(leaving.device));
+                acted = true;
             }
-            acted = true;
             self.leaving.push(leaving);
         }
         acted
+    }
+
+    fn may_go(&mut self, leaving: &mut Leaving) -> bool {
+        self.purge_overtaken(&mut leaving.overtaken) & self.commit_staged(leaving)
+    }
+
+    /// True when what was staged as the device failed is durable, or lost for want of a place.
+    fn commit_staged(&mut self, leaving: &mut Leaving) -> bool {
+        // The device took all versions on flash with it: one that is there now was committed since.
+        leaving.staged.retain(|(disk, block)| {
+            let staged = self.staging.find(*disk, *block).is_some_and(|(_, s)| s.dirty);
+            staged && self.store.lookup(*disk, *block).is_none()
+        });
+        if self.store.usable_devices().next().is_none() {
+            for (disk, _) in leaving.staged.drain(..) {
+                let d = self.disk_mut(disk);
+                d.damage = d.damage.max(Damage::Lost);
+            }
+            return true;
+        }
+        if !leaving.staged.is_empty() {
+            return false;
+        }
+        let seq = *leaving.staged_seq.get_or_insert(self.sequence.last());
+        self.want_flush(seq);
+        self.store.flushed_seq >= seq
     }
 
     /// Writes pages that list overtaken versions as dirty. True when none does.

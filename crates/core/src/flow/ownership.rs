@@ -18,7 +18,7 @@ use crate::disk::{Disk, DiskState};
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::flow::request::Park;
-use crate::format::record::DiskRecord;
+use crate::format::record::{Damage, DiskRecord};
 use crate::memory::Memory;
 
 impl<M: Memory> Core<M> {
@@ -48,8 +48,9 @@ impl<M: Memory> Core<M> {
         if void {
             self.void_cache(disk);
         }
+        let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
-        if void {
+        if void || lost {
             // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
             self.disk_mut(disk).intents.mark_all_durably();
         }
@@ -75,8 +76,10 @@ impl<M: Memory> Core<M> {
         if epoch < d.epoch || epoch == d.epoch && !d.owned {
             return Err(ManageError::OldEpoch { given: epoch, recorded: d.epoch });
         }
-        if d.damaged && !accept_loss {
-            return Err(ManageError::Damaged(d.id));
+        match d.damage {
+            Damage::Lost if !accept_loss => return Err(ManageError::Lost(d.id)),
+            Damage::Uncertain if !accept_loss => return Err(ManageError::Damaged(d.id)),
+            _ => {}
         }
         let geometry = config.phase != d.phase;
         let persistence = config.persistence != d.persistence;
@@ -85,9 +88,11 @@ impl<M: Memory> Core<M> {
         if d.owned && holds && config.sectors != d.sectors {
             return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
         }
-        let void = newer || geometry || config.sectors != d.sectors || persistence || d.damaged;
+        let uncertain = d.damage == Damage::Uncertain && !planted(Bug::TrustWhatIsLeft)
+            || d.damage == Damage::Lost && planted(Bug::GiveUpAll);
+        let void = newer || geometry || config.sectors != d.sectors || persistence || uncertain;
         let dirty_blocks = self.dirty_blocks(disk);
-        if void && d.owned && !d.damaged && dirty_blocks > 0 {
+        if void && d.owned && !uncertain && dirty_blocks > 0 {
             return Err(ManageError::Dirty { disk: d.id, dirty_blocks });
         }
         Ok(void)
@@ -106,7 +111,7 @@ impl<M: Memory> Core<M> {
             owned: true,
             epoch,
             may_be_dirty: false,
-            damaged: false,
+            damage: Damage::None,
             persistence: config.persistence,
             since_seq: self.sequence.last() + 1,
             clean_seq: 0,
@@ -132,7 +137,8 @@ impl<M: Memory> Core<M> {
         (d.mode, d.target) = (config.mode, config.target);
         d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
         d.cleaner_config = config.cleaner;
-        (d.owned, d.epoch, d.damaged) = (true, epoch, false);
+        (d.owned, d.epoch, d.damage) = (true, epoch, Damage::None);
+        d.lost.clear();
         d.may_be_dirty |= config.mode.defers_origin();
         d.monitor = None;
         d.state = DiskState::Attaching;

@@ -30,6 +30,18 @@ pub struct DeviceRecord {
     pub state: DeviceState,
 }
 
+/// What the loss of dirty blocks means for a disk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Damage {
+    /// None were lost.
+    #[default]
+    None,
+    /// Some were lost. Those that are left are the newest versions of their blocks.
+    Lost,
+    /// Some may have been lost, and nobody knows which: what is left may be older than what the origin has.
+    Uncertain,
+}
+
 /// A disk in the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskRecord {
@@ -45,8 +57,8 @@ pub struct DiskRecord {
     pub epoch: u64,
     /// Whether blocks of it may be dirty on flash.
     pub may_be_dirty: bool,
-    /// Whether dirty blocks of it were lost in a way that names no blocks.
-    pub damaged: bool,
+    /// Whether dirty blocks of it were lost. Which ones the record does not say.
+    pub damage: Damage,
     /// What survives a restart.
     pub persistence: Persistence,
     /// Entries of older commits are void.
@@ -97,6 +109,10 @@ fn persistence_of(code: u8) -> Option<Persistence> {
     })
 }
 
+fn damage_of(code: u8) -> Option<Damage> {
+    [Damage::None, Damage::Lost, Damage::Uncertain].into_iter().find(|damage| *damage as u8 == code)
+}
+
 impl DiskRecord {
     /// The highest number that the entry tells of: commits up to it were made before it was written.
     pub fn last_seq(&self) -> u64 {
@@ -126,7 +142,7 @@ impl PoolRecord {
             w.flag(disk.is_some());
             if let Some(d) = disk {
                 w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
-                w.flag(d.may_be_dirty).flag(d.damaged).u8(persistence_code(d.persistence));
+                w.flag(d.may_be_dirty).u8(d.damage as u8).u8(persistence_code(d.persistence));
                 w.u64(d.since_seq).u64(d.clean_seq);
             }
         }
@@ -193,7 +209,7 @@ impl PoolRecord {
             owned: r.flag()?,
             epoch: r.u64()?,
             may_be_dirty: r.flag()?,
-            damaged: r.flag()?,
+            damage: damage_of(r.u8()?)?,
             persistence: persistence_of(r.u8()?)?,
             since_seq: r.u64()?,
             clean_seq: r.u64()?,
@@ -214,7 +230,7 @@ mod tests {
             owned: true,
             epoch: 4,
             may_be_dirty: true,
-            damaged: false,
+            damage: Damage::Uncertain,
             persistence: Persistence::Dirty,
             since_seq: 9,
             clean_seq: 11,

@@ -13,6 +13,7 @@ pub(crate) mod scan;
 use haversack_model::{DeviceNo, DiskId, DiskNo};
 
 use crate::error::PoolError;
+use crate::format::record::Damage;
 
 /// How to open a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,6 +74,6 @@ pub struct DiskSummary {
     pub owned: bool,
     /// The ownership epoch.
     pub epoch: u64,
-    /// Dirty blocks may have been lost.
-    pub damaged: bool,
+    /// Whether dirty blocks were lost.
+    pub damage: Damage,
 }

@@ -18,7 +18,7 @@ use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
-use crate::format::record::{DeviceRecord, DeviceState, DiskRecord, PoolRecord};
+use crate::format::record::{Damage, DeviceRecord, DeviceState, DiskRecord, PoolRecord};
 use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
@@ -80,7 +80,9 @@ fn prepare<M: Memory>(
     if options.contents_void {
         for disk in pool.record.disks.iter_mut().flatten() {
             disk.since_seq = recovered.last_seq + 1;
-            disk.damaged |= disk.may_be_dirty;
+            if disk.may_be_dirty {
+                disk.damage = Damage::Uncertain;
+            }
         }
         recovered = entries::recover(media, &pool)?;
         // The origins may hold unflushed writes that no map could mark.
@@ -268,8 +270,9 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     let lost_dirty = !pool.missing.is_empty() && !pool.covered;
     for (at, disk) in pool.record.disks.iter_mut().enumerate() {
         let Some(disk) = disk else { continue };
-        disk.damaged |= r.damaged.contains(&DiskNo(at as u16));
-        disk.damaged |= lost_dirty && disk.may_be_dirty;
+        if r.damaged.contains(&DiskNo(at as u16)) || lost_dirty && disk.may_be_dirty {
+            disk.damage = Damage::Uncertain;
+        }
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {
@@ -447,7 +450,7 @@ impl<M: Memory> Core<M> {
                 dirty_blocks: space.dirty + d.flush.staged_dirty(),
                 owned: d.owned,
                 epoch: d.epoch,
-                damaged: d.damaged,
+                damage: d.damage,
             })
         };
         self.disks.iter().enumerate().filter_map(summary).collect()

@@ -3,8 +3,8 @@
 
 use crate::common::{Buffers, POOL, Rig, Shelf, device_id, disk_id, memory};
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, Core, CoreConfig, DiskConfig, HeapMemory, ManageError, Op, OpenOptions,
-    Persistence, PoolConfig, PoolError, Rejected, StagingKind, Target, offline, pool,
+    AdmissionConfig, CleanerConfig, Core, CoreConfig, Damage, DiskConfig, HeapMemory, ManageError, Op,
+    OpenOptions, Persistence, PoolConfig, PoolError, Rejected, StagingKind, Target, offline, pool,
 };
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES, Uuid, WriteMode};
 
@@ -173,7 +173,7 @@ fn damaged_metadata_of_one_mirrored_device_costs_nothing_that_of_both_is_told() 
     let mut shelf = used_pool();
     rot_all_metadata(&mut shelf, 0);
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
-    assert!(rig.report.damaged_segments == 4 && !rig.report.disks[0].damaged);
+    assert!(rig.report.damaged_segments == 4 && rig.report.disks[0].damage == Damage::None);
     let disk = rig.disk(0, 4096, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 3, 100), [9; 100]);
 
@@ -197,7 +197,7 @@ fn a_missing_device_with_the_only_copy_is_refused_unless_the_loss_is_accepted() 
     assert!(error.to_string().contains("bring it back"));
     let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
     let mut rig = Rig::open_with(shelf, memory(), CoreConfig::default(), options);
-    assert!(rig.report.disks[0].damaged);
+    assert_eq!(rig.report.disks[0].damage, Damage::Uncertain);
     let config = DiskConfig::new(disk_id(0), 4096);
     let now = rig.now;
     let refused = rig.core().attach(now, &config, 1, false);

@@ -37,7 +37,7 @@ fn flush(shelf: &mut Shelf, origin: &mut Origin) -> (Result<u64, OfflineError>, 
 /// The pool opens again, knows of no dirty block, and reads what the origin has.
 fn opens_clean(shelf: Shelf, origin: Origin) {
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
-    assert!(rig.report.disks.iter().all(|d| d.dirty_blocks == 0 && !d.damaged));
+    assert!(rig.report.disks.iter().all(|d| d.dirty_blocks == 0 && d.damage == haversack_core::Damage::None));
     let disk = rig.report.disks[0].disk;
     rig.origins.insert(disk, origin);
     assert_eq!(rig.attach(&DiskConfig::new(disk_id(0), SECTORS), 1), disk);

@@ -42,6 +42,9 @@ pub const LAZY: CleanerConfig = CleanerConfig {
     rate_limit_blocks: 0,
 };
 
+/// What an origin contains at first.
+pub const OF_ORIGIN: u8 = 7;
+
 pub fn memory() -> TestMemory {
     HeapMemory::new(128, 192, Buffers::default())
 }
@@ -132,7 +135,7 @@ impl Rig {
         let now = self.now;
         let (disk, job) = self.core().attach(now, config, epoch, false).expect("the disk may be attached");
         let bytes = config.sectors as usize * SECTOR_BYTES;
-        self.origins.entry(disk).or_insert_with(|| Origin::new(vec![7; bytes]));
+        self.origins.entry(disk).or_insert_with(|| Origin::new(vec![OF_ORIGIN; bytes]));
         self.finish(job);
         disk
     }

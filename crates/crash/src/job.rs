@@ -155,7 +155,7 @@ impl World {
                 let released = self.disks[disk].origin_forbidden;
                 self.disks[disk].life = if released { Life::Released } else { Life::Detached };
                 self.let_go(disk)?;
-                if !released && !self.unprotected_fault {
+                if !released && self.trusts_origins() {
                     self.check_origin(disk, "after a detach")?;
                     self.disks[disk].deferred.fill(false);
                 }
@@ -172,7 +172,7 @@ impl World {
                 }
                 self.disks[disk].life = Life::Released;
                 self.let_go(disk)?;
-                if clean && !self.unprotected_fault {
+                if clean && self.trusts_origins() {
                     self.check_origin(disk, "after a clean release")?;
                 }
                 Ok(())
@@ -199,7 +199,7 @@ impl World {
             }
             Job::Clean(disk, since) => {
                 let quiet = self.oracle.quiet_since(disk, since);
-                if done && quiet && !self.unprotected_fault && !self.disks[disk].origin_forbidden {
+                if done && quiet && self.trusts_origins() && !self.disks[disk].origin_forbidden {
                     self.check_origin(disk, "after a clean")?;
                 }
                 Ok(())
@@ -244,6 +244,11 @@ impl World {
             0 => Ok(()),
             n => violation!("{n} origin writes of disk {disk} are in flight after it was let go"),
         }
+    }
+
+    /// Whether an origin has all that its disk had once that is clean: a job that leaves something lost fails.
+    fn trusts_origins(&self) -> bool {
+        !self.unprotected_fault || self.plan.faults.name_what_is_lost()
     }
 
     fn check_origin(&mut self, disk: usize, when: &str) -> Flow {

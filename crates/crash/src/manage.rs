@@ -67,8 +67,7 @@ impl World {
     /// unless the pages that tell so are damaged.
     fn forgive(&mut self, disk: usize, known: bool) {
         self.note_lost();
-        let faults = self.plan.faults;
-        let trusted = !faults.rot && !faults.page_rot;
+        let trusted = self.plan.faults.name_what_is_lost();
         let mut bytes = [0; SECTOR_BYTES];
         let d = &self.disks[disk];
         // A resize may have been under way: the origin has the larger size.

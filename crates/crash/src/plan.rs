@@ -37,6 +37,11 @@ impl Faults {
     pub fn of_devices(&self) -> bool {
         self.rot || self.page_rot || self.loss || self.read_errors
     }
+
+    /// Whether what is lost is lost with a device, so that the core can tell which sectors.
+    pub fn name_what_is_lost(&self) -> bool {
+        !(self.rot || self.page_rot || self.read_errors)
+    }
 }
 
 /// Everything that is decided before a run starts.

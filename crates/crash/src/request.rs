@@ -175,9 +175,13 @@ impl World {
         let fair = match error {
             RequestError::Origin => disk.last_error > request.start,
             RequestError::DataLost => {
-                self.unprotected_fault
-                    && (request.op == Op::Flush
-                        || disk.may_be_dirty(request.sector, u64::from(request.sectors)))
+                let mut sectors = request.sector..request.sector + u64::from(request.sectors);
+                let lost = if self.plan.faults.name_what_is_lost() {
+                    sectors.any(|at| disk.lost.contains(&at))
+                } else {
+                    disk.may_be_dirty(request.sector, u64::from(request.sectors))
+                };
+                self.unprotected_fault && (request.op == Op::Flush || lost)
             }
             RequestError::NotOwner => matches!(disk.life, Life::Releasing | Life::Released),
             RequestError::Detached => matches!(disk.life, Life::Leaving | Life::Detached),

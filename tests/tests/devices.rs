@@ -124,6 +124,40 @@ fn accept_loss(place: &Place, daemon: &mut Haversack<'_>) -> Result<()> {
 }
 
 #[test]
+fn without_redundancy_a_lost_device_takes_only_what_was_on_it() {
+    test("one copy", |place| {
+        let (disk, file) = disk(place, "vm1", "wb")?;
+        let disk = Disk { more: "cleaner = { age = \"1h\", idle = \"1h\" }\n".to_owned(), ..disk };
+        let mut settings = Settings::new(128, vec![disk]);
+        settings.devices = vec!["faulty:a.img".to_owned(), "faulty:b.img".to_owned()];
+        let mut daemon = Haversack::start(place, settings)?;
+        clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x11 0 8M", "flush"])?;
+        fail(place, "b.img", "gone")?;
+        clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x22 8M 4M", "flush"])?;
+        daemon.wait_for_log(&["data-lost", "vm1"])?;
+        daemon.kill()?;
+        daemon.settings().disks[0].attachable = false;
+        daemon.start_again()?;
+        daemon.wait_for_log(&["not attached", "vm1", "lost with a cache device"])?;
+        daemon.stop()?;
+        let disk = &mut daemon.settings().disks[0];
+        (disk.more, disk.attachable) = ("accept_loss = \"vm1\"\n".to_owned(), true);
+        daemon.start_again()?;
+        let copy = place.path("vm1-copy.img");
+        clients::download(&daemon.uri("vm1"), &copy)?;
+        let count = |value: u8| -> Result<usize> {
+            let bytes = image::take(&copy, 0, 12 << 20)?;
+            Ok(bytes.chunks(4096).filter(|block| block.iter().all(|byte| *byte == value)).count())
+        };
+        let (old, new, lost) = (count(0x11)?, count(0x22)?, count(0)?);
+        place.say(&format!("{old} blocks were on the device that is left, {lost} were on the other"));
+        check(new == 1024 && old > 0 && lost > 0 && old + lost == 2048, "blocks are neither kept nor lost")?;
+        daemon.command(&["disk", "flush", "vm1"])?;
+        clients::compare(&copy.display().to_string(), &file.display().to_string())
+    });
+}
+
+#[test]
 fn reads_that_fail_are_read_from_the_origin() {
     test("failing reads", |place| {
         let (through, _) = disk(place, "vm1", "wt")?;

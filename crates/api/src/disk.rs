@@ -196,10 +196,10 @@ impl FromStr for Admission {
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CleanerSettings {
-    /// Clean while more than this share (0 to 1) of the disk's target is dirty.
+    /// Where cleaning for the high watermark ends: the share (0 to 1) of the disk's target that may stay dirty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_watermark: Option<f32>,
-    /// Clean without regard to age and idleness above this share.
+    /// Clean when more than this share is dirty, whatever its age.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_watermark: Option<f32>,
     /// Hold back new writes above this share.

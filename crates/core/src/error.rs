@@ -187,13 +187,13 @@ pub enum ManageError {
     },
     /// Dirty blocks of the disk were lost with a cache device. What is left is kept.
     #[error(
-        "dirty blocks of disk {0} were lost with a cache device: there the guest will read what the origin has; accept that by naming the disk"
+        "dirty blocks of disk {0} were lost with a cache device: there the guest will read what the origin has; accept the loss by naming the disk"
     )]
     Lost(DiskId),
     /// A cache device is missing or metadata is damaged that may have named dirty blocks of the disk. Which of the blocks
     /// that are left are the newest, nobody knows.
     #[error(
-        "disk {0} misses a cache device or metadata that may have named dirty blocks: bring the device back, or give up all that its origin does not have by naming the disk"
+        "disk {0} misses a cache device or metadata that may have named dirty blocks: bring the device back, or accept the loss of all that its origin does not have by naming the disk"
     )]
     Damaged(DiskId),
     /// No such device, or not in a state for this.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use haversack_core::{DiskSummary, Event, OpenReport};
 use haversack_engine::handle::EngineEvent;
-use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, Micros};
+use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
@@ -139,6 +139,7 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
             ("origin-away", disk_name(*disk), format!("the origin cannot be reached, requests wait: {why}"))
         }
         EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
+        EngineEvent::DataLost { disk, runs } => ("data-lost", disk_name(*disk), losses(runs)),
         EngineEvent::DeviceError { path, offset_bytes, errno } => {
             let error = std::io::Error::from_raw_os_error(*errno);
             ("device-error", pool.to_string(), format!("{} at byte {offset_bytes}: {error}", path.display()))
@@ -146,10 +147,28 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
     };
     match kind {
         "origin-back" => tracing::info!(kind, subject, "{message}"),
-        "pool-lost" | "corruption" => tracing::error!(kind, subject, "{message}"),
+        "pool-lost" | "corruption" | "data-lost" => tracing::error!(kind, subject, "{message}"),
         _ => tracing::warn!(kind, subject, "{message}"),
     }
     daemon.events.add(kind, &subject, message);
+}
+
+/// Where the data was that is lost, as ranges of bytes.
+fn losses(runs: &[(SectorNo, u64)]) -> String {
+    const MOST: usize = 64;
+    let byte = |sectors: u64| sectors * SECTOR_BYTES as u64;
+    let bytes: u64 = runs.iter().map(|run| byte(run.1)).sum();
+    let shown: Vec<String> = runs
+        .iter()
+        .take(MOST)
+        .map(|(first, sectors)| format!("{}-{}", byte(first.0), byte(first.0 + sectors) - 1))
+        .collect();
+    let more = runs.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
+    format!(
+        "{bytes} bytes were only on the cache device; they read as errors until they are written again: bytes {}{more}",
+        shown.join(", ")
+    )
 }
 
 /// Writes wait until the loss is noted durably; if it cannot be noted they go on waiting, which loses nothing.

@@ -11,7 +11,7 @@ use haversack_core::{
     AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
     Records, Target,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, SECTOR_BYTES, WriteMode};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
 use crate::device::CacheDevice;
@@ -397,6 +397,13 @@ pub enum EngineEvent {
     OriginBack {
         /// The disk.
         disk: DiskNo,
+    },
+    /// Dirty sectors of a disk were lost with a cache device; they read as errors until they are written again.
+    DataLost {
+        /// The disk.
+        disk: DiskNo,
+        /// All that is lost of it: first sectors and numbers of sectors, in order.
+        runs: Vec<(SectorNo, u64)>,
     },
     /// A cache device answered with an error.
     DeviceError {

@@ -519,10 +519,23 @@ impl Reactor {
                 *id != job
             });
         }
-        if let Event::DeviceFailed { device, .. } = event {
-            self.retire(device);
-        }
         self.tell(&EngineEvent::Core(event));
+        if let Event::DeviceFailed { device, lost_blocks } = event {
+            self.retire(device);
+            if lost_blocks > 0 {
+                self.tell_losses();
+            }
+        }
+    }
+
+    fn tell_losses(&mut self) {
+        let disks: Vec<DiskNo> = self.core.disk_numbers().collect();
+        for disk in disks {
+            let runs = self.core.lost_runs(disk);
+            if !runs.is_empty() {
+                self.tell(&EngineEvent::DataLost { disk, runs });
+            }
+        }
     }
 
     fn after_job(&mut self, job: JobId, succeeded: bool) {

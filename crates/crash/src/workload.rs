@@ -293,7 +293,8 @@ impl World {
         let errors = self.disks[disk].last_error;
         if let Some(job) = self.clean(disk)? {
             self.finish(job)?;
-            let clean = self.disks[disk].last_error == errors;
+            let lost = self.disks[disk].no.map_or(0, |no| self.core().lost_runs(no).len());
+            let clean = self.disks[disk].last_error == errors && lost == 0;
             self.release(disk, clean)?;
         }
         Ok(())

@@ -135,6 +135,8 @@ fn without_redundancy_a_lost_device_takes_only_what_was_on_it() {
         fail(place, "b.img", "gone")?;
         clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x22 8M 4M", "flush"])?;
         daemon.wait_for_log(&["data-lost", "vm1"])?;
+        let events = daemon.command(&["events", "vm1"])?;
+        place.say(&events);
         daemon.kill()?;
         daemon.settings().disks[0].attachable = false;
         daemon.start_again()?;
@@ -152,6 +154,8 @@ fn without_redundancy_a_lost_device_takes_only_what_was_on_it() {
         let (old, new, lost) = (count(0x11)?, count(0x22)?, count(0)?);
         place.say(&format!("{old} blocks were on the device that is left, {lost} were on the other"));
         check(new == 1024 && old > 0 && lost > 0 && old + lost == 2048, "blocks are neither kept nor lost")?;
+        let told = events.contains(&format!("data-lost  vm1: {} bytes", lost * 4096));
+        check(told, "it is not told what is lost")?;
         daemon.command(&["disk", "flush", "vm1"])?;
         clients::compare(&copy.display().to_string(), &file.display().to_string())
     });

@@ -51,6 +51,17 @@ pub enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// What happened lately: disks that came and went, devices that failed, data that was lost, origins that were away.
+    Events {
+        /// Only those of this pool or disk.
+        subject: Option<String>,
+        /// So many of the newest.
+        #[arg(long, default_value_t = 20)]
+        last: usize,
+        /// Go on with those that come, until Ctrl-C.
+        #[arg(long, short)]
+        follow: bool,
+    },
     /// Tell what a trace says about caches for it. Works without the daemon.
     Analyze(Box<crate::analyze::Analyze>),
     /// Block traces: what they hold, converting, cutting, merging.

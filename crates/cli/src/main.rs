@@ -6,6 +6,7 @@ mod arguments;
 mod client;
 mod compare;
 mod error;
+mod events;
 mod follow;
 mod generate;
 mod offline;

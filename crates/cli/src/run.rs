@@ -17,7 +17,7 @@ use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
 use crate::trace::TraceCommand;
-use crate::{offline, output, policy, record, show, top, trace};
+use crate::{events, offline, output, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -49,6 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             print(as_json, &status, &text)
         }
         Command::Top { interval, count } => top::top(&daemon()?, interval.0, *count, as_json),
+        Command::Events { subject, last, follow } => {
+            events::run(&daemon()?, subject.as_deref(), *last, *follow, as_json)
+        }
         Command::Analyze(arguments) => crate::analyze::run(arguments, as_json),
         Command::Trace(TraceCommand::Record(record)) => record::run(&daemon()?, record, as_json),
         Command::Trace(command) => trace::run(command, as_json),

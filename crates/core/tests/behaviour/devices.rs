@@ -87,11 +87,8 @@ fn is_record(action: &Action) -> bool {
 fn the_origin_wins_after_a_kill(mut rig: Rig, write: RequestTag) {
     rig.run_without(is_record);
     assert!(!rig.is_answered(write));
-    let origins = std::mem::take(&mut rig.origins);
-    let (shelf, memory) = rig.kill();
-    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    let mut rig = rig.after_kill(CoreConfig::default());
     assert_eq!(rig.report.devices.len(), 2);
-    rig.origins = origins;
     let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
     let disk = rig.attach(&config, 1);
     let read = rig.read(disk, 0, 8);
@@ -144,10 +141,8 @@ fn older_versions_elsewhere_do_not_come_back_after_a_device_failed() {
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(1));
     rig.run();
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     assert_eq!(rig.report.devices, [(DeviceNo(0), 0)]);
-    rig.origins = origins;
     rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
     rig.clean(disk);
@@ -183,9 +178,7 @@ fn lost_some() -> (Rig, DiskNo, Vec<(SectorNo, u64)>) {
     rig.write(disk, 0, 8, 2);
     rig.flush(disk);
     let lost = rig.running().lost_runs(disk);
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
-    rig.origins = origins;
+    let rig = rig.after_power_cut(CoreConfig::default());
     (rig, disk, lost)
 }
 
@@ -256,10 +249,8 @@ fn what_was_staged_as_a_device_failed_is_committed() {
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(0));
     rig.run();
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     assert_eq!(rig.report.devices, [(DeviceNo(1), 1)]);
-    rig.origins = origins;
     rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
 }
@@ -517,10 +508,7 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_evicted() {
         let newest = rig.submit_sized(disk, op, 0, 8, vec![value; 8 * 512]).expect("the request is taken");
         rig.run_without(is_slow);
         let expected = if rig.is_answered(newest) { value } else { 1 };
-        let origins = std::mem::take(&mut rig.origins);
-        let (shelf, memory) = rig.kill();
-        let mut rig = Rig::open(shelf, memory, config);
-        rig.origins = origins;
+        let mut rig = rig.after_kill(config);
         let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
         assert_eq!(rig.read(disk, 0, 8), [expected; 8], "{op:?}");
     }
@@ -543,10 +531,7 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_lost_with_its_device
     rig.start_adding(4);
     rig.run_without(is_slow);
     let expected = if rig.is_answered(write) { 1 } else { 7 };
-    let origins = std::mem::take(&mut rig.origins);
-    let (shelf, memory) = rig.kill();
-    let mut rig = Rig::open(shelf, memory, config);
-    rig.origins = origins;
+    let mut rig = rig.after_kill(config);
     let disk = rig.disk(0, SECTORS, WriteMode::WriteInvalidate);
     assert_eq!(rig.read(disk, 0, 8), [expected; 8]);
 }
@@ -561,11 +546,8 @@ fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
     let flush = rig.start_flush(disk);
     rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
     assert!(!rig.is_answered(flush), "what is written while the record is being written is durable with it");
-    let origins = std::mem::take(&mut rig.origins);
-    let (shelf, memory) = rig.kill();
-    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    let mut rig = rig.after_kill(CoreConfig::default());
     assert_eq!(rig.report.ignored, [1]);
-    rig.origins = origins;
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 1600), [1; 1600]);
 }
@@ -584,9 +566,7 @@ fn what_is_cleaned_for_want_of_space_is_not_overtaken_by_a_device_that_is_not_ou
     let now = rig.now;
     rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
     rig.run_without(is_device_write);
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), config);
-    rig.origins = origins;
+    let mut rig = rig.after_power_cut(config);
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     let read = rig.read(disk, 0, 8);
     let in_origin = rig.origins[&disk].sectors(0, 8).iter().step_by(512).copied();

@@ -274,9 +274,7 @@ fn what_a_shrinking_disk_loses_is_dirty_until_the_record_says_the_new_size() {
     // The page that now lists the block as clean happens to survive what the record does not.
     let device = rig.device(DeviceNo(0));
     device.flush(device.flush_mark());
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
-    rig.origins = origins;
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     let disk = rig.attach(&config, 1);
     rig.clean(disk);
     assert_eq!(rig.origins[&disk].sectors(80, 8), [1; 8 * 512], "the disk has its old size");
@@ -301,9 +299,7 @@ fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
     let disk = rig.attach(&config, 1);
     assert_eq!(rig.usage(disk).dirty_blocks, 1);
     rig.flush(disk);
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
-    rig.origins = origins;
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     let disk = rig.attach(&config, 1);
     assert_eq!(rig.usage(disk).dirty_blocks, 1);
     rig.clean(disk);
@@ -352,9 +348,7 @@ fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
         let disk = lazy(&mut rig, 0);
         rig.write(disk, 0, 8, 2);
         rig.flush(disk);
-        let origins = std::mem::take(&mut rig.origins);
-        let mut rig = Rig::open(rig.power_cut(), memory(), config);
-        rig.origins = origins;
+        let mut rig = rig.after_power_cut(config);
         let disk = lazy(&mut rig, 0);
         assert_eq!(rig.usage(disk).dirty_blocks, 1, "detaches: {detaches}");
         assert_eq!(rig.read(disk, 0, 8), [2; 8]);

@@ -108,9 +108,7 @@ fn a_power_cut_keeps_what_was_flushed() {
     let (mut rig, disk) = rig(WriteMode::WriteBack);
     rig.write(disk, 0, 64, 1);
     rig.flush(disk);
-    let origins = std::mem::take(&mut rig.origins);
-    let mut rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
-    rig.origins = origins;
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 64), [1; 64]);
 }
@@ -119,11 +117,8 @@ fn a_power_cut_keeps_what_was_flushed() {
 fn a_kill_keeps_what_was_acknowledged() {
     let (mut rig, disk) = rig(WriteMode::WriteBack);
     rig.write(disk, 0, 64, 1);
-    let origins = std::mem::take(&mut rig.origins);
-    let (shelf, memory) = rig.kill();
-    let mut rig = Rig::open(shelf, memory, CoreConfig::default());
+    let mut rig = rig.after_kill(CoreConfig::default());
     assert!(rig.report.staging_survived);
-    rig.origins = origins;
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 64), [1; 64]);
 }

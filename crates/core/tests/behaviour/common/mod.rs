@@ -458,6 +458,19 @@ impl Rig {
         (self.shelf, core.into_memory())
     }
 
+    /// Kills the core and opens the pool again, with what was staged and before the same origins.
+    pub fn after_kill(mut self, config: CoreConfig) -> Rig {
+        let origins = std::mem::take(&mut self.origins);
+        let (shelf, memory) = self.kill();
+        Rig { origins, ..Rig::open(shelf, memory, config) }
+    }
+
+    /// Cuts the power and opens the pool again before the same origins.
+    pub fn after_power_cut(mut self, config: CoreConfig) -> Rig {
+        let origins = std::mem::take(&mut self.origins);
+        Rig { origins, ..Rig::open(self.power_cut(), memory(), config) }
+    }
+
     /// Cuts the power: what was not flushed is gone, and so is the memory.
     pub fn power_cut(mut self) -> Shelf {
         for device in &mut self.shelf.0 {

@@ -5,6 +5,7 @@ mod cleaning;
 mod common;
 mod devices;
 mod jobs;
+mod leaving;
 mod model;
 mod modes;
 mod monitor;

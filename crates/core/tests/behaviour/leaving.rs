@@ -1,0 +1,229 @@
+//! Devices that leave: what comes back when the power fails on the way, and what is lost with them.
+
+use crate::common::*;
+use haversack_core::{
+    Action, CoreConfig, Damage, DiskConfig, ManageError, Op, OpenOptions, Persistence, RequestTag, offline,
+};
+use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
+
+const SECTORS: u64 = 4096;
+
+/// A block was dirty and is clean, but no page says so yet. Then the record is written, first its first copy.
+fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4, 4], redundancy, CoreConfig::default());
+    let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.wait(2 * CoreConfig::default().flush_mark_us);
+    rig.clean(disk);
+    let (now, other) = (rig.now, DiskConfig::new(disk_id(1), SECTORS));
+    rig.core().attach(now, &other, 1, false).expect("the disk may be attached");
+    rig.run_without(is_device_flush);
+    (rig, disk)
+}
+
+fn is_record(action: &Action) -> bool {
+    matches!(action, Action::WriteDevice { offset_bytes: 8_192..270_336, .. })
+}
+
+/// The process is killed while the record still has the device, which is back then with what its pages list.
+fn the_origin_wins_after_a_kill(mut rig: Rig, write: RequestTag) {
+    rig.run_without(is_record);
+    assert!(!rig.is_answered(write));
+    let mut rig = rig.after_kill(CoreConfig::default());
+    assert_eq!(rig.report.devices.len(), 2);
+    let config = DiskConfig { persistence: Persistence::Dirty, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    let read = rig.read(disk, 0, 8);
+    let in_origin = rig.origins[&disk].sectors(0, 8).iter().step_by(512).copied();
+    assert_eq!(in_origin.collect::<Vec<u8>>(), read);
+}
+
+#[test]
+fn nothing_is_overtaken_before_the_record_says_that_a_device_was_removed() {
+    let (mut rig, disk) = durably_dirty_while_the_record_is_written(false);
+    let now = rig.now;
+    rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    let write = rig.submit_sized(disk, Op::WriteZeroes, 0, 2, Vec::new()).expect("the request is taken");
+    the_origin_wins_after_a_kill(rig, write);
+}
+
+#[test]
+fn nothing_is_overtaken_before_the_record_says_that_a_device_failed() {
+    let (mut rig, disk) = durably_dirty_while_the_record_is_written(true);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    let write = rig.submit_sized(disk, Op::WriteZeroes, 0, 2, Vec::new()).expect("the request is taken");
+    rig.run_without(is_device_flush);
+    the_origin_wins_after_a_kill(rig, write);
+}
+
+/// A pool without redundancy and a disk whose first block has an older version on device 0, durable and listed as dirty,
+/// and a newer one on device 1, which has been cleaned.
+fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let mut rig = Rig::new(&[4, 4], false, config);
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    // The second commit goes to another segment, on the other device: the page of the first is not durable.
+    for value in [1, 2] {
+        rig.start_write(disk, 0, 8, value);
+        rig.run_without(is_device_flush);
+    }
+    let is_data = |a: &&Action| matches!(a, Action::WriteDevice { offset_bytes: 9_437_184.., .. });
+    let written: Vec<&Action> = rig.log.iter().filter(is_data).collect();
+    assert!(matches!(written[0], Action::WriteDevice { device: DeviceNo(0), .. }), "{written:?}");
+    assert!(matches!(written[3], Action::WriteDevice { device: DeviceNo(1), .. }), "{written:?}");
+    rig.flush(disk);
+    rig.clean(disk);
+    (rig, disk)
+}
+
+#[test]
+fn older_versions_elsewhere_do_not_come_back_after_a_device_failed() {
+    let (mut rig, disk) = cleaned_with_an_older_version_elsewhere();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(1));
+    rig.run();
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    assert_eq!(rig.report.devices, [(DeviceNo(0), 0)]);
+    rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    rig.clean(disk);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
+}
+
+#[test]
+fn older_versions_elsewhere_do_not_come_back_when_a_device_is_missing() {
+    let (mut rig, disk) = cleaned_with_an_older_version_elsewhere();
+    let origins = std::mem::take(&mut rig.origins);
+    let mut shelf = rig.power_cut();
+    shelf.take(1);
+    let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+    let mut rig = Rig::open_with(shelf, memory(), CoreConfig::default(), options);
+    rig.origins = origins;
+    let (now, config) = (rig.now, DiskConfig::new(disk_id(0), SECTORS));
+    let (_, attached) = rig.core().attach(now, &config, 1, true).expect("the loss is accepted");
+    rig.finish(attached);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    rig.clean(disk);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
+}
+
+/// A pool without redundancy of which device 1 failed, and a disk of which it had dirty blocks, but not the first ones. The
+/// power was cut since.
+fn lost_some() -> (Rig, DiskNo, Vec<(SectorNo, u64)>) {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 0, 2400, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(1));
+    rig.write(disk, 0, 8, 2);
+    rig.flush(disk);
+    let lost = rig.running().lost_runs(disk);
+    let rig = rig.after_power_cut(CoreConfig::default());
+    (rig, disk, lost)
+}
+
+#[test]
+fn dirty_blocks_that_a_lost_device_did_not_have_are_kept() {
+    let (mut rig, disk, lost) = lost_some();
+    assert_eq!(rig.report.disks[0].damage, Damage::Lost);
+    let (now, config) = (rig.now, DiskConfig::new(disk_id(0), SECTORS));
+    let refused = rig.core().attach(now, &config, 1, false);
+    assert_eq!(refused.err(), Some(ManageError::Lost(disk_id(0))));
+    let (_, attached) = rig.core().attach(now, &config, 1, true).expect("the loss is accepted");
+    rig.finish(attached);
+    let mut expected = vec![1; 2400];
+    expected[..8].fill(2);
+    for (first, sectors) in &lost {
+        expected[first.0 as usize..][..*sectors as usize].fill(OF_ORIGIN);
+    }
+    let kept = expected.iter().filter(|value| **value != OF_ORIGIN).count();
+    assert!(8 < kept && kept < 2400, "{kept} sectors were on the device that is left");
+    assert!(rig.read(disk, 0, 2400) == expected);
+    rig.clean(disk);
+    let origin = rig.origins[&disk].sectors(0, 2400);
+    assert!(origin.chunks(512).zip(&expected).all(|(sector, value)| sector == [*value; 512]));
+    let rig = Rig::open(rig.shutdown(), memory(), CoreConfig::default());
+    assert_eq!(rig.report.disks[0].damage, Damage::None);
+}
+
+/// A pool without redundancy and a disk whose first block has a flushed version on device 0, and a newer one that is only
+/// staged. Another disk has something on device 1.
+fn flushed_and_staged_anew() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disks = [0, 1].map(|number| {
+        let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1);
+        rig.write(disk, 0, 8, 1);
+        rig.flush(disk);
+        disk
+    });
+    for device in [0, 1] {
+        assert!(rig.log.iter().any(|action| is_data_write(action, DeviceNo(device))));
+    }
+    rig.write(disks[0], 0, 8, 2);
+    (rig, disks[0])
+}
+
+fn is_data_write(action: &Action, to: DeviceNo) -> bool {
+    matches!(action, Action::WriteDevice { device, offset_bytes: 9_437_184.., .. } if *device == to)
+}
+
+#[test]
+fn a_device_is_gone_only_when_what_was_staged_of_its_blocks_is_durable() {
+    let (mut rig, disk) = flushed_and_staged_anew();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run_without(|action| is_data_write(action, DeviceNo(1)));
+    let origins = std::mem::take(&mut rig.origins);
+    // The power fails, and all that was written has landed.
+    let (shelf, _) = rig.kill();
+    let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
+    assert_eq!(rig.report.devices.len(), 2, "the record does not say yet that the device is gone");
+    rig.origins = origins;
+    rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+}
+
+#[test]
+fn what_was_staged_as_a_device_failed_is_committed() {
+    let (mut rig, disk) = flushed_and_staged_anew();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    assert_eq!(rig.report.devices, [(DeviceNo(1), 1)]);
+    rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
+fn what_was_staged_as_a_device_failed_and_finds_no_place_counts_as_lost() {
+    let (mut rig, _) = flushed_and_staged_anew();
+    let now = rig.now;
+    rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    let rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
+    assert_eq!(rig.report.devices, [(DeviceNo(1), 1)]);
+    assert_eq!(rig.report.disks[0].damage, Damage::Lost);
+}
+
+#[test]
+fn an_offline_flush_writes_what_a_lost_device_did_not_have() {
+    let (rig, disk, lost) = lost_some();
+    let mut origins = rig.origins;
+    let mut shelf = rig.shelf;
+    let origin = origins.get_mut(&disk).expect("it was attached");
+    let written =
+        offline::flush_disk(&mut shelf, disk_id(0), origin, |_| {}).expect("what is left is certain");
+    let lost_blocks: u64 = lost.iter().map(|run| run.1 / 8).sum();
+    assert_eq!(written, 300 - lost_blocks);
+    assert_eq!(origin.sectors(0, 8), [2; 4096]);
+    let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
+    let (now, config) = (rig.now, DiskConfig::new(disk_id(0), SECTORS));
+    let refused = rig.core().attach(now, &config, 1, false);
+    assert_eq!(refused.err(), Some(ManageError::Lost(disk_id(0))), "the loss is still to be accepted");
+}

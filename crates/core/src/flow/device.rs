@@ -101,10 +101,11 @@ impl<M: Memory> Core<M> {
             d.stats.lost_blocks += 1;
             d.damage = d.damage.max(Damage::Lost);
         }
+        let was_whole = self.redundancy && !self.degraded;
         if self.redundancy {
             (self.degraded, self.rebuilt_seq) = (true, None);
         }
-        self.leave(device, overtaken, staged_anew, !self.redundancy);
+        self.leave(device, overtaken, staged_anew, was_whole, !self.redundancy);
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
@@ -283,6 +284,6 @@ impl<M: Memory> Core<M> {
     /// Uses an emptied device no more.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
         let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.leave(device, overtaken, Vec::new(), false);
+        self.leave(device, overtaken, Vec::new(), false, false);
     }
 }

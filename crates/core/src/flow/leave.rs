@@ -8,6 +8,7 @@
 //!   newer version. Without that one the older would be the newest.
 //! - Nor before what it had of blocks that are staged anew is durable elsewhere, or its disk known to have lost something:
 //!   a power loss takes the newer version, and nobody would know that the older one had been there.
+//! - The record calls the pool degraded, for want of the device, only when it says that it is gone.
 //! - What a device's pages list is forgotten only when the record says that it is gone.
 //! - No flush is complete while a device leaves.
 
@@ -31,6 +32,8 @@ pub(crate) struct Leaving {
     staged: Vec<(DiskNo, BlockNo)>,
     /// Commits up to there had what was staged.
     staged_seq: Option<u64>,
+    /// Every dirty block had two copies until it failed.
+    was_whole: bool,
     /// Clean blocks elsewhere may be older than what the device has.
     distrust_clean: bool,
     /// The record's version that says that it is gone.
@@ -44,10 +47,25 @@ impl<M: Memory> Core<M> {
         device: DeviceNo,
         overtaken: Vec<SlotNo>,
         staged: Vec<(DiskNo, BlockNo)>,
+        was_whole: bool,
         distrust_clean: bool,
     ) {
-        let staged_seq = None;
-        self.leaving.push(Leaving { device, overtaken, staged, staged_seq, distrust_clean, version: None });
+        let staged_seq = staged.is_empty().then_some(0);
+        self.leaving.push(Leaving {
+            device,
+            overtaken,
+            staged,
+            staged_seq,
+            was_whole,
+            distrust_clean,
+            version: None,
+        });
+    }
+
+    /// What the record says of dirty blocks without a second copy. A device that is not gone yet has none that no other
+    /// has; were it missing at the next start, nobody could tell that from a record that calls the pool degraded.
+    pub(crate) fn is_recorded_degraded(&self) -> bool {
+        self.degraded && !self.leaving.iter().any(|l| l.was_whole && l.version.is_none())
     }
 
     /// Whether what is staged of a disk is to be committed before a device is gone.

@@ -84,7 +84,7 @@ impl<M: Memory> Core<M> {
             openings: self.record.openings,
             clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
             redundancy: self.redundancy,
-            degraded: self.degraded,
+            degraded: self.is_recorded_degraded(),
             distrust_clean: self.distrust_clean,
             flushed_seq: self.store.flushed_seq,
             devices: (0..count).map(device).collect(),

@@ -227,3 +227,30 @@ fn an_offline_flush_writes_what_a_lost_device_did_not_have() {
     let refused = rig.core().attach(now, &config, 1, false);
     assert_eq!(refused.err(), Some(ManageError::Lost(disk_id(0))), "the loss is still to be accepted");
 }
+
+#[test]
+fn a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet() {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let lazy = |number| DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) };
+    let mut waited = 0;
+    for device in 0..3 {
+        let mut rig = Rig::new(&[4, 4, 4], true, config);
+        let disk = rig.attach(&lazy(0), 1);
+        for value in 1..=4 {
+            rig.start_write(disk, 0, 8, value);
+            rig.run_without(is_device_flush);
+        }
+        rig.flush(disk);
+        let now = rig.now;
+        rig.core().fail_device(now, DeviceNo(device));
+        // Pages that must be written before the device is gone are held. The record is written for another disk.
+        rig.core().attach(now, &lazy(1), 1, false).expect("the pool knows no such disk");
+        rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 9_437_184.., .. }));
+        waited += usize::from(!rig.pending.is_empty());
+        let (mut shelf, _) = rig.kill();
+        shelf.take(device as usize);
+        let rig = Rig::open(shelf, memory(), config);
+        assert_eq!(rig.report.disks[0].damage, Damage::None);
+    }
+    assert!(waited > 0);
+}

@@ -326,7 +326,8 @@ pub struct DiskConfig {
     /// It is an NBD export under its name.
     #[serde(default = "yes")]
     pub nbd: bool,
-    /// Attach although dirty data was lost with a damaged device: the disk's name, repeated.
+    /// Attach although dirty data was lost with a cache device: the disk's name, repeated. If it is not certain what, all
+    /// that the origin does not have is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
 }

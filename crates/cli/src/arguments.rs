@@ -335,7 +335,8 @@ pub struct Attach {
     /// No NBD export.
     #[arg(long)]
     pub no_nbd: bool,
-    /// The disk's name, repeated: accept that dirty data was lost with a damaged device.
+    /// The disk's name, repeated: accept that dirty data was lost with a cache device. If it is not certain what, all that
+    /// the origin does not have is given up.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
     #[command(flatten)]

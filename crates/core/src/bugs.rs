@@ -60,6 +60,10 @@ pub enum Bug {
     GiveUpAll,
     /// Dirty blocks are kept although a device is missing that may have had newer versions.
     TrustWhatIsLeft,
+    /// A device that failed is called gone while pages elsewhere list what it had overtaken as clean, and they are believed.
+    TrustOvertaken,
+    /// A pool is called whole while pages list what one device alone has overtaken.
+    WholeTooEarly,
 }
 
 /// Those that the simulator must catch.
@@ -92,6 +96,8 @@ pub const ALL: &[Bug] = &[
     Bug::LeaveAtOnce,
     Bug::GiveUpAll,
     Bug::TrustWhatIsLeft,
+    Bug::TrustOvertaken,
+    Bug::WholeTooEarly,
 ];
 
 #[cfg(feature = "bug-zoo")]

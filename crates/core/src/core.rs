@@ -21,6 +21,7 @@ use crate::flow::flush::PoolFlush;
 use crate::flow::leave::Leaving;
 use crate::flow::mark::FlushMark;
 use crate::flow::pool_job::PoolJob;
+use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, Purpose};
@@ -53,6 +54,8 @@ pub(crate) struct Device {
     pub errors: ReadErrors,
     /// Something was written since its last flush.
     pub unflushed: bool,
+    /// No other may have what it has, although in this pool another should.
+    pub alone: bool,
 }
 
 /// The cache. See the module.
@@ -66,6 +69,8 @@ pub struct Core<M> {
     pub(crate) mark: FlushMark,
     /// Once this number is durable every dirty block has its second copy again.
     pub(crate) rebuilt_seq: Option<u64>,
+    /// The record's version that says that the pool is degraded no more.
+    pub(crate) whole_version: u64,
     pub(crate) distrust_clean: bool,
     pub(crate) store: Store,
     pub(crate) staging: Staging,
@@ -73,6 +78,7 @@ pub struct Core<M> {
     pub(crate) devices: Vec<Option<Device>>,
     pub(crate) retired: Vec<Option<(Uuid, u32)>>,
     pub(crate) leaving: Vec<Leaving>,
+    pub(crate) purge: Purge,
     pub(crate) requests: Slab<RequestState>,
     pub(crate) ios: Slab<Io>,
     pub(crate) batches: Slab<Batch>,
@@ -319,7 +325,8 @@ impl<M: Memory> Core<M> {
             dirty_blocks: self.store.disks.iter().map(|d| d.dirty).sum::<u64>() + staged_dirty,
             free_segments: self.store.free_segments(None) as u64,
             devices: count,
-            degraded: self.redundancy && (count < 2 || self.degraded),
+            degraded: self.redundancy
+                && (count < 2 || self.degraded || !self.record.is_durable(self.whole_version)),
             flushes: self.pool_flushes,
             record_pages: self.record_pages,
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
@@ -425,6 +432,7 @@ impl<M: Memory> Core<M> {
 
     fn drive_pool(&mut self) -> bool {
         self.drive_leaving()
+            | self.drive_purge()
             | self.drive_record()
             | self.drive_reclaim()
             | self.drive_pool_job()

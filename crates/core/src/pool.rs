@@ -117,11 +117,12 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     let record = PoolRecord {
         generation: 1,
         redundancy: config.redundancy,
-        degraded: config.redundancy && devices < 2,
         devices: (0..devices)
             .map(|d| {
                 let (id, segments) = (config.device_ids[d], segments[d]);
-                Some(DeviceRecord { id, segments, state: DeviceState::Active })
+                let state =
+                    if config.redundancy && devices < 2 { DeviceState::Alone } else { DeviceState::Active };
+                Some(DeviceRecord { id, segments, state })
             })
             .collect(),
         ..PoolRecord::default()

@@ -93,7 +93,8 @@ pub struct PoolStats {
     pub free_segments: u64,
     /// Devices in use.
     pub devices: u64,
-    /// Redundancy is asked for but less than two devices are in use or copies are being made.
+    /// Redundancy is asked for, and the loss of a device could cost data: less than two are in use, or copies are being
+    /// made.
     pub degraded: bool,
     /// Device flushes.
     pub flushes: u64,

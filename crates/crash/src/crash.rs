@@ -48,6 +48,7 @@ impl World {
     pub fn restart(&mut self) -> Flow {
         self.shutdown()?;
         self.note_lost();
+        self.note_whole();
         self.core = None;
         self.clear_flights();
         self.oracle.crash(false);
@@ -121,6 +122,7 @@ impl World {
         }
         self.note_marks();
         self.note_lost();
+        self.note_whole();
         let memory = self.core.take().map(Core::into_memory);
         self.oracle.crash(kind == CrashKind::Power);
         self.end_of_memory(kind, memory)
@@ -157,9 +159,8 @@ impl World {
         if (faults.rot || faults.page_rot) && self.rng.one_in(3) {
             self.rot();
         }
-        if faults.loss && self.rng.one_in(12) && !self.devices[0].store.gone {
-            self.note_device_fault();
-            self.devices[0].store.gone = true;
+        if faults.loss && self.rng.one_in(12) {
+            self.unplug();
         }
     }
 

@@ -9,6 +9,7 @@ pub mod device;
 pub mod fuzz;
 pub mod io;
 pub mod job;
+pub mod loss;
 pub mod manage;
 pub mod media;
 pub mod memory;

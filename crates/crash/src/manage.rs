@@ -67,7 +67,7 @@ impl World {
     /// unless the pages that tell so are damaged.
     fn forgive(&mut self, disk: usize, known: bool) {
         self.note_lost();
-        let trusted = self.plan.faults.name_what_is_lost();
+        let trusted = !(self.plan.faults.rot || self.plan.faults.page_rot);
         let mut bytes = [0; SECTOR_BYTES];
         let d = &self.disks[disk];
         // A resize may have been under way: the origin has the larger size.
@@ -236,11 +236,13 @@ impl World {
 
     /// Starts to take a cache device out.
     pub fn remove_device(&mut self) -> Flow {
-        let keep_healthy = self.plan.faults.of_devices();
+        let keep_healthy = self.plan.faults.of_devices() && self.losses.is_none();
         let members: Vec<usize> = (0..self.devices.len())
             .filter(|i| self.devices[*i].no.is_some() && (*i == 0 || !keep_healthy))
             .collect();
-        if members.is_empty() {
+        // Nobody may count on a device that is gone already.
+        let unnoticed = self.losses.is_some() && members.iter().any(|i| self.devices[*i].store.gone);
+        if members.is_empty() || unnoticed {
             return Ok(());
         }
         let device = self.rng.pick(&members);
@@ -251,7 +253,7 @@ impl World {
         match self.core().remove_device(now, no) {
             Ok(job) => {
                 // From now on dirty blocks have one copy, and old damage may be found.
-                self.unprotected_fault |= left == 1 && self.plan.faults.of_devices();
+                self.unprotected_fault |= left == 1 && keep_healthy;
                 self.start(job, Job::RemoveDevice(device)).map(|_| ())
             }
             Err(
@@ -262,30 +264,6 @@ impl World {
             ) => Ok(()),
             Err(error) => violation!("removing device {device} was refused: {error}"),
         }
-    }
-
-    /// The device at risk disappears.
-    pub fn lose_device(&mut self) -> Flow {
-        if self.devices[0].store.gone {
-            return Ok(());
-        }
-        self.note_device_fault();
-        self.devices[0].store.gone = true;
-        if let Some(no) = self.devices[0].no
-            && self.rng.one_in(2)
-        {
-            let now = self.now;
-            self.core().fail_device(now, no);
-            self.pump()?;
-        }
-        Ok(())
-    }
-
-    /// A fault of the device at risk is about to happen: decides whether it may cost data.
-    pub(crate) fn note_device_fault(&mut self) {
-        self.counts.faults += 1;
-        let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
-        self.unprotected_fault |= !(self.plan.mirrored() && others);
     }
 
     /// A disk may be forgotten once it is detached and clean.

@@ -208,6 +208,15 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
+    /// Any device may be lost while the pool is whole, and others take its place. There is room for many versions.
+    pub fn losing_any(&mut self, rng: &mut Rng) {
+        let segments = rng.range(4, 24) as u32;
+        self.redundancy = true;
+        self.devices = vec![segments; rng.range(2, 4) as usize];
+        self.faults = Faults { loss: true, outages: self.faults.outages, ..Faults::default() };
+        (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
+    }
+
     /// A plan for a script: a tiny pool, quiet background, few faults.
     pub fn script(rng: &mut Rng) -> Plan {
         let devices = rng.pick(&[1, 2]);

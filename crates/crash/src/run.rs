@@ -12,8 +12,8 @@ use crate::world::{Counts, Stop, World};
 
 /// One run in so many has its crashes come while the pool record is being written.
 const RUNS_WITH_RECORD_CRASHES: u64 = 4;
-/// One run in so many may lose a device of a pool without redundancy.
-const RUNS_WITHOUT_SECOND_COPIES: u64 = 10;
+/// One run in so many loses a device of a pool without redundancy, and one any of a pool with it.
+const RUNS_WITH_LOSSES: u64 = 10;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -127,11 +127,18 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let points = rng.range(3, 40).min(options.most_points);
     // Drawn apart, so that the other runs are what they were.
     let mut apart = Rng::new(seed.rotate_left(32));
-    if apart.one_in(RUNS_WITHOUT_SECOND_COPIES) {
-        plan.without_second_copies(&mut apart);
+    let mut losses = None;
+    match apart.below(RUNS_WITH_LOSSES) {
+        0 => plan.without_second_copies(&mut apart),
+        1 => {
+            plan.losing_any(&mut apart);
+            losses = Some(apart);
+        }
+        _ => {}
     }
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;
+    world.losses = losses;
     let mut apart = Rng::new(!seed);
     world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));

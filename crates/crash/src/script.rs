@@ -1,6 +1,6 @@
 //! Short scripts, crashed at every I/O in turn.
 
-use haversack_core::Op;
+use haversack_core::{AdmissionConfig, Op, Persistence};
 use haversack_model::WriteMode;
 
 use crate::plan::{MODES, Plan};
@@ -8,8 +8,8 @@ use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
 
-/// One run in so many may lose a device of a pool without redundancy.
-const RUNS_WITHOUT_SECOND_COPIES: u64 = 2;
+/// One script in so many loses devices of a whole pool, one after the other.
+const SCRIPTS_WITH_LOSSES: u64 = 5;
 
 /// One step of a script. Ranges are first sector and number of sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,15 +44,21 @@ pub enum Step {
     Other,
     /// Passes virtual time.
     Idle(u64),
+    /// Waits until the pool is whole, and loses a device.
+    Lose,
+    /// Starts to take a device out.
+    Remove,
 }
 
 use Step::{
-    Clean, Discard, Flush, Fua, HandOver, Idle, Jobs, Mode, Other, Read, Reattach, Restart, Wait, Write, Zero,
+    Clean, Discard, Flush, Fua, HandOver, Idle, Jobs, Lose, Mode, Other, Read, Reattach, Remove, Restart,
+    Wait, Write, Zero,
 };
 
 /// The scripts; each runs with disks of any configuration. `w0+8` writes 8 sectors from sector 0; `f` writes
 /// with FUA, `r` reads, `d` discards, `z` zeroes; a dot waits for requests, a semicolon for jobs; a mode's name
-/// sets it; `other` goes on with the other disk; `idle` and a number let microseconds pass.
+/// sets it; `other` goes on with the other disk; `idle` and a number let microseconds pass; `lose` loses a device of
+/// a whole pool, `remove` starts to take one out.
 pub const SCRIPTS: &[&str] = &[
     "w0+8 . flush . w0+8 . flush . r0+8 .",
     "w3+1 w4+9 . flush w4+3 . r0+16 w2+20 flush .",
@@ -78,6 +84,15 @@ pub const SCRIPTS: &[&str] = &[
     "wb ; w5+3 . flush . r0+16 . w9+2 . flush . clean ; r0+16 . flush .",
 ];
 
+/// Scripts of pools that lose devices one after the other.
+const LOSING_SCRIPTS: &[&str] = &[
+    "wb ; r0+64 . flush . w0+64 . flush . clean ; lose lose restart r0+64 .",
+    "wb ; w0+64 . flush . w0+64 . flush . clean ; lose lose restart r0+64 .",
+    "wb ; r0+64 . flush . lose w0+32 . flush . clean ; lose w16+8 . flush . restart r0+64 .",
+    "wb ; r0+64 . flush . other wb ; w0+1024 . flush . other remove w0+64 . flush . clean idle3000 restart lose r0+64 .",
+    "wb ; w0+64 . flush . other wb ; w0+1024 . flush . other remove w0+64 . flush . clean idle3000 restart lose r0+64 .",
+];
+
 fn parse(word: &str) -> Option<Step> {
     let range = |text: &str| {
         let (at, n) = text.split_once('+')?;
@@ -91,6 +106,8 @@ fn parse(word: &str) -> Option<Step> {
         "reattach" => Reattach,
         "hand-over" => HandOver,
         "restart" => Restart,
+        "lose" => Lose,
+        "remove" => Remove,
         "other" => Other,
         _ if word.starts_with("idle") => Idle(word[4..].parse().ok()?),
         _ => match (word.parse().ok(), word.split_at(1)) {
@@ -129,7 +146,7 @@ impl World {
                 Flush => self.push(disk, Op::Flush, 0, 0)?,
                 Wait => self.drain()?,
                 Mode(mode) => {
-                    let none = self.disks[disk].config.persistence == haversack_core::Persistence::None;
+                    let none = self.disks[disk].config.persistence == Persistence::None;
                     if !(none && mode.defers_origin()) {
                         self.set_mode(disk, mode)?;
                     }
@@ -152,6 +169,11 @@ impl World {
                     self.restart()?;
                 }
                 Other => disk = 1 - disk,
+                Lose => {
+                    self.become_whole()?;
+                    self.lose_device()?;
+                }
+                Remove => self.remove_device()?,
                 Idle(us) => {
                     let until = self.now + us;
                     for _ in 0..400 {
@@ -173,13 +195,13 @@ impl World {
         if self.rng.one_in(4) {
             self.clean_all()?;
         }
-        if self.plan.faults.loss && !self.devices[0].store.gone {
+        if self.plan.faults.loss && (self.losses.is_some() || !self.devices[0].store.gone) {
+            self.become_whole()?;
             if !self.plan.mirrored() && self.rng.one_in(2) {
                 self.lose_device()?;
                 self.drain()?;
             } else {
-                self.note_device_fault();
-                self.devices[0].store.gone = true;
+                self.unplug();
             }
             self.crash_and_recover(CrashKind::Power)?;
             self.bring_back()?;
@@ -217,20 +239,30 @@ impl World {
 /// The first violation, and at which I/O of which script.
 pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), String> {
     let number = rng.below(SCRIPTS.len() as u64) as usize;
-    let steps: Option<Vec<Step>> = SCRIPTS[number].split_whitespace().map(parse).collect();
+    let mut script = SCRIPTS[number];
+    // Drawn apart, so that the other runs are what they were.
+    let mut apart = rng.clone().fork();
+    let losing = apart.one_in(SCRIPTS_WITH_LOSSES);
+    if losing {
+        script = apart.pick(LOSING_SCRIPTS);
+    }
+    let steps: Option<Vec<Step>> = script.split_whitespace().map(parse).collect();
     let steps = steps.expect("the scripts are well formed");
     let mut plan = Plan::script(rng);
     let needed = steps.iter().map(Step::end).max().unwrap_or(0);
     plan.disks[0].sectors = needed.max(plan.disks[0].sectors);
-    plan.disks[0].mode = if plan.disks[0].persistence == haversack_core::Persistence::None {
+    plan.disks[0].mode = if plan.disks[0].persistence == Persistence::None {
         rng.pick(&MODES.map(|m| if m.defers_origin() { MODES[3] } else { m }))
     } else {
         rng.pick(&MODES)
     };
     let seed = rng.bits();
-    // Drawn apart, so that the other runs are what they were.
-    let mut apart = Rng::new(!seed);
-    if apart.one_in(RUNS_WITHOUT_SECOND_COPIES) {
+    if losing {
+        plan.losing_any(&mut apart);
+        for disk in &mut plan.disks {
+            (disk.admission, disk.persistence) = (AdmissionConfig::Always, Persistence::All);
+        }
+    } else if apart.one_in(2) {
         plan.without_second_copies(&mut apart);
     }
     let limit = total.points + most_points;
@@ -243,6 +275,7 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
                 Ok(world) => world,
                 Err(stop) => return Err(format!("{stop:?}")),
             };
+            world.losses = losing.then(|| Rng::new(seed ^ n));
             world.crash_after(n, kind);
             let ended = match world.run_steps(&steps) {
                 Err(Stop::Crash(kind)) => {
@@ -258,10 +291,10 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
                 Ok(true) => break,
                 Ok(false) | Err(Stop::End) => {}
                 Err(Stop::Violation(what)) => {
-                    return Err(format!("script {number}, {kind:?} at I/O {n}: {what}"));
+                    return Err(format!("script '{script}', {kind:?} at I/O {n}: {what}"));
                 }
                 Err(Stop::Crash(_)) => {
-                    return Err(format!("script {number}: a crash that nobody planned"));
+                    return Err(format!("script '{script}': a crash that nobody planned"));
                 }
             }
         }
@@ -275,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_scripts_are_well_formed() {
-        for script in SCRIPTS {
+        for script in SCRIPTS.iter().chain(LOSING_SCRIPTS) {
             for word in script.split_whitespace() {
                 assert!(parse(word).is_some(), "'{word}' in '{script}'");
             }

@@ -50,6 +50,7 @@ impl World {
             }
         }
         self.heal();
+        self.lose_again()?;
         let extent = match self.rng.below(20) {
             0 => Extent::Everything,
             1..8 => Extent::Touched,
@@ -137,7 +138,7 @@ impl World {
         (first, sectors as u32)
     }
 
-    fn random_request(&mut self) -> Flow {
+    pub(crate) fn random_request(&mut self) -> Flow {
         let disk = self.rng.below(self.disks.len() as u64) as usize;
         if self.disks[disk].life != Life::Attached && !self.rng.one_in(50) {
             return Ok(());
@@ -170,7 +171,9 @@ impl World {
             }
             2 => self.disks[disk].slow_until = now + 20_000,
             3 if faults.rot || faults.page_rot => self.rot(),
+            4 if self.losses.is_some() => self.lose_device()?,
             4 if faults.loss && self.rng.one_in(3) => self.lose_device()?,
+            5 if self.losses.is_some() => self.change_devices()?,
             _ => {}
         }
         Ok(())
@@ -305,6 +308,7 @@ impl World {
         self.heal();
         self.drain()?;
         self.wait("management jobs", |world| world.jobs.is_empty())?;
+        self.become_whole()?;
         let everything = if self.rng.one_in(3) { Extent::Everything } else { Extent::Touched };
         self.verify(everything)?;
         self.flush_all()?;

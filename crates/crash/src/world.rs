@@ -190,6 +190,10 @@ pub struct World {
     pub(crate) trigger: Option<(u64, CrashKind)>,
     /// Draws crashes that come while the pool record is being written; not in all runs.
     pub(crate) record_crashes: Option<Rng>,
+    /// Draws losses of any device that the pool can do without; not in all runs.
+    pub(crate) losses: Option<Rng>,
+    /// The pool said that every dirty block has two copies when it last ran, and nothing is gone since.
+    pub(crate) whole: bool,
     pub(crate) torn_store: bool,
     /// Dirty data may have been destroyed by an injected fault.
     pub(crate) unprotected_fault: bool,
@@ -241,6 +245,8 @@ impl World {
             jobs: Vec::new(),
             trigger: None,
             record_crashes: None,
+            losses: None,
+            whole: false,
             torn_store: false,
             unprotected_fault: false,
             contents_void: false,

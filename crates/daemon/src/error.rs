@@ -118,8 +118,11 @@ impl DaemonError {
 fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
     match error {
         EngineError::Manage(ManageError::Busy) => (409, "busy", "wait for the other job or cancel it"),
-        EngineError::Manage(ManageError::Dirty { .. } | ManageError::Lost(_) | ManageError::Damaged(_)) => {
+        EngineError::Manage(ManageError::Dirty { .. }) => {
             (409, "dirty", "flush it first, or repeat its name to accept the loss")
+        }
+        EngineError::Manage(ManageError::Lost(_) | ManageError::Damaged(_)) => {
+            (409, "dirty", "repeat its name to accept the loss")
         }
         EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {
             (503, "stopping", "the pool has stopped: see the daemon's log, then start it again")

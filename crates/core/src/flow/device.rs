@@ -102,10 +102,8 @@ impl<M: Memory> Core<M> {
             d.damage = d.damage.max(Damage::Lost);
         }
         let was_whole = self.redundancy && !self.degraded;
-        if self.redundancy {
-            (self.degraded, self.rebuilt_seq) = (true, None);
-        }
-        self.leave(device, overtaken, staged_anew, was_whole, !self.redundancy);
+        self.stand_alone(self.alive_devices().collect());
+        self.leave(device, overtaken).failed(staged_anew, was_whole);
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
@@ -162,8 +160,13 @@ impl<M: Memory> Core<M> {
             self.devices.resize_with(at + 1, || None);
         }
         let seed = device_seed(device.id);
-        self.devices[at] =
-            Some(Device { seed, id: device.id, errors: ReadErrors::default(), unflushed: true });
+        self.devices[at] = Some(Device {
+            seed,
+            id: device.id,
+            errors: ReadErrors::default(),
+            unflushed: true,
+            alone: false,
+        });
         self.store.add_device(device.number, device.id, device.segments);
         self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {
@@ -218,10 +221,23 @@ impl<M: Memory> Core<M> {
     /// With so many devices to write to, dirty blocks may have no second copy: no flush is complete before the
     /// record says so.
     fn expect_single_copies(&mut self, usable: usize) {
-        if self.redundancy && usable < 2 && !self.degraded {
-            (self.degraded, self.rebuilt_seq) = (true, None);
+        if usable < 2 && self.stand_alone(self.store.usable_devices().collect()) {
             self.change_devices();
         }
+    }
+
+    /// A redundant pool cannot do without these devices until it is rebuilt. True if that is new.
+    fn stand_alone(&mut self, devices: Vec<DeviceNo>) -> bool {
+        if !self.redundancy {
+            return false;
+        }
+        (self.degraded, self.rebuilt_seq) = (true, None);
+        let mut news = false;
+        for device in devices {
+            let device = self.devices[device.0 as usize].as_mut().expect("the device is in use");
+            news |= !std::mem::replace(&mut device.alone, true);
+        }
+        news
     }
 
     /// Moves what is left on a device that is being emptied, some blocks at a time: looking through the whole
@@ -284,6 +300,6 @@ impl<M: Memory> Core<M> {
     /// Uses an emptied device no more.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
         let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.leave(device, overtaken, Vec::new(), false, false);
+        self.leave(device, overtaken);
     }
 }

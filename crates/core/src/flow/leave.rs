@@ -5,9 +5,10 @@
 //!
 //! Invariants
 //! - The record says that a device is gone only when no page elsewhere lists a block as dirty of which the device has a
-//!   newer version. Without that one the older would be the newest.
-//! - Nor before what it had of blocks that are staged anew is durable elsewhere, or its disk known to have lost something:
-//!   a power loss takes the newer version, and nobody would know that the older one had been there.
+//!   newer version. Without that one the older would be the newest. It says not to believe clean blocks until no page
+//!   lists such an older version at all (see [`crate::flow::purge`]).
+//! - Nor before newer versions of what it had, staged or on their way to flash, are durable elsewhere, or their disk known
+//!   to have lost something: a power loss takes the newer version, and nobody would know that the older one had been there.
 //! - The record calls the pool degraded, for want of the device, only when it says that it is gone.
 //! - What a device's pages list is forgotten only when the record says that it is gone.
 //! - No flush is complete while a device leaves.
@@ -26,40 +27,41 @@ const PAGES_AT_A_TIME: usize = 16;
 /// A device on its way out.
 pub(crate) struct Leaving {
     device: DeviceNo,
-    /// What its entries have overtaken elsewhere and may be listed as dirty there.
+    /// Older versions elsewhere of what it has: pages may list them.
     overtaken: Vec<SlotNo>,
+    /// Those that pages may list as dirty.
+    listed_dirty: Vec<SlotNo>,
     /// Dirty blocks that only it had, and of which a newer version was staged as it failed.
     staged: Vec<(DiskNo, BlockNo)>,
-    /// Commits up to there had what was staged.
-    staged_seq: Option<u64>,
+    /// Commits up to there had all that was staged or on its way to flash.
+    committed_seq: Option<u64>,
     /// Every dirty block had two copies until it failed.
     was_whole: bool,
-    /// Clean blocks elsewhere may be older than what the device has.
-    distrust_clean: bool,
     /// The record's version that says that it is gone.
     version: Option<u64>,
 }
 
+impl Leaving {
+    /// It failed: what is `staged` of blocks that only it had must be committed first.
+    pub(crate) fn failed(&mut self, staged: Vec<(DiskNo, BlockNo)>, was_whole: bool) {
+        (self.staged, self.was_whole) = (staged, was_whole);
+    }
+}
+
 impl<M: Memory> Core<M> {
-    /// The store has lost the device.
-    pub(crate) fn leave(
-        &mut self,
-        device: DeviceNo,
-        overtaken: Vec<SlotNo>,
-        staged: Vec<(DiskNo, BlockNo)>,
-        was_whole: bool,
-        distrust_clean: bool,
-    ) {
-        let staged_seq = staged.is_empty().then_some(0);
+    /// The store has lost the device. Pages elsewhere may list what it had `overtaken`.
+    pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>) -> &mut Leaving {
+        let dirty = overtaken.iter().copied().filter(|number| self.store.is_listed_dirty_in_vain(*number));
         self.leaving.push(Leaving {
             device,
+            listed_dirty: dirty.collect(),
             overtaken,
-            staged,
-            staged_seq,
-            was_whole,
-            distrust_clean,
+            staged: Vec::new(),
+            committed_seq: None,
+            was_whole: false,
             version: None,
         });
+        self.leaving.last_mut().expect("just pushed")
     }
 
     /// What the record says of dirty blocks without a second copy. A device that is not gone yet has none that no other
@@ -95,7 +97,7 @@ impl<M: Memory> Core<M> {
                     continue;
                 }
             } else if planted(Bug::LeaveAtOnce) || self.may_go(&mut leaving) {
-                self.distrust_clean |= leaving.distrust_clean;
+                self.purge_overtaken(std::mem::take(&mut leaving.overtaken));
                 leaving.version = Some(self.retire(leaving.device));
                 acted = true;
             }
@@ -105,11 +107,11 @@ impl<M: Memory> Core<M> {
     }
 
     fn may_go(&mut self, leaving: &mut Leaving) -> bool {
-        self.purge_overtaken(&mut leaving.overtaken) & self.commit_staged(leaving)
+        self.relist_as_clean(&mut leaving.listed_dirty) & self.commit_newer(leaving)
     }
 
-    /// True when what was staged as the device failed is durable, or lost for want of a place.
-    fn commit_staged(&mut self, leaving: &mut Leaving) -> bool {
+    /// True when what was staged or being committed as the device failed is durable, or lost for want of a place.
+    fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
         // The device took all versions on flash with it: one that is there now was committed since.
         leaving.staged.retain(|(disk, block)| {
             let staged = self.staging.find(*disk, *block).is_some_and(|(_, s)| s.dirty);
@@ -125,18 +127,18 @@ impl<M: Memory> Core<M> {
         if !leaving.staged.is_empty() {
             return false;
         }
-        let seq = *leaving.staged_seq.get_or_insert(self.sequence.last());
+        let seq = *leaving.committed_seq.get_or_insert(self.sequence.last());
         self.want_flush(seq);
         self.store.flushed_seq >= seq
     }
 
     /// Writes pages that list overtaken versions as dirty. True when none does.
-    fn purge_overtaken(&mut self, overtaken: &mut Vec<SlotNo>) -> bool {
+    fn relist_as_clean(&mut self, listed_dirty: &mut Vec<SlotNo>) -> bool {
         let mut waiting = Vec::new();
         while waiting.len() < PAGES_AT_A_TIME
-            && let Some(number) = overtaken.pop()
+            && let Some(number) = listed_dirty.pop()
         {
-            if !self.store.lists_in_vain(number) {
+            if !self.store.is_listed_dirty_in_vain(number) {
                 continue;
             }
             let segment = self.store.segment_of(number);
@@ -149,8 +151,8 @@ impl<M: Memory> Core<M> {
             }
             waiting.push(number);
         }
-        overtaken.append(&mut waiting);
-        overtaken.is_empty()
+        listed_dirty.append(&mut waiting);
+        listed_dirty.is_empty()
     }
 
     /// Has the record say that the device is gone. Gives the version that will.

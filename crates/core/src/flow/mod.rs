@@ -13,6 +13,7 @@ pub mod leave;
 pub mod mark;
 mod ownership;
 pub mod pool_job;
+pub mod purge;
 mod read;
 pub mod record;
 pub mod request;

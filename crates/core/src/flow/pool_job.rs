@@ -61,6 +61,7 @@ impl<M: Memory> Core<M> {
         if let Some((removal, device)) = self.pool_job.as_ref().and_then(|j| Some((j.id, j.empties()?))) {
             self.pool_job = None;
             self.store.use_device(device);
+            self.purge_before_whole();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
         self.stops.push_back(job);
@@ -77,7 +78,8 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_pool_job(&mut self) -> bool {
         if self.rebuilding() && self.rebuilt() {
             self.degraded = false;
-            self.change_record();
+            self.devices.iter_mut().flatten().for_each(|device| device.alone = false);
+            self.whole_version = self.change_record();
             return true;
         }
         let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };

@@ -69,13 +69,16 @@ impl<M: Memory> Core<M> {
     /// The record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
         let count = self.devices.len().max(self.retired.len());
+        let degraded = self.is_recorded_degraded();
         let device = |at: usize| {
             let retired = self.retired.get(at).copied().flatten();
             let retired =
                 retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
             retired.or_else(|| {
                 let space = self.store.devices.get(at)?.as_ref()?;
-                Some(DeviceRecord { id: space.id, segments: space.segments, state: DeviceState::Active })
+                let alone = degraded && self.devices[at].as_ref().is_some_and(|d| d.alone);
+                let state = if alone { DeviceState::Alone } else { DeviceState::Active };
+                Some(DeviceRecord { id: space.id, segments: space.segments, state })
             })
         };
         PoolRecord {
@@ -84,7 +87,6 @@ impl<M: Memory> Core<M> {
             openings: self.record.openings,
             clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
             redundancy: self.redundancy,
-            degraded: self.is_recorded_degraded(),
             distrust_clean: self.distrust_clean,
             flushed_seq: self.store.flushed_seq,
             devices: (0..count).map(device).collect(),

@@ -52,11 +52,12 @@ impl<M: Memory> Core<M> {
         self.degraded && self.redundancy && self.store.usable_devices().count() >= 2
     }
 
-    /// Whether every dirty block durably has the copies that it should have.
+    /// Whether every dirty block durably has the copies that it should have, no other version would be believed if a
+    /// device were missing, and the record does not miss one already.
     pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
         let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
-        if waiting || self.store.disks.iter().any(alone) {
+        if waiting || self.leaves_any() || !self.purge.is_over() || self.store.disks.iter().any(alone) {
             self.rebuilt_seq = None;
             return false;
         }

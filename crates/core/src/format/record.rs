@@ -17,6 +17,15 @@ pub enum DeviceState {
     Active,
     /// Failed or removed: what is on it counts for nothing.
     Retired,
+    /// In use, and no other may have what it has, although in this pool another should.
+    Alone,
+}
+
+impl DeviceState {
+    /// Whether the device is in use.
+    pub fn is_in_use(self) -> bool {
+        self != DeviceState::Retired
+    }
 }
 
 /// A device in the record.
@@ -80,8 +89,6 @@ pub struct PoolRecord {
     pub clean_stop: bool,
     /// Dirty blocks go to two devices.
     pub redundancy: bool,
-    /// Some dirty blocks may have no second copy although they should.
-    pub degraded: bool,
     /// A device was lost whose entries may have been newer than clean ones elsewhere.
     pub distrust_clean: bool,
     /// Every commit up to this sequence number is durable.
@@ -109,8 +116,30 @@ fn persistence_of(code: u8) -> Option<Persistence> {
     })
 }
 
+fn damage_code(damage: Damage) -> u8 {
+    match damage {
+        Damage::None => 0,
+        Damage::Uncertain => 1,
+        Damage::Lost => 2,
+    }
+}
+
 fn damage_of(code: u8) -> Option<Damage> {
-    [Damage::None, Damage::Lost, Damage::Uncertain].into_iter().find(|damage| *damage as u8 == code)
+    [Damage::None, Damage::Uncertain, Damage::Lost].into_iter().find(|damage| damage_code(*damage) == code)
+}
+
+fn state_code(state: DeviceState) -> u8 {
+    match state {
+        DeviceState::Active => 0,
+        DeviceState::Retired => 1,
+        DeviceState::Alone => 2,
+    }
+}
+
+fn state_of(code: u8) -> Option<DeviceState> {
+    [DeviceState::Active, DeviceState::Retired, DeviceState::Alone]
+        .into_iter()
+        .find(|state| state_code(*state) == code)
 }
 
 impl DiskRecord {
@@ -121,6 +150,11 @@ impl DiskRecord {
 }
 
 impl PoolRecord {
+    /// Whether some dirty blocks may have no second copy although they should.
+    pub fn is_degraded(&self) -> bool {
+        self.devices.iter().flatten().any(|device| device.state == DeviceState::Alone)
+    }
+
     /// The record's pages, whole.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -129,12 +163,12 @@ impl PoolRecord {
             .u64(self.openings)
             .flag(self.clean_stop)
             .flag(self.redundancy);
-        w.flag(self.degraded).flag(self.distrust_clean).u64(self.flushed_seq);
+        w.flag(self.is_degraded()).flag(self.distrust_clean).u64(self.flushed_seq);
         w.u32(self.devices.len() as u32);
         for device in &self.devices {
             w.flag(device.is_some());
             if let Some(d) = device {
-                w.bytes(&d.id.0).u32(d.segments).flag(d.state == DeviceState::Retired);
+                w.bytes(&d.id.0).u32(d.segments).u8(state_code(d.state));
             }
         }
         w.u32(self.disks.len() as u32);
@@ -142,7 +176,7 @@ impl PoolRecord {
             w.flag(disk.is_some());
             if let Some(d) = disk {
                 w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
-                w.flag(d.may_be_dirty).u8(d.damage as u8).u8(persistence_code(d.persistence));
+                w.flag(d.may_be_dirty).u8(damage_code(d.damage)).u8(persistence_code(d.persistence));
                 w.u64(d.since_seq).u64(d.clean_seq);
             }
         }
@@ -171,17 +205,21 @@ impl PoolRecord {
             openings: r.u64()?,
             clean_stop: r.flag()?,
             redundancy: r.flag()?,
-            degraded: r.flag()?,
-            distrust_clean: r.flag()?,
-            flushed_seq: r.u64()?,
             ..PoolRecord::default()
         };
+        let degraded = r.flag()?;
+        (record.distrust_clean, record.flushed_seq) = (r.flag()?, r.u64()?);
         let devices = r.u32()? as usize;
         if devices > MAX_DEVICES {
             return None;
         }
         for _ in 0..devices {
             record.devices.push(if r.flag()? { Some(Self::device(&mut r)?) } else { None });
+        }
+        if degraded && !record.is_degraded() {
+            // Which devices stand alone was not always said.
+            let in_use = |d: &&mut DeviceRecord| d.state.is_in_use();
+            record.devices.iter_mut().flatten().filter(in_use).for_each(|d| d.state = DeviceState::Alone);
         }
         let disks = r.u32()? as usize;
         if disks > MAX_DISKS {
@@ -194,11 +232,7 @@ impl PoolRecord {
     }
 
     fn device(r: &mut Reader<'_>) -> Option<DeviceRecord> {
-        Some(DeviceRecord {
-            id: Uuid(r.array()?),
-            segments: r.u32()?,
-            state: if r.flag()? { DeviceState::Retired } else { DeviceState::Active },
-        })
+        Some(DeviceRecord { id: Uuid(r.array()?), segments: r.u32()?, state: state_of(r.u8()?)? })
     }
 
     fn disk(r: &mut Reader<'_>) -> Option<DiskRecord> {
@@ -236,15 +270,32 @@ mod tests {
             clean_seq: 11,
         };
         let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Retired };
+        let states = [DeviceState::Active, DeviceState::Retired, DeviceState::Alone];
+        let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
             generation: 5,
-            devices: vec![Some(device); MAX_DEVICES],
-            disks: vec![Some(disk); MAX_DISKS],
+            devices: (0..MAX_DEVICES)
+                .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
+                .collect(),
+            disks: (0..MAX_DISKS).map(|at| Some(DiskRecord { damage: damages[at % 3], ..disk })).collect(),
             ..PoolRecord::default()
         };
         let mut bytes = record.encode();
         assert_eq!(PoolRecord::decode(&bytes), Some(record));
         bytes[40] ^= 1;
         assert_eq!(PoolRecord::decode(&bytes), None);
+    }
+
+    #[test]
+    fn without_a_device_that_stands_alone_a_degraded_pool_can_do_without_none() {
+        let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Active };
+        let record = PoolRecord { redundancy: true, devices: vec![Some(device); 2], ..PoolRecord::default() };
+        let mut bytes = record.encode();
+        bytes[HEADER_BYTES + 26] = 1;
+        let length = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes")) as usize;
+        let crc = crc32c(&bytes[HEADER_BYTES..HEADER_BYTES + length]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let read = PoolRecord::decode(&bytes).expect("the record is whole");
+        assert!(read.devices.iter().flatten().all(|device| device.state == DeviceState::Alone));
     }
 }

@@ -17,7 +17,7 @@ use crate::disk::inside;
 use crate::error::PoolError;
 use crate::flow::intent::{has, region_blocks_log2};
 use crate::format::page::NO_OWNER;
-use crate::format::record::DiskRecord;
+use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead};
 use crate::store::Store;
 use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
@@ -71,7 +71,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         flushed_seq: pool.record.flushed_seq,
         torn_entries: 0,
         damaged_segments: 0,
-        distrust_clean: pool.record.distrust_clean || !pool.missing.is_empty() && !pool.record.redundancy,
+        distrust_clean: pool.record.distrust_clean || !pool.covered,
     };
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
@@ -170,8 +170,9 @@ impl Recovered {
         self.damaged_segments = lost.len() as u64;
         let mut devices = lost.iter().map(|(segment, _)| self.store.segments[*segment as usize].device);
         let first = devices.next();
+        let record = first.and_then(|device| pool.record.devices[device as usize]);
         let copies = pool.record.redundancy
-            && !pool.record.degraded
+            && record.is_some_and(|device| device.state != DeviceState::Alone)
             && pool.missing.is_empty()
             && pool.present.iter().flatten().count() >= 2
             && devices.all(|device| Some(device) == first);
@@ -289,7 +290,7 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
         twins.entry(key(entry)).or_default().push(at);
     }
     let device = |segment| r.store.segments[segment as usize].device;
-    let whole_pool = pool.missing.is_empty() && !pool.record.degraded;
+    let whole_pool = pool.missing.is_empty() && !pool.record.is_degraded();
     let lone = |entry: &Entry| {
         let own = device(r.store.segment_of(entry.number));
         entry.twin && whole_pool && r.rebuild.iter().all(|damaged| device(*damaged) == own)

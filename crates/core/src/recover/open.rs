@@ -14,6 +14,7 @@ use crate::core::{Core, Device, MIN_FRAMES};
 use crate::disk::Disk;
 use crate::error::PoolError;
 use crate::flow::mark::FlushMark;
+use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
@@ -252,6 +253,17 @@ fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Resu
     Ok(())
 }
 
+/// Which devices the pool cannot do without. There may be single copies although the record does not say so: a crash
+/// came before it did, or what names the others is damaged. Pages are about to leave out what these overtook.
+fn note_alone(pool: &mut Pool, r: &Recovered) {
+    for (at, device) in pool.record.devices.iter_mut().enumerate() {
+        let Some(device) = device.as_mut().filter(|device| device.state.is_in_use()) else { continue };
+        if !pool.missing.is_empty() || r.store.has_single_copies(DeviceNo(at as u8)) {
+            device.state = DeviceState::Alone;
+        }
+    }
+}
+
 /// The record says that the pool is open, with which devices, and which disks were damaged.
 fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result<(), PoolError> {
     let record = &mut pool.record;
@@ -265,7 +277,9 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
         if let Some(device) = record.devices[missing.0 as usize].as_mut() {
             device.state = DeviceState::Retired;
         }
-        record.degraded |= record.redundancy;
+    }
+    if record.redundancy {
+        note_alone(pool, r);
     }
     let lost_dirty = !pool.missing.is_empty() && !pool.covered;
     for (at, disk) in pool.record.disks.iter_mut().enumerate() {
@@ -302,6 +316,11 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
     }
     report.disks = core.summaries();
     core.restage_unmirrored();
+    if core.rebuilding() {
+        core.purge_before_whole();
+        core.touch_all();
+        core.settle();
+    }
     (core, report)
 }
 
@@ -314,13 +333,14 @@ fn without_disks<M: Memory>(
     now: Micros,
 ) -> Core<M> {
     let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
-    let device = |present: &Option<Present>| {
+    let device = |(number, present): (usize, &Option<Present>)| {
         let present = present.as_ref()?;
         Some(Device {
             seed: present.seed,
             id: present.superblock.device,
             errors: ReadErrors::default(),
             unflushed: true,
+            alone: pool.record.devices[number].is_some_and(|d| d.state == DeviceState::Alone),
         })
     };
     let retired = |device: &Option<DeviceRecord>| {
@@ -331,13 +351,14 @@ fn without_disks<M: Memory>(
         now,
         pool: pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
         redundancy: pool.record.redundancy,
-        degraded: pool.record.degraded,
+        degraded: pool.record.is_degraded(),
         rebuilt_seq: None,
         mark: FlushMark::after_recovery(store.flushed_seq, pool.record.flushed_seq),
+        whole_version: 0,
         distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
         disks: Vec::new(),
-        devices: pool.present.iter().map(device).collect(),
+        devices: pool.present.iter().enumerate().map(device).collect(),
         retired: pool.record.devices.iter().map(retired).collect(),
         requests: Slab::new(),
         ios: Slab::new(),
@@ -360,6 +381,7 @@ fn without_disks<M: Memory>(
         staging_waiters: VecDeque::new(),
         reclaiming: Vec::new(),
         leaving: Vec::new(),
+        purge: Purge::default(),
         intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],

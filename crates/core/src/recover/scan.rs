@@ -153,7 +153,7 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
     for (index, superblock) in superblocks.iter().enumerate() {
         let at = superblock.number.0 as usize;
         let recorded = pool.record.devices.get(at).copied().flatten();
-        let belongs = recorded.is_some_and(|d| d.id == superblock.device && d.state == DeviceState::Active);
+        let belongs = recorded.is_some_and(|d| d.id == superblock.device && d.state.is_in_use());
         if !belongs {
             pool.ignored.push(index);
             continue;
@@ -170,11 +170,12 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
 
 fn find_missing(pool: &mut Pool, first: Superblock, options: &OpenOptions) -> Result<(), PoolError> {
     for (at, device) in pool.record.devices.iter().enumerate() {
-        let Some(device) = device.filter(|d| d.state == DeviceState::Active) else { continue };
+        let Some(device) = device.filter(|d| d.state.is_in_use()) else { continue };
         if pool.present[at].is_none() {
             let number = DeviceNo(at as u8);
             pool.missing.push(number);
-            pool.covered = pool.record.redundancy && !pool.record.degraded && pool.missing.len() == 1;
+            pool.covered =
+                pool.record.redundancy && device.state != DeviceState::Alone && pool.missing.len() == 1;
             let risky = pool.record.disks.iter().flatten().any(|d| d.may_be_dirty);
             if risky && !pool.covered && !options.accept_missing {
                 return Err(PoolError::MissingDevice { pool: first.pool, device: number, id: device.id });

@@ -146,7 +146,7 @@ impl Store {
 
     /// Uses a device no more: nothing on it is live. Dirty blocks with a second copy elsewhere go on with that.
     /// `lost` gets each dirty block that had none. What its pages list stays known until
-    /// [`Store::forget_device`]. Gives the older versions elsewhere that may be listed as dirty.
+    /// [`Store::forget_device`]. Gives the older versions elsewhere that may be listed.
     pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Slot)) -> Vec<SlotNo> {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
         space.alive = false;
@@ -188,7 +188,7 @@ impl Store {
         }
     }
 
-    /// Collects what is older elsewhere than a segment's entries, counts no more, and may be listed as dirty.
+    /// Collects what is older elsewhere than a segment's entries, counts no more, and may be listed.
     fn find_overtaken(&self, segment: u32, overtaken: &mut Vec<SlotNo>) {
         let disk = DiskNo(self.segments[segment as usize].owner);
         for number in self.slots_of(segment) {
@@ -197,19 +197,54 @@ impl Store {
                 continue;
             }
             self.entries(disk, slot.block(), |other, entry| {
-                if entry.seq() < slot.seq() && self.lists_in_vain(other) {
+                if entry.seq() < slot.seq() && self.is_listed_in_vain(other) {
                     overtaken.push(other);
                 }
             });
         }
     }
 
-    /// Whether a page on a device in use may list the slot as dirty although it counts no more.
-    pub fn lists_in_vain(&self, number: SlotNo) -> bool {
-        let slot = self.slot(number);
-        let overtaken = matches!(slot.status(), Status::Retained | Status::Remnant);
+    /// Whether a page on a device in use may list the slot although it counts no more.
+    pub fn is_listed_in_vain(&self, number: SlotNo) -> bool {
         let dead = self.segments[self.segment_of(number) as usize].state == SegmentState::Dead;
-        overtaken && slot.durable_dirty() && !dead
+        matches!(self.slot(number).status(), Status::Retained | Status::Remnant) && !dead
+    }
+
+    /// Whether such a page may call it dirty.
+    pub fn is_listed_dirty_in_vain(&self, number: SlotNo) -> bool {
+        self.slot(number).durable_dirty() && self.is_listed_in_vain(number)
+    }
+
+    /// Whether a device has dirty blocks of which there is no second copy.
+    pub fn has_single_copies(&self, device: DeviceNo) -> bool {
+        let owned = |s: &&super::Segment| s.device == device.0 && s.dirty > 0;
+        let numbers = self.segments.iter().enumerate().filter(|(_, s)| owned(s));
+        let mut slots = numbers.flat_map(|(at, _)| self.slots_of(at as u32));
+        slots.any(|number| {
+            let slot = self.slot(number);
+            slot.status() == Status::Live
+                && slot.dirty()
+                && !slot.mirror()
+                && self.mirror_of(number).is_none()
+        })
+    }
+
+    /// What may be listed in vain and has been overtaken on other devices, not on its own.
+    pub fn overtaken_from_elsewhere(&self) -> Vec<SlotNo> {
+        let listed =
+            (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_listed_in_vain(*number));
+        let overtaken = |number: &SlotNo| {
+            let device_of = |number| self.segments[self.segment_of(number) as usize].device;
+            let (slot, device) = (self.slot(*number), device_of(*number));
+            let (mut here, mut elsewhere) = (false, false);
+            self.entries(self.owner_of(*number), slot.block(), |other, entry| {
+                let newer = entry.seq() > slot.seq();
+                here |= newer && device_of(other) == device;
+                elsewhere |= newer && device_of(other) != device;
+            });
+            elsewhere && !here
+        };
+        listed.filter(overtaken).collect()
     }
 
     /// Forgets what was on a device that is gone.

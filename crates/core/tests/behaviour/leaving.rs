@@ -254,3 +254,32 @@ fn a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet
     }
     assert!(waited > 0);
 }
+
+#[test]
+fn a_device_is_gone_only_when_what_was_being_committed_of_its_blocks_is_durable() {
+    let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
+    let mut rig = Rig::new(&[4, 4], false, config);
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.start_write(disk, 0, 8, 1);
+    rig.run_without(is_device_flush);
+    rig.start_write(disk, 0, 8, 2);
+    let first =
+        rig.log.iter().find_map(|action| [0, 1].into_iter().find(|at| is_data_write(action, DeviceNo(*at))));
+    let (old, new) =
+        (DeviceNo(first.expect("it was committed")), DeviceNo(1 - first.expect("it was committed")));
+    // The first version becomes durable while the second is on its way to the other device.
+    let is_new = |action: &Action| is_data_write(action, new);
+    rig.run_without(is_new);
+    assert!(rig.pending.iter().any(|pending| is_new(&pending.action)));
+    let now = rig.now;
+    rig.core().fail_device(now, old);
+    rig.run_without(is_new);
+    let origins = std::mem::take(&mut rig.origins);
+    // The power fails, and all that was written has landed.
+    let (shelf, _) = rig.kill();
+    let mut rig = Rig::open(shelf, memory(), config);
+    assert_eq!(rig.report.devices.len(), 2, "the record does not say yet that the device is gone");
+    rig.origins = origins;
+    rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+}

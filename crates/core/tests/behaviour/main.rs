@@ -11,3 +11,4 @@ mod modes;
 mod monitor;
 mod offline;
 mod shares;
+mod whole;

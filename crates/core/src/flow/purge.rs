@@ -1,0 +1,96 @@
+//! The purge: pages are written anew that list versions in vain which one lost or lone device had overtaken.
+//!
+//! An older version may stay listed as long as a newer one is. With the last device that lists the newer one it would
+//! become the newest, at the next start, and be believed.
+//!
+//! Invariants
+//! - While any such version is listed, the record says not to believe clean blocks if the device that overtook it is
+//!   gone, and calls a redundant pool degraded if it is not.
+//! - So in a pool that is whole every version that is listed in vain is overtaken on its own device or on two others.
+
+use std::collections::VecDeque;
+
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::memory::Memory;
+use crate::store::slot::{SlotNo, Status};
+
+/// Pages that are written between two flushes.
+const PAGES_AT_A_TIME: usize = 16;
+
+/// What is to be listed no more.
+#[derive(Default)]
+pub(crate) struct Purge {
+    slots: VecDeque<SlotNo>,
+    /// Slots with newer content than that have been written over since.
+    last_seq: u64,
+    /// What was durable and what was completed when all that could be done had been.
+    done_at: Option<(u64, u64)>,
+}
+
+impl Purge {
+    pub fn is_over(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// A device that has overtaken these elsewhere is about to be gone.
+    pub(crate) fn purge_overtaken(&mut self, slots: Vec<SlotNo>) {
+        if planted(Bug::TrustOvertaken) {
+            return;
+        }
+        self.distrust_clean |= !slots.is_empty();
+        self.list_no_more(slots);
+    }
+
+    /// A degraded pool is about to have second copies again: what a lone device has overtaken is listed yet.
+    pub(crate) fn purge_before_whole(&mut self) {
+        if self.redundancy && self.degraded && !planted(Bug::WholeTooEarly) {
+            self.list_no_more(self.store.overtaken_from_elsewhere());
+        }
+    }
+
+    fn list_no_more(&mut self, slots: Vec<SlotNo>) {
+        self.purge.slots.extend(slots);
+        (self.purge.last_seq, self.purge.done_at) = (self.sequence.last(), None);
+    }
+
+    /// Writes some pages. True when the record is to be written because none is left.
+    pub(crate) fn drive_purge(&mut self) -> bool {
+        // What a device lists that leaves keeps others listed.
+        if self.leaves_any() || self.stopping || self.transfer.is_empty() {
+            return false;
+        }
+        let state = (self.store.flushed_seq, self.sequence.completed());
+        if !self.purge.is_over() && self.purge.done_at != Some(state) {
+            self.purge_some();
+            self.purge.done_at = Some((self.store.flushed_seq, self.sequence.completed()));
+        }
+        let over = self.purge.is_over() && std::mem::take(&mut self.distrust_clean);
+        if over {
+            self.change_record();
+        }
+        over
+    }
+
+    fn purge_some(&mut self) {
+        let mut waiting = Vec::new();
+        while waiting.len() < PAGES_AT_A_TIME
+            && let Some(number) = self.purge.slots.pop_front()
+        {
+            let slot = self.store.slot(number);
+            if !self.store.is_listed_in_vain(number) || slot.seq() > self.purge.last_seq {
+                continue;
+            }
+            if slot.status() == Status::Remnant && slot.hits() == 0 {
+                self.shrink_page(self.store.segment_of(number));
+            } else {
+                let page_seq = self.store.segments[self.store.segment_of(number) as usize].page_seq;
+                self.want_flush(page_seq.max(self.sequence.completed()));
+            }
+            waiting.push(number);
+        }
+        self.purge.slots.extend(waiting);
+    }
+}

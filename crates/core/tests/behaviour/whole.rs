@@ -1,0 +1,172 @@
+//! Pools that lose one device after the other, or stood on one for a while: what comes back with the last that has it.
+
+use crate::common::*;
+use haversack_core::{Action, Core, CoreConfig, DiskConfig, OpenOptions, PoolError};
+use haversack_model::{DeviceNo, DiskNo};
+
+const SECTORS: u64 = 4096;
+fn config() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn is_data_write(action: &Action, to: DeviceNo) -> bool {
+    matches!(action, Action::WriteDevice { device, offset_bytes: 9_437_184.., .. } if *device == to)
+}
+
+fn is_device_read(action: &Action) -> bool {
+    matches!(action, Action::ReadDevice { .. })
+}
+
+fn is_record(action: &Action) -> bool {
+    matches!(action, Action::WriteDevice { offset_bytes: 8_192..270_336, .. })
+}
+
+fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
+    rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
+}
+
+/// The devices that data was written to.
+fn devices_written(log: &[Action]) -> Vec<DeviceNo> {
+    let has = |device: &DeviceNo| log.iter().any(|action| is_data_write(action, *device));
+    (0..4).map(DeviceNo).filter(has).collect()
+}
+
+/// Three devices. The first block of a disk was filled on one and then written on the others; the origin has it since.
+/// No page says yet that what was filled is overtaken.
+fn overtaken_on_two_devices() -> (Rig, DiskNo, Vec<DeviceNo>) {
+    let mut rig = Rig::new(&[4, 4, 4], true, config());
+    let disk = lazy(&mut rig, 0);
+    rig.start_read(disk, 0, 8);
+    rig.run_without(is_device_flush);
+    let filled = devices_written(&rig.log);
+    let before = rig.log.len();
+    rig.start_write(disk, 0, 8, 2);
+    rig.run_without(is_device_flush);
+    let written = devices_written(&rig.log[before..]);
+    assert!(filled.len() == 1 && written.len() == 2 && !written.contains(&filled[0]));
+    rig.flush(disk);
+    rig.clean(disk);
+    (rig, disk, written)
+}
+
+#[test]
+fn a_clean_block_overtaken_on_two_devices_does_not_come_back_when_both_have_failed() {
+    let (mut rig, disk, written) = overtaken_on_two_devices();
+    for device in written {
+        let now = rig.now;
+        rig.core().fail_device(now, device);
+        rig.run();
+        rig.flush(disk);
+    }
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(rig.report.devices.len(), 1);
+    lazy(&mut rig, 0);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
+fn nor_when_one_has_failed_and_the_other_is_missing_at_the_next_start() {
+    for wait_us in [0, 1_000_000] {
+        let (mut rig, disk, written) = overtaken_on_two_devices();
+        let now = rig.now;
+        rig.core().fail_device(now, written[0]);
+        rig.run();
+        rig.wait(wait_us);
+        let origins = std::mem::take(&mut rig.origins);
+        let mut shelf = rig.power_cut();
+        shelf.take(written[1].0 as usize);
+        let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+        let mut rig = Rig::open_with(shelf, memory(), config(), options);
+        rig.origins = origins;
+        let (now, disk_config) = (rig.now, DiskConfig::new(disk_id(0), SECTORS));
+        let (_, attached) = rig.core().attach(now, &disk_config, 1, true).expect("the loss is accepted");
+        rig.finish(attached);
+        assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    }
+}
+
+#[test]
+fn once_overtaken_versions_are_purged_the_cache_stays_warm_over_a_restart() {
+    let (mut rig, disk, written) = overtaken_on_two_devices();
+    let other = lazy(&mut rig, 1);
+    for block in 0..100 {
+        rig.read(other, 8 * block, 8);
+    }
+    let now = rig.now;
+    rig.core().fail_device(now, written[0]);
+    rig.run();
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+    let left = rig.usage(other).usage_blocks;
+    assert!(left > 30);
+    let rig = Rig::open(rig.shutdown(), memory(), config());
+    assert_eq!(rig.report.disks[1].cached_blocks, left);
+}
+
+/// Two devices, one of which is being taken out. The first block of a disk is on both, as is much of another disk.
+fn half_removed() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4, 4], true, config());
+    let (disk, other) = (lazy(&mut rig, 0), lazy(&mut rig, 1));
+    rig.write(disk, 0, 8, 1);
+    rig.write(other, 0, 80, 1);
+    rig.flush(disk);
+    rig.flush(other);
+    let now = rig.now;
+    rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    (rig, disk)
+}
+
+/// A read of what the other disk has: as long as it does not end, the device is not empty.
+fn is_of_the_other(action: &Action) -> bool {
+    matches!(action, Action::ReadDevice { offset_bytes: 10_485_760.., .. })
+}
+
+#[test]
+fn what_a_lone_device_overtook_does_not_come_back_once_the_pool_is_whole() {
+    let (mut rig, disk) = half_removed();
+    rig.run_without(is_of_the_other);
+    rig.start_write(disk, 0, 8, 2);
+    rig.start_flush(disk);
+    rig.run_without(is_of_the_other);
+    let now = rig.now;
+    let detached = rig.core().detach(now, disk).expect("nothing else is going on");
+    rig.run_without(is_of_the_other);
+    assert_eq!(rig.jobs.get(&detached), Some(&Ok(())));
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
+    // The removal is cut short, and the next life makes the pool whole again.
+    let mut rig = rig.after_power_cut(config());
+    rig.run();
+    assert!(!rig.running().pool_stats().degraded);
+    let origins = std::mem::take(&mut rig.origins);
+    let mut shelf = rig.power_cut();
+    shelf.take(0);
+    let mut rig = Rig::open(shelf, memory(), config());
+    rig.origins = origins;
+    lazy(&mut rig, 0);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
+fn a_device_that_was_left_alone_before_the_record_said_so_is_missed() {
+    let (mut rig, _) = half_removed();
+    rig.run_without(is_record);
+    // The power fails, and all that was written has landed. The next life has no time for second copies.
+    let (shelf, _) = rig.kill();
+    let rig = Rig::open(shelf, memory(), config());
+    assert!(rig.running().pool_stats().degraded);
+    let (mut shelf, _) = rig.kill();
+    shelf.take(0);
+    let opened = Core::open(&mut shelf, memory(), config(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the first device has the only copies").error;
+    assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
+}
+
+#[test]
+fn the_other_device_can_be_done_without() {
+    let (mut rig, disk) = half_removed();
+    rig.run_without(is_device_read);
+    let mut shelf = rig.power_cut();
+    shelf.take(1);
+    let mut rig = Rig::open(shelf, memory(), config());
+    lazy(&mut rig, 0);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+}

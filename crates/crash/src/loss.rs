@@ -1,0 +1,101 @@
+//! Cache devices disappear: the one at risk, or, in some runs, any of a pool that calls itself whole, again and again.
+
+use crate::world::{CrashKind, Flow, Stop, World};
+
+impl World {
+    /// The device at risk disappears, or any that the pool can do without.
+    pub fn lose_device(&mut self) -> Flow {
+        let Some(device) = self.unplug() else { return Ok(()) };
+        if let Some(no) = self.devices[device].no
+            && self.rng.one_in(2)
+        {
+            let now = self.now;
+            self.core().fail_device(now, no);
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Takes a device away that may be lost now; the core has not noticed yet.
+    pub(crate) fn unplug(&mut self) -> Option<usize> {
+        self.note_whole();
+        let device = match &mut self.losses {
+            Some(rng) => {
+                let members: Vec<usize> =
+                    (0..self.devices.len()).filter(|i| self.devices[*i].no.is_some()).collect();
+                if !self.whole || members.len() < 2 {
+                    return None;
+                }
+                self.counts.faults += 1;
+                rng.pick(&members)
+            }
+            None if self.devices[0].store.gone => return None,
+            None => {
+                self.note_device_fault();
+                0
+            }
+        };
+        self.devices[device].store.gone = true;
+        self.whole = false;
+        Some(device)
+    }
+
+    /// Notes whether the pool says that every dirty block has two copies. It may not know yet what is gone.
+    pub(crate) fn note_whole(&mut self) {
+        if let Some(core) = &self.core {
+            let gone = self.devices.iter().any(|d| d.no.is_some() && d.store.gone);
+            self.whole = self.plan.redundancy && !core.pool_stats().degraded && !gone;
+        }
+    }
+
+    /// A fault of the device at risk is about to happen: decides whether it may cost data.
+    pub(crate) fn note_device_fault(&mut self) {
+        self.counts.faults += 1;
+        let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
+        self.unprotected_fault |= !(self.plan.mirrored() && others);
+    }
+
+    /// Every dirty block gets its second copy once there are devices for it.
+    pub(crate) fn become_whole(&mut self) -> Flow {
+        let members = self.devices.iter().filter(|d| d.no.is_some() && !d.store.gone).count();
+        if self.losses.is_some() && members >= 2 {
+            self.wait("second copies", |world| {
+                !world.core.as_ref().is_some_and(|c| c.pool_stats().degraded)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// In a run that loses one device after another, the next goes as soon as the pool can do without it, and the power
+    /// with it. Little has been written in between.
+    pub(crate) fn lose_again(&mut self) -> Flow {
+        if self.losses.is_none() || self.rng.one_in(2) {
+            return Ok(());
+        }
+        if self.rng.one_in(2) {
+            self.clean_all()?;
+        }
+        self.become_whole()?;
+        match self.unplug() {
+            Some(_) => Err(Stop::Crash(CrashKind::Power)),
+            None => self.change_devices(),
+        }
+    }
+
+    /// In such a run the pool gets new devices, and others are taken out, not always to the end.
+    pub(crate) fn change_devices(&mut self) -> Flow {
+        let members = self.devices.iter().filter(|d| d.no.is_some() && !d.store.gone).count();
+        if members >= 2 && self.rng.one_in(3) {
+            let (ios, kind) = (self.rng.below(200), self.rng.pick(&[CrashKind::Kill, CrashKind::Power]));
+            self.remove_device()?;
+            self.crash_after(ios, kind);
+            for _ in 0..self.rng.below(8) {
+                self.random_request()?;
+            }
+            self.clean_all()?;
+        } else if members < 4 && self.devices.len() < 8 {
+            self.add_device()?;
+        }
+        Ok(())
+    }
+}

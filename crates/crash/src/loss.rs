@@ -5,10 +5,15 @@ use crate::world::{CrashKind, Flow, Stop, World};
 impl World {
     /// The device at risk disappears, or any that the pool can do without.
     pub fn lose_device(&mut self) -> Flow {
-        let Some(device) = self.unplug() else { return Ok(()) };
-        if let Some(no) = self.devices[device].no
-            && self.rng.one_in(2)
-        {
+        match self.unplug() {
+            Some(device) if self.rng.one_in(2) => self.tell_of_loss(device),
+            _ => Ok(()),
+        }
+    }
+
+    /// The core is told that a device disappeared.
+    pub(crate) fn tell_of_loss(&mut self, device: usize) -> Flow {
+        if let Some(no) = self.devices[device].no {
             let now = self.now;
             self.core().fail_device(now, no);
             self.pump()?;

@@ -171,7 +171,9 @@ impl World {
                 Other => disk = 1 - disk,
                 Lose => {
                     self.become_whole()?;
-                    self.lose_device()?;
+                    if let Some(device) = self.unplug() {
+                        self.tell_of_loss(device)?;
+                    }
                 }
                 Remove => self.remove_device()?,
                 Idle(us) => {
@@ -259,6 +261,7 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
     let seed = rng.bits();
     if losing {
         plan.losing_any(&mut apart);
+        plan.devices.resize(if steps.contains(&Remove) { 2 } else { 3 }, plan.devices[0]);
         for disk in &mut plan.disks {
             (disk.admission, disk.persistence) = (AdmissionConfig::Always, Persistence::All);
         }

@@ -290,10 +290,11 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
         twins.entry(key(entry)).or_default().push(at);
     }
     let device = |segment| r.store.segments[segment as usize].device;
-    let whole_pool = pool.missing.is_empty() && !pool.record.is_degraded();
+    let alone = |at: u8| pool.record.devices[at as usize].is_some_and(|d| d.state == DeviceState::Alone);
     let lone = |entry: &Entry| {
         let own = device(r.store.segment_of(entry.number));
-        entry.twin && whole_pool && r.rebuild.iter().all(|damaged| device(*damaged) == own)
+        let others_are_whole = pool.missing.is_empty() && r.rebuild.iter().all(|s| device(*s) == own);
+        entry.twin && others_are_whole && !alone(own)
     };
     let (mut torn, mut relist, mut recopy) = (Vec::new(), Vec::new(), Vec::new());
     for (at, entry) in doubtful.iter().enumerate() {

@@ -86,9 +86,9 @@ pub const SCRIPTS: &[&str] = &[
 
 /// Scripts of pools that lose devices one after the other.
 const LOSING_SCRIPTS: &[&str] = &[
-    "wb ; r0+64 . flush . w0+64 . flush . clean ; lose lose restart r0+64 .",
-    "wb ; w0+64 . flush . w0+64 . flush . clean ; lose lose restart r0+64 .",
-    "wb ; r0+64 . flush . lose w0+32 . flush . clean ; lose w16+8 . flush . restart r0+64 .",
+    "wb ; r0+64 . w0+64 . flush . clean ; lose lose restart r0+64 .",
+    "wb ; w0+64 . w0+64 . flush . clean ; lose lose restart r0+64 .",
+    "wb ; r0+64 . lose w0+32 . flush . clean ; lose w16+8 . flush . restart r0+64 .",
     "wb ; r0+64 . flush . other wb ; w0+1024 . flush . other remove w0+64 . flush . clean idle3000 restart lose r0+64 .",
     "wb ; w0+64 . flush . other wb ; w0+1024 . flush . other remove w0+64 . flush . clean idle3000 restart lose r0+64 .",
 ];

@@ -125,7 +125,7 @@ fn a_scan_does_not_push_out_local_reads() {
 #[test]
 fn events_and_the_operator_are_obeyed() {
     test("events", |place| {
-        let daemon = daemon_with(place, "allocator = \"equal\"\n")?;
+        let mut daemon = daemon_with(place, "allocator = \"equal\"\n")?;
         let whole = target_mib(&daemon, "local")? + target_mib(&daemon, "scan")?;
         check(target_mib(&daemon, "local")?.abs_diff(whole / 2) <= 1, "not divided equally")?;
         for (event, state, local_mib) in [
@@ -150,6 +150,14 @@ fn events_and_the_operator_are_obeyed() {
             refused.as_ref().is_err_and(|e| e.to_string().contains("cannot happen")),
             format!("{refused:?}"),
         )?;
+
+        daemon.command(&["disk", "event", "scan", "suspended"])?;
+        daemon.kill_and_restart(Duration::from_millis(100))?;
+        check(target_mib(&daemon, "local")?.abs_diff(whole) <= 1, "a restart ends a suspension")?;
+        let log = daemon.command(&["policy", "log", "-n", "20"])?;
+        check(log.contains("scan is suspended as before the restart"), format!("the log: {log}"))?;
+        let told = daemon.json(&["disk", "event", "scan", "resumed"])?;
+        check(told["state"] == "new", format!("after the restart: {told}"))?;
 
         daemon.command(&["disk", "set", "scan", "--target", "16MiB", "--mode", "wt"])?;
         check(target_mib(&daemon, "scan")? == 16, "the operator's target does not hold")?;

@@ -116,6 +116,9 @@ fn log_text(entries: &[Value]) -> String {
                 (time_us, format!("by {:?}, windows of {} s", config.allocator, config.window_us / 1_000_000))
             }
             Ok(Entry::Event { time_us, disk, event }) => (time_us, format!("{disk} is {}", event.name())),
+            Ok(Entry::Restored { time_us, disk, state }) => {
+                (time_us, format!("{disk} is {} as before the restart", state.name()))
+            }
             Ok(Entry::Refused { time_us, cause, reason }) => {
                 (time_us, format!("refused ({cause}): {reason}"))
             }

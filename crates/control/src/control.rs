@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::error::ControlError;
 use crate::log::Entry;
 use crate::observer::{Observer, ObserverConfig};
+use crate::recall::{WINDOW, recall};
 
 /// Blocks of each of a disk's samples: estimates are good to about two in a hundred, in about half a megabyte a disk.
 const SAMPLE_BLOCKS: usize = 1024;
@@ -57,6 +58,8 @@ pub struct Control {
     opened_us: Micros,
     last: Option<Decision>,
     log: Vec<Entry>,
+    /// What an earlier life knew.
+    recalled: Option<Controller>,
 }
 
 impl Control {
@@ -73,7 +76,47 @@ impl Control {
             opened_us: now_us,
             last: None,
             log,
+            recalled: None,
         })
+    }
+
+    /// The newest lines of its log, oldest first, tell what an earlier life knew: [`Control::begin`] goes on with that.
+    ///
+    /// # Errors
+    /// The configuration contradicts itself.
+    pub fn recall<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Result<(), ControlError> {
+        self.recalled = Some(recall(self.config(), lines)?);
+        Ok(())
+    }
+
+    /// A disk of so many blocks, which has these counters, takes part from now on: as an earlier life knew it, or as new.
+    ///
+    /// # Errors
+    /// It takes part already.
+    pub fn begin(
+        &mut self,
+        now_us: Micros,
+        disk: &str,
+        disk_blocks: u64,
+        counters: &Counters,
+    ) -> Result<(), ControlError> {
+        let known = self.recalled.as_mut().filter(|_| self.controller.state(disk).is_none());
+        if !known.is_some_and(|known| self.controller.take_over(disk, known)) {
+            self.event(now_us, disk, disk_blocks, counters, Event::New)?;
+            return Ok(());
+        }
+        let state = self.controller.state(disk).expect("it was taken over");
+        self.log.push(Entry::Restored { time_us: now_us, disk: disk.into(), state });
+        let window = self.controller.window(disk).cloned();
+        self.observe(now_us, disk, disk_blocks, counters, window)
+    }
+
+    /// An earlier life's disk has left: if it comes again, it is new.
+    pub fn forget(&mut self, disk: &str) {
+        if let Some(known) = &mut self.recalled {
+            // One that is not known need not be forgotten.
+            let _ = known.event(disk, Event::Ended);
+        }
     }
 
     /// What it decides by.
@@ -127,24 +170,35 @@ impl Control {
         let due = self.controller.event(disk, event.clone())?;
         let travelled = if let Event::MigratingIn(window) = &event { window.clone() } else { None };
         self.log.push(Entry::Event { time_us: now_us, disk: disk.into(), event });
+        self.observe(now_us, disk, disk_blocks, counters, travelled.map(|window| *window))?;
+        Ok(due)
+    }
+
+    /// A disk is in another state: it is observed, or no more. Of one that comes in, this may be known.
+    fn observe(
+        &mut self,
+        now_us: Micros,
+        disk: &str,
+        disk_blocks: u64,
+        counters: &Counters,
+        window: Option<DiskWindow>,
+    ) -> Result<(), ControlError> {
         match self.controller.state(disk) {
             None => {
                 self.observed.remove(disk);
             }
             Some(state) if state.gone() => {
-                if let Some(observed) = self.observed.get_mut(disk) {
-                    observed.observer = None;
-                }
+                let fresh = || Observed { disk_blocks, observer: None, window: None };
+                self.observed.entry(disk.into()).or_insert_with(fresh).observer = None;
             }
             Some(_) => {
                 let observer = self.observer(now_us, disk_blocks, counters)?;
-                let fresh =
-                    || Observed { disk_blocks, observer: None, window: travelled.map(|window| *window) };
+                let fresh = || Observed { disk_blocks, observer: None, window };
                 let observed = self.observed.entry(disk.into()).or_insert_with(fresh);
                 observed.observer.get_or_insert(observer);
             }
         }
-        Ok(due)
+        Ok(())
     }
 
     fn observer(
@@ -203,7 +257,7 @@ impl Control {
             facts.push(DiskFacts { window, ..report.facts.clone() });
         }
         self.opened_us = now_us;
-        self.conclude(now_us, "window".into(), pool_blocks, &facts)
+        self.conclude(now_us, WINDOW.into(), pool_blocks, &facts)
     }
 
     /// Decides between windows, from what is known already.
@@ -269,6 +323,8 @@ impl Control {
             }
         }
         next.last = self.last.take();
+        next.recalled =
+            self.recalled.take().map(|known| known.reconfigured(next.config().clone())).transpose()?;
         let before = std::mem::take(&mut self.log);
         next.log.splice(..0, before);
         *self = next;

@@ -15,6 +15,7 @@ mod error;
 pub mod explain;
 pub mod log;
 mod observer;
+mod recall;
 pub mod trace;
 mod wishes;
 

@@ -4,7 +4,7 @@
 //! replayed from the first configuration that is left.
 
 use haversack_model::Micros;
-use haversack_policy::{Config, Event, decide};
+use haversack_policy::{Config, DiskState, Event, decide};
 use serde::{Deserialize, Serialize};
 
 use crate::control::Decision;
@@ -29,6 +29,15 @@ pub enum Entry {
         disk: String,
         /// What has happened to it.
         event: Event,
+    },
+    /// It goes on with a disk where an earlier life stopped.
+    Restored {
+        /// When.
+        time_us: Micros,
+        /// Which disk.
+        disk: String,
+        /// Where that is in its life.
+        state: DiskState,
     },
     /// It decided.
     Decision(Box<Decision>),
@@ -105,7 +114,7 @@ pub fn replay<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Replay, Co
                 found.differences.extend(difference(config, &decision, line));
                 found.last = Some(*decision);
             }
-            Entry::Event { .. } | Entry::Refused { .. } => {}
+            Entry::Event { .. } | Entry::Restored { .. } | Entry::Refused { .. } => {}
         }
     }
     Ok(found)

@@ -5,7 +5,7 @@ use haversack_core::Records;
 use haversack_core::monitor::Kind;
 use haversack_model::WriteMode;
 use haversack_policy::allocate::Target;
-use haversack_policy::{Config, DiskFacts, Event, PolicyError, named};
+use haversack_policy::{Config, DiskFacts, DiskState, Event, PolicyError, named};
 
 const MINUTE_US: u64 = 60_000_000;
 const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
@@ -181,4 +181,53 @@ fn another_configuration_keeps_what_is_known() {
     assert_eq!(decision.plan.disks["local"].demand_blocks, 200);
     let found = replayed(&lines(&pair.control.take_log())).unwrap();
     assert_eq!((found.decisions, found.differences), (3, vec![]));
+}
+
+#[test]
+fn after_a_restart_decisions_go_on_from_the_log() {
+    for system in SYSTEMS {
+        let mut pair = Pair::new(system);
+        (0..5).for_each(|_| drop(pair.window()));
+        pair.control.event(pair.now_us, "scan", 1 << 20, &Counters::default(), Event::Stunned).unwrap();
+        let mut written = lines(&pair.control.take_log());
+        written.insert(3, "{\"torn".into());
+        let reports = pair.reports();
+        let mut next = Control::new(pair.control.config().clone(), pair.now_us).unwrap();
+        next.recall(written.iter().map(String::as_str)).unwrap();
+        for disk in ["local", "scan"] {
+            next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
+        }
+        let decide = |control: &mut Control| control.decide(pair.now_us, "test", 1000, &reports).unwrap();
+        assert_eq!(decide(&mut next), decide(&mut pair.control), "{system}");
+        assert_eq!(next.forecast_error("local"), pair.control.forecast_error("local"), "{system}");
+        assert_eq!(next.window("local"), pair.control.window("local"), "{system}");
+        // What the second life wrote tells a third one the same.
+        written.extend(lines(&next.take_log()));
+        let mut third = Control::new(next.config().clone(), pair.now_us).unwrap();
+        third.recall(written.iter().map(String::as_str)).unwrap();
+        third.begin(pair.now_us, "local", 1 << 20, &Counters::default()).unwrap();
+        third.begin(pair.now_us, "scan", 1 << 20, &Counters::default()).unwrap();
+        assert_eq!(decide(&mut third), decide(&mut pair.control), "{system}");
+    }
+}
+
+#[test]
+fn a_restart_by_another_policy_keeps_what_was_shown_and_one_that_left_is_new() {
+    let mut pair = Pair::new("rwss");
+    (0..3).for_each(|_| drop(pair.window()));
+    pair.control.event(pair.now_us, "scan", 1 << 20, &Counters::default(), Event::Ended).unwrap();
+    let written = lines(&pair.control.take_log());
+    let config = Config { window_us: MINUTE_US, ..named("urd").unwrap() };
+    let mut next = Control::new(config, pair.now_us).unwrap();
+    next.recall(written.iter().map(String::as_str)).unwrap();
+    for disk in ["local", "scan"] {
+        next.begin(pair.now_us, disk, 1 << 20, &Counters::default()).unwrap();
+    }
+    assert_eq!(next.state("local"), Some(DiskState::Active));
+    assert_eq!(next.window("local"), pair.control.window("local"));
+    assert_eq!((next.state("scan"), next.window("scan")), (Some(DiskState::New), None));
+    next.forget("local");
+    next.event(pair.now_us, "local", 1 << 20, &Counters::default(), Event::Ended).unwrap();
+    next.begin(pair.now_us, "local", 1 << 20, &Counters::default()).unwrap();
+    assert_eq!(next.state("local"), Some(DiskState::New));
 }

@@ -131,7 +131,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
-    daemon.policy.set(&daemon, config.policy.clone())?;
+    daemon.policy.begin(&daemon, config.policy.clone())?;
     policy::start(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {

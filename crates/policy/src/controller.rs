@@ -156,6 +156,55 @@ impl Controller {
         self.disks.get(disk).and_then(|tracked| tracked.forecast.score.mean_error())
     }
 
+    /// What a disk showed in the last window that says something about its demand.
+    pub fn window(&self, disk: &str) -> Option<&DiskWindow> {
+        self.disks.get(disk)?.window.as_ref()
+    }
+
+    /// Takes in a decision that was made before: what its disks were and got, and, where it ended a window, what they had
+    /// shown in it.
+    pub fn recall(&mut self, inputs: &Inputs, plan: &Plan, ended_window: bool) {
+        for input in &inputs.disks {
+            let new = || Tracked::new(&self.config, DiskState::New);
+            let tracked = self.disks.entry(input.name.clone()).or_insert_with(new);
+            let shows = ended_window && !input.state.locked() && !input.state.gone();
+            if let Some(window) = input.window.as_ref().filter(|_| shows) {
+                tracked.close(&self.config, window);
+            }
+            tracked.state = input.state;
+            if let Some(plan) = plan.disks.get(&input.name) {
+                tracked.target = plan.target;
+            }
+        }
+    }
+
+    /// The same disks by another configuration: what they showed in the last window is what is known of them.
+    ///
+    /// # Errors
+    /// As [`Config::check`].
+    pub fn reconfigured(self, config: Config) -> Result<Controller, PolicyError> {
+        let mut next = Controller::new(config)?;
+        for (disk, before) in self.disks {
+            let mut tracked = Tracked::new(&next.config, DiskState::New);
+            if let Some(window) = &before.window {
+                tracked.close(&next.config, window);
+            }
+            (tracked.state, tracked.before_stun, tracked.target) =
+                (before.state, before.before_stun, before.target);
+            next.disks.insert(disk, tracked);
+        }
+        Ok(next)
+    }
+
+    /// Goes on with a disk where another controller, of the same configuration, stopped. False if that does not know it.
+    pub fn take_over(&mut self, disk: &str, from: &mut Controller) -> bool {
+        assert!(self.config == from.config, "forecasts are of one configuration");
+        let tracked = from.disks.remove(disk);
+        let known = tracked.is_some();
+        self.disks.extend(tracked.map(|tracked| (disk.to_string(), tracked)));
+        known
+    }
+
     /// Notes what has happened to a disk. Whether a decision is due at once.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use std::time::Duration;
 use haversack_api::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
 };
-use haversack_policy::Event;
+use haversack_policy::{Config, Event};
 use serde_json::Value;
 
 use crate::config::DaemonConfig;
@@ -84,9 +84,22 @@ impl Policy {
         let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
         let looped = self.loop_of(&mut inner.pools, pool);
         let pool = daemon.pool(pool)?;
-        looped.set(daemon, pool, pool.now_us(), config.as_ref())?;
+        if let Some(config) = config {
+            looped.resume(daemon, pool, pool.now_us(), &config)?;
+        }
         self.wake.notify_all();
         Ok(())
+    }
+
+    /// The daemon begins with the policy of its configuration, where an earlier life stopped.
+    ///
+    /// # Errors
+    /// As [`Policy::set`].
+    pub fn begin(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
+        self.go_on(daemon, wanted, |looped, pool, config| match config {
+            Some(config) => looped.resume(daemon, pool, pool.now_us(), config),
+            None => Ok(()),
+        })
     }
 
     /// Calls something with a pool's loop, then wakes the thread: another time may be the next.
@@ -108,6 +121,15 @@ impl Policy {
     /// # Errors
     /// The settings make no sense: the policy before goes on.
     pub fn set(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
+        self.go_on(daemon, wanted, |looped, pool, config| looped.set(daemon, pool, pool.now_us(), config))
+    }
+
+    fn go_on(
+        &self,
+        daemon: &Daemon,
+        wanted: Option<PolicySettings>,
+        divide: impl Fn(&mut PoolLoop, &Pool, Option<&Config>) -> Result<()>,
+    ) -> Result<()> {
         let config = wanted.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
         for pool in daemon.pools().filter(|_| config.is_some()) {
             let disks: Vec<_> = daemon.disks().values().map(|disk| disk.config()).collect();
@@ -116,8 +138,7 @@ impl Policy {
         }
         let mut inner = self.inner.locked();
         for pool in daemon.pools() {
-            let looped = self.loop_of(&mut inner.pools, &pool.name);
-            looped.set(daemon, pool, pool.now_us(), config.as_ref())?;
+            divide(self.loop_of(&mut inner.pools, &pool.name), pool, config.as_ref())?;
         }
         let name = wanted.as_ref().map_or("none", |settings| settings.allocator.as_str());
         tracing::info!(allocator = name, "the policy is set");

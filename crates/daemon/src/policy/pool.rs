@@ -26,6 +26,8 @@ use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::pool::Pool;
 
+/// Lines of the log that tell what an earlier life of the daemon knew: forecasts look no further back.
+const RECALLED_LINES: usize = 256;
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
 
@@ -92,13 +94,33 @@ impl PoolLoop {
             (Some(config), Some(control)) => control.reconfigure(now_us, config.clone())?,
             (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
         }
+        self.take_part(daemon, pool, now_us, &snapshot)
+    }
+
+    /// Divides by a policy from now on, as an earlier life of the daemon did: it goes on where that stopped.
+    ///
+    /// # Errors
+    /// As [`PoolLoop::set`].
+    pub fn resume(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, config: &Config) -> Result<()> {
+        let snapshot = pool.backend.snapshot()?;
+        let mut control = Control::new(config.clone(), now_us)?;
+        match self.log.newest(RECALLED_LINES, |_| true) {
+            Ok(lines) => control.recall(lines.iter().map(String::as_str))?,
+            Err(error) => tracing::warn!(pool = pool.name, "the policy begins anew: {error}"),
+        }
+        self.control = Some(control);
+        self.take_part(daemon, pool, now_us, &snapshot)
+    }
+
+    /// All attached disks take part in what was set.
+    fn take_part(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         self.refused = None;
         self.latencies.unknown = !pool.backend.clock_runs();
-        for (disk, _) in attached(daemon, pool, &snapshot) {
-            self.begin(pool, disk, now_us, &snapshot)?;
+        for (disk, _) in attached(daemon, pool, snapshot) {
+            self.begin(pool, disk, now_us, snapshot)?;
         }
         if self.control.is_some() {
-            self.latencies.close(&snapshot);
+            self.latencies.close(snapshot);
             self.decide(daemon, pool, now_us, "the policy was set");
         }
         Ok(())
@@ -123,7 +145,7 @@ impl PoolLoop {
             && !self.ended.contains(&disk.name)
         {
             let counters = self.latencies.counters(snapshot, disk);
-            control.event(now_us, &disk.name, disk.sectors.div_ceil(SECTORS), &counters, Event::New)?;
+            control.begin(now_us, &disk.name, disk.sectors.div_ceil(SECTORS), &counters)?;
         }
         self.watch(pool, disk)
     }
@@ -166,6 +188,7 @@ impl PoolLoop {
         self.kept.remove(name);
         self.lost.remove(name);
         let Some(control) = &mut self.control else { return };
+        control.forget(name);
         if control.state(name).is_some() {
             // What is known can end.
             let _ = control.event(now_us, name, 0, &Default::default(), Event::Ended);
@@ -317,8 +340,10 @@ impl PoolLoop {
         let config = Box::new(control.config().clone());
         for entry in control.take_log() {
             let time_us = match &entry {
-                Entry::Started { time_us, .. } | Entry::Event { time_us, .. } => *time_us,
-                Entry::Refused { time_us, .. } => *time_us,
+                Entry::Started { time_us, .. }
+                | Entry::Event { time_us, .. }
+                | Entry::Restored { time_us, .. }
+                | Entry::Refused { time_us, .. } => *time_us,
                 Entry::Decision(decision) => decision.inputs.time_us,
             };
             let line = entry.line();

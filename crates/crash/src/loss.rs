@@ -5,10 +5,16 @@ use crate::world::{CrashKind, Flow, Stop, World};
 impl World {
     /// The device at risk disappears, or any that the pool can do without.
     pub fn lose_device(&mut self) -> Flow {
-        match self.unplug() {
-            Some(device) if self.rng.one_in(2) => self.tell_of_loss(device),
-            _ => Ok(()),
+        let Some(device) = self.unplug() else { return Ok(()) };
+        let is_back_soon = self.losses.as_mut().is_some_and(|rng| rng.one_in(4));
+        if is_back_soon {
+            // It only seemed to be gone: the next start finds it as it was.
+            self.devices[device].store.gone = false;
         }
+        if is_back_soon || self.rng.one_in(2) {
+            self.tell_of_loss(device)?;
+        }
+        Ok(())
     }
 
     /// The core is told that a device disappeared.

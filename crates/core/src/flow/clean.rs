@@ -168,7 +168,8 @@ impl<M: Memory> Core<M> {
         let d = self.disk(disk);
         let active = matches!(d.state, DiskState::Active | DiskState::Detaching);
         let allowed = d.owned || planted(Bug::CleanAfterRelease) && d.state == DiskState::Active;
-        let blocked = self.loss_unrecorded();
+        // A single copy that is clean tells nobody that its device stood alone.
+        let blocked = self.loss_unrecorded() || self.record.device_change_pending();
         if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
             return;
         }

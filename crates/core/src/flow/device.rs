@@ -2,7 +2,7 @@
 
 use haversack_model::{DeviceNo, DiskNo, Micros};
 
-use crate::action::{Event, JobId};
+use crate::action::{Event, JobError, JobId};
 use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
@@ -101,9 +101,11 @@ impl<M: Memory> Core<M> {
             d.stats.lost_blocks += 1;
             d.damage = d.damage.max(Damage::Lost);
         }
-        let was_whole = self.redundancy && !self.degraded;
-        self.stand_alone(self.alive_devices().collect());
-        self.leave(device, overtaken).failed(staged_anew, was_whole);
+        if self.stand_alone(self.alive_devices().collect()) {
+            self.change_devices();
+        }
+        self.leave(device, overtaken).failed(staged_anew);
+        self.keep_last_place();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
@@ -119,6 +121,18 @@ impl<M: Memory> Core<M> {
             }
         }
         self.wake_staging();
+    }
+
+    /// The device that is being emptied stays in use if all others are gone.
+    fn keep_last_place(&mut self) {
+        let removal = self.pool_job.as_ref().and_then(|job| Some((job.id, job.empties()?)));
+        let Some((removal, device)) = removal.filter(|(_, device)| self.is_alive(*device)) else { return };
+        if self.store.usable_devices().next().is_none() {
+            self.pool_job = None;
+            self.store.use_device(device);
+            self.purge_before_whole();
+            self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
+        }
     }
 
     /// Notes that the record must be written with the devices that count now.

@@ -35,16 +35,14 @@ pub(crate) struct Leaving {
     staged: Vec<(DiskNo, BlockNo)>,
     /// Commits up to there had all that was staged or on its way to flash.
     committed_seq: Option<u64>,
-    /// Every dirty block had two copies until it failed.
-    was_whole: bool,
     /// The record's version that says that it is gone.
     version: Option<u64>,
 }
 
 impl Leaving {
     /// It failed: what is `staged` of blocks that only it had must be committed first.
-    pub(crate) fn failed(&mut self, staged: Vec<(DiskNo, BlockNo)>, was_whole: bool) {
-        (self.staged, self.was_whole) = (staged, was_whole);
+    pub(crate) fn failed(&mut self, staged: Vec<(DiskNo, BlockNo)>) {
+        self.staged = staged;
     }
 }
 
@@ -58,16 +56,9 @@ impl<M: Memory> Core<M> {
             overtaken,
             staged: Vec::new(),
             committed_seq: None,
-            was_whole: false,
             version: None,
         });
         self.leaving.last_mut().expect("just pushed")
-    }
-
-    /// What the record says of dirty blocks without a second copy. A device that is not gone yet has none that no other
-    /// has; were it missing at the next start, nobody could tell that from a record that calls the pool degraded.
-    pub(crate) fn is_recorded_degraded(&self) -> bool {
-        self.degraded && !self.leaving.iter().any(|l| l.was_whole && l.version.is_none())
     }
 
     /// Whether what is staged of a disk is to be committed before a device is gone.

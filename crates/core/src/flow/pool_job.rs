@@ -61,7 +61,7 @@ impl<M: Memory> Core<M> {
         if let Some((removal, device)) = self.pool_job.as_ref().and_then(|j| Some((j.id, j.empties()?))) {
             self.pool_job = None;
             self.store.use_device(device);
-            self.purge_before_whole();
+            self.owe_purge();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
         self.stops.push_back(job);

@@ -6,16 +6,17 @@
 //! Invariants
 //! - While any such version is listed, the record says not to believe clean blocks if the device that overtook it is
 //!   gone, and calls a redundant pool degraded if it is not.
+//! - It is over only when what has been written over such versions is durable.
 //! - So in a pool that is whole every version that is listed in vain is overtaken on its own device or on two others.
 
 use std::collections::VecDeque;
 
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Core, RESERVED_FRAMES};
 use crate::memory::Memory;
 use crate::store::slot::{SlotNo, Status};
 
-/// Pages that are written between two flushes.
+/// Slots whose pages are written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
 /// What is to be listed no more.
@@ -26,11 +27,15 @@ pub(crate) struct Purge {
     last_seq: u64,
     /// What was durable and what was completed when all that could be done had been.
     done_at: Option<(u64, u64)>,
+    /// Slots are left, or have been written over by what is not durable yet.
+    under_way: bool,
+    /// Once this number is durable, what was written over slots is.
+    over_seq: Option<u64>,
 }
 
 impl Purge {
     pub fn is_over(&self) -> bool {
-        self.slots.is_empty()
+        !self.under_way
     }
 }
 
@@ -51,27 +56,45 @@ impl<M: Memory> Core<M> {
         }
     }
 
+    /// The pool stops before it is known what is to be purged: it is not whole until the next life has done so.
+    pub(crate) fn owe_purge(&mut self) {
+        self.purge.under_way |= self.redundancy && self.degraded;
+    }
+
     fn list_no_more(&mut self, slots: Vec<SlotNo>) {
+        if slots.is_empty() {
+            return;
+        }
         self.purge.slots.extend(slots);
-        (self.purge.last_seq, self.purge.done_at) = (self.sequence.last(), None);
+        self.purge.last_seq = self.sequence.last();
+        (self.purge.done_at, self.purge.under_way, self.purge.over_seq) = (None, true, None);
     }
 
     /// Writes some pages. True when the record is to be written because none is left.
     pub(crate) fn drive_purge(&mut self) -> bool {
         // What a device lists that leaves keeps others listed.
-        if self.leaves_any() || self.stopping || self.transfer.is_empty() {
+        let waits = self.leaves_any() || self.stopping || self.transfer.len() <= RESERVED_FRAMES;
+        if self.purge.is_over() || waits {
             return false;
         }
         let state = (self.store.flushed_seq, self.sequence.completed());
-        if !self.purge.is_over() && self.purge.done_at != Some(state) {
+        if self.purge.done_at != Some(state) {
             self.purge_some();
             self.purge.done_at = Some((self.store.flushed_seq, self.sequence.completed()));
         }
-        let over = self.purge.is_over() && std::mem::take(&mut self.distrust_clean);
-        if over {
+        if !self.purge.slots.is_empty() {
+            return false;
+        }
+        let seq = *self.purge.over_seq.get_or_insert(self.sequence.last());
+        self.want_flush(seq);
+        if self.store.flushed_seq < seq {
+            return false;
+        }
+        self.purge.under_way = false;
+        if std::mem::take(&mut self.distrust_clean) {
             self.change_record();
         }
-        over
+        true
     }
 
     fn purge_some(&mut self) {
@@ -91,6 +114,9 @@ impl<M: Memory> Core<M> {
             }
             waiting.push(number);
         }
-        self.purge.slots.extend(waiting);
+        // The same come first the next time: no more pages are on their way than these.
+        for number in waiting.into_iter().rev() {
+            self.purge.slots.push_front(number);
+        }
     }
 }

@@ -69,14 +69,13 @@ impl<M: Memory> Core<M> {
     /// The record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
         let count = self.devices.len().max(self.retired.len());
-        let degraded = self.is_recorded_degraded();
         let device = |at: usize| {
             let retired = self.retired.get(at).copied().flatten();
             let retired =
                 retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
             retired.or_else(|| {
                 let space = self.store.devices.get(at)?.as_ref()?;
-                let alone = degraded && self.devices[at].as_ref().is_some_and(|d| d.alone);
+                let alone = self.devices[at].as_ref().is_some_and(|d| d.alone);
                 let state = if alone { DeviceState::Alone } else { DeviceState::Active };
                 Some(DeviceRecord { id: space.id, segments: space.segments, state })
             })

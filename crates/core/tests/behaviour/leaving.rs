@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    Action, CoreConfig, Damage, DiskConfig, ManageError, Op, OpenOptions, Persistence, RequestTag, offline,
+    Action, CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, RequestTag,
+    offline,
 };
 use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -200,15 +201,18 @@ fn what_was_staged_as_a_device_failed_is_committed() {
 }
 
 #[test]
-fn what_was_staged_as_a_device_failed_and_finds_no_place_counts_as_lost() {
-    let (mut rig, _) = flushed_and_staged_anew();
+fn a_device_that_is_being_emptied_stays_when_the_last_other_fails() {
+    let (mut rig, disk) = flushed_and_staged_anew();
     let now = rig.now;
-    rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    let removal = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
     rig.core().fail_device(now, DeviceNo(0));
     rig.run();
-    let rig = Rig::open(rig.power_cut(), memory(), CoreConfig::default());
+    assert_eq!(rig.jobs.get(&removal), Some(&Err(JobError::Cancelled)));
+    rig.flush(disk);
+    let mut rig = rig.after_power_cut(CoreConfig::default());
     assert_eq!(rig.report.devices, [(DeviceNo(1), 1)]);
-    assert_eq!(rig.report.disks[0].damage, Damage::Lost);
+    rig.disk(0, SECTORS, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
 }
 
 #[test]

@@ -170,3 +170,39 @@ fn the_other_device_can_be_done_without() {
     lazy(&mut rig, 0);
     assert_eq!(rig.read(disk, 0, 8), [1; 8]);
 }
+
+#[test]
+fn nothing_is_cleaned_before_the_record_says_that_a_device_stands_alone() {
+    let mut rig = Rig::new(&[4, 4], true, config());
+    let disk = lazy(&mut rig, 0);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    // The record is being written for something else: it cannot say so before what is committed meanwhile is durable.
+    let (now, other) = (rig.now, DiskConfig::new(disk_id(1), SECTORS));
+    rig.core().attach(now, &other, 1, false).expect("the disk may be attached");
+    rig.run_without(is_device_flush);
+    rig.core().fail_device(now, DeviceNo(1));
+    rig.start_write(disk, 0, 8, 2);
+    rig.run_without(is_record);
+    let now = rig.now;
+    let cleaned = rig.core().clean(now, disk).expect("nothing else is going on");
+    rig.run_without(is_record);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [OF_ORIGIN; 4096]);
+    rig.finish(cleaned);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [2; 4096]);
+}
+
+#[test]
+fn the_last_device_goes_on_when_the_other_fails_while_it_is_being_emptied() {
+    let (mut rig, disk) = half_removed();
+    rig.run_without(is_device_read);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.write(disk, 8, 8, 3);
+    rig.flush(disk);
+    let mut rig = rig.after_power_cut(config());
+    lazy(&mut rig, 0);
+    assert_eq!(rig.read(disk, 0, 16), [[1; 8], [3; 8]].concat());
+    rig.clean(disk);
+    assert_eq!(rig.origins[&disk].sectors(0, 8), [1; 4096]);
+}

@@ -142,7 +142,8 @@ fn ctrl_c_cancels() {
     test("Ctrl-C", |place| {
         let file = image::zeroes(place, "vm1.img", 32)?;
         let path = file.display().to_string();
-        let slow = Nbdkit::start(place, "origin", &["--filter=rate", "file", &path, "rate=128M"])?;
+        // 4 MiB a second; the filter lets two seconds' worth through at once.
+        let slow = Nbdkit::start(place, "origin", &["--filter=rate", "file", &path, "rate=32M"])?;
         let daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &slow.uri())]))?;
         let source = image::pattern(place, "source.img", "vm1", 32)?;
         clients::nbdcopy(&source.display().to_string(), &daemon.uri("vm1"))?;

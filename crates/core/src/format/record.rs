@@ -207,7 +207,7 @@ impl PoolRecord {
             redundancy: r.flag()?,
             ..PoolRecord::default()
         };
-        let degraded = r.flag()?;
+        let _is_degraded = r.flag()?;
         (record.distrust_clean, record.flushed_seq) = (r.flag()?, r.u64()?);
         let devices = r.u32()? as usize;
         if devices > MAX_DEVICES {
@@ -215,11 +215,6 @@ impl PoolRecord {
         }
         for _ in 0..devices {
             record.devices.push(if r.flag()? { Some(Self::device(&mut r)?) } else { None });
-        }
-        if degraded && !record.is_degraded() {
-            // Which devices stand alone was not always said.
-            let in_use = |d: &&mut DeviceRecord| d.state.is_in_use();
-            record.devices.iter_mut().flatten().filter(in_use).for_each(|d| d.state = DeviceState::Alone);
         }
         let disks = r.u32()? as usize;
         if disks > MAX_DISKS {
@@ -284,18 +279,5 @@ mod tests {
         assert_eq!(PoolRecord::decode(&bytes), Some(record));
         bytes[40] ^= 1;
         assert_eq!(PoolRecord::decode(&bytes), None);
-    }
-
-    #[test]
-    fn without_a_device_that_stands_alone_a_degraded_pool_can_do_without_none() {
-        let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Active };
-        let record = PoolRecord { redundancy: true, devices: vec![Some(device); 2], ..PoolRecord::default() };
-        let mut bytes = record.encode();
-        bytes[HEADER_BYTES + 26] = 1;
-        let length = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes")) as usize;
-        let crc = crc32c(&bytes[HEADER_BYTES..HEADER_BYTES + length]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        let read = PoolRecord::decode(&bytes).expect("the record is whole");
-        assert!(read.devices.iter().flatten().all(|device| device.state == DeviceState::Alone));
     }
 }

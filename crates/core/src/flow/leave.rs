@@ -9,7 +9,8 @@
 //!   lists such an older version at all (see [`crate::flow::purge`]).
 //! - Nor before newer versions of what it had, staged or on their way to flash, are durable elsewhere, or their disk known
 //!   to have lost something: a power loss takes the newer version, and nobody would know that the older one had been there.
-//! - The record calls the pool degraded, for want of the device, only when it says that it is gone.
+//! - From the failure on, the record says that the others stand alone; of the device itself only if it did before: it may
+//!   be missing at the next start.
 //! - What a device's pages list is forgotten only when the record says that it is gone.
 //! - No flush is complete while a device leaves.
 

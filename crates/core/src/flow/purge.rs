@@ -70,7 +70,7 @@ impl<M: Memory> Core<M> {
         (self.purge.done_at, self.purge.under_way, self.purge.over_seq) = (None, true, None);
     }
 
-    /// Writes some pages. True when the record is to be written because none is left.
+    /// Writes some pages. True when it is over.
     pub(crate) fn drive_purge(&mut self) -> bool {
         // What a device lists that leaves keeps others listed.
         let waits = self.leaves_any() || self.stopping || self.transfer.len() <= RESERVED_FRAMES;

@@ -101,6 +101,24 @@ pub(crate) fn op(text: &[u8]) -> Option<Op> {
     })
 }
 
+/// What a SCSI operation code does to a disk.
+pub(crate) fn scsi_op(code: u8) -> Option<Op> {
+    Some(match code {
+        0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
+        // WRITE, WRITE AND VERIFY, WRITE SAME.
+        0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x41 | 0x93 => Op::Write,
+        0x35 | 0x91 => Op::Flush,
+        _ => return None,
+    })
+}
+
+/// A SCSI operation code of two hexadecimal digits, as in `2a`.
+pub(crate) fn scsi_op_text(text: &[u8]) -> Option<Op> {
+    let [high, low] = text else { return None };
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    scsi_op((digit(high)? << 4 | digit(low)?) as u8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +141,15 @@ mod tests {
         assert_eq!(time(b"7", 1000), Some(7000));
         for bad in [&b"1."[..], b".", b"1.2.3", b"1e9", b"99999999999.0"] {
             assert_eq!(time(bad, 1_000_000_000), None, "{}", bad.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn scsi_codes() {
+        assert_eq!(scsi_op_text(b"28"), Some(Op::Read));
+        assert_eq!(scsi_op_text(b"8A"), Some(Op::Write));
+        for bad in [&b"2"[..], b"+8", b"028", b"zz", b"00", b""] {
+            assert_eq!(scsi_op_text(bad), None, "{}", bad.escape_ascii());
         }
     }
 

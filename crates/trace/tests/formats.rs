@@ -55,6 +55,10 @@ fn csv() {
         b"Time_us;sectors;LBA;comment;Op\r\n1.5;8;1;none;write\r\n2;1;2;;READ\r\n",
         &[(1500, "some", W, 512, 4096), (2000, "some", R, 1024, 512)],
     );
+    means(
+        b"version,time_us,op,size,lbn\n1,5,2a,512,9\n1,6,28,1024,2\n",
+        &[(5000, "some", W, 4608, 512), (6000, "some", R, 1024, 1024)],
+    );
     means(b"offset,length\n4096,1\n0,2\n", &[(0, "some", R, 4096, 1), (1, "some", R, 0, 2)]);
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::access;
 use crate::access::{Access, Op, VolumeNo};
-use crate::fields::{Fields, number, op, time};
+use crate::fields::{Fields, number, op, scsi_op_text, time};
 use crate::text::{Expected, LineParser};
 use crate::volumes::Volumes;
 
@@ -62,6 +62,8 @@ pub(crate) struct Csv {
     separator: u8,
     name: String,
     heading: bool,
+    /// Whether operations may be SCSI codes: not without a heading, where too much would look like a row.
+    scsi_codes: bool,
     count: u64,
 }
 
@@ -80,11 +82,11 @@ impl Csv {
         };
         let named = columns(line);
         let has = |is: fn(&Column) -> bool| named.iter().filter(|c| is(c)).count() == 1;
-        let table = Csv { columns: Vec::new(), separator, name, heading: true, count: 0 };
+        let table = Csv { columns: Vec::new(), separator, name, heading: true, scsi_codes: true, count: 0 };
         if has(|c| matches!(c, Column::Offset(_))) && has(|c| matches!(c, Column::Length(_))) {
             return Some(Csv { columns: named, ..table });
         }
-        let mut bare = Csv { columns: columns(HEADING), heading: false, ..table };
+        let mut bare = Csv { columns: columns(HEADING), heading: false, scsi_codes: false, ..table };
         bare.access(first_line, &mut Volumes::default())?;
         bare.count = 0;
         Some(bare)
@@ -98,6 +100,7 @@ impl Csv {
             let field = fields.text()?;
             match column {
                 Column::Time(unit_ns) => time_ns = time(field, *unit_ns)?,
+                Column::Op if self.scsi_codes => kind = op(field).or_else(|| scsi_op_text(field))?,
                 Column::Op => kind = op(field)?,
                 Column::Offset(unit) => offset = number(field)?.checked_mul(*unit)?,
                 Column::Length(unit) => length = number(field)?.checked_mul(*unit)?,

@@ -11,8 +11,9 @@
 //! al., "SHARDS", FAST'15, for the traces.
 
 use super::{SECTOR_BYTES, access};
-use crate::access::{Access, Op};
+use crate::access::Access;
 use crate::bytes::{u16_at, u32_at, u64_at};
+use crate::fields::scsi_op;
 use crate::records::RecordParser;
 use crate::volumes::Volumes;
 
@@ -33,17 +34,6 @@ impl Vscsi {
     pub fn new(version: Version, name: String) -> Self {
         Vscsi { version, name }
     }
-}
-
-/// What a SCSI operation code does to a disk.
-fn op(command: u16) -> Option<Op> {
-    Some(match command & 0xff {
-        0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
-        // WRITE, WRITE AND VERIFY, WRITE SAME.
-        0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x41 | 0x93 => Op::Write,
-        0x35 | 0x91 => Op::Flush,
-        _ => return None,
-    })
 }
 
 impl RecordParser for Vscsi {
@@ -67,7 +57,7 @@ impl RecordParser for Vscsi {
         if u16_at(record, version) >> 8 != number {
             return Err("a vSCSI record with its version");
         }
-        let Some(op) = op(u16_at(record, command)) else { return Ok(0) };
+        let Some(op) = scsi_op(u16_at(record, command) as u8) else { return Ok(0) };
         let (sector, time_us) = (u64_at(record, 16), u64_at(record, 24));
         let length = u64::from(u32_at(record, length));
         let volume = volumes.only(&self.name);

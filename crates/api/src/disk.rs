@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use haversack_admission::StagingKind;
 use haversack_model::WriteMode;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use utoipa::openapi::{RefOr, schema::Schema};
@@ -128,7 +129,8 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter: `auto`, `always`, `hec`, `larc`, `reuse(N)` or `reuse(N, ADDRESSES)`.
+/// Which blocks may enter: `auto`, `always`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`, `data(N)` or
+/// `hybrid(N)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
     /// As the policy says; without one every block.
@@ -147,6 +149,20 @@ pub enum Admission {
     Hec,
     /// A block that is missed again within an adaptive memory, sized by the disk's share.
     Larc,
+    /// A block at access number `n + 1` while it is staged, in memory sized by the disk's share.
+    Staging {
+        /// What is staged.
+        kind: StagingKind,
+        /// Reuses needed.
+        n: u8,
+    },
+}
+
+impl Admission {
+    /// Whether it goes by the disk's share of its pool.
+    pub fn goes_by_share(self) -> bool {
+        matches!(self, Admission::Larc | Admission::Staging { .. })
+    }
 }
 
 /// Addresses that `reuse(N)` remembers if no number is given: 1 GiB of blocks.
@@ -163,6 +179,9 @@ impl fmt::Display for Admission {
             Admission::Larc => f.write_str("larc"),
             Admission::Reuse { n, addresses: REUSE_ADDRESSES } => write!(f, "reuse({n})"),
             Admission::Reuse { n, addresses } => write!(f, "reuse({n}, {addresses})"),
+            Admission::Staging { kind: StagingKind::Address, n } => write!(f, "address({n})"),
+            Admission::Staging { kind: StagingKind::Data, n } => write!(f, "data({n})"),
+            Admission::Staging { kind: StagingKind::Hybrid, n } => write!(f, "hybrid({n})"),
         }
     }
 }
@@ -173,22 +192,31 @@ impl FromStr for Admission {
     fn from_str(text: &str) -> Result<Admission, String> {
         let wrong = || {
             format!(
-                "'{text}' is not an admission: expected auto, always, hec, larc, reuse(N) or reuse(N, ADDRESSES)"
+                "'{text}' is not an admission: expected auto, always, hec, larc, reuse(N), reuse(N, ADDRESSES), \
+                 address(N), data(N) or hybrid(N)"
             )
         };
-        match text {
-            "auto" => return Ok(Admission::Auto),
-            "always" => return Ok(Admission::Always),
-            "hec" => return Ok(Admission::Hec),
-            "larc" => return Ok(Admission::Larc),
-            _ => {}
-        }
-        let arguments = text.strip_prefix("reuse(").and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
-        let (n, addresses) = match arguments.split_once(',') {
-            Some((n, addresses)) => (n, addresses.trim().parse().map_err(|_| wrong())?),
-            None => (arguments, REUSE_ADDRESSES),
+        let (name, arguments) = match text.strip_suffix(')').and_then(|open| open.split_once('(')) {
+            Some((name, arguments)) => (name, arguments.split(',').map(str::trim).collect()),
+            None => (text, Vec::new()),
         };
-        Ok(Admission::Reuse { n: n.trim().parse().map_err(|_| wrong())?, addresses })
+        let count = |n: &str| n.parse().map_err(|_| wrong());
+        let staging = |kind, n| Ok(Admission::Staging { kind, n: count(n)? });
+        match (name, &arguments[..]) {
+            ("auto", []) => Ok(Admission::Auto),
+            ("always", []) => Ok(Admission::Always),
+            ("hec", []) => Ok(Admission::Hec),
+            ("larc", []) => Ok(Admission::Larc),
+            ("reuse", [n]) => Ok(Admission::Reuse { n: count(n)?, addresses: REUSE_ADDRESSES }),
+            ("reuse", [n, addresses]) => {
+                let addresses = addresses.parse().map_err(|_| wrong())?;
+                Ok(Admission::Reuse { n: count(n)?, addresses })
+            }
+            ("address", [n]) => staging(StagingKind::Address, n),
+            ("data", [n]) => staging(StagingKind::Data, n),
+            ("hybrid", [n]) => staging(StagingKind::Hybrid, n),
+            _ => Err(wrong()),
+        }
     }
 }
 
@@ -447,10 +475,10 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for text in ["auto", "always", "hec", "larc", "reuse(2)", "reuse(1, 5000)"] {
+        for text in ["auto", "always", "hec", "larc", "reuse(2)", "reuse(1, 5000)", "address(1)", "data(2)", "hybrid(3)"] {
             assert_eq!(text.parse::<Admission>().unwrap().to_string(), text);
         }
-        for text in ["reuse", "reuse()", "reuse(999)", "hec(1)", "larc()", "LARC", "never"] {
+        for text in ["reuse", "reuse()", "reuse(999)", "hec(1)", "larc()", "LARC", "never", "data", "data(1, 2)", "hybrid()"] {
             assert!(
                 text.parse::<Admission>().unwrap_err().contains("expected auto, always, hec, larc, reuse(N)")
             );

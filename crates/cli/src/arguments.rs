@@ -268,7 +268,8 @@ pub struct Settings {
     /// Share of the pool: a size; equal for an equal share, or what the policy gives.
     #[arg(long)]
     pub target: Option<Target>,
-    /// Which blocks may enter: always, hec, larc, reuse(N); auto for always, or as the policy says.
+    /// Which blocks may enter: always, hec, larc, reuse(N), address(N), data(N), hybrid(N); auto for always, or as
+    /// the policy says.
     #[arg(long)]
     pub admission: Option<Admission>,
     /// The VM that it belongs to, for the policy.

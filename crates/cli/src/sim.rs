@@ -249,11 +249,9 @@ impl FromStr for AdmissionArgument {
         match text.parse() {
             Ok(Admission::Hec) => Ok(AdmissionArgument::Rule(AdmissionRule::Hec)),
             Ok(Admission::Larc) => Ok(AdmissionArgument::Rule(AdmissionRule::Larc)),
+            Ok(Admission::Staging { kind, n }) => Ok(AdmissionArgument::Rule(AdmissionRule::staging(kind, n))),
             Ok(admission) => Ok(AdmissionArgument::Fixed(admission)),
-            Err(_) => {
-                let rule = text.parse().map(AdmissionArgument::Rule);
-                rule.map_err(|error| format!("{error}, reuse(N) or reuse(N, ADDRESSES)"))
-            }
+            Err(error) => Err(error),
         }
     }
 }
@@ -264,13 +262,15 @@ impl AdmissionArgument {
     }
 
     fn rule(self) -> AdmissionRule {
-        let kind = StagingKind::Address;
         match self {
             AdmissionArgument::Rule(rule) => rule,
             AdmissionArgument::Fixed(Admission::Auto | Admission::Always) => AdmissionRule::Always,
             AdmissionArgument::Fixed(Admission::Hec) => AdmissionRule::Hec,
             AdmissionArgument::Fixed(Admission::Larc) => AdmissionRule::Larc,
-            AdmissionArgument::Fixed(Admission::Reuse { n, .. }) => AdmissionRule::staging(kind, n),
+            AdmissionArgument::Fixed(Admission::Staging { kind, n }) => AdmissionRule::staging(kind, n),
+            AdmissionArgument::Fixed(Admission::Reuse { n, .. }) => {
+                AdmissionRule::staging(StagingKind::Address, n)
+            }
         }
     }
 }

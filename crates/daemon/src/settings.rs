@@ -131,8 +131,9 @@ fn share_blocks(share: Target) -> u64 {
 /// Admission of a disk with a share of so many blocks, as the core takes it.
 pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConfig {
     match admission {
-        Admission::Hec => AdmissionRule::Hec.sized(0, share_blocks),
-        Admission::Larc => AdmissionRule::Larc.sized(0, share_blocks),
+        Admission::Hec => AdmissionRule::Hec.of_share(share_blocks),
+        Admission::Larc => AdmissionRule::Larc.of_share(share_blocks),
+        Admission::Staging { kind, n } => AdmissionRule::staging(kind, n).of_share(share_blocks),
         Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
         Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }

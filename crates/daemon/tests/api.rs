@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use haversack_admission::StagingKind;
 use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
@@ -414,6 +415,14 @@ async fn a_filter_of_the_operators_goes_by_the_disks_share() {
     api.work("PATCH", "/v1/disks/vm2", json!({"target": "400KiB"})).await;
     assert_eq!(filter(1), Some(AdmissionConfig::Larc { cache_blocks: 100 }));
 
+    // Half a percent of the 100 blocks that the disk has.
+    api.work("PATCH", "/v1/disks/vm2", json!({"admission": "data(2)"})).await;
+    let data = |bytes| AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 2, bytes };
+    assert_eq!(filter(1), Some(data(StagingKind::Data.least_bytes())), "less would hold nothing");
+    api.work("PATCH", "/v1/disks/vm2", json!({"target": "4000KiB"})).await;
+    api.work("PATCH", "/v1/disks/vm2", json!({"admission": "hybrid(1)"})).await;
+    let hybrid = AdmissionConfig::Staging { kind: StagingKind::Hybrid, reuses: 1, bytes: 20_480 };
+    assert_eq!(filter(1), Some(hybrid));
     let hec = AdmissionConfig::Hec { region_blocks: 1024, run_blocks: 1024 };
     api.work("PATCH", "/v1/disks/vm2", json!({"admission": "hec"})).await;
     assert_eq!(filter(1), Some(hec));

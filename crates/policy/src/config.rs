@@ -3,7 +3,7 @@
 //! The systems of the papers are there [by name](named), for one key of a configuration file; every other combination
 //! can be written out.
 
-use haversack_model::Micros;
+use haversack_model::{BLOCK_BYTES, Micros};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::problem::Solver;
@@ -185,6 +185,20 @@ impl AdmissionRule {
     /// Staging in half a percent of the pool, between the paper's 0.1 and 1 %.
     pub fn staging(kind: StagingKind, reuses: u8) -> AdmissionRule {
         AdmissionRule::Staging(Staging { kind, reuses, share_of_pool: STAGING_SHARE })
+    }
+
+    /// The filter of a disk with so many blocks of cache, and of staging what belongs to them.
+    pub fn of_share(&self, cache_blocks: u64) -> Admit {
+        let share_bytes = cache_blocks.saturating_mul(BLOCK_BYTES as u64);
+        self.sized(self.staging_bytes(share_bytes), cache_blocks)
+    }
+
+    /// Memory for staging that belongs to so many bytes of cache.
+    pub fn staging_bytes(&self, cache_bytes: u64) -> u64 {
+        match self {
+            AdmissionRule::Staging(staging) => (cache_bytes as f64 * staging.share_of_pool) as u64,
+            _ => 0,
+        }
     }
 
     /// The filter of a disk: so many bytes of memory for staging, so many blocks of cache.

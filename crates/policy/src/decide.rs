@@ -15,7 +15,7 @@ use crate::allocate::{
     Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Static, Target,
     UtilityMaximum,
 };
-use crate::config::{AdmissionRule, AllocatorRule, Config, SolverRule};
+use crate::config::{AllocatorRule, Config, SolverRule};
 use crate::demand::utility::{Utility, reuse_intensity};
 use crate::demand::weight::Counts;
 use crate::demand::{Demand, ReadOnly};
@@ -216,10 +216,7 @@ fn target_of(disk: &DiskInput, given: &BTreeMap<&str, (&Claim, Target)>) -> Targ
 /// The filter of each disk, sized by its share.
 fn admits(config: &Config, inputs: &Inputs, given: &BTreeMap<&str, (&Claim, Target)>) -> Vec<Admit> {
     let pool_bytes = inputs.pool_blocks.saturating_mul(BLOCK_BYTES as u64);
-    let staging_bytes = match config.admission {
-        AdmissionRule::Staging(staging) => (pool_bytes as f64 * staging.share_of_pool) as u64,
-        _ => 0,
-    };
+    let staging_bytes = config.admission.staging_bytes(pool_bytes);
     // Without parts of their own, disks share memory as they share the cache: by what each may grow to.
     let cache_blocks: Vec<u64> = inputs
         .disks

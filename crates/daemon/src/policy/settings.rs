@@ -4,7 +4,6 @@
 //! - A key that the allocator has no use for is refused: whoever wrote it expects something of it.
 //! - What is checked here is refused by the configuration file and the control API alike.
 
-use haversack_admission::StagingKind;
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::allocate::{Spare, Weighting};
@@ -12,10 +11,8 @@ use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;
 use haversack_policy::forecast::Method;
 use haversack_policy::write_mode::WriteModeChoice;
-use haversack_policy::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, named};
+use haversack_policy::{AdmissionRule, AllocatorRule, Config, DemandRule, PolicyError, SolverRule, Staging, named};
 
-/// The share of the pool for staging where the system names none: the middle of what CloudCache's paper tries.
-const STAGING_SHARE: f64 = 0.005;
 /// Moves of the annealing where none are given.
 const MOVES: u32 = 100_000;
 
@@ -205,7 +202,10 @@ fn refuse_others(settings: &PolicySettings, keys: &[&str]) -> Result<(), String>
 }
 
 fn admission(settings: &PolicySettings, system: AdmissionRule) -> Result<AdmissionRule, String> {
-    let rule = settings.admission.as_deref().map_or(Ok(system), admission_rule)?;
+    let rule = match &settings.admission {
+        Some(text) => text.parse().map_err(|error: PolicyError| error.to_string())?,
+        None => system,
+    };
     match (rule, settings.staging_share) {
         (AdmissionRule::Staging(staging), Some(share_of_pool)) => {
             Ok(AdmissionRule::Staging(Staging { share_of_pool, ..staging }))
@@ -216,27 +216,6 @@ fn admission(settings: &PolicySettings, system: AdmissionRule) -> Result<Admissi
                              give one of them or leave it out"
                 .into())
         }
-    }
-}
-
-fn admission_rule(text: &str) -> Result<AdmissionRule, String> {
-    let wrong =
-        || format!("admission '{text}': expected always, larc, hec, address(N), data(N) or hybrid(N)");
-    let staging = |kind, n: &[&str]| match n {
-        [n] => {
-            let reuses = n.parse().map_err(|_| wrong())?;
-            Ok(AdmissionRule::Staging(Staging { kind, reuses, share_of_pool: STAGING_SHARE }))
-        }
-        _ => Err(wrong()),
-    };
-    match call(text) {
-        ("always", None) => Ok(AdmissionRule::Always),
-        ("larc", None) => Ok(AdmissionRule::Larc),
-        ("hec", None) => Ok(AdmissionRule::Hec),
-        ("address", Some(n)) => staging(StagingKind::Address, &n),
-        ("data", Some(n)) => staging(StagingKind::Data, &n),
-        ("hybrid", Some(n)) => staging(StagingKind::Hybrid, &n),
-        _ => Err(wrong()),
     }
 }
 

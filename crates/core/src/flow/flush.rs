@@ -134,6 +134,10 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn drive_flush(&mut self, disk: DiskNo) {
+        if self.must_stay_staged(disk) {
+            self.fail_flushes(disk);
+            return;
+        }
         loop {
             if self.disk(disk).flush.closing.is_none() {
                 let flush = &mut self.disk_mut(disk).flush;
@@ -151,6 +155,23 @@ impl<M: Memory> Core<M> {
                 return;
             }
             self.answer_flush(disk);
+        }
+    }
+
+    /// Whether what is staged has no device to go to, and no origin that may be written.
+    fn must_stay_staged(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        !d.owned && d.flush.staged_dirty() > 0 && self.alive_devices().next().is_none()
+    }
+
+    /// Flushes that wait can only fail; the group that they closed stays closed.
+    fn fail_flushes(&mut self, disk: DiskNo) {
+        let flush = &mut self.disk_mut(disk).flush;
+        let mut waiting = std::mem::take(&mut flush.waiting);
+        waiting.append(&mut flush.later);
+        for request in waiting {
+            self.fail(request, RequestError::NotOwner);
+            self.answer(request);
         }
     }
 

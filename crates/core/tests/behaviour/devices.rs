@@ -125,6 +125,29 @@ fn without_any_device_writes_wait_for_the_loss_to_be_noted() {
 }
 
 #[test]
+fn a_flush_of_what_may_go_nowhere_fails_and_the_release_ends() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig::new(disk_id(0), SECTORS);
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 8, 1);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    let (first, second) = (rig.start_flush(disk), rig.start_flush(disk));
+    rig.run();
+    assert!(!rig.is_answered(first) && !rig.is_answered(second), "the loss is not noted yet");
+    let job = rig.core().release(now, disk).expect("attached");
+    rig.finish(job);
+    for flush in [first, second] {
+        assert_eq!(rig.answer(flush), Err(RequestError::NotOwner));
+    }
+    rig.add_device(4);
+    let disk = rig.attach(&config, 2);
+    rig.write(disk, 0, 8, 2);
+    rig.flush(disk);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
 fn a_released_disk_is_taken_back_only_under_a_higher_epoch() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config = DiskConfig::new(disk_id(0), SECTORS);

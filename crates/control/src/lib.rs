@@ -24,4 +24,5 @@ pub use counters::Counters;
 pub use error::ControlError;
 pub use log::Entry;
 pub use observer::{Observer, ObserverConfig};
+pub use recall::RECALLED_LINES;
 pub use wishes::{Wishes, measures};

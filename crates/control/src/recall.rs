@@ -4,6 +4,9 @@ use haversack_policy::{Config, Controller, Event, PolicyError};
 
 use crate::log::Entry;
 
+/// Lines of a log that tell what an earlier life knew: forecasts look no further back.
+pub const RECALLED_LINES: usize = 256;
+
 /// Goes through the newest lines of a log, oldest first. What cannot be read is left out: a line may be torn, or come from
 /// another version. Lines before the first configuration count as made by `config`.
 ///

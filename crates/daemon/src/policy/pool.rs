@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
-use haversack_control::{Control, ControlError, Decision, Entry, measures};
+use haversack_control::{Control, ControlError, Decision, Entry, RECALLED_LINES, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{DiskNo, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
@@ -26,8 +26,6 @@ use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::pool::Pool;
 
-/// Lines of the log that tell what an earlier life of the daemon knew: forecasts look no further back.
-const RECALLED_LINES: usize = 256;
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
 

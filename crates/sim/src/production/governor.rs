@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use haversack_control::{
-    Control, ControlError, Counters, Decision, DiskReport, Wishes, actuate, log, measures,
+    Control, ControlError, Counters, Decision, DiskReport, RECALLED_LINES, Wishes, actuate, log, measures,
 };
 use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
 use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
-use haversack_policy::{Config, Event};
+use haversack_policy::Config;
 use serde::Serialize;
 
 use super::driver::Driver;
@@ -103,7 +103,7 @@ impl Governor {
         Ok(governor)
     }
 
-    /// Begins anew after a restart: nothing that was measured or decided is known any more.
+    /// Goes on after a restart as the daemon does, with what its log tells; windows begin anew.
     ///
     /// # Errors
     /// The core refuses what is decided.
@@ -114,8 +114,12 @@ impl Governor {
         meter: &mut Meter,
     ) -> Result<(), SimError> {
         let config = self.control.config().clone();
-        self.control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
-        // What was measured before belongs to the daemon that has ended.
+        let mut control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
+        let log = &self.governed.log;
+        let newest = log[log.len().saturating_sub(RECALLED_LINES)..].iter().map(String::as_str);
+        control.recall(newest).map_err(|error| unfit(&error))?;
+        self.control = control;
+        // What was measured since the last window belongs to the daemon that has ended.
         driver.take_latencies();
         self.begin(now_us, driver, meter)
     }
@@ -130,8 +134,8 @@ impl Governor {
             driver.monitor(MonitorConfig::default())?;
         }
         for Governable { name, blocks, .. } in &self.disks {
-            let event = self.control.event(now_us, name, *blocks, &Counters::default(), Event::New);
-            event.map_err(|error| unfit(&error))?;
+            let begun = self.control.begin(now_us, name, *blocks, &Counters::default());
+            begun.map_err(|error| unfit(&error))?;
         }
         let reports = self.reports(driver);
         let decided = self.control.decide(now_us, "start", self.pool_blocks, &reports);

@@ -475,10 +475,31 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for text in ["auto", "always", "hec", "larc", "reuse(2)", "reuse(1, 5000)", "address(1)", "data(2)", "hybrid(3)"] {
+        for text in [
+            "auto",
+            "always",
+            "hec",
+            "larc",
+            "reuse(2)",
+            "reuse(1, 5000)",
+            "address(1)",
+            "data(2)",
+            "hybrid(3)",
+        ] {
             assert_eq!(text.parse::<Admission>().unwrap().to_string(), text);
         }
-        for text in ["reuse", "reuse()", "reuse(999)", "hec(1)", "larc()", "LARC", "never", "data", "data(1, 2)", "hybrid()"] {
+        for text in [
+            "reuse",
+            "reuse()",
+            "reuse(999)",
+            "hec(1)",
+            "larc()",
+            "LARC",
+            "never",
+            "data",
+            "data(1, 2)",
+            "hybrid()",
+        ] {
             assert!(
                 text.parse::<Admission>().unwrap_err().contains("expected auto, always, hec, larc, reuse(N)")
             );

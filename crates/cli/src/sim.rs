@@ -249,7 +249,9 @@ impl FromStr for AdmissionArgument {
         match text.parse() {
             Ok(Admission::Hec) => Ok(AdmissionArgument::Rule(AdmissionRule::Hec)),
             Ok(Admission::Larc) => Ok(AdmissionArgument::Rule(AdmissionRule::Larc)),
-            Ok(Admission::Staging { kind, n }) => Ok(AdmissionArgument::Rule(AdmissionRule::staging(kind, n))),
+            Ok(Admission::Staging { kind, n }) => {
+                Ok(AdmissionArgument::Rule(AdmissionRule::staging(kind, n)))
+            }
             Ok(admission) => Ok(AdmissionArgument::Fixed(admission)),
             Err(error) => Err(error),
         }

@@ -11,8 +11,7 @@ use crate::settings;
 impl Daemon {
     /// Tells the filters of a pool's disks how large their shares are now. What they remember stays.
     pub fn size_filters(&self, pool: &Pool) {
-        let by_share =
-            |config: &DiskConfig| config.pool == pool.name && config.admission.goes_by_share();
+        let by_share = |config: &DiskConfig| config.pool == pool.name && config.admission.goes_by_share();
         let disks: Vec<_> = self.disks().into_values().filter(|disk| by_share(&disk.config())).collect();
         if disks.is_empty() {
             return;

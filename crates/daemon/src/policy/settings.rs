@@ -11,7 +11,9 @@ use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;
 use haversack_policy::forecast::Method;
 use haversack_policy::write_mode::WriteModeChoice;
-use haversack_policy::{AdmissionRule, AllocatorRule, Config, DemandRule, PolicyError, SolverRule, Staging, named};
+use haversack_policy::{
+    AdmissionRule, AllocatorRule, Config, DemandRule, PolicyError, SolverRule, Staging, named,
+};
 
 /// Moves of the annealing where none are given.
 const MOVES: u32 = 100_000;

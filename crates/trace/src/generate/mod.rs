@@ -6,6 +6,7 @@
 mod backup;
 mod boot;
 mod clock;
+mod course;
 mod error;
 mod mix;
 mod pattern;

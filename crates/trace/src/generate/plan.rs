@@ -8,7 +8,7 @@ use super::random::Random;
 
 /// References are drawn as if so many more had been made already: one in so many of all. Larger steps stay random
 /// longer, smaller ones are more exact at the end.
-const HORIZON: u64 = 500;
+const HORIZON: u64 = 1000;
 
 /// The most that requests are made larger to make room for small ones.
 const MOST_GROWTH: f64 = 16.0;
@@ -31,6 +31,7 @@ pub(super) struct Plan {
     ranges: Vec<Range>,
     new_share: f64,
     new_done: u64,
+    unique: u64,
     done: u64,
     horizon: f64,
 }
@@ -51,19 +52,20 @@ impl Plan {
             }
         }
         let horizon = (refs / HORIZON).max(64) as f64;
-        Plan { ranges, new_share, new_done: 0, done: 0, horizon }
+        Plan { ranges, new_share, new_done: 0, unique, done: 0, horizon }
     }
 
     /// How much larger than the mean of `mean_blocks` requests must be, where the distances are not too short for it:
-    /// a visit at a short distance can only be for few blocks.
-    pub fn growth(&self, mean_blocks: f64) -> f64 {
+    /// a visit at a short distance can only be for few blocks. `known` is the share of their blocks that are known.
+    pub fn growth(&self, mean_blocks: f64, known: f64) -> f64 {
+        let known = known / (1.0 - self.new_share).max(f64::MIN_POSITIVE);
         let mut blocks = mean_blocks;
         for _ in 0..ROUNDS {
             let (mut refs, mut requests) = (0.0, 0.0);
             for range in self.ranges.iter().filter(|range| ((range.from + 1) as f64) < blocks) {
                 let (from, to) = ((range.from + 1) as f64, (range.upto + 2) as f64);
                 let short = to.min(blocks + 1.0);
-                let share = range.share * (short / from).ln() / (to / from).ln();
+                let share = known * range.share * (short / from).ln() / (to / from).ln();
                 refs += share;
                 // The mean of a logarithmic distribution, less half a block as it is rounded down.
                 requests += share / ((short - from) / (short / from).ln() - 0.5).max(1.0);
@@ -80,7 +82,8 @@ impl Plan {
         let reached = self.done as f64 + self.horizon;
         let owed = |share: f64, done: u64| (share * reached - done as f64).max(0.0);
         // Apart from the others: where distances cannot come out as planned, footprints must all the same.
-        if random.chance(owed(self.new_share, self.new_done) / self.horizon) {
+        let new = owed(self.new_share, self.new_done).min((self.unique - self.new_done) as f64);
+        if random.chance(new / self.horizon) {
             return None;
         }
         let ranges = &self.ranges[self.ranges.partition_point(|range| range.upto < shortest)..];
@@ -113,6 +116,11 @@ impl Plan {
 }
 
 impl Range {
+    /// Whether it is a distance of the range.
+    pub fn holds(&self, distance: u64) -> bool {
+        (self.from..=self.upto).contains(&distance)
+    }
+
     /// The longest distance that exists while `known` blocks are known.
     pub fn deepest(known: u64) -> Self {
         Range { from: known - 1, upto: known - 1, share: 0.0, done: 0 }

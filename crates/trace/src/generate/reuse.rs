@@ -3,11 +3,16 @@
 //! An LRU stack of extents is visited at depths that the plan draws. New data is a new extent, of the size of a
 //! request. A visit takes the extent at the depth whole if the distance stays in its range, and otherwise the end of it
 //! that lies at the depth: each of its blocks has then exactly that distance, because the last blocks of an extent are
-//! the highest. Where the plan of reads and writes has fallen behind, the nearest extent that suits is taken instead,
-//! and the plan of distances makes up for it later.
+//! the highest; it becomes one with the rest again as soon as both lie on top of each other for good.
+//!
+//! Whether a read or a write comes next is drawn by what is due of each. A range of distances in which no extent suits is
+//! drawn anew, and so is a visit that would cost a request too many. Only where that does not help, and the plan of reads
+//! and writes has fallen far behind, the nearest extent that suits is taken, or new data if there are too few blocks of
+//! the kind; the plan of distances makes up for it later.
 
 use std::collections::VecDeque;
 
+use super::course::Course;
 use super::pattern::{Pattern, Step};
 use super::plan::{Plan, Range};
 use super::profile::{BLOCK_BYTES, Profile};
@@ -17,40 +22,68 @@ use super::space::Space;
 use super::stack::{Extent, Place, Stack, State, States};
 use crate::access::Op;
 
-/// How far reads, writes and footprints may be off their course before distances give way, of 1.
-const TOLERANCE: f64 = 0.01;
+/// The most often a range of distances is drawn anew.
+const MOST_DRAWS: u32 = 8;
+/// How often a visit is made although its request is one too many, of 1.
+const UNWELCOME: f64 = 0.03;
+/// States that reads, and writes, find; those that they turn last.
+const KNOWN: [[State; 3]; 2] =
+    [[State::Read, State::Shared, State::Written], [State::Written, State::Shared, State::Read]];
 /// The most often a depth is drawn anew.
 const MOST_TRIES: u32 = 64;
 /// How far a distance may be beyond its range for an extent to stay in one piece: one in so many.
 const NEAR: u64 = 32;
 
-/// A figure that grows in step with the references.
-#[derive(Default)]
-struct Course {
-    total: f64,
-    done: u64,
-    tolerance: f64,
+/// An extent to be visited, and the depth in it that a range of distances asks for.
+#[derive(Clone, Copy)]
+struct Target {
+    place: Place,
+    depth: u64,
+    range: Range,
 }
 
-impl Course {
-    fn new(total: u64) -> Self {
-        Course { total: total as f64, done: 0, tolerance: TOLERANCE * total as f64 }
+impl Target {
+    fn state(&self) -> State {
+        self.place.extent.state
     }
 
-    /// Two that make up a whole: when one runs ahead, the other falls behind, so the smaller decides what is too far.
-    fn pair(one: u64, other: u64) -> [Self; 2] {
-        let tolerance = TOLERANCE * one.min(other) as f64;
-        [one, other].map(|total| Course { tolerance, ..Course::new(total) })
+    /// Whether the extent has a distance of the range.
+    fn fits(&self) -> bool {
+        self.range.holds(self.depth)
     }
 
-    /// How much is missing at a share of the way.
-    fn behind(&self, share: f64) -> f64 {
-        self.total * share.min(1.0) - self.done as f64
+    /// The depth of the extent's first block, the last to be reached.
+    fn bottom(&self) -> u64 {
+        self.place.above + u64::from(self.place.extent.blocks) - 1
     }
 
-    fn far_behind(&self, share: f64) -> bool {
-        self.behind(share) > 1.0 + self.tolerance * share.min(1.0)
+    /// Whether a visit of the whole extent would be too far from the range.
+    fn splits(&self) -> bool {
+        self.bottom() > self.range.upto + self.range.upto / NEAR
     }
+
+    /// Blocks of a visit at the depth.
+    fn blocks(&self) -> u32 {
+        if self.splits() { (self.depth - self.place.above + 1) as u32 } else { self.place.extent.blocks }
+    }
+
+    /// What can be done without turning blocks read into blocks written, or the other way round; `op` if both can.
+    fn natural_op(&self, op: Op) -> Op {
+        match self.state() {
+            State::Read => Op::Read,
+            State::Written => Op::Write,
+            State::Shared => op,
+        }
+    }
+}
+
+/// What should be done to a known block next.
+struct Due {
+    op: Op,
+    /// States of the extents that it can be done to.
+    states: &'static [State],
+    /// Whether it has waited long enough for a suitable distance.
+    must: bool,
 }
 
 /// The pattern of a profile.
@@ -62,18 +95,16 @@ pub(super) struct Reuse {
     sizes: [Sizes; 2],
     /// The smallest size in blocks, if the mix of sizes is to be kept.
     mix_of: Option<f64>,
-    /// References of reads and of writes.
-    refs: [Course; 2],
+    /// References of reads and of writes to known blocks.
+    again: [Course; 2],
     /// Blocks that are read first, and those that are written first.
     new: [Course; 2],
     /// Blocks that are written after they were only read, and the other way round.
     turned: [Course; 2],
     unique: u64,
-    all_refs: f64,
-    /// Blocks of a request.
-    mean_blocks: u64,
-    /// Requests beyond those due at which short distances, which need many small ones, have to wait.
-    most_excess: f64,
+    all_again: u64,
+    /// Where the blocks begin that were split off an extent last.
+    split: Option<u64>,
     requests: VecDeque<Step>,
 }
 
@@ -85,88 +116,109 @@ impl Reuse {
         let larger_reads = profile.reads.mean_blocks() >= profile.writes.mean_blocks();
         let (read_then_written, written_then_read) = if larger_reads { (shared, 0) } else { (0, shared) };
         let read_first = profile.unique_read - written_then_read;
+        let write_first = profile.unique - read_first;
         let plan = Plan::new(&profile.distances, profile.refs(), profile.unique);
-        let mean_blocks = profile.refs() as f64 / profile.requests() as f64;
-        let growth = if profile.keep_mix { 1.0 } else { plan.growth(mean_blocks) };
-        let sizes = [&profile.reads, &profile.writes].map(|kind| Sizes::new(kind, growth));
+        let sizes = [(&profile.reads, read_first), (&profile.writes, write_first)];
+        let sizes = sizes.map(|(kind, new)| {
+            let known = 1.0 - new as f64 / kind.refs.max(1) as f64;
+            let growth = (!profile.keep_mix).then(|| plan.growth(kind.mean_blocks(), known));
+            Sizes::new(kind, growth)
+        });
         Reuse {
             stack: Stack::new(),
             plan,
             space: Space::new(profile.span_blocks, profile.sequential),
             mix_of: profile.keep_mix.then(|| sizes[0].smallest().min(sizes[1].smallest())),
             sizes,
-            refs: Course::pair(profile.reads.refs, profile.writes.refs),
-            new: Course::pair(read_first, profile.unique - read_first),
+            again: Course::pair(profile.reads.refs - read_first, profile.writes.refs - write_first),
+            new: Course::pair(read_first, write_first),
             turned: [Course::new(read_then_written), Course::new(written_then_read)],
             unique: profile.unique,
-            all_refs: profile.refs() as f64,
-            mean_blocks: mean_blocks as u64,
-            most_excess: 4.0 + TOLERANCE / 2.0 * profile.requests() as f64,
+            all_again: (profile.refs() - profile.unique).max(1),
+            split: None,
             requests: VecDeque::new(),
         }
     }
 
-    /// How far it has come, of 1.
+    /// How far it has come with references to known blocks, of 1; more when they are too many.
     fn share(&self) -> f64 {
-        (self.refs[0].done + self.refs[1].done) as f64 / self.all_refs
+        (self.again[0].done() + self.again[1].done()) as f64 / self.all_again as f64
     }
 
     fn visit(&mut self, random: &mut Random) {
         let known = self.stack.blocks(States::ALL);
-        let excess: f64 = self.sizes.iter().map(Sizes::excess).sum();
-        let shortest = if excess > self.most_excess { self.mean_blocks } else { 0 };
-        let range = if known == 0 { None } else { self.plan.draw(known, shortest, random) };
-        let new = if range.is_none() { self.new_extent(random) } else { None };
-        let (extent, op, distance) = match (new, range) {
-            (Some((extent, op)), _) => (extent, op, None),
-            (None, Some(range)) => self.known_extent(range, random),
-            // No room for new data: the deepest will do.
-            (None, None) => self.known_extent(Range::deepest(known), random),
+        let (op, target) = self.choose(known, random);
+        let split = self.split;
+        let new = if target.is_none() { self.new_extent(op, random) } else { None };
+        let (extent, op, distance) = match (new, target) {
+            (Some(extent), _) => (extent, op, None),
+            (None, Some(target)) => self.known_extent(target, op),
+            (None, None) => {
+                // No room for new data: the deepest will do.
+                let target = self.find(Range::deepest(known), random);
+                self.known_extent(target, target.natural_op(op))
+            }
         };
+        // What was split off is part of the whole again when something else comes on top.
+        if let Some(seam) = split.filter(|seam| *seam != extent.start) {
+            self.stack.rejoin(seam);
+        }
         self.stack.push(extent);
         self.plan.count(distance, extent.blocks);
-        self.refs[op as usize].done += u64::from(extent.blocks);
+        let course = if distance.is_none() { &mut self.new } else { &mut self.again };
+        course[op as usize].add(extent.blocks);
         self.ask(extent, op);
     }
 
-    fn new_extent(&mut self, random: &mut Random) -> Option<(Extent, Op)> {
-        let done = self.new[0].done + self.new[1].done;
-        let share = (done + 1) as f64 / self.unique as f64;
-        let op = if self.new[0].behind(share) >= self.new[1].behind(share) { Op::Read } else { Op::Write };
-        let left = u32::try_from(self.unique - done).unwrap_or(u32::MAX);
-        let blocks = self.sizes[op as usize].draw(random).min(left);
+    /// Whether new data is to be read or written.
+    fn new_op(&self) -> Op {
+        let share = (self.new[0].done() + self.new[1].done() + 1) as f64 / self.unique as f64;
+        if self.new[0].behind(share) >= self.new[1].behind(share) { Op::Read } else { Op::Write }
+    }
+
+    fn new_extent(&mut self, op: Op, random: &mut Random) -> Option<Extent> {
+        let blocks = at_most(self.sizes[op as usize].draw(random), self.new[op as usize].left());
         if blocks == 0 {
             return None;
         }
         // The first extent ends the volume, the second one begins it: they span it.
-        let (start, blocks) = match done {
+        let (start, blocks) = match self.new[0].done() + self.new[1].done() {
             0 => self.space.last(blocks),
             _ => self.space.take(blocks, random)?,
         };
-        self.new[op as usize].done += u64::from(blocks);
         let state = if op == Op::Read { State::Read } else { State::Written };
-        Some((Extent { start, blocks, state }, op))
+        Some(Extent { start, blocks, state })
     }
 
     /// Takes an extent, or the end of one, out of the stack. Returns it, what is done to it and its distance.
-    fn known_extent(&mut self, range: Range, random: &mut Random) -> (Extent, Op, Option<u64>) {
-        let (depth, at_depth) = self.find(range, random);
-        let (place, op) = self.choose(at_depth, random);
-        let whole = place.above + u64::from(place.extent.blocks) - 1;
-        let near = whole <= range.upto + range.upto / NEAR;
-        let partly = place == at_depth && !near && !self.sizes[op as usize].too_many();
-        let blocks = if partly { (depth - place.above + 1) as u32 } else { place.extent.blocks };
-        let distance = place.above + u64::from(blocks) - 1;
+    fn known_extent(&mut self, target: Target, op: Op) -> (Extent, Op, Option<u64>) {
+        let Target { place, range, .. } = target;
+        let Extent { start, blocks: all, state } = place.extent;
+        let partly = target.fits() && !self.sizes[op as usize].too_many();
+        let mut blocks = if partly { target.blocks() } else { all };
+        // No more than is left to be done, while something is.
+        let turned = turned(state, op);
+        for course in turned.map(|turned| &self.turned[turned]).into_iter().chain([&self.again[op as usize]])
+        {
+            blocks = at_most(blocks, course.left()).max(u32::from(course.left() == 0) * blocks);
+        }
         self.stack.take(place, blocks);
-        let start = place.extent.start + u64::from(place.extent.blocks - blocks);
-        let state = self.turn(place.extent.state, op, blocks);
+        let start = start + u64::from(all - blocks);
+        if blocks < all {
+            self.split = Some(start);
+        }
+        let distance = place.above + u64::from(blocks) - 1;
         // A near miss counts as a hit.
-        let counted = if place == at_depth && near { distance.min(range.upto) } else { distance };
+        let counted = if target.fits() && !target.splits() { distance.min(range.upto) } else { distance };
+        let state = turned.map_or(state, |turned| {
+            self.turned[turned].add(blocks);
+            State::Shared
+        });
         (Extent { start, blocks, state }, op, Some(counted))
     }
 
     /// A depth of the range, and the extent there.
-    fn find(&self, range: Range, random: &mut Random) -> (u64, Place) {
+    fn find(&self, range: Range, random: &mut Random) -> Target {
         for tries in 1.. {
             let depth = range.distance(self.stack.blocks(States::ALL), random);
             let place = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
@@ -174,74 +226,86 @@ impl Reuse {
             let taken =
                 self.mix_of.is_none_or(|smallest| random.chance(smallest / f64::from(place.extent.blocks)));
             if taken || tries == MOST_TRIES {
-                return (depth, place);
+                return Target { place, depth, range };
             }
         }
         unreachable!("the last try is taken")
     }
 
-    /// What to do to the extent that was found, or to the nearest that suits better.
-    fn choose(&self, place: Place, random: &mut Random) -> (Place, Op) {
-        let share = self.share();
-        let behind = [0, 1].map(|op: usize| self.turned[op].behind(share) > 0.0);
-        let op = match place.extent.state {
-            State::Read if behind[0] => Op::Write,
-            State::Written if behind[1] => Op::Read,
-            State::Read => Op::Read,
-            State::Written => Op::Write,
-            // Small requests where they do least harm.
-            State::Shared if self.sizes[0].too_many() => Op::Write,
-            State::Shared if self.sizes[1].too_many() => Op::Read,
-            State::Shared if random.chance(self.refs[0].total / self.all_refs) => Op::Read,
-            State::Shared => Op::Write,
-        };
-        let instead = |op, states: &[State]| {
-            let states = States::of(states);
-            let nearest = if states.contain(place.extent.state) {
-                Some(place)
-            } else {
-                self.stack.nearest(place, states)
+    /// What is to be done next and to what; without a target to new data.
+    fn choose(&self, known: u64, random: &mut Random) -> (Op, Option<Target>) {
+        if known == 0 {
+            return (self.new_op(), None);
+        }
+        let due = self.due(random);
+        let sizes = &self.sizes[due.op as usize];
+        let mut shortest = sizes.shortest();
+        for draws in 1.. {
+            let Some(range) = self.plan.draw(known, shortest, random) else {
+                return (self.new_op(), None);
             };
-            nearest.map(|place| (place, op))
-        };
-        let [read, write] = [0, 1].map(|op: usize| self.refs[op].far_behind(share));
-        let other = if self.turned[0].far_behind(share) && !read {
-            instead(Op::Write, &[State::Read])
-        } else if self.turned[1].far_behind(share) && !write {
-            instead(Op::Read, &[State::Written])
-        } else if read {
-            instead(
-                Op::Read,
-                if behind[1] {
-                    &[State::Read, State::Shared, State::Written]
-                } else {
-                    &[State::Read, State::Shared]
-                },
-            )
-        } else if write {
-            instead(
-                Op::Write,
-                if behind[0] {
-                    &[State::Read, State::Shared, State::Written]
-                } else {
-                    &[State::Written, State::Shared]
-                },
-            )
-        } else {
-            None
-        };
-        other.unwrap_or((place, op))
+            let found = self.find(range, random);
+            let nearest = self.nearest(found, due.states);
+            // The nearest is too often a small one to keep the mix.
+            let kept = |target: &Target| self.mix_of.is_none() || target.place == found.place;
+            if let Some(target) = nearest.filter(Target::fits).filter(kept) {
+                let waits = sizes.unwelcome(target.blocks(), target.splits()) && !random.chance(UNWELCOME);
+                if !waits || draws >= MOST_DRAWS {
+                    return (due.op, Some(target));
+                }
+                shortest = sizes.typical();
+            } else if draws >= MOST_DRAWS {
+                return self.unfit(&due, found, nearest);
+            }
+        }
+        unreachable!("the last draw is taken")
     }
 
-    /// The state of blocks after something was done to them.
-    fn turn(&mut self, state: State, op: Op, blocks: u32) -> State {
-        let turned = match (state, op) {
-            (State::Read, Op::Write) => 0,
-            (State::Written, Op::Read) => 1,
-            (state, _) => return state,
+    /// What is to be done where no distance that was drawn suits what is due.
+    fn unfit(&self, due: &Due, found: Target, nearest: Option<Target>) -> (Op, Option<Target>) {
+        // Where blocks of the kind have not the distance yet, there are too few of them.
+        let shallow = nearest.is_none_or(|target| target.depth < found.range.from);
+        match nearest {
+            _ if !due.must => (found.natural_op(due.op), Some(found)),
+            _ if shallow && self.new[due.op as usize].left() > 0 => (due.op, None),
+            Some(_) => (due.op, nearest),
+            None => (found.natural_op(due.op), Some(found)),
+        }
+    }
+
+    /// What should be done to a known block next.
+    fn due(&self, random: &mut Random) -> Due {
+        let share = self.share();
+        let far_behind = [0, 1].map(|op: usize| self.again[op].far_behind(share));
+        let turns: [(Op, &[State]); 2] = [(Op::Write, &[State::Read]), (Op::Read, &[State::Written])];
+        for (other, (op, states)) in turns.into_iter().enumerate() {
+            let known = self.stack.blocks(States::of(states)) > 0;
+            if known && !far_behind[other] && self.turned[other].far_behind(share.min(1.0)) {
+                return Due { op, states, must: true };
+            }
+        }
+        let [reads, writes] = &self.again;
+        let op = match (reads.left(), writes.left()) {
+            (1.., 0) => Op::Read,
+            (0, 1..) => Op::Write,
+            _ if random.chance(reads.due(share, self.all_again)) => Op::Read,
+            _ => Op::Write,
         };
-        self.turned[turned].done += u64::from(blocks);
-        State::Shared
+        let (same, other) = (op as usize, 1 - op as usize);
+        // Those that it turns come last, while some are to be turned.
+        let states = &KNOWN[same][..2 + usize::from(self.turned[other].behind(share.min(1.0)) > 0.0)];
+        Due { op, states, must: far_behind[same] || self.again[other].left() == 0 }
+    }
+
+    /// The extent of these states nearest to the one that was found.
+    fn nearest(&self, found: Target, states: &[State]) -> Option<Target> {
+        let states = States::of(states);
+        if states.contain(found.place.extent.state) {
+            return Some(found);
+        }
+        let place = self.stack.nearest(found.place, states)?;
+        let nearest = Target { place, ..found };
+        Some(Target { depth: found.depth.clamp(place.above, nearest.bottom()), ..nearest })
     }
 
     /// Asks for blocks with as many requests as are due.
@@ -259,6 +323,20 @@ impl Reuse {
                 op,
             });
         }
+    }
+}
+
+/// `blocks`, but no more than are left.
+fn at_most(blocks: u32, left: u64) -> u32 {
+    u32::try_from(left).map_or(blocks, |left| blocks.min(left))
+}
+
+/// Which course of blocks that are read and written goes on when this is done to blocks of this state.
+fn turned(state: State, op: Op) -> Option<usize> {
+    match (state, op) {
+        (State::Read, Op::Write) => Some(0),
+        (State::Written, Op::Read) => Some(1),
+        _ => None,
     }
 }
 

@@ -5,6 +5,9 @@ use super::random::Random;
 use super::stack::Extent;
 
 const SECTOR_BYTES: u64 = 512;
+/// How many of the requests that are left may be saved for small visits to come, of 1, but for the last ones.
+const SAVED: f64 = 0.3;
+const NOT_SAVED: f64 = 100.0;
 /// Points at which the shape is kept.
 const POINTS: usize = 256;
 
@@ -12,6 +15,7 @@ const POINTS: usize = 256;
 pub(super) struct Sizes {
     /// Blocks, at even steps of the distribution.
     points: Vec<f64>,
+    keep_mix: bool,
     /// Blocks of a request on average.
     mean_blocks: f64,
     /// Bytes of its blocks that a request leaves out, on average.
@@ -22,24 +26,37 @@ pub(super) struct Sizes {
     slack: f64,
     /// Requests more or less than those due at which sizes change.
     gentle: f64,
+    /// Requests that are left to be made.
+    left: f64,
 }
 
 impl Sizes {
     /// `growth` is how much larger requests to new data are than all: it makes up for small ones to data just used.
-    pub fn new(kind: &Kind, growth: f64) -> Self {
+    /// Without it the mix is kept.
+    pub fn new(kind: &Kind, growth: Option<f64>) -> Self {
         let mean_blocks = kind.mean_blocks().max(1.0);
         let bytes = kind.bytes.unwrap_or(kind.refs * BLOCK_BYTES);
         let slack_bytes =
             (kind.refs * BLOCK_BYTES).saturating_sub(bytes) as f64 / kind.requests.max(1) as f64;
-        let points = to_mean(&shape(kind), mean_blocks * growth);
+        let points = to_mean(&shape(kind), mean_blocks * growth.unwrap_or(1.0));
         let gentle = 1.0 + kind.requests as f64 / 400.0;
-        Sizes { points, mean_blocks, slack_bytes, due: 0.0, slack: 0.0, gentle }
+        let keep_mix = growth.is_none();
+        Sizes {
+            points,
+            keep_mix,
+            mean_blocks,
+            slack_bytes,
+            due: 0.0,
+            slack: 0.0,
+            gentle,
+            left: kind.requests as f64,
+        }
     }
 
-    /// Blocks of a request to new data; more after requests were too small.
+    /// Blocks of a request to new data; more after requests were too small, unless the mix is kept.
     pub fn draw(&self, random: &mut Random) -> u32 {
         let size = self.points[random.below(POINTS as u64) as usize];
-        let growth = 1.0 + (-self.due / self.gentle).clamp(0.0, 15.0);
+        let growth = if self.keep_mix { 1.0 } else { 1.0 + (-self.due / self.gentle).clamp(0.0, 15.0) };
         random.round(size * growth).clamp(1, u64::from(Extent::LIMIT)) as u32
     }
 
@@ -48,22 +65,34 @@ impl Sizes {
         self.points.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Requests made beyond those that were due.
-    pub fn excess(&self) -> f64 {
-        -self.due
-    }
-
     /// Whether requests have become so many that none should be small.
     pub fn too_many(&self) -> bool {
-        self.excess() > 2.0 * self.gentle
+        -self.due > 2.0 * self.gentle
+    }
+
+    /// Whether a visit of so many blocks should better wait, as requests are too many already.
+    pub fn unwelcome(&self, blocks: u32, splits: bool) -> bool {
+        (self.due < 0.0 && splits) || (self.too_many() && f64::from(blocks) < self.mean_blocks)
+    }
+
+    /// Blocks of a usual request.
+    pub fn typical(&self) -> u64 {
+        self.mean_blocks as u64
+    }
+
+    /// The shortest distance that can be afforded, in blocks.
+    pub fn shortest(&self) -> u64 {
+        if self.too_many() { self.typical() } else { 0 }
     }
 
     /// How many requests so many blocks in a row are asked for with.
     pub fn requests(&mut self, blocks: u32) -> u32 {
         self.due += f64::from(blocks) / self.mean_blocks;
-        // Sizes vary: more than one only when many are due.
-        let requests = ((self.due - self.gentle) as u32).clamp(1, blocks);
+        // Sizes vary: more than one only when many are due, and some are saved for small visits to come.
+        let saved = SAVED * (self.left - NOT_SAVED).max(0.0);
+        let requests = ((self.due - self.gentle - saved) as u32).clamp(1, blocks);
         self.due -= f64::from(requests);
+        self.left = (self.left - f64::from(requests)).max(0.0);
         requests
     }
 
@@ -123,7 +152,7 @@ mod tests {
             (1000, 40_000, vec![(1.0, 1.0), (1.0, 1.0)]),
         ] {
             let bytes = Some(refs * BLOCK_BYTES - requests * 2048);
-            let mut sizes = Sizes::new(&Kind { requests, refs, bytes, sizes }, 1.0);
+            let mut sizes = Sizes::new(&Kind { requests, refs, bytes, sizes }, Some(1.0));
             let mut random = Random::new(1, 0);
             let (mut blocks, mut asked, mut left_out) = (0, 0, 0);
             for _ in 0..100_000 {

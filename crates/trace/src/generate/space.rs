@@ -34,7 +34,9 @@ impl Space {
     /// Room for so many blocks, or for fewer where no zone has as many; `None` when the volume is full.
     pub fn take(&mut self, blocks: u32, random: &mut Random) -> Option<(u64, u32)> {
         let wanted = u64::from(blocks);
-        if self.room(self.current) < wanted || !random.chance(self.sequential) {
+        // Who comes first begins the volume.
+        let begins = self.zones[0].0 == 0 && self.room(0) > 0;
+        if !begins && (self.room(self.current) < wanted || !random.chance(self.sequential)) {
             let from = random.below(self.zones.len() as u64) as usize;
             let turn = (0..self.zones.len()).map(|at| (from + at) % self.zones.len());
             let fits = turn.clone().find(|zone| self.room(*zone) >= wanted);

@@ -115,6 +115,24 @@ impl Stack {
         self.slots[place.slot] = left;
         self.count(place.slot, state, |sum| sum - blocks);
         self.totals[state as usize] -= u64::from(blocks);
+        while self.end > 0 && self.slots[self.end - 1] == 0 {
+            self.end -= 1;
+        }
+    }
+
+    /// Makes one of the two extents on top if the higher one begins at `seam`, where the lower one ends.
+    pub fn rejoin(&mut self, seam: u64) {
+        let [.., lower, higher] = self.slots[..self.end] else { return };
+        let (lower, higher) = (Extent::unpack(lower), Extent::unpack(higher));
+        let meet = higher.start == seam && lower.start + u64::from(lower.blocks) == seam;
+        let blocks = lower.blocks + higher.blocks;
+        if meet && lower.blocks > 0 && blocks <= Extent::LIMIT && lower.state == higher.state {
+            self.end -= 1;
+            self.slots[self.end] = 0;
+            self.slots[self.end - 1] = Extent { blocks, ..lower }.pack();
+            self.count(self.end, lower.state, |sum| sum - higher.blocks);
+            self.count(self.end - 1, lower.state, |sum| sum + higher.blocks);
+        }
     }
 
     /// The extent that holds the block under `depth` others of these states; `None` if there are not so many.
@@ -269,6 +287,24 @@ mod tests {
                 list.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>()
             );
         }
+    }
+
+    #[test]
+    fn what_was_split_becomes_one_again() {
+        let mut stack = Stack::new();
+        let extent = |start, blocks| Extent { start, blocks, state: State::Read };
+        stack.push(extent(90, 5));
+        stack.push(extent(10, 8));
+        stack.take(stack.find(2, States::ALL).unwrap(), 3);
+        stack.push(extent(15, 3));
+        assert_eq!(stack.find(3, States::ALL).unwrap().extent, extent(10, 5));
+        for seam in [10, 15, 15] {
+            stack.rejoin(seam);
+        }
+        for (depth, wanted) in [(0, extent(10, 8)), (7, extent(10, 8)), (8, extent(90, 5))] {
+            assert_eq!(stack.find(depth, States::ALL).unwrap().extent, wanted);
+        }
+        assert_eq!(stack.blocks(States::ALL), 13);
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! A figure that grows in step with the references, and how far it may stray on the way.
+
+/// How far a figure may be off its course at the end, of 1.
+const TOLERANCE: f64 = 0.01;
+/// How much further it may be off at the beginning, as it can still catch up: so many times as far.
+const CATCH_UP: f64 = 10.0;
+
+/// A figure that grows in step with the references.
+pub(super) struct Course {
+    total: u64,
+    done: u64,
+    tolerance: f64,
+}
+
+impl Course {
+    pub fn new(total: u64) -> Self {
+        Course { total, done: 0, tolerance: TOLERANCE * total as f64 }
+    }
+
+    /// Two that make up a whole: when one runs ahead, the other falls behind, so the smaller decides what is too far.
+    pub fn pair(one: u64, other: u64) -> [Self; 2] {
+        let tolerance = TOLERANCE * one.min(other) as f64;
+        [one, other].map(|total| Course { tolerance, ..Course::new(total) })
+    }
+
+    /// Counts what was done.
+    pub fn add(&mut self, blocks: u32) {
+        self.done += u64::from(blocks);
+    }
+
+    /// What was done so far.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// What is still to be done.
+    pub fn left(&self) -> u64 {
+        self.total.saturating_sub(self.done)
+    }
+
+    /// What is missing at a share of the way.
+    pub fn behind(&self, share: f64) -> f64 {
+        self.total as f64 * share - self.done as f64
+    }
+
+    /// Whether too much is missing at a share of the way.
+    pub fn far_behind(&self, share: f64) -> bool {
+        self.behind(share) > 1.0 + self.tolerance * (1.0 + CATCH_UP * (1.0 - share).max(0.0))
+    }
+
+    /// How likely the figure should grow next, where it is one of two of which the share of the way is made up of `all`:
+    /// as often as its part of them says, and more or less often when it has strayed.
+    pub fn due(&self, share: f64, all: u64) -> f64 {
+        self.total as f64 / all as f64 + self.behind(share) / (1.0 + self.tolerance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_course_may_stray_less_and_less() {
+        let [mut one, other] = Course::pair(1000, 9000);
+        assert!(!one.far_behind(0.05) && one.far_behind(0.2) && one.due(0.2, 10_000) > 1.0);
+        one.add(180);
+        assert!(!one.far_behind(0.2) && one.due(0.2, 10_000) > 0.1);
+        assert_eq!((one.done(), one.left(), other.left()), (180, 820, 9000));
+        one.add(800);
+        assert!(one.far_behind(1.0) && one.due(0.9, 10_000) < 0.0);
+    }
+}

@@ -7,7 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use haversack_api::{Size, Span};
 use haversack_trace::Source;
 use haversack_trace::generate::{
-    Distances, GenerateError, Generator, Kind, Mix, Pattern, Profile, Workload, Zone, preset, presets,
+    Distances, GenerateError, Generator, Kind, Mix, Pattern, Profile, Workload, Zone, not_calibrated, preset,
+    presets,
 };
 use serde::Serialize;
 
@@ -24,7 +25,8 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct Generate {
     #[command(subcommand)]
     kind: Option<Command>,
-    /// Like a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them.
+    /// Like a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them, and
+    /// what of them is not calibrated.
     #[arg(long, required = true)]
     like: Option<String>,
     /// So many requests; the footprint shrinks or grows with them.
@@ -359,8 +361,8 @@ fn refused(error: &GenerateError) -> CliError {
 pub fn run(generate: &Generate, as_json: bool) -> Result<()> {
     match &generate.kind {
         Some(Command::Presets) => {
-            let presets = presets();
-            print(as_json, &presets, &format!("{}\n", presets.join("\n")))
+            let presets: Vec<Preset> = presets().into_iter().map(Preset::new).collect();
+            print(as_json, &presets, &presets.iter().map(Preset::line).collect::<String>())
         }
         Some(Command::Reuse(reuse)) => {
             let NamedOutput { output, force } = &reuse.output;
@@ -368,6 +370,25 @@ pub fn run(generate: &Generate, as_json: bool) -> Result<()> {
         }
         Some(command) => of_pattern(command, as_json),
         None => like(generate, as_json),
+    }
+}
+
+/// A real volume that is known.
+#[derive(Serialize)]
+struct Preset {
+    name: String,
+    /// Which figures are not calibrated, and why.
+    not_calibrated: Option<&'static str>,
+}
+
+impl Preset {
+    fn new(name: String) -> Self {
+        Preset { not_calibrated: not_calibrated(&name), name }
+    }
+
+    fn line(&self) -> String {
+        let Preset { name, not_calibrated } = self;
+        not_calibrated.map_or_else(|| format!("{name}\n"), |what| format!("{name}  not calibrated: {what}\n"))
     }
 }
 
@@ -445,7 +466,7 @@ fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
 #[serde(untagged)]
 enum Made<'a> {
     Pattern(&'a Generator),
-    Profile { profile: &'a Profile, seed: u64 },
+    Profile { profile: &'a Profile, seed: u64, not_calibrated: Option<&'static str> },
 }
 
 #[derive(Serialize)]
@@ -464,7 +485,10 @@ fn write(source: &mut dyn Source, made: Made<'_>, path: &Path, force: bool, as_j
         return Ok(());
     }
     let (requests, bytes) = (written.accesses, written.bytes);
-    let text = format!("{}: {} requests, {}\n", path.display(), grouped(requests), Size(bytes).rounded());
+    let mut text = format!("{}: {} requests, {}\n", path.display(), grouped(requests), Size(bytes).rounded());
+    if let Made::Profile { not_calibrated: Some(what), .. } = made {
+        text += &format!("Not calibrated: {what}\n");
+    }
     print(as_json, &Generated { output: path, requests, bytes, volumes: source.volumes(), made }, &text)
 }
 

@@ -55,7 +55,16 @@ fn real_volumes_are_generated_and_told() {
         let wanted = profile[figure].as_f64().unwrap();
         assert!((found / wanted - 1.0).abs() < 0.05, "{figure}: {found}, not {wanted}");
     }
-    assert_eq!(json(folder, "generate presets").as_array().unwrap().len(), 141);
+    let presets = json(folder, "generate presets");
+    assert_eq!(presets.as_array().unwrap().len(), 141);
+    let what_is_not = |name: &str| {
+        let preset = presets.as_array().unwrap().iter().find(|preset| preset["name"] == name).unwrap();
+        preset["not_calibrated"].as_str().map(String::from)
+    };
+    assert_eq!(what_is_not("msr:web_0"), None);
+    let said = what_is_not("cloudphysics:w23").unwrap();
+    let output = run(folder, "generate --like cloudphysics:w23 --requests 1k -o w23.hvt");
+    assert!(said.contains("distances") && String::from_utf8(output.stdout).unwrap().contains(&said));
     let reuse = "generate reuse --distances 100:0.5,1k:0.5 --unique 2k --requests 5k --read 0.5 -o r.hvt";
     assert_eq!(json(folder, reuse)["requests"].as_u64(), Some(5000));
 }

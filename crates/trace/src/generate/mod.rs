@@ -44,7 +44,7 @@ use crate::source::Source;
 
 pub use self::error::GenerateError;
 pub use self::mix::Mix;
-pub use self::presets::{preset, presets};
+pub use self::presets::{not_calibrated, preset, presets};
 pub use self::profile::{Distances, Kind, Profile};
 pub use self::ycsb::Workload;
 pub use self::zoned::Zone;

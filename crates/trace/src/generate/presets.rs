@@ -17,8 +17,8 @@ const ASSUMED_SEQUENTIAL: f64 = 0.5;
 /// The MSR traces were taken over one week.
 const WEEK_S: f64 = 7.0 * 86_400.0;
 
-/// Columns of a table before those of distances and sizes.
-const COUNTS: usize = 12;
+/// Columns of numbers of a table before those of distances and sizes.
+const COUNTS: usize = 13;
 const DECILES: usize = 10;
 const SIZES: usize = 10;
 
@@ -27,18 +27,31 @@ const SIZES: usize = 10;
 /// # Errors
 /// There is none of this name.
 pub fn preset(name: &str) -> Result<Profile, GenerateError> {
+    let fields = row(name)?.split(',').skip(1);
+    Ok(profile(name, &fields.map(|field| field.parse().ok()).collect::<Vec<_>>()))
+}
+
+/// Which figures of a preset contradict its other figures, so that they are not calibrated, and how; `None` if all are.
+pub fn not_calibrated(name: &str) -> Option<&'static str> {
+    match row(name).ok()?.rsplit(',').next()? {
+        "write_share" => Some("reuse distances, which are of a load with more writes than its counts tell"),
+        "room" => Some("reuse distances, for which too few of its blocks are written"),
+        _ => None,
+    }
+}
+
+/// The row of a preset.
+fn row(name: &str) -> Result<&'static str, GenerateError> {
     let unknown = |known| GenerateError::UnknownPreset { name: name.to_string(), known };
-    let Some((collection, volume)) = name.split_once(':') else {
-        return Err(unknown("msr:VOLUME and cloudphysics:VM".into()));
-    };
+    let collections = || unknown("msr:VOLUME and cloudphysics:VM".into());
+    let (collection, volume) = name.split_once(':').ok_or_else(collections)?;
     let table = match collection {
         "msr" => MSR,
         "cloudphysics" => CLOUDPHYSICS,
-        _ => return Err(unknown("msr:VOLUME and cloudphysics:VM".into())),
+        _ => return Err(collections()),
     };
     let row = table.lines().skip(1).find(|line| line.split(',').next() == Some(volume));
-    let row = row.ok_or_else(|| unknown(names(collection, table).collect::<Vec<_>>().join(", ")))?;
-    Ok(profile(name, &row.split(',').skip(1).map(|field| field.parse().ok()).collect::<Vec<_>>()))
+    row.ok_or_else(|| unknown(names(collection, table).collect::<Vec<_>>().join(", ")))
 }
 
 /// The names of all presets.
@@ -66,12 +79,14 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
         sizes: sizes(COUNTS + DECILES + op * SIZES),
     };
     let unique = count(6);
-    let deciles = (COUNTS..COUNTS + DECILES).filter_map(known).map(|blocks| blocks as u64);
-    let mut distances: Vec<_> =
-        deciles.map(|upto| Distances { upto: upto.min(unique - 1), share: 1.0 / DECILES as f64 }).collect();
-    if distances.is_empty() {
-        distances = assumed_distances(unique, [(count(2), count(7)), (count(3), count(8))]);
-    }
+    let deciles: Vec<u64> =
+        (COUNTS..COUNTS + DECILES).filter_map(known).map(|blocks| blocks as u64).collect();
+    let distances = if deciles.is_empty() {
+        assumed_distances(unique, [(count(2), count(7)), (count(3), count(8))])
+    } else {
+        let again = (count(2) + count(3)).saturating_sub(unique);
+        measured_distances(&deciles, unique, again as f64, count(12) as f64)
+    };
     Profile {
         name: name.to_string(),
         reads: kind(0),
@@ -86,6 +101,20 @@ fn profile(name: &str, row: &[Option<f64>]) -> Profile {
         sequential: ASSUMED_SEQUENTIAL,
         keep_mix: false,
     }
+}
+
+/// Distances of `again` references to known blocks, by the deciles of those and of the `added` reads that the source
+/// puts before writes off the grid. Each makes a distance of 0, that of the write behind it, and is left out again; what
+/// a decile then has left may be nothing.
+fn measured_distances(deciles: &[u64], unique: u64, again: f64, added: f64) -> Vec<Distances> {
+    let mut before = 0.0;
+    let range = |(at, blocks): (usize, &u64)| {
+        let hits = (at + 1) as f64 / DECILES as f64 * (again + added) - added;
+        let share = (hits.max(0.0) - before) / again;
+        before = hits.max(0.0);
+        Distances { upto: (*blocks).min(unique - 1), share }
+    };
+    deciles.iter().enumerate().map(range).collect()
 }
 
 /// Distances of references to known blocks: of reads and of writes each even on a logarithmic scale, from the shortest

@@ -408,7 +408,8 @@ fn like(generate: &Generate, as_json: bool) -> Result<()> {
 
 fn of_profile(profile: &Profile, seed: u64, output: &Path, force: bool, as_json: bool) -> Result<()> {
     let mut source = profile.source(seed).map_err(|error| refused(&error))?;
-    write(&mut *source, Made::Profile { profile, seed }, output, force, as_json)
+    let not_calibrated = not_calibrated(&profile.name);
+    write(&mut *source, Made::Profile { profile, seed, not_calibrated }, output, force, as_json)
 }
 
 fn of_pattern(command: &Command, as_json: bool) -> Result<()> {

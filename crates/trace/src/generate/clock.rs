@@ -4,7 +4,7 @@ use super::error::{GenerateError, require};
 use super::random::Random;
 
 const SECOND_NS: f64 = 1e9;
-/// Gaps drawn before any comes again.
+/// Gaps drawn before any comes again, at the most.
 const DECK: usize = 4096;
 
 /// Gaps between requests, drawn like cards from a deck: after each round of the deck their mean is exact.
@@ -24,9 +24,10 @@ pub(super) struct Wave {
 }
 
 impl Clock {
-    /// Gaps of this mean: exponential, or lognormal if their median is known.
-    pub fn new(mean_s: f64, median_s: Option<f64>) -> Self {
-        let quantiles = (0..DECK).map(|at| (at as f64 + 0.5) / DECK as f64);
+    /// Gaps of this mean, so many at least: exponential, or lognormal if their median is known.
+    pub fn new(mean_s: f64, median_s: Option<f64>, gaps: u64) -> Self {
+        let cards = DECK.min(gaps as usize);
+        let quantiles = (0..cards).map(|at| (at as f64 + 0.5) / cards as f64);
         // Of a lognormal distribution, mean / median = exp(sigma^2 / 2).
         let sigma = median_s.map(|median_s| (2.0 * (mean_s / median_s).ln()).max(0.0).sqrt());
         let mut deck: Vec<f64> = match sigma {
@@ -36,8 +37,8 @@ impl Clock {
             _ => quantiles.map(|q| -(1.0 - q).ln()).collect(),
         };
         let sum: f64 = deck.iter().sum();
-        deck.iter_mut().for_each(|gap| *gap *= mean_s * SECOND_NS * DECK as f64 / sum);
-        Clock { deck, next: DECK, now_ns: 0.0, wave: None }
+        deck.iter_mut().for_each(|gap| *gap *= mean_s * SECOND_NS * cards as f64 / sum);
+        Clock { deck, next: cards, now_ns: 0.0, wave: None }
     }
 
     /// So many requests a second, Poisson.
@@ -48,7 +49,7 @@ impl Clock {
             &rate,
             "at least one request in 1,000,000 seconds",
         )?;
-        Ok(Clock::new(1.0 / rate, None))
+        Ok(Clock::new(1.0 / rate, None, u64::MAX))
     }
 
     /// The same with a rate that goes up and down.
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn mean_and_median_are_as_asked() {
         for median_s in [None, Some(0.01)] {
-            let (mut clock, mut random) = (Clock::new(0.1, median_s), Random::new(1, 0));
+            let (mut clock, mut random) = (Clock::new(0.1, median_s, u64::MAX), Random::new(1, 0));
             let times: Vec<u64> = (0..=4 * DECK).map(|_| clock.next_ns(&mut random)).collect();
             assert!((times[4 * DECK] as f64 / (4 * DECK) as f64 / 1e8 - 1.0).abs() < 1e-3);
             let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -108,6 +109,13 @@ mod tests {
             // The deck's mean is made exact, which a tail of rare long gaps moves the median by.
             assert!((found / wanted - 1.0).abs() < 0.05, "{found} {wanted}");
         }
+    }
+
+    #[test]
+    fn few_gaps_have_the_mean_as_well() {
+        let (mut clock, mut random) = (Clock::new(0.1, Some(0.01), 10), Random::new(1, 0));
+        let last = (0..=10).map(|_| clock.next_ns(&mut random)).last().unwrap();
+        assert!((last as f64 / 1e9 - 1.0).abs() < 1e-6, "{last}");
     }
 
     #[test]

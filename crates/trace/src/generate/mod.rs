@@ -209,7 +209,7 @@ impl Profile {
     pub fn source(&self, seed: u64) -> Result<Box<dyn Source>, GenerateError> {
         self.check()?;
         let gaps = self.requests().saturating_sub(1).max(1);
-        let clock = Clock::new(self.span_s / gaps as f64, self.median_gap_s);
+        let clock = Clock::new(self.span_s / gaps as f64, self.median_gap_s, gaps);
         let pattern = Box::new(Reuse::new(self));
         Ok(Box::new(Generated::new(pattern, clock, vec![self.name.clone()], self.requests(), seed)))
     }

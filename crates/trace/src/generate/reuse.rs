@@ -25,7 +25,7 @@ use crate::access::Op;
 /// The most often a range of distances is drawn anew.
 const MOST_DRAWS: u32 = 8;
 /// How often a visit is made although its request is one too many, of 1.
-const UNWELCOME: f64 = 0.03;
+const UNWELCOME: f64 = 0.1;
 /// States that reads, and writes, find; those that they turn last.
 const KNOWN: [[State; 3]; 2] =
     [[State::Read, State::Shared, State::Written], [State::Written, State::Shared, State::Read]];

@@ -11,7 +11,7 @@ use self::figures::{off, off_from};
 
 /// Requests of the traces that are looked at.
 const REQUESTS: f64 = 100_000.0;
-/// How many requests of usual size the footprint holds at least: it cannot be made of fewer.
+/// How many requests of mean size the footprint holds at least: it cannot be made of fewer.
 const FOOTPRINT: f64 = 400.0;
 /// Its 316 blocks hold 19 of its reads: too few for assumed distances to come out.
 const TOO_SMALL: &str = "msr:wdev_3";

@@ -279,6 +279,7 @@ pub fn check_weights<'a>(pool: &str, disks: impl Iterator<Item = &'a DiskConfig>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use haversack_admission::StagingKind;
 
     fn parse(text: &str) -> Result<Config, String> {
         config(&toml::from_str::<PolicySettings>(text).map_err(|e| e.to_string())?)

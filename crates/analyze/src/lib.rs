@@ -9,6 +9,7 @@
 //! been accessed: the next access to it is cold.
 
 mod analysis;
+mod block;
 mod error;
 mod histogram;
 mod order;

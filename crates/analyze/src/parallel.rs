@@ -8,10 +8,11 @@
 //! Source: Niu, Dinan, Lu and Sadayappan, "PARDA: a fast parallel reuse distance analysis algorithm", IPDPS'12. The first
 //! piece runs on the past itself.
 
+use crate::block::{Block, NOWHERE};
 use crate::profile::Profile;
 use crate::reference::{Kind, Reference};
-use crate::stack::{AHEAD, Outcome, Stack, met, step};
-use crate::table::{NOWHERE, Slot};
+use crate::stack::{Outcome, Stack, met, step};
+use crate::table::{AHEAD, ANYWHERE};
 
 /// The first piece has no merge before it: it may be so much longer than the others.
 const FIRST_SHARE: f64 = 1.25;
@@ -106,31 +107,36 @@ impl Parallel {
     fn lay(&mut self, mut piece: Piece) {
         self.profile.merge(&piece.profile);
         for batch in piece.open.chunks(AHEAD) {
-            self.past.table.warm(batch.iter().map(Open::key), &self.past.order);
-            for open in batch {
-                self.close(open);
-            }
+            let spots = self.past.spots_of(batch.iter().map(Open::key));
+            batch.iter().zip(spots).for_each(|(open, spot)| self.close(open, spot));
         }
         piece.stack.renumber(0);
-        let (live, gone): (Vec<Slot>, Vec<Slot>) =
-            piece.stack.table.iter().filter(|slot| slot.count > 0).partition(|slot| slot.place != NOWHERE);
+        let (live, mut gone): (Vec<Block>, Vec<Block>) = piece
+            .stack
+            .table
+            .iter()
+            .filter(|block| block.count > 0)
+            .partition(|block| block.place != NOWHERE);
         let mut in_order = vec![0; live.len()];
-        for (index, slot) in live.iter().enumerate() {
-            in_order[slot.place as usize] = index;
+        for (index, block) in live.iter().enumerate() {
+            in_order[block.place as usize] = index;
         }
         if (self.past.order.room() as usize) < live.len() {
             self.past.renumber(live.len() as u32);
         }
         for batch in in_order.chunks(AHEAD) {
-            self.past.table.warm(batch.iter().map(|index| live[*index].key), &self.past.order);
-            batch.iter().for_each(|index| self.adopt(&live[*index]));
+            let blocks = batch.iter().map(|index| &live[*index]);
+            let spots = self.past.spots_of(blocks.clone().map(Block::key));
+            blocks.zip(spots).for_each(|(block, spot)| self.adopt(block, spot));
         }
-        gone.iter().for_each(|slot| self.adopt(slot));
+        // Another table that grows must not take them in the order of this one: it would crowd.
+        gone.sort_unstable_by_key(Block::key);
+        gone.iter().for_each(|block| self.adopt(block, ANYWHERE));
     }
 
     /// Answers what a piece left open.
-    fn close(&mut self, open: &Open) {
-        let Some(slot) = self.past.table.find(open.key()) else {
+    fn close(&mut self, open: &Open, spot: usize) {
+        let Some(block) = self.past.table.find(open.key(), spot) else {
             if let Open::First { reference, .. } = open {
                 self.profile.record(reference.kind(), Outcome::default(), 1.0);
             }
@@ -139,33 +145,35 @@ impl Parallel {
         match *open {
             Open::First { reference, above } => {
                 let mut outcome = Outcome::default();
-                if slot.place != NOWHERE {
-                    outcome = met(slot, reference.kind(), self.past.order.after(slot.place) + above);
-                    self.past.order.remove(slot.place);
-                    slot.place = NOWHERE;
+                if block.place != NOWHERE {
+                    outcome = met(block, reference.kind(), self.past.order.after(block.place) + above);
+                    self.past.order.remove(block.place);
+                    block.place = NOWHERE;
                 }
                 self.profile.record(reference.kind(), outcome, 1.0);
             }
             Open::Ended { deepest, .. } => {
-                if std::mem::take(&mut slot.dirty) {
-                    self.profile.record_version(slot.deepest.max(deepest), 1.0);
+                if block.is_dirty() {
+                    block.set_dirty(false);
+                    self.profile.record_version(block.deepest.max(deepest), 1.0);
                 }
             }
         }
     }
 
     /// Takes a block over as the piece left it.
-    fn adopt(&mut self, from: &Slot) {
-        let (slot, _) = self.past.table.find_or_insert(from.key);
-        slot.count = slot.count.saturating_add(from.count);
-        slot.last_was_write = from.last_was_write;
-        if from.inherited {
-            slot.deepest = slot.deepest.max(from.deepest);
+    fn adopt(&mut self, from: &Block, spot: usize) {
+        let (block, _) = self.past.table.find_or_insert(from.key(), spot);
+        block.count = block.count.saturating_add(from.count);
+        block.set_last(from.last());
+        if from.is_inherited() {
+            block.deepest = block.deepest.max(from.deepest);
         } else {
-            (slot.dirty, slot.deepest) = (from.dirty, from.deepest);
+            block.set_dirty(from.is_dirty());
+            block.deepest = from.deepest;
         }
         if from.place != NOWHERE {
-            slot.place = self.past.order.push();
+            block.place = self.past.order.push();
         }
     }
 }
@@ -174,30 +182,31 @@ impl Piece {
     fn run(references: &[Reference], sizes: &[u64]) -> Piece {
         let mut piece = Piece { stack: Stack::default(), profile: Profile::new(sizes), open: Vec::new() };
         for batch in references.chunks(AHEAD) {
-            piece.stack.table.warm(batch.iter().map(|reference| reference.key()), &piece.stack.order);
-            batch.iter().for_each(|reference| piece.touch(*reference));
+            let spots = piece.stack.spots_of(batch.iter().map(|reference| reference.key()));
+            batch.iter().zip(spots).for_each(|(reference, spot)| piece.touch(*reference, spot));
         }
         piece
     }
 
-    fn touch(&mut self, reference: Reference) {
+    fn touch(&mut self, reference: Reference, spot: usize) {
         if self.stack.order.room() == 0 {
             self.stack.renumber(0);
         }
         let (key, kind) = (reference.key(), reference.kind());
         let above = self.stack.order.live();
-        let (slot, new) = self.stack.table.find_or_insert(key);
-        let inherited = slot.inherited;
-        let mut outcome = step(&mut self.stack.order, slot, kind);
+        let (block, new) = self.stack.table.find_or_insert(key, spot);
+        let inherited = block.is_inherited();
+        let mut outcome = step(&mut self.stack.order, block, kind);
         if new {
             self.open.push(Open::First { reference, above });
             if kind == Kind::Read {
-                (slot.dirty, slot.inherited) = (true, true);
+                block.set_dirty(true);
+                block.set_inherited(true);
             }
             return;
         }
         if inherited && let Some(deepest) = outcome.ended.take() {
-            slot.inherited = false;
+            block.set_inherited(false);
             self.open.push(Open::Ended { key, deepest });
         }
         self.profile.record(kind, outcome, 1.0);

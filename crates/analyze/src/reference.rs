@@ -4,6 +4,7 @@ pub(crate) use haversack_model::place::{mix, spread};
 use haversack_trace::{Access, Op};
 
 use crate::error::AnalyzeError;
+use crate::table::KEY_BITS;
 
 /// What a reference does to its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -20,14 +21,12 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference(u64);
 
-/// Bits of a key: two of the 64 hold the kind.
-const KEY_BITS: u32 = 62;
 const BLOCK_BITS: u32 = 42;
 /// Volumes that keys can tell apart.
 pub(crate) const VOLUMES: u64 = 1 << (KEY_BITS - BLOCK_BITS);
 
 impl Reference {
-    /// A reference to the block of a key below 2^62.
+    /// A reference to the block of a key below 2^60.
     pub fn new(key: u64, kind: Kind) -> Reference {
         debug_assert!(key >> KEY_BITS == 0, "keys have {KEY_BITS} bits");
         Reference(key << 2 | kind as u64)

@@ -83,7 +83,7 @@ impl Sampler {
         self.stack.blocks() as f64 * self.weight
     }
 
-    /// Notes an access. `key` is the block's number, or any number that tells blocks apart.
+    /// Notes an access. `key` is the block's number, or any number below 2^60 that tells blocks apart.
     #[inline]
     pub fn access(&mut self, key: u64, kind: Kind) {
         self.fresh[kind as usize] += 1;

@@ -6,9 +6,12 @@
 //! it, up to and including the one that ends it (the next write, or a discard). A write-back LRU cache of `c` blocks
 //! evicts that version dirty if and only if it is at least `c`.
 
+use std::hint::black_box;
+
+use crate::block::{Block, NOWHERE};
 use crate::order::Order;
 use crate::reference::{Kind, Reference};
-use crate::table::{NOWHERE, Slot, Table};
+use crate::table::{AHEAD, ANYWHERE, Table};
 
 /// What an access was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,7 +25,7 @@ pub struct Outcome {
 /// The order of last accesses.
 #[derive(Clone)]
 pub struct Stack {
-    pub(crate) table: Table,
+    pub(crate) table: Table<Block>,
     pub(crate) order: Order,
 }
 
@@ -32,22 +35,19 @@ impl Default for Stack {
     }
 }
 
-/// References whose slots are fetched together.
-pub(crate) const AHEAD: usize = 32;
-
 /// What an access to a known block with a place was, and what becomes of its dirty version.
 #[inline]
-pub(crate) fn met(slot: &mut Slot, kind: Kind, distance: u32) -> Outcome {
-    let previous = Some((slot.last(), distance));
-    if !slot.dirty {
+pub(crate) fn met(block: &mut Block, kind: Kind, distance: u32) -> Outcome {
+    let previous = Some((block.last(), distance));
+    if !block.is_dirty() {
         return Outcome { previous, ended: None };
     }
-    slot.deepest = slot.deepest.max(distance);
+    block.deepest = block.deepest.max(distance);
     if kind == Kind::Read {
         return Outcome { previous, ended: None };
     }
-    slot.dirty = false;
-    Outcome { previous, ended: Some(slot.deepest) }
+    block.set_dirty(false);
+    Outcome { previous, ended: Some(block.deepest) }
 }
 
 impl Stack {
@@ -56,57 +56,72 @@ impl Stack {
         self.table.len()
     }
 
-    /// Notes an access and tells what it was.
+    /// Notes an access and tells what it was. Keys are below 2^60.
     #[inline]
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
+        self.touch_at(ANYWHERE, key, kind)
+    }
+
+    #[inline]
+    fn touch_at(&mut self, spot: usize, key: u64, kind: Kind) -> Outcome {
         if self.order.room() == 0 {
             self.renumber(0);
         }
-        let slot = match kind {
-            Kind::Discard => match self.table.find(key) {
-                Some(slot) => slot,
+        let block = match kind {
+            Kind::Discard => match self.table.find(key, spot) {
+                Some(block) => block,
                 None => return Outcome::default(),
             },
-            Kind::Read | Kind::Write => self.table.find_or_insert(key).0,
+            Kind::Read | Kind::Write => self.table.find_or_insert(key, spot).0,
         };
-        step(&mut self.order, slot, kind)
+        step(&mut self.order, block, kind)
     }
 
     /// Notes accesses in their order; `see` is told what each was.
     pub fn touch_all(&mut self, references: &[Reference], mut see: impl FnMut(Reference, Outcome)) {
         for batch in references.chunks(AHEAD) {
-            self.table.warm(batch.iter().map(|reference| reference.key()), &self.order);
-            for &reference in batch {
-                see(reference, self.touch(reference.key(), reference.kind()));
+            let spots = self.spots_of(batch.iter().map(|reference| reference.key()));
+            for (&reference, spot) in batch.iter().zip(spots) {
+                see(reference, self.touch_at(spot, reference.key(), reference.kind()));
             }
         }
     }
 
+    /// Where some blocks are in the table. What is known of them, and the bits of their places, are in the processor's cache
+    /// then.
+    pub(crate) fn spots_of(&self, keys: impl ExactSizeIterator<Item = u64> + Clone) -> [usize; AHEAD] {
+        let count = keys.len();
+        let spots = self.table.spots_of(keys);
+        let read = |sum, spot: &usize| sum ^ self.order.peek(self.table.at(*spot).place);
+        black_box(spots[..count].iter().fold(0, read));
+        spots
+    }
+
     /// Forgets a block altogether.
     pub fn forget(&mut self, key: u64) {
-        if let Some(slot) = self.table.remove(key)
-            && slot.place != NOWHERE
+        if let Some(block) = self.table.remove(key)
+            && block.place != NOWHERE
         {
-            self.order.remove(slot.place);
+            self.order.remove(block.place);
         }
     }
 
     /// The deepest depth so far of each version that is dirty now.
     pub fn dirty(&self) -> impl Iterator<Item = u32> + '_ {
-        let dirty = self.table.iter().filter(|slot| slot.dirty);
-        dirty.map(|slot| slot.deepest.max(self.order.after(slot.place)))
+        let dirty = self.table.iter().filter(|block| block.is_dirty());
+        dirty.map(|block| block.deepest.max(self.order.after(block.place)))
     }
 
     /// How often each block was read or written, in no order.
     pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
-        self.table.iter().map(|slot| slot.count)
+        self.table.iter().map(|block| block.count)
     }
 
     /// Closes the gaps in the order, with room for at least so many more places.
     pub(crate) fn renumber(&mut self, more: u32) {
         let (order, number) = self.order.renumbered(more);
-        for slot in self.table.iter_mut().filter(|slot| slot.place != NOWHERE) {
-            slot.place = number(slot.place);
+        for block in self.table.iter_mut().filter(|block| block.place != NOWHERE) {
+            block.place = number(block.place);
         }
         drop(number);
         self.order = order;
@@ -115,22 +130,22 @@ impl Stack {
 
 /// Moves a block to where an access takes it. There must be room in the order.
 #[inline]
-pub(crate) fn step(order: &mut Order, slot: &mut Slot, kind: Kind) -> Outcome {
+pub(crate) fn step(order: &mut Order, block: &mut Block, kind: Kind) -> Outcome {
     let mut outcome = Outcome::default();
-    if slot.place != NOWHERE {
-        outcome = met(slot, kind, order.after(slot.place));
-        order.remove(slot.place);
+    if block.place != NOWHERE {
+        outcome = met(block, kind, order.after(block.place));
+        order.remove(block.place);
     }
     if kind == Kind::Discard {
-        slot.place = NOWHERE;
+        block.place = NOWHERE;
         return outcome;
     }
-    slot.place = order.push();
-    slot.count = slot.count.saturating_add(1);
-    slot.last_was_write = kind == Kind::Write;
+    block.place = order.push();
+    block.count = block.count.saturating_add(1);
+    block.set_last(kind);
     if kind == Kind::Write {
-        slot.dirty = true;
-        slot.deepest = 0;
+        block.set_dirty(true);
+        block.deepest = 0;
     }
     outcome
 }

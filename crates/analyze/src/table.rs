@@ -1,154 +1,253 @@
-//! What is known of each block: a hash table with open addressing, made for one look a reference.
+//! What is known of each block: a hash table with open addressing, made for one look a reference and for little memory.
+//!
+//! Slots are in the order of their keys' hashes, but for those that had to go past others. So a table can be stretched
+//! where it lies, in one pass from its end: there is never much room without use, nor the table twice.
 
 use std::hint::black_box;
 
-use crate::order::Order;
-use crate::reference::{Kind, mix};
+use crate::reference::mix;
 
-/// No place: the block was discarded, or is being moved.
-pub(crate) const NOWHERE: u32 = u32::MAX;
-const EMPTY: u64 = u64::MAX;
+/// Bits that a key may have: the others of eight bytes hold marks.
+pub(crate) const KEY_BITS: u32 = 60;
+const MARK_BITS: u32 = 64 - KEY_BITS;
+const MARKS: u32 = (1 << MARK_BITS) - 1;
 
-/// What is known of a block. Aligned so that none lies across two lines of the processor's cache.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(32))]
-pub(crate) struct Slot {
-    /// The block.
-    pub key: u64,
-    /// Its last access in the order of last accesses.
-    pub place: u32,
-    /// The largest distance at an access since the last write.
-    pub deepest: u32,
-    /// Reads and writes.
-    pub count: u32,
-    /// What the last access was.
-    pub last_was_write: bool,
-    /// It was written, and not discarded since.
-    pub dirty: bool,
-    /// Whether it is dirty is known only to what came before this part of the trace.
-    pub inherited: bool,
+/// Keys that are looked for together.
+pub(crate) const AHEAD: usize = 32;
+/// No spot at which to look first.
+pub(crate) const ANYWHERE: usize = usize::MAX;
+
+/// Slots at first.
+const FIRST_SLOTS: usize = 64;
+/// The share of the slots that may be taken: the more, the longer are the ways to a slot.
+const MOST_TAKEN: (usize, usize) = (3, 4);
+/// A table grows by this part of itself, one in so many: the less, the more often it is stretched.
+const GROWTH: usize = 4;
+
+/// A key and four marks, not all 0 unless the slot is vacant. Two halves, so that a slot needs no more than their alignment.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tag {
+    upper: u32,
+    lower: u32,
 }
 
-const VACANT: Slot = Slot {
-    key: EMPTY,
-    place: NOWHERE,
-    deepest: 0,
-    count: 0,
-    last_was_write: false,
-    dirty: false,
-    inherited: false,
-};
+impl Tag {
+    /// The lowest mark is set.
+    fn new(key: u64) -> Tag {
+        debug_assert!(key >> KEY_BITS == 0, "keys have {KEY_BITS} bits");
+        let bits = key << MARK_BITS;
+        Tag { upper: (bits >> 32) as u32, lower: bits as u32 | 1 }
+    }
 
-impl Slot {
-    /// What the last access was.
-    pub fn last(&self) -> Kind {
-        if self.last_was_write { Kind::Write } else { Kind::Read }
+    #[inline]
+    fn is_taken(self) -> bool {
+        self.marks() != 0
+    }
+
+    #[inline]
+    pub fn key(self) -> u64 {
+        (u64::from(self.upper) << 32 | u64::from(self.lower)) >> MARK_BITS
+    }
+
+    #[inline]
+    pub fn marks(self) -> u32 {
+        self.lower & MARKS
+    }
+
+    #[inline]
+    pub fn set_marks(&mut self, marks: u32) {
+        debug_assert!(marks != 0 && marks & !MARKS == 0, "marks tell that the slot is taken");
+        self.lower = self.lower & !MARKS | marks;
     }
 }
 
-#[derive(Clone)]
-pub(crate) struct Table {
-    slots: Vec<Slot>,
-    used: usize,
+/// A slot: a tag and what else is known of its block.
+pub(crate) trait Slot: Copy {
+    /// A slot of a block of which nothing is known yet.
+    fn new(tag: Tag) -> Self;
+    fn tag(&self) -> Tag;
 }
 
-impl Table {
-    pub fn new() -> Table {
-        Table { slots: vec![VACANT; 64], used: 0 }
+#[derive(Clone)]
+pub(crate) struct Table<S> {
+    slots: Vec<S>,
+    taken: usize,
+}
+
+impl<S: Slot> Table<S> {
+    pub fn new() -> Table<S> {
+        Table { slots: vec![Self::vacant(); FIRST_SLOTS], taken: 0 }
+    }
+
+    fn vacant() -> S {
+        S::new(Tag::default())
     }
 
     /// Blocks known.
     pub fn len(&self) -> usize {
-        self.used
+        self.taken
     }
 
+    /// Where a key belongs: the share of all hashes below its own, that share of the slots.
+    #[inline]
     fn home(&self, key: u64) -> usize {
-        mix(key) as usize & (self.slots.len() - 1)
+        ((u128::from(mix(key)) * self.slots.len() as u128) >> 64) as usize
     }
 
-    /// The slot of a key, or the vacant one where it belongs.
     #[inline]
-    fn place_of(&self, key: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut at = self.home(key);
-        while self.slots[at].key != key && self.slots[at].key != EMPTY {
-            at = (at + 1) & mask;
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    /// The spot of a key's slot, or of the vacant one where it belongs.
+    #[inline]
+    fn spot_of(&self, key: u64) -> usize {
+        self.spot_from(self.home(key), key)
+    }
+
+    #[inline]
+    fn spot_from(&self, home: usize, key: u64) -> usize {
+        let mut at = home;
+        loop {
+            let tag = self.slots[at].tag();
+            if !tag.is_taken() || tag.key() == key {
+                return at;
+            }
+            at = self.next(at);
         }
-        at
     }
 
-    /// Has the slots of some keys, and their places in the order, brought into the processor's cache: all at once instead
-    /// of one after the other.
-    pub fn warm(&self, keys: impl Iterator<Item = u64> + Clone, order: &Order) {
-        let slots = keys.clone().fold(0, |sum, key| sum ^ self.slots[self.home(key)].key);
-        black_box(slots);
-        black_box(keys.fold(0, |sum, key| sum ^ order.peek(self.slots[self.home(key)].place)));
-    }
-
-    /// A block's slot, if it is known.
+    /// The spots of some keys: all looked for at once, so that memory works on many.
     #[inline]
-    pub fn find(&mut self, key: u64) -> Option<&mut Slot> {
-        let at = self.place_of(key);
-        Some(&mut self.slots[at]).filter(|slot| slot.key == key)
+    pub fn spots_of(&self, keys: impl Iterator<Item = u64> + Clone) -> [usize; AHEAD] {
+        let mut spots = [ANYWHERE; AHEAD];
+        let mut read = 0;
+        for (spot, key) in spots.iter_mut().zip(keys.clone()) {
+            *spot = self.home(key);
+            read ^= self.slots[*spot].tag().lower;
+        }
+        black_box(read);
+        for (spot, key) in spots.iter_mut().zip(keys) {
+            *spot = self.spot_from(*spot, key);
+        }
+        spots
     }
 
-    /// A block's slot, new if it is not known, and whether it is.
+    /// What lies at a spot.
+    pub fn at(&self, spot: usize) -> &S {
+        &self.slots[spot]
+    }
+
+    /// The spot of a key, which may be where it was before other keys came.
     #[inline]
-    pub fn find_or_insert(&mut self, key: u64) -> (&mut Slot, bool) {
-        let mut at = self.place_of(key);
-        let new = self.slots[at].key == EMPTY;
+    fn spot_near(&self, spot: usize, key: u64) -> usize {
+        match self.slots.get(spot).map(S::tag) {
+            Some(tag) if tag.is_taken() && tag.key() == key => spot,
+            _ => self.spot_of(key),
+        }
+    }
+
+    /// A block's slot, if it is known. It may be at `spot`.
+    #[inline]
+    pub fn find(&mut self, key: u64, spot: usize) -> Option<&mut S> {
+        let spot = self.spot_near(spot, key);
+        Some(&mut self.slots[spot]).filter(|slot| slot.tag().is_taken())
+    }
+
+    /// A block's slot, new if it is not known, and whether it is. It may be at `spot`.
+    #[inline]
+    pub fn find_or_insert(&mut self, key: u64, spot: usize) -> (&mut S, bool) {
+        let mut spot = self.spot_near(spot, key);
+        let new = !self.slots[spot].tag().is_taken();
         if new {
-            if self.used * 4 >= self.slots.len() * 3 {
-                self.grow();
-                at = self.place_of(key);
+            if (self.taken + 1) * MOST_TAKEN.1 > self.slots.len() * MOST_TAKEN.0 {
+                self.stretch();
+                spot = self.spot_of(key);
             }
-            self.used += 1;
-            self.slots[at] = Slot { key, ..VACANT };
+            self.taken += 1;
+            self.slots[spot] = S::new(Tag::new(key));
         }
-        (&mut self.slots[at], new)
+        (&mut self.slots[spot], new)
     }
 
-    fn grow(&mut self) {
-        let larger = vec![VACANT; self.slots.len() * 2];
-        for slot in std::mem::replace(&mut self.slots, larger) {
-            if slot.key != EMPTY {
-                let at = self.place_of(slot.key);
-                self.slots[at] = slot;
+    /// Makes room. From the last slot to the first, each goes to where it belongs now, which is further back; behind it
+    /// are only slots that stay.
+    fn stretch(&mut self) {
+        let before = self.slots.len();
+        let more = before / GROWTH;
+        self.slots.reserve_exact(more);
+        self.slots.resize(before + more, Self::vacant());
+        let mut crowded = Vec::new();
+        for at in (0..before).rev() {
+            let slot = std::mem::replace(&mut self.slots[at], Self::vacant());
+            if !slot.tag().is_taken() {
+                continue;
+            }
+            let to = self.spot_of(slot.tag().key());
+            if to > at {
+                self.slots[to] = slot;
+            } else {
+                // Few, near the begin, or past the end: the way there leads past slots that are still to move.
+                crowded.push(slot);
             }
         }
+        crowded.into_iter().for_each(|slot| self.put(slot));
+    }
+
+    fn put(&mut self, slot: S) {
+        let at = self.spot_of(slot.tag().key());
+        self.slots[at] = slot;
     }
 
     /// Forgets a block. Those behind it move up, so that none is lost.
-    pub fn remove(&mut self, key: u64) -> Option<Slot> {
-        let mask = self.slots.len() - 1;
-        let mut hole = self.place_of(key);
+    pub fn remove(&mut self, key: u64) -> Option<S> {
+        let mut hole = self.spot_of(key);
         let removed = self.slots[hole];
-        if removed.key == EMPTY {
+        if !removed.tag().is_taken() {
             return None;
         }
-        self.used -= 1;
-        let mut next = (hole + 1) & mask;
-        while self.slots[next].key != EMPTY {
+        let slots = self.slots.len();
+        let distance = |from: usize, to: usize| if to >= from { to - from } else { to + slots - from };
+        let mut at = self.next(hole);
+        while self.slots[at].tag().is_taken() {
             // It may move up if its home is not after the hole.
-            let distance = next.wrapping_sub(self.home(self.slots[next].key)) & mask;
-            if distance >= next.wrapping_sub(hole) & mask {
-                self.slots[hole] = self.slots[next];
-                hole = next;
+            if distance(self.home(self.slots[at].tag().key()), at) >= distance(hole, at) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
             }
-            next = (next + 1) & mask;
+            at = self.next(at);
         }
-        self.slots[hole] = VACANT;
+        self.slots[hole] = Self::vacant();
+        self.taken -= 1;
         Some(removed)
     }
 
-    /// All blocks, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter(|slot| slot.key != EMPTY)
+    /// Forgets all blocks. The room stays, if it was of use.
+    pub fn clear(&mut self) {
+        if self.taken < self.slots.len() / 4 {
+            *self = Table::new();
+        } else {
+            self.slots.fill(Self::vacant());
+            self.taken = 0;
+        }
     }
 
-    /// All blocks, in no order.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().filter(|slot| slot.key != EMPTY)
+    /// Forgets all blocks but some.
+    pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        let kept: Vec<S> = self.iter().filter(|slot| keep(slot.tag().key())).copied().collect();
+        self.slots.fill(Self::vacant());
+        self.taken = kept.len();
+        kept.into_iter().for_each(|slot| self.put(slot));
+    }
+
+    /// All blocks, nearly in the order of their hashes: another table that grows while it takes them in this order crowds.
+    pub fn iter(&self) -> impl Iterator<Item = &S> {
+        self.slots.iter().filter(|slot| slot.tag().is_taken())
+    }
+
+    /// All blocks, in that order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.slots.iter_mut().filter(|slot| slot.tag().is_taken())
     }
 }
 
@@ -158,22 +257,71 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    #[derive(Clone, Copy)]
+    struct Count(Tag, u32);
+
+    impl Slot for Count {
+        fn new(tag: Tag) -> Count {
+            Count(tag, 0)
+        }
+
+        fn tag(&self) -> Tag {
+            self.0
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Remove(u64),
+        RetainFrom(u64),
+        Clear,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Keys that all belong to the last slots crowd there and go past the end, as those of a large table seldom do.
+        let last: Vec<u64> = (0..).filter(|key| mix(*key) > u64::MAX / 256 * 255).take(60).collect();
+        let key =
+            move || prop_oneof![0u64..400, prop::sample::select(last.clone()), Just((1 << KEY_BITS) - 1)];
+        prop_oneof![
+            600 => key().prop_map(Step::Insert),
+            600 => key().prop_map(Step::Remove),
+            2 => key().prop_map(Step::RetainFrom),
+            1 => Just(Step::Clear),
+        ]
+    }
+
     proptest! {
         #[test]
-        fn it_agrees_with_a_map(steps in prop::collection::vec((0u64..200, any::<bool>()), 1..2000)) {
-            let (mut table, mut map) = (Table::new(), HashMap::new());
-            for (key, insert) in steps {
-                if insert {
-                    let (slot, new) = table.find_or_insert(key);
-                    slot.count += 1;
-                    prop_assert_eq!(new, !map.contains_key(&key));
-                    *map.entry(key).or_insert(0) += 1;
-                } else {
-                    prop_assert_eq!(table.remove(key).map(|slot| slot.count), map.remove(&key));
+        fn it_agrees_with_a_map(steps in prop::collection::vec(step(), 1..2000)) {
+            let (mut table, mut map) = (Table::<Count>::new(), HashMap::new());
+            for step in steps {
+                match step {
+                    Step::Insert(key) => {
+                        let (slot, new) = table.find_or_insert(key, ANYWHERE);
+                        slot.1 += 1;
+                        slot.0.set_marks(slot.1 & MARKS | 1);
+                        prop_assert_eq!(new, !map.contains_key(&key));
+                        *map.entry(key).or_insert(0) += 1;
+                    }
+                    Step::Remove(key) => {
+                        let found = table.find(key, ANYWHERE).map(|slot| slot.1);
+                        prop_assert_eq!(found, map.get(&key).copied());
+                        prop_assert_eq!(table.remove(key).map(|slot| slot.1), map.remove(&key));
+                    }
+                    Step::RetainFrom(least) => {
+                        table.retain(|key| key >= least);
+                        map.retain(|key, _| *key >= least);
+                    }
+                    Step::Clear => {
+                        table.clear();
+                        map.clear();
+                    }
                 }
                 prop_assert_eq!(table.len(), map.len());
             }
-            let found: HashMap<_, _> = table.iter().map(|slot| (slot.key, slot.count)).collect();
+            prop_assert!(table.iter().all(|slot| slot.0.marks() == slot.1 & MARKS | 1));
+            let found: HashMap<_, _> = table.iter().map(|slot| (slot.0.key(), slot.1)).collect();
             prop_assert_eq!(found, map);
         }
     }

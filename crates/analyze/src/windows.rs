@@ -3,12 +3,10 @@
 //! Source: Arteaga, Cabrera, Xu, Sundararaman and Zhao, "CloudCache: on-demand flash cache management for cloud
 //! computing", FAST'16, for the (reuse) working set; Meng et al., "vCacheShare", ATC'14, for reuse intensity.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use serde::{Deserialize, Serialize};
 
-use crate::reference::{Kind, Reference, mix, spread};
+use crate::reference::{Kind, Reference, spread};
+use crate::table::{AHEAD, ANYWHERE, Slot, Table, Tag};
 
 /// Reuse working sets are counted for 1 to so many reuses.
 pub(crate) const REUSES: usize = 4;
@@ -36,18 +34,45 @@ pub struct Windows {
     length_ns: u64,
     origin_ns: u64,
     current: Window,
-    number: u64,
-    uses: HashMap<u64, Uses, BuildHasherDefault<Mixed>>,
+    uses: Table<Uses>,
     /// Blocks with a place of at most this are counted.
     threshold: u64,
     most_blocks: usize,
     done: Vec<Window>,
 }
 
-#[derive(Clone, Default)]
-struct Uses {
-    reads: u32,
-    writes: u32,
+/// How a block was used in a window: marks in a tag are all there is.
+#[derive(Clone, Copy)]
+struct Uses(Tag);
+
+/// The most accesses to a block that are told from fewer.
+const MOST_TIMES: u32 = REUSES as u32 + 1;
+
+impl Slot for Uses {
+    fn new(tag: Tag) -> Uses {
+        Uses(tag)
+    }
+
+    fn tag(&self) -> Tag {
+        self.0
+    }
+}
+
+impl Uses {
+    fn note(&mut self, kind: Kind) {
+        let times = (self.times() + 1).min(MOST_TIMES);
+        let read = u32::from(self.is_read() || kind == Kind::Read);
+        self.0.set_marks(1 + (times << 1 | read));
+    }
+
+    /// Reads and writes.
+    fn times(self) -> u32 {
+        (self.0.marks() - 1) >> 1
+    }
+
+    fn is_read(self) -> bool {
+        (self.0.marks() - 1) & 1 != 0
+    }
 }
 
 impl Windows {
@@ -58,22 +83,36 @@ impl Windows {
             length_ns: length_ns.max(1),
             origin_ns,
             current: Window { start_ns: origin_ns, ..Window::default() },
-            number: 0,
-            uses: HashMap::default(),
+            uses: Table::new(),
             threshold: u64::MAX,
             most_blocks: most_blocks.max(1),
             done: Vec::new(),
         }
     }
 
+    /// Notes accesses and their times in their order.
+    pub fn access_all(&mut self, accesses: &[(u64, Reference)]) {
+        for batch in accesses.chunks(AHEAD) {
+            // Blocks of a sample are few and in the processor's cache anyway.
+            let spots = match self.threshold {
+                u64::MAX => self.uses.spots_of(batch.iter().map(|(_, reference)| reference.key())),
+                _ => [ANYWHERE; AHEAD],
+            };
+            for ((time_ns, reference), spot) in batch.iter().zip(spots) {
+                self.access_at(spot, *time_ns, *reference);
+            }
+        }
+    }
+
     /// Notes an access. Times do not go back; one that does counts for the current window.
     pub fn access(&mut self, time_ns: u64, reference: Reference) {
-        let number = time_ns.saturating_sub(self.origin_ns) / self.length_ns;
-        if number > self.number {
-            self.finish_window();
-            self.number = number;
-            let start_ns = self.origin_ns.saturating_add(number.saturating_mul(self.length_ns));
-            self.current = Window { start_ns, ..Window::default() };
+        self.access_at(ANYWHERE, time_ns, reference);
+    }
+
+    #[inline]
+    fn access_at(&mut self, spot: usize, time_ns: u64, reference: Reference) {
+        if time_ns.saturating_sub(self.current.start_ns) >= self.length_ns {
+            self.begin_window(time_ns);
         }
         let (key, kind) = (reference.key(), reference.kind());
         if kind == Kind::Discard {
@@ -84,14 +123,19 @@ impl Windows {
         if spread(key) > self.threshold {
             return;
         }
-        let uses = self.uses.entry(key).or_default();
-        let count = if kind == Kind::Read { &mut uses.reads } else { &mut uses.writes };
-        *count = count.saturating_add(1);
+        self.uses.find_or_insert(key, spot).0.note(kind);
         while self.uses.len() > self.most_blocks {
             self.threshold /= 2;
             let threshold = self.threshold;
-            self.uses.retain(|key, _| spread(*key) <= threshold);
+            self.uses.retain(|key| spread(key) <= threshold);
         }
+    }
+
+    fn begin_window(&mut self, time_ns: u64) {
+        self.finish_window();
+        let number = time_ns.saturating_sub(self.origin_ns) / self.length_ns;
+        let start_ns = self.origin_ns.saturating_add(number.saturating_mul(self.length_ns));
+        self.current = Window { start_ns, ..Window::default() };
     }
 
     /// All windows up to now, the current one too.
@@ -102,11 +146,11 @@ impl Windows {
 
     fn finish_window(&mut self) {
         let mut window = self.current;
-        for uses in self.uses.values() {
+        for uses in self.uses.iter() {
             window.blocks += 1;
-            window.read_blocks += u64::from(uses.reads > 0);
-            let count = uses.reads.saturating_add(uses.writes) as usize;
-            window.reused_blocks.iter_mut().take(count - 1).for_each(|blocks| *blocks += 1);
+            window.read_blocks += u64::from(uses.is_read());
+            let reuses = uses.times() as usize - 1;
+            window.reused_blocks.iter_mut().take(reuses).for_each(|blocks| *blocks += 1);
         }
         let weight = 2f64.powi(64) / (self.threshold as f64 + 1.0);
         let scaled = |blocks: u64| (blocks as f64 * weight).round() as u64;
@@ -119,24 +163,6 @@ impl Windows {
         if window.references > 0 {
             self.done.push(window);
         }
-    }
-}
-
-/// The keys' own mixing as a hasher.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = mix(self.0 ^ value);
     }
 }
 

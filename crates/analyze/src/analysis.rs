@@ -9,13 +9,14 @@ use haversack_trace::{Access, Source, TraceError};
 use crate::error::AnalyzeError;
 use crate::histogram::Histogram;
 use crate::passes::{DistancePass, Part, Pass, RequestPass};
+use crate::reference::split;
 use crate::results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis, add_windows};
 use crate::sequentiality::Sequentiality;
 
 /// How closely a trace is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// At every block. Memory grows with the blocks accessed: about 250 bytes each.
+    /// At every block. Memory grows with the blocks accessed: at most 100 bytes each, twice that with several volumes.
     Exact,
     /// At a sample of at most so many blocks of each volume, and of all together.
     Sampled(usize),
@@ -68,6 +69,8 @@ impl Options {
 
 /// Accesses read at once, about.
 const ACCESSES: usize = 1 << 18;
+/// References looked at together, about: large requests make many each.
+const REFERENCES: usize = 1 << 20;
 
 /// What the reading thread hands over: accesses and how much of the source is read, at last the names.
 enum Message {
@@ -159,23 +162,42 @@ impl<'a> Volumes<'a> {
         Ok(())
     }
 
-    fn take(&mut self, accesses: &[Access]) -> Result<(), AnalyzeError> {
-        let Some(first) = accesses.first() else { return Ok(()) };
-        let origin_ns = *self.origin_ns.get_or_insert(first.time_ns);
+    fn take(&mut self, mut accesses: &[Access]) -> Result<(), AnalyzeError> {
+        while !accesses.is_empty() {
+            let taken = self.fill(accesses)?;
+            self.look();
+            accesses = &accesses[taken..];
+        }
+        Ok(())
+    }
+
+    /// Makes parts of as many accesses as are looked at together, and tells how many these are.
+    fn fill(&mut self, accesses: &[Access]) -> Result<usize, AnalyzeError> {
+        let origin_ns = *self.origin_ns.get_or_insert(accesses[0].time_ns);
         let block_bytes = self.options.block_bytes;
         self.volumes.iter_mut().for_each(|volume| volume.part.clear());
         self.whole.clear();
-        for access in accesses {
+        let (mut taken, mut references) = (0, 0);
+        while taken < accesses.len() && references < REFERENCES {
+            let access = &accesses[taken];
             // Splitting is checked first: no list is made as long as a damaged volume number says.
-            self.whole.push(access, block_bytes)?;
+            let split = split(access, block_bytes)?;
             let volume = access.volume.0 as usize;
             while self.volumes.len() <= volume {
                 self.add_volume(origin_ns);
             }
-            self.volumes[volume].part.push(access, block_bytes)?;
+            let part = &mut self.volumes[volume].part;
+            let before = part.references.len();
+            part.push(access, split);
+            references += part.references.len() - before;
+            taken += 1;
         }
-        self.look();
-        Ok(())
+        if self.shared.is_some() {
+            for access in &accesses[..taken] {
+                self.whole.push(access, split(access, block_bytes)?);
+            }
+        }
+        Ok(taken)
     }
 
     fn add_volume(&mut self, origin_ns: u64) {

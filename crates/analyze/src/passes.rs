@@ -3,7 +3,6 @@
 use haversack_trace::{Access, Op};
 
 use crate::analysis::{Depth, Options};
-use crate::error::AnalyzeError;
 use crate::parallel::Parallel;
 use crate::popularity::Popularity;
 use crate::profile::Profile;
@@ -11,6 +10,7 @@ use crate::reference::{Kind, Reference, split};
 use crate::results::Traffic;
 use crate::sampler::Sampler;
 use crate::sequentiality::Streams;
+use crate::table::AHEAD;
 use crate::windows::Windows;
 
 /// A part of the trace, of one volume or of all.
@@ -21,10 +21,9 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub fn push(&mut self, access: &Access, block_bytes: u64) -> Result<(), AnalyzeError> {
-        split(access, block_bytes, &mut self.references)?;
+    pub fn push(&mut self, access: &Access, references: impl Iterator<Item = Reference>) {
         self.accesses.push(*access);
-        Ok(())
+        self.references.extend(references);
     }
 
     pub fn clear(&mut self) {
@@ -109,7 +108,8 @@ pub(crate) struct RequestPass {
     pub windows: Windows,
     pub intensity: Windows,
     block_bytes: u64,
-    scratch: Vec<Reference>,
+    /// Some references and their times.
+    timed: Vec<(u64, Reference)>,
 }
 
 impl RequestPass {
@@ -126,17 +126,17 @@ impl RequestPass {
             windows: windows(options.window_ns),
             intensity: windows(options.intensity_window_ns),
             block_bytes: options.block_bytes,
-            scratch: Vec::new(),
+            timed: Vec::new(),
         }
     }
 
-    fn count(&mut self, access: &Access) {
+    fn count(&mut self, access: &Access, references: u64) {
         let traffic = &mut self.traffic;
         if traffic.requests() == 0 {
             traffic.first_ns = access.time_ns;
         }
         traffic.last_ns = traffic.last_ns.max(access.time_ns);
-        let (bytes, references) = (u64::from(access.length_bytes), self.scratch.len() as u64);
+        let bytes = u64::from(access.length_bytes);
         match access.op {
             Op::Read => {
                 traffic.reads += 1;
@@ -156,18 +156,18 @@ impl RequestPass {
 
 impl Pass for RequestPass {
     fn take(&mut self, part: &Part) {
-        for access in &part.accesses {
-            self.scratch.clear();
-            // What cannot be split never becomes a part.
-            if split(access, self.block_bytes, &mut self.scratch).is_err() {
-                continue;
+        for accesses in part.accesses.chunks(AHEAD) {
+            self.timed.clear();
+            for access in accesses {
+                // What cannot be split never becomes a part.
+                let Ok(references) = split(access, self.block_bytes) else { continue };
+                let before = self.timed.len();
+                self.timed.extend(references.map(|reference| (access.time_ns, reference)));
+                self.count(access, (self.timed.len() - before) as u64);
+                self.streams.access(access);
             }
-            self.count(access);
-            self.streams.access(access);
-            for reference in &self.scratch {
-                self.windows.access(access.time_ns, *reference);
-                self.intensity.access(access.time_ns, *reference);
-            }
+            self.windows.access_all(&self.timed);
+            self.intensity.access_all(&self.timed);
         }
     }
 }

@@ -47,36 +47,34 @@ impl Reference {
     }
 }
 
-/// Appends the references that an access makes; none for a flush.
+/// The references that an access makes; none for a flush.
 ///
 /// # Errors
-/// `TooFarOut` or `TooManyVolumes` where a key has no room; nothing is appended then.
+/// `TooFarOut` or `TooManyVolumes` where a key has no room.
 pub(crate) fn split(
     access: &Access,
     block_bytes: u64,
-    into: &mut Vec<Reference>,
-) -> Result<(), AnalyzeError> {
-    let kind = match access.op {
-        Op::Read => Kind::Read,
-        Op::Write => Kind::Write,
-        Op::Discard => Kind::Discard,
-        Op::Flush => return Ok(()),
-    };
+) -> Result<impl Iterator<Item = Reference>, AnalyzeError> {
     let volume = u64::from(access.volume.0);
     if volume >= VOLUMES {
         return Err(AnalyzeError::TooManyVolumes { limit: VOLUMES });
     }
-    let mut blocks = access.blocks(block_bytes);
-    if kind == Kind::Discard {
-        // What is discarded in part is kept.
-        let end = access.offset_bytes.saturating_add(u64::from(access.length_bytes)) / block_bytes;
-        let first = access.offset_bytes.div_ceil(block_bytes);
-        if end <= first {
-            return Ok(());
-        }
-        blocks = first..=end - 1;
+    let blocks = access.blocks(block_bytes);
+    let (mut first, mut end) = (*blocks.start(), *blocks.end() + 1);
+    let kind = match access.op {
+        Op::Read => Kind::Read,
+        Op::Write => Kind::Write,
+        Op::Discard | Op::Flush => Kind::Discard,
+    };
+    if access.op == Op::Flush {
+        end = first;
     }
-    if *blocks.end() >> BLOCK_BITS != 0 {
+    if access.op == Op::Discard {
+        // What is discarded in part is kept.
+        first = access.offset_bytes.div_ceil(block_bytes);
+        end = access.offset_bytes.saturating_add(u64::from(access.length_bytes)) / block_bytes;
+    }
+    if first < end && (end - 1) >> BLOCK_BITS != 0 {
         return Err(AnalyzeError::TooFarOut {
             volume: volume.to_string(),
             offset_bytes: access.offset_bytes,
@@ -86,8 +84,7 @@ pub(crate) fn split(
         });
     }
     let base = volume << BLOCK_BITS;
-    into.extend(blocks.map(|block| Reference::new(base | block, kind)));
-    Ok(())
+    Ok((first..end).map(move |block| Reference::new(base | block, kind)))
 }
 
 #[cfg(test)]
@@ -97,24 +94,21 @@ mod tests {
 
     #[test]
     fn an_access_makes_a_reference_a_block() {
-        let mut out = Vec::new();
         let access =
             Access { offset_bytes: 4095, length_bytes: 4098, volume: VolumeNo(3), ..Access::default() };
-        split(&access, 4096, &mut out).unwrap();
-        let keys: Vec<_> = out.iter().map(|r| (r.key() >> BLOCK_BITS, r.key() & 0xff, r.kind())).collect();
-        assert_eq!(keys, [(3, 0, Kind::Read), (3, 1, Kind::Read), (3, 2, Kind::Read)]);
-        out.clear();
-        split(&Access { op: Op::Discard, ..access }, 4096, &mut out).unwrap();
-        assert_eq!(out.len(), 1, "only whole blocks are discarded");
-        split(&Access { op: Op::Flush, ..access }, 4096, &mut out).unwrap();
-        assert_eq!(out.len(), 1, "a flush makes none");
+        let references: Vec<_> = split(&access, 4096).unwrap().collect();
+        let keys = references.iter().map(|r| (r.key() >> BLOCK_BITS, r.key() & 0xff, r.kind()));
+        assert!(keys.eq([(3, 0, Kind::Read), (3, 1, Kind::Read), (3, 2, Kind::Read)]));
+        let count = |op| split(&Access { op, ..access }, 4096).unwrap().count();
+        assert_eq!(count(Op::Discard), 1, "only whole blocks are discarded");
+        assert_eq!(count(Op::Flush), 0, "a flush makes none");
     }
 
     #[test]
     fn what_keys_cannot_hold_is_an_error() {
         let far = Access { offset_bytes: u64::MAX - 1, length_bytes: 4096, ..Access::default() };
         let many = Access { volume: VolumeNo(u32::MAX), ..Access::default() };
-        assert!(matches!(split(&far, 4096, &mut Vec::new()), Err(AnalyzeError::TooFarOut { .. })));
-        assert!(matches!(split(&many, 4096, &mut Vec::new()), Err(AnalyzeError::TooManyVolumes { .. })));
+        assert!(matches!(split(&far, 4096).map(drop), Err(AnalyzeError::TooFarOut { .. })));
+        assert!(matches!(split(&many, 4096).map(drop), Err(AnalyzeError::TooManyVolumes { .. })));
     }
 }

@@ -92,6 +92,13 @@ fn systor() {
             (1_456_095_145_200_000_000, "LUN3", R, 1024, 512),
         ],
     );
+    // The README: "The blank indicates that there was no response message." The other row is quoted in
+    // xiaohengying/CDCache.
+    means(
+        b"Timestamp,Response,IOType,LUN,Offset,Size\n1456095145.126285000,,,0,4256049987072,122880\n\
+          1456095145.133076000,0.000806000,R,0,899056122368,131072\n",
+        &[(1_456_095_145_133_076_000, "LUN0", R, 899_056_122_368, 131_072)],
+    );
 }
 
 #[test]

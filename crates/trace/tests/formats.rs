@@ -188,6 +188,39 @@ Skips: 0 forward (0 -   0.0%)
     );
 }
 
+/// A trace that was filtered before it was published has other events than queueing: only issues (a row of
+/// NetSys/disaggregation), only completions (rows of shl812/Leveldb_Trace_Using_Blktrace). Where all are there, as in
+/// SNIA's YCSB RocksDB traces, each request counts once.
+#[test]
+fn blkparse_as_published() {
+    means(
+        b"202,16   7    50007   675.722691803   661  D   W 95839968 + 80 [kswapd0]\n",
+        &[(675_722_691_803, "202:16", W, 95_839_968 * 512, 40960)],
+    );
+    means(
+        b"  1,0   15        1     0.000000000 19146  C  WS 299456 + 1 [0]\n  \
+          1,0   15        2     0.000003084 19146  C  WS 20513 + 1 [0]\n",
+        &[(0, "1:0", W, 299_456 * 512, 512), (3084, "1:0", W, 20_513 * 512, 512)],
+    );
+    // Seen by another CPU before the event that times count from.
+    means(
+        b"  1,0   15        3     0.000004122 19146  C  WS 160 + 1 [0]\n  \
+          1,0   13        1 1266874889.670077392 19144  C  WS 284144 + 1 [0]\n",
+        &[(0, "1:0", W, 284_144 * 512, 512), (4122, "1:0", W, 160 * 512, 512)],
+    );
+    means(
+        b"259,2    0        1     0.000000000  4020  Q   R 282624 + 8 [java]
+259,2    0        2     0.000001581  4020  G   R 282624 + 8 [java]
+259,2    0        3     0.000003650  4020  U   N [java] 1
+259,2    0        4     0.000003858  4020  I  RS 282624 + 8 [java]
+259,2    0        5     0.000005462  4020  D  RS 282624 + 8 [java]
+259,2    0        6     0.013163464     0  C  RS 282624 + 8 [0]
+259,2    0        7     0.013359202  4020  Q   R 286720 + 128 [java]
+",
+        &[(0, "259:2", R, 282_624 * 512, 4096), (13_359_202, "259:2", R, 286_720 * 512, 65536)],
+    );
+}
+
 #[test]
 fn iolog() {
     means(

@@ -2,7 +2,12 @@
 //! [process]`.
 //!
 //! A request is taken when it is queued (action Q); the other events of its life are passed over, and so are the
-//! summaries at the end. A write that carries a flush is a flush and a write. Volumes are named major:minor.
+//! summaries at the end. Some traces were filtered before they were published and have no such event: there a request
+//! is taken when it is issued to the driver (D), or without that either, when it is completed (C). A write that
+//! carries a flush is a flush and a write. Volumes are named major:minor.
+//!
+//! Times count from the first event of the file that blkparse began with. What another CPU saw before it has a
+//! negative time, which blkparse prints as 1266874889 seconds and a bit; here it is 0.
 //!
 //! Source: blktrace 1.2, `blkparse_fmt.c` (default formats) and blkparse(1).
 
@@ -15,7 +20,24 @@ use crate::volumes::Volumes;
 const EXPECTED: Expected =
     "major,minor cpu sequence time pid action RWBS sector + sectors [process] (blkparse)";
 
-pub(crate) struct BlkParse;
+/// What is printed for the last nanosecond before time 0: seconds lose their high half.
+const BEFORE_ZERO_NS: u64 = (u64::MAX / SECOND_NS) % (1 << 32) * SECOND_NS + u64::MAX % SECOND_NS;
+/// How far before 0 a time can be.
+const HOUR_NS: u64 = 3600 * SECOND_NS;
+
+pub(crate) struct BlkParse {
+    /// The event by which a request is taken.
+    action: u8,
+}
+
+impl BlkParse {
+    /// Which event there is, is recognised by the file's beginning.
+    pub fn new(head: &[u8]) -> Self {
+        let actions: Vec<_> = head.split(|b| *b == b'\n').filter_map(action).collect();
+        let is_there = |action: &u8| actions.contains(&&[*action][..]);
+        BlkParse { action: [b'Q', b'D', b'C'].into_iter().find(is_there).unwrap_or(b'Q') }
+    }
+}
 
 impl LineParser for BlkParse {
     fn parse(&mut self, line: &[u8], volumes: &mut Volumes, into: &mut Vec<Access>) -> Result<(), Expected> {
@@ -26,7 +48,7 @@ impl LineParser for BlkParse {
         if !is_event && !line[0].is_ascii_digit() {
             return Ok(());
         }
-        let event = is_event.then(|| event(&mut fields)).flatten().ok_or(EXPECTED)?;
+        let event = is_event.then(|| event(&mut fields, self.action)).flatten().ok_or(EXPECTED)?;
         let Some(mut access) = event.access else { return Ok(()) };
         access.volume = volumes.number(device, || String::from_utf8_lossy(device).replace(',', ":"));
         if event.flushes_first {
@@ -37,22 +59,36 @@ impl LineParser for BlkParse {
     }
 }
 
+/// A line's action.
+fn action(line: &[u8]) -> Option<&[u8]> {
+    let mut fields = Fields::new(line, b' ');
+    (0..5).try_for_each(|_| fields.text().map(|_| ()))?;
+    fields.text()
+}
+
 #[derive(Default)]
 struct Event {
     access: Option<Access>,
     flushes_first: bool,
 }
 
+/// The next field, a time.
+fn time_ns(fields: &mut Fields<'_>) -> Option<u64> {
+    let time_ns = fields.time(SECOND_NS)?;
+    let is_negative = (BEFORE_ZERO_NS - HOUR_NS..=BEFORE_ZERO_NS).contains(&time_ns);
+    Some(if is_negative { 0 } else { time_ns })
+}
+
 /// What comes after the device.
-fn event(fields: &mut Fields<'_>) -> Option<Event> {
+fn event(fields: &mut Fields<'_>, taken: u8) -> Option<Event> {
     let (_cpu, _sequence) = (fields.number()?, fields.number()?);
-    let (time_ns, _pid, action) = (fields.time(SECOND_NS)?, fields.number()?, fields.text()?);
-    if action != b"Q" {
+    let (time_ns, _pid, action) = (time_ns(fields)?, fields.number()?, fields.text()?);
+    if action != [taken] {
         return Some(Event::default());
     }
     let rwbs = fields.text()?;
     let Some(sector) = fields.text().and_then(number) else {
-        // Queued without an address: a flush without data, or something that is no access.
+        // Without an address: a flush without data, or something that is no access.
         let flush = Access { time_ns, op: Op::Flush, ..Access::default() };
         return Some(Event { access: rwbs.starts_with(b"F").then_some(flush), flushes_first: false });
     };

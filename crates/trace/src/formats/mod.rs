@@ -145,7 +145,7 @@ impl Format {
             Format::Tencent => Box::new(tencent::Tencent),
             Format::Cydonia => Box::new(cydonia::Cydonia::new(name)),
             Format::DiskSim => Box::new(disksim::DiskSim::new(head, name, time_unit_ns)),
-            Format::BlkParse => Box::new(blkparse::BlkParse),
+            Format::BlkParse => Box::new(blkparse::BlkParse::new(head)),
             Format::IoLog => Box::new(iolog::IoLog::new(first_line)?),
             Format::Keys => Box::new(keys::Keys::new(key_bytes.unwrap_or(4096), name)),
             Format::Vscsi1 => return binary(vscsi::Vscsi::new(vscsi::Version::One, name)),

@@ -83,7 +83,7 @@ pub enum TraceCommand {
 pub struct Reading {
     /// The format, if it is not to be recognised: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia,
     /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general,
-    /// parquet.
+    /// parquet, k5cloud.
     #[arg(long)]
     pub format: Option<Format>,
     /// Stop at the first damaged line.

@@ -123,6 +123,7 @@ fn encoded(format: Format, accesses: &[Access]) -> Option<Vec<u8>> {
             ),
             Format::Alibaba => writeln!(text, "7,{op},{offset_bytes},{length_bytes},{us}"),
             Format::Tencent => writeln!(text, "{s},{sector},{sectors},{},7", 1 - is_read),
+            Format::K5cloud => writeln!(text, "7,{s}.{ns:09},{op},{offset_bytes},{length_bytes}"),
             Format::Cydonia => writeln!(text, "{us},{sector},{op},{length_bytes}"),
             Format::DiskSim => writeln!(text, "{time_ns} 0 {sector} {sectors} {is_read}"),
             Format::BlkParse => {

@@ -103,7 +103,7 @@ mod tests {
             seed in any::<prop::sample::Index>(),
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
             end in prop::option::of(any::<prop::sample::Index>()),
-            format in prop::option::of(b'a'..=b's'),
+            format in prop::option::of(b'a'..=b't'),
         ) {
             let seeds = seeds();
             let mut bytes = seeds[seed.index(seeds.len())].1.clone();

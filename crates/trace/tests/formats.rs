@@ -137,6 +137,18 @@ fn tencent() {
     );
 }
 
+/// Rows as they were published, quoted in Diaconu, "Exploring public storage traces", Towards Data Science, 2024.
+#[test]
+fn k5cloud() {
+    let rows = b"1157,3.828359000,W,7155568640,4096\n1157,3.841602000,W,15264690176,28672\n";
+    let expected =
+        [(3_828_359_000, "1157", W, 7_155_568_640, 4096), (3_841_602_000, "1157", W, 15_264_690_176, 28672)];
+    means(rows, &expected);
+    means(&[b"ID,Timestamp,Type,Offset,Length\n", &rows[..]].concat(), &expected);
+    // Volumes that only look like times are the common form's below its heading.
+    means(b"timestamp_ns,volume,op,offset_bytes,length_bytes\n5,3.5,R,0,512\n", &[(5, "3.5", R, 0, 512)]);
+}
+
 #[test]
 fn cydonia() {
     means(

@@ -7,6 +7,7 @@
 use std::io::{self, Write};
 
 use super::access;
+use super::k5cloud::K5cloud;
 use crate::access::{Access, Op, VolumeNo};
 use crate::fields::{Fields, number, op, scsi_op_text, time};
 use crate::text::{Expected, LineParser};
@@ -18,11 +19,12 @@ const EXPECTED: Expected = "as many fields as the heading, with a time, an opera
 pub(crate) const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes";
 
 /// Headings of other formats, whose columns have units that their names do not tell.
-const FOREIGN: [&str; 4] = [
+const FOREIGN: [&str; 5] = [
     "timestamp,hostname,disknumber,type,offset,size,responsetime",
     "timestamp,response,iotype,lun,offset,size",
     "device_id,opcode,offset,length,timestamp",
     "timestamp,offset,size,iotype,volumeid",
+    "id,timestamp,type,offset,length",
 ];
 
 /// What a column holds; numbers are the bytes or nanoseconds of a unit.
@@ -85,6 +87,10 @@ impl Csv {
         let table = Csv { columns: Vec::new(), separator, name, heading: true, scsi_codes: true, count: 0 };
         if has(|c| matches!(c, Column::Offset(_))) && has(|c| matches!(c, Column::Length(_))) {
             return Some(Csv { columns: named, ..table });
+        }
+        // Their rows have the common form's fields in its order, but for a time in the place of the volume.
+        if K5cloud::recognises(first_line) {
+            return None;
         }
         let mut bare = Csv { columns: columns(HEADING), heading: false, scsi_codes: false, ..table };
         bare.access(first_line, &mut Volumes::default())?;

@@ -9,6 +9,7 @@ mod cydonia;
 mod disksim;
 mod fiu;
 mod iolog;
+mod k5cloud;
 mod keys;
 mod msr;
 mod oracle;
@@ -52,6 +53,8 @@ pub enum Format {
     Alibaba,
     /// Tencent CBS.
     Tencent,
+    /// K5cloud.
+    K5cloud,
     /// CloudPhysics as text.
     Cydonia,
     /// DiskSim's ASCII.
@@ -84,7 +87,7 @@ pub(crate) enum Parser {
 
 impl Format {
     /// Every format, in the order in which recognition prefers them.
-    pub const ALL: [Format; 18] = [
+    pub const ALL: [Format; 19] = [
         Format::Haversack,
         Format::Csv,
         Format::Msr,
@@ -103,6 +106,7 @@ impl Format {
         Format::Vscsi1,
         Format::Oracle,
         Format::Parquet,
+        Format::K5cloud,
     ];
 
     /// Its name, as typed.
@@ -116,6 +120,7 @@ impl Format {
             Format::Fiu => "fiu",
             Format::Alibaba => "alibaba",
             Format::Tencent => "tencent",
+            Format::K5cloud => "k5cloud",
             Format::Cydonia => "cydonia",
             Format::DiskSim => "disksim",
             Format::BlkParse => "blkparse",
@@ -143,6 +148,7 @@ impl Format {
             Format::Fiu => Box::new(fiu::Fiu),
             Format::Alibaba => Box::new(alibaba::Alibaba),
             Format::Tencent => Box::new(tencent::Tencent),
+            Format::K5cloud => Box::new(k5cloud::K5cloud),
             Format::Cydonia => Box::new(cydonia::Cydonia::new(name)),
             Format::DiskSim => Box::new(disksim::DiskSim::new(head, name, time_unit_ns)),
             Format::BlkParse => Box::new(blkparse::BlkParse::new(head)),

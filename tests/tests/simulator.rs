@@ -173,7 +173,7 @@ fn disk_in_api_words(stats: &DiskStats, usage: &DiskUsage, counts: &Counts) -> V
             "reads": stats.reads, "writes": stats.writes, "flushes": stats.flushes, "zeroes": stats.zeroes,
             "read_hits": stats.read_hits, "data_stage_hits": stats.data_stage_hits, "read_misses": stats.read_misses,
             "write_hits": stats.write_hits, "write_misses": stats.write_misses,
-            "not_admitted": stats.not_admitted, "fills_skipped": stats.fills_skipped,
+            "not_admitted": stats.not_admitted, "overflowed": stats.overflowed_blocks, "fills_skipped": stats.fills_skipped,
             "best_phase": best,
         },
         "blocks": {

@@ -230,7 +230,7 @@ pub struct CleanerSettings {
     /// Clean when more than this share is dirty, whatever its age.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_watermark: Option<f32>,
-    /// Hold back new writes above this share.
+    /// New writes go past the cache above this share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_limit: Option<f32>,
     /// Clean blocks that have been dirty for so long.

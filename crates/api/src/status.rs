@@ -193,6 +193,8 @@ pub struct RequestCounters {
     pub write_misses: u64,
     /// Blocks that admission or the sequential cut-off kept out.
     pub not_admitted: u64,
+    /// Blocks written past the cache because as much was dirty as may be.
+    pub overflowed: u64,
     /// Fills that found no memory and were not kept.
     pub fills_skipped: u64,
     /// The grid phase (0 to 7 sectors) that would align most requests.

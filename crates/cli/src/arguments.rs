@@ -248,7 +248,7 @@ pub struct Cleaning {
     /// Clean without regard to age above this share.
     #[arg(long)]
     pub high_watermark: Option<f32>,
-    /// Hold back writes above this share.
+    /// New writes go past the cache above this share.
     #[arg(long)]
     pub dirty_limit: Option<f32>,
     /// Clean blocks that have been dirty for so long.

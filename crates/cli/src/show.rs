@@ -135,6 +135,9 @@ pub fn disk(d: &DiskStatus) -> String {
     }
     row("write hits", format!("{} ({})", r.write_hits, percent(r.write_hits, r.write_hits + r.write_misses)));
     row("kept out", r.not_admitted.to_string());
+    if r.overflowed > 0 {
+        row("written past the dirty limit", r.overflowed.to_string());
+    }
     row("best phase", r.best_phase.to_string());
     let b = &d.blocks;
     row("[blocks]", String::new());

@@ -42,7 +42,8 @@ pub struct CleanerConfig {
     pub low_watermark: f32,
     /// Start to clean without regard to age and idleness above this share.
     pub high_watermark: f32,
-    /// Hold back new writes above this share. A batch of dirty blocks is let in always.
+    /// Above this share writes of what is not dirty go past the cache, or wait if the origin does not take them. A batch
+    /// of dirty blocks is let in always.
     pub dirty_limit: f32,
     /// Clean blocks that have been dirty for so long.
     pub age_us: Micros,

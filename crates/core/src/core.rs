@@ -17,6 +17,7 @@ use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, Re
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::{Disk, DiskState};
 use crate::flow::commit::Batch;
+use crate::flow::drain::Drain;
 use crate::flow::flush::PoolFlush;
 use crate::flow::leave::Leaving;
 use crate::flow::mark::FlushMark;
@@ -79,6 +80,7 @@ pub struct Core<M> {
     pub(crate) retired: Vec<Option<(Uuid, u32)>>,
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) purge: Purge,
+    pub(crate) drain: Drain,
     pub(crate) requests: Slab<RequestState>,
     pub(crate) ios: Slab<Io>,
     pub(crate) batches: Slab<Batch>,

@@ -51,6 +51,8 @@ pub struct DiskStats {
     pub fills_skipped: u64,
     /// Blocks that admission or the sequential cut-off kept out.
     pub not_admitted: u64,
+    /// Blocks written past the cache because as much was dirty as may be.
+    pub overflowed_blocks: u64,
     /// Blocks read from flash that failed their checksum.
     pub corrupt_blocks: u64,
     /// Of these, dirty ones without a good second copy.

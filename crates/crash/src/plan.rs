@@ -86,10 +86,14 @@ pub fn disk_id(disk: usize) -> DiskId {
 pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
     let mut shares = [rng.below(100) as f32 / 100.0, rng.below(100) as f32 / 100.0];
     shares.sort_by(f32::total_cmp);
+    let slack = rng.below(50);
+    // A quarter of the disks has a limit that some ten blocks reach.
+    let scale = if slack.is_multiple_of(4) { 0.05 } else { 1.0 };
+    let limit = (shares[1] + slack as f32 / 100.0).clamp(0.05, 1.0).max(shares[1]);
     CleanerConfig {
-        low_watermark: shares[0],
-        high_watermark: shares[1],
-        dirty_limit: (shares[1] + rng.below(50) as f32 / 100.0).clamp(0.05, 1.0).max(shares[1]),
+        low_watermark: scale * shares[0],
+        high_watermark: scale * shares[1],
+        dirty_limit: scale * limit,
         age_us: rng.pick(&[2_000, 50_000, 1_000_000, 30_000_000]),
         idle_us: rng.pick(&[5_000, 200_000, 5_000_000]),
         rate_limit_blocks: rng.pick(&[0, 0, 0, 2_000, 50_000]),

@@ -162,7 +162,7 @@ fn devices(out: &mut Text, seen: &[Seen]) {
 }
 
 fn disks(out: &mut Text, seen: &[Seen]) {
-    let metrics: [Metric<DiskSnapshot>; 25] = [
+    let metrics: [Metric<DiskSnapshot>; 26] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
         ("haversack_disk_target_bytes", "gauge", "Bytes that the disk should have.", |d| {
             d.usage.target_blocks * BLOCK
@@ -204,6 +204,12 @@ fn disks(out: &mut Text, seen: &[Seen]) {
             d.stats.write_misses
         }),
         ("haversack_disk_not_admitted_total", "counter", "Blocks kept out.", |d| d.stats.not_admitted),
+        (
+            "haversack_disk_overflowed_total",
+            "counter",
+            "Blocks written past the cache at the dirty limit.",
+            |d| d.stats.overflowed_blocks,
+        ),
         ("haversack_disk_origin_read_bytes_total", "counter", "Bytes read from the origin.", |d| {
             d.stats.origin_read_bytes
         }),

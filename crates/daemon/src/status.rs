@@ -177,6 +177,7 @@ fn requests(stats: &DiskStats) -> RequestCounters {
         write_hits: stats.write_hits,
         write_misses: stats.write_misses,
         not_admitted: stats.not_admitted,
+        overflowed: stats.overflowed_blocks,
         fills_skipped: stats.fills_skipped,
         best_phase: best.unwrap_or_default(),
     }

@@ -1,5 +1,5 @@
-//! Writes past the cache: wa, wi, pt, wt acknowledged by the origin, the sequential cut-off, discard and
-//! write-zeroes.
+//! Writes past the cache: wa, wi, pt, wt acknowledged by the origin, the sequential cut-off, what admission keeps
+//! out, overflow (`overflow.rs`), discard and write-zeroes.
 //!
 //! A request moves window by window. A window starts when, at one instant, all of this holds for its blocks;
 //! what does not hold is asked for, and the request waits:
@@ -212,8 +212,9 @@ impl<M: Memory> Core<M> {
             let block = BlockNo(self.requests[number].next + index as u64);
             let cached = self.requests[number].cached & 1 << index != 0;
             let part = self.part(number, block);
-            let bypass = self.requests[number].bypass;
+            let (bypass, overflow) = (self.requests[number].bypass, self.requests[number].overflow);
             let d = self.disk_mut(disk);
+            d.stats.overflowed_blocks += u64::from(overflow && is_clear);
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
             let keep = is_clear && keeps(d.mode, cached);
@@ -255,8 +256,7 @@ impl<M: Memory> Core<M> {
     fn end_of_origin(&mut self, number: u32, disk: DiskNo, result: Result<(), IoFailure>, is_clear: bool) {
         self.requests[number].outstanding -= 1;
         if result.is_err() {
-            self.fail(number, RequestError::Origin);
-            self.end_window(number);
+            self.refused(number);
             return;
         }
         if !is_clear {
@@ -268,6 +268,16 @@ impl<M: Memory> Core<M> {
         self.end_window(number);
     }
 
+    /// The origin failed the window.
+    fn refused(&mut self, number: u32) {
+        if self.requests[number].overflow {
+            self.take_back(number);
+        } else {
+            self.fail(number, RequestError::Origin);
+            self.end_window(number);
+        }
+    }
+
     fn window(&self, number: u32) -> impl Iterator<Item = BlockNo> + Clone + use<M> {
         let request = &self.requests[number];
         (request.next..request.next + request.window).map(BlockNo)
@@ -277,8 +287,7 @@ impl<M: Memory> Core<M> {
         let disk = self.requests[number].disk;
         self.requests[number].outstanding -= 1;
         if result.is_err() {
-            self.fail(number, RequestError::Origin);
-            self.end_window(number);
+            self.refused(number);
             return;
         }
         self.drop_slots(number, disk);
@@ -331,12 +340,17 @@ impl<M: Memory> Core<M> {
     }
 
     fn end_window(&mut self, number: u32) {
+        self.leave_window(number, self.requests[number].window);
+    }
+
+    /// Ends the window; so many blocks of it are done with.
+    pub(crate) fn leave_window(&mut self, number: u32, done: u64) {
         let disk = self.requests[number].disk;
         for block in self.window(number) {
             self.unlock(disk, block);
         }
         let request = &mut self.requests[number];
-        request.next += request.window;
+        request.next += done;
         (request.window, request.phase) = (0, AroundPhase::Check);
         // Zeroes may have dropped what writers at the dirty limit wait for.
         self.wake_dirty(disk);

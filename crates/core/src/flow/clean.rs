@@ -77,6 +77,8 @@ pub(crate) struct Cleaner {
     overdue: bool,
     pub next_look_us: Micros,
     pub retry_us: Micros,
+    /// The origin did not take the last write.
+    pub origin_failed: bool,
     /// Blocks that the rate limit allows now.
     budget_blocks: f64,
     budget_us: Micros,
@@ -494,6 +496,8 @@ impl<M: Memory> Core<M> {
         d.cleaner.phase = Phase::Idle;
         d.stats.cleaned_blocks += cleaned;
         d.cleaner.done_blocks += cleaned;
+        d.cleaner.origin_failed =
+            d.cleaner.failed == Some(JobError::Origin) || d.cleaner.origin_failed && !clean;
         if d.cleaner.failed.is_some() {
             d.cleaner.retry_us = retry_us;
             d.cleaner.failures += 1;

@@ -7,18 +7,15 @@ use crate::checksum;
 use crate::config::MAX_DEVICES;
 use crate::core::{Core, Device};
 use crate::error::ManageError;
+use crate::flow::drain::Drain;
 use crate::flow::pool_job::{PoolJob, PoolJobKind};
 use crate::format::record::Damage;
 use crate::io::Io;
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::read_errors::ReadErrors;
-use crate::store::segment::SegmentState;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::SlotNo;
 use haversack_model::Uuid;
-
-/// Dirty blocks of a device being emptied that are asked for before it is looked through again; a segment more.
-const DRAINED_AT_A_TIME: u32 = 256;
 
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +126,7 @@ impl<M: Memory> Core<M> {
         let Some((removal, device)) = removal.filter(|(_, device)| self.is_alive(*device)) else { return };
         if self.store.usable_devices().next().is_none() {
             self.pool_job = None;
-            self.store.use_device(device);
+            self.stop_draining(device);
             self.purge_before_whole();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
@@ -224,6 +221,7 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::LastDevice(device));
         }
         self.store.drain_device(device);
+        self.drain = Drain::default();
         self.expect_single_copies(self.store.usable_devices().count());
         let job = self.new_job();
         self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
@@ -252,63 +250,6 @@ impl<M: Memory> Core<M> {
             news |= !std::mem::replace(&mut device.alone, true);
         }
         news
-    }
-
-    /// Moves what is left on a device that is being emptied, some blocks at a time: looking through the whole
-    /// device for each block would take for ever. True when nothing is left.
-    pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
-        if self.restages_all_disks() {
-            return false;
-        }
-        let (mut empty, mut asked) = (true, 0);
-        for segment in 0..self.store.segments.len() as u32 {
-            if asked >= DRAINED_AT_A_TIME {
-                break;
-            }
-            let s = &self.store.segments[segment as usize];
-            if s.device != device.0 || !matches!(s.state, SegmentState::Owned | SegmentState::Leaving) {
-                continue;
-            }
-            if s.live == 0 && s.retained == 0 && !s.page_writing {
-                continue;
-            }
-            empty = false;
-            let disk = DiskNo(s.owner);
-            for number in self.store.slots_of(segment) {
-                let slot = self.store.slot(number);
-                if slot.status() != Status::Live {
-                    continue;
-                }
-                if !slot.dirty() {
-                    self.store.evict(number);
-                } else if let Some((primary, p)) = self.store.lookup(disk, slot.block()) {
-                    if p.poisoned() {
-                        self.store.invalidate(disk, slot.block());
-                        let d = self.disk_mut(disk);
-                        d.lost.insert(slot.block().0);
-                        d.damage = d.damage.max(Damage::Lost);
-                        self.change_record();
-                    } else if self.staging.find(disk, slot.block()).is_none() {
-                        self.ask_restage(disk, primary);
-                        asked += 1;
-                    }
-                }
-            }
-            let newest = self.store.segments[segment as usize].page_seq;
-            self.want_flush(newest.max(self.sequence.completed()));
-        }
-        self.restages_all_disks();
-        empty
-    }
-
-    /// Writes the pages that list what the emptied device had newer, and those that keep it listed. True when
-    /// no page does.
-    pub(crate) fn purge_pages(&mut self, device: DeviceNo) -> bool {
-        let left = self.store.overtaken_elsewhere(device);
-        for segment in &left {
-            self.shrink_page(*segment);
-        }
-        left.is_empty()
     }
 
     /// Uses an emptied device no more.

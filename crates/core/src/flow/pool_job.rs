@@ -28,8 +28,6 @@ pub(crate) enum PoolJobKind {
     Add { device: DeviceNo, version: u64 },
     /// A device is being emptied.
     Drain { device: DeviceNo },
-    /// Pages elsewhere that list what the device had newer are being written.
-    Purge { device: DeviceNo },
     /// The device leaves; dirty blocks may be lost with it.
     Gone { device: DeviceNo, lost: bool },
     /// Everything staged is being committed.
@@ -46,7 +44,7 @@ impl PoolJob {
     /// The device that is being emptied.
     pub fn empties(&self) -> Option<DeviceNo> {
         match self.kind {
-            PoolJobKind::Drain { device } | PoolJobKind::Purge { device } => Some(device),
+            PoolJobKind::Drain { device } => Some(device),
             _ => None,
         }
     }
@@ -60,7 +58,7 @@ impl<M: Memory> Core<M> {
         let job = self.new_job();
         if let Some((removal, device)) = self.pool_job.as_ref().and_then(|j| Some((j.id, j.empties()?))) {
             self.pool_job = None;
-            self.store.use_device(device);
+            self.stop_draining(device);
             self.owe_purge();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
@@ -112,8 +110,7 @@ impl<M: Memory> Core<M> {
             PoolJobKind::Stopped { version } if self.record.is_durable(version) => {
                 return ControlFlow::Break(Ok(()));
             }
-            PoolJobKind::Drain { device } if self.drain(device) => PoolJobKind::Purge { device },
-            PoolJobKind::Purge { device } if self.purge_pages(device) => {
+            PoolJobKind::Drain { device } if self.drain(device) => {
                 self.remove_emptied(device);
                 PoolJobKind::Gone { device, lost: false }
             }

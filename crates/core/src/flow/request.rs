@@ -48,6 +48,8 @@ pub(crate) struct RequestState {
     pub retries: Vec<(BlockNo, u8)>,
     /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
+    /// It goes past the cache because too much is dirty.
+    pub overflow: bool,
     pub phase: AroundPhase,
     /// Blocks from `next` on that the I/O past the cache covers.
     pub window: u64,
@@ -71,6 +73,7 @@ impl Default for RequestState {
             queued: false,
             retries: Vec::new(),
             bypass: false,
+            overflow: false,
             phase: AroundPhase::Check,
             window: 0,
             cached: 0,

@@ -21,7 +21,11 @@ impl<M: Memory> Core<M> {
         {
             let block = BlockNo(self.requests[number].next);
             if let Some(park) = self.write_block(number, disk, block) {
-                self.park(number, park);
+                if park == Park::Dirty && self.overflows(number) {
+                    self.pump_around(number);
+                } else {
+                    self.park(number, park);
+                }
                 return;
             }
             self.requests[number].next += 1;
@@ -74,12 +78,6 @@ impl<M: Memory> Core<M> {
     pub(crate) fn commit_threshold(&self) -> u32 {
         let frames = self.staging.capacity() as u32;
         self.config.commit_blocks.min(frames / 4).max(1)
-    }
-
-    fn dirty_full(&self, disk: DiskNo) -> bool {
-        let limit = self.disk(disk).cleaner_config.dirty_limit;
-        let allowed = (self.dirty_base_blocks(disk) as f64 * f64::from(limit)) as u64;
-        self.dirty_blocks(disk) >= allowed.max(u64::from(self.commit_threshold()))
     }
 
     /// Staging frames that what is clean leaves to writes.

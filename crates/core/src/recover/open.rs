@@ -13,6 +13,7 @@ use crate::config::{CoreConfig, Persistence};
 use crate::core::{Core, Device, MIN_FRAMES};
 use crate::disk::Disk;
 use crate::error::PoolError;
+use crate::flow::drain::Drain;
 use crate::flow::mark::FlushMark;
 use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
@@ -382,6 +383,7 @@ fn without_disks<M: Memory>(
         reclaiming: Vec::new(),
         leaving: Vec::new(),
         purge: Purge::default(),
+        drain: Drain::default(),
         intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],

@@ -253,31 +253,6 @@ impl Store {
         oldest.filter(|o| o.2).map(|o| o.1)
     }
 
-    /// Segments elsewhere that list remnants of blocks of which a device has as new or newer ones.
-    pub fn overtaken_elsewhere(&self, device: DeviceNo) -> Vec<u32> {
-        let mut found = Vec::new();
-        for (at, segment) in self.segments.iter().enumerate() {
-            if segment.device != device.0 || segment.owner == NO_OWNER {
-                continue;
-            }
-            for number in self.slots_of(at as u32) {
-                let slot = self.slot(number);
-                if slot.status() != Status::Remnant {
-                    continue;
-                }
-                self.entries(DiskNo(segment.owner), slot.block(), |other, entry| {
-                    let other = self.segment_of(other);
-                    let elsewhere = self.segments[other as usize].device != device.0;
-                    let overtaken = entry.status() != Status::Live && entry.seq() <= slot.seq();
-                    if overtaken && elsewhere && !found.contains(&other) {
-                        found.push(other);
-                    }
-                });
-            }
-        }
-        found
-    }
-
     /// The disk's segment whose next page frees most slots, among some tried in turn; it is ready.
     pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<u32> {
         let count = self.disks[disk.0 as usize].segments.len();

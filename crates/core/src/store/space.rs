@@ -26,9 +26,14 @@ impl Store {
 
     /// The segments of a device.
     pub fn segments_on(&self, device: DeviceNo) -> impl Iterator<Item = &Segment> {
-        let space = self.devices[device.0 as usize].as_ref();
-        let range = space.map_or(0..0, |d| d.first_segment..d.first_segment + d.segments);
+        let range = self.numbers_on(device);
         self.segments[range.start as usize..range.end as usize].iter()
+    }
+
+    /// Their numbers.
+    pub fn numbers_on(&self, device: DeviceNo) -> std::ops::Range<u32> {
+        let space = self.devices[device.0 as usize].as_ref();
+        space.map_or(0..0, |d| d.first_segment..d.first_segment + d.segments)
     }
 
     /// Whether a segment is free on any usable device but `other_than`.

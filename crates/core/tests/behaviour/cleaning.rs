@@ -4,11 +4,14 @@ use crate::common::*;
 use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 
+/// A disk with so many blocks of a pool, and another one with the rest.
 fn rig(cleaner: CleanerConfig, target: u64) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
     let config =
         DiskConfig { cleaner, target: Target::Blocks(target), ..DiskConfig::new(disk_id(0), 80_000) };
     let disk = rig.attach(&config, 1);
+    let rest = Target::Blocks(rig.running().pool_stats().capacity_blocks - target);
+    rig.attach(&DiskConfig { target: rest, ..DiskConfig::new(disk_id(1), 80_000) }, 1);
     (rig, disk)
 }
 

@@ -51,6 +51,27 @@ fn a_removed_device_is_ignored_when_it_comes_back() {
 }
 
 #[test]
+fn a_removal_empties_a_device_step_by_step() {
+    let mut rig = Rig::new(&[40, 40], false, CoreConfig::default());
+    let disk = rig.disk(0, 200_000, WriteMode::WriteBack);
+    for at in (0..64_000).step_by(128) {
+        rig.read(disk, at, 128);
+    }
+    rig.write(disk, 64_000, 4000, 1);
+    rig.run();
+    let before = rig.usage(disk).usage_blocks;
+    assert!(before > 8000);
+    let now = rig.now;
+    let job = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
+    rig.collect();
+    let evicted = before - rig.usage(disk).usage_blocks;
+    assert!(evicted > 0 && evicted <= 16 * 253, "{evicted} blocks in one call");
+    rig.finish(job);
+    assert!(rig.usage(disk).usage_blocks < before - 3000);
+    assert_eq!(rig.read(disk, 64_000, 4000), [1; 4000]);
+}
+
+#[test]
 fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
     let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

@@ -10,5 +10,6 @@ mod model;
 mod modes;
 mod monitor;
 mod offline;
+mod overflow;
 mod shares;
 mod whole;

@@ -1,0 +1,117 @@
+//! Removal of a device in use: its segments are emptied and freed, some at a time, and it leaves with nothing on it.
+//!
+//! A segment's dirty blocks are staged again, to be committed elsewhere. Then it is given up as one that another disk
+//! needs: what is clean is evicted, and pages are written until none lists anything that was in it.
+//!
+//! Invariants
+//! - Nothing new goes to the device, so a segment that is free stays free: one pass over the device is enough.
+//! - Each call looks at a bounded number of blocks, however large the device is.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use crate::core::Core;
+use crate::format::record::Damage;
+use crate::memory::Memory;
+use crate::store::segment::SegmentState;
+use crate::store::slot::{SlotNo, Status};
+
+/// Segments that are being emptied at a time.
+const SEGMENTS_AT_A_TIME: usize = 16;
+/// Dirty blocks that are asked for before the segments are looked at again; a segment more.
+const BLOCKS_AT_A_TIME: u32 = 256;
+
+/// How far the device is emptied.
+#[derive(Default)]
+pub(crate) struct Drain {
+    /// Segments of the device that have been begun.
+    begun: u32,
+    /// Those that are not free yet.
+    segments: Vec<u32>,
+}
+
+impl<M: Memory> Core<M> {
+    /// Empties some more of a device. True when nothing is left on it.
+    pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
+        if self.restages_all_disks() {
+            return false;
+        }
+        let all = self.store.numbers_on(device);
+        while self.drain.segments.len() < SEGMENTS_AT_A_TIME && self.drain.begun < all.len() as u32 {
+            let segment = all.start + self.drain.begun;
+            self.drain.begun += 1;
+            if self.store.segments[segment as usize].state != SegmentState::Free {
+                self.drain.segments.push(segment);
+            }
+        }
+        let mut segments = std::mem::take(&mut self.drain.segments);
+        let mut asked = 0;
+        segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
+        self.drain.segments = segments;
+        self.restages_all_disks();
+        self.drain.segments.is_empty() && self.drain.begun == all.len() as u32
+    }
+
+    /// Takes a segment a step further. True when it is free.
+    fn empty_segment(&mut self, segment: u32, asked: &mut u32) -> bool {
+        let s = &self.store.segments[segment as usize];
+        let newest_seq = s.page_seq.max(self.sequence.completed());
+        let may_write = s.page_ready(self.store.flushed_seq);
+        match s.state {
+            SegmentState::Free | SegmentState::Dead => return true,
+            SegmentState::Owned if *asked < BLOCKS_AT_A_TIME => {
+                *asked += self.move_dirty(segment);
+                let s = &self.store.segments[segment as usize];
+                let moved = !self.store.slots_of(segment).any(|number| self.has_dirty_copy(number));
+                if moved && s.retained == 0 && !s.page_writing {
+                    self.store.give_up(segment);
+                }
+            }
+            SegmentState::Leaving if may_write => {
+                self.shrink_page(segment);
+            }
+            SegmentState::Owned | SegmentState::Leaving => {}
+        }
+        self.want_flush(newest_seq);
+        self.store.segments[segment as usize].state == SegmentState::Free
+    }
+
+    fn has_dirty_copy(&self, number: SlotNo) -> bool {
+        let slot = self.store.slot(number);
+        slot.status() == Status::Live && (slot.dirty() || slot.mirror())
+    }
+
+    /// Has dirty blocks of a segment staged again. What is lost on flash already is lost. Gives how many were asked for.
+    fn move_dirty(&mut self, segment: u32) -> u32 {
+        let disk = DiskNo(self.store.segments[segment as usize].owner);
+        let mut asked = 0;
+        for number in self.store.slots_of(segment) {
+            let block = self.store.slot(number).block();
+            let primary = self.store.lookup(disk, block).filter(|_| self.has_dirty_copy(number));
+            let Some((primary, p)) = primary else { continue };
+            if p.poisoned() {
+                self.store.invalidate(disk, block);
+                let d = self.disk_mut(disk);
+                d.lost.insert(block.0);
+                d.damage = d.damage.max(Damage::Lost);
+                self.change_record();
+            } else if self.staging.find(disk, block).is_none() {
+                self.ask_restage(disk, primary);
+                asked += 1;
+            }
+        }
+        asked
+    }
+
+    /// The device stays in use. What was begun is given up none the less.
+    pub(crate) fn stop_draining(&mut self, device: DeviceNo) {
+        self.store.use_device(device);
+        let begun = std::mem::take(&mut self.drain).segments;
+        let leaves = |segment: &u32| self.store.segments[*segment as usize].state == SegmentState::Leaving;
+        let leaving: Vec<u32> = begun.into_iter().filter(leaves).collect();
+        for segment in leaving {
+            if !self.reclaiming.iter().any(|r| r.0 == segment) {
+                self.reclaiming.push((segment, None));
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Overflow: what becomes of a write that would make more of a share dirty than its limit.
+//!
+//! It goes past the cache to the origin if none of its blocks is dirty: it would wait for the cleaner to write others
+//! there first. Where some of them are dirty, the origin cannot have them before what is dirty is clean, and it waits.
+//!
+//! Invariant: the cache's choice to go to the origin makes no request fail. What the origin does not take is staged, as
+//! soon as there is room.
+
+use haversack_model::{BlockNo, DiskNo};
+
+use crate::config::Target;
+use crate::core::Core;
+use crate::memory::Memory;
+
+impl<M: Memory> Core<M> {
+    /// Whether as much is dirty as may be of the disk's share and of its part of what is nobody's.
+    pub(crate) fn dirty_full(&self, disk: DiskNo) -> bool {
+        let limit = f64::from(self.disk(disk).cleaner_config.dirty_limit);
+        let least = u64::from(self.commit_threshold());
+        let dirty = self.dirty_blocks(disk);
+        let is_full = |base_blocks: u64| dirty >= ((base_blocks as f64 * limit) as u64).max(least);
+        let base_blocks = self.dirty_base_blocks(disk);
+        is_full(base_blocks) && is_full(base_blocks + self.unassigned_blocks_a_disk())
+    }
+
+    /// What no disk should have of the pool, divided by the attached disks. Who says `Equal` or `Shared` has what others
+    /// leave, so that nothing is nobody's.
+    fn unassigned_blocks_a_disk(&self) -> u64 {
+        let (mut assigned, mut attached) = (0u64, 0);
+        for (number, d) in self.disks.iter().enumerate() {
+            let Some(d) = d else { continue };
+            if self.is_guest(DiskNo(number as u16)) {
+                assigned += self.store.disks[number].live;
+                continue;
+            }
+            let Target::Blocks(blocks) = d.target else { return 0 };
+            assigned = assigned.saturating_add(blocks);
+            attached += 1;
+        }
+        self.capacity_blocks().saturating_sub(assigned) / attached.max(1)
+    }
+
+    /// Lets what is left of a write that found the limit reached go to the origin, if it may.
+    pub(crate) fn overflows(&mut self, number: u32) -> bool {
+        let request = &self.requests[number];
+        let disk = request.disk;
+        let mut blocks = (request.next..request.end).map(BlockNo);
+        if self.disk(disk).cleaner.origin_failed || blocks.any(|block| self.is_dirty(disk, block)) {
+            return false;
+        }
+        let request = &mut self.requests[number];
+        (request.bypass, request.overflow) = (true, true);
+        self.touch(disk);
+        true
+    }
+
+    pub(crate) fn is_dirty(&self, disk: DiskNo, block: BlockNo) -> bool {
+        self.staging.find(disk, block).is_some_and(|(_, staged)| staged.dirty)
+            || self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.dirty())
+    }
+
+    /// The origin did not take the window of an overflowing write: it is staged after all.
+    pub(crate) fn take_back(&mut self, number: u32) {
+        let disk = self.requests[number].disk;
+        self.disk_mut(disk).cleaner.origin_failed = true;
+        let request = &mut self.requests[number];
+        (request.bypass, request.overflow) = (false, false);
+        self.leave_window(number, 0);
+    }
+}

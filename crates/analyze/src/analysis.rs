@@ -8,15 +8,15 @@ use haversack_trace::{Access, Source, TraceError};
 
 use crate::error::AnalyzeError;
 use crate::histogram::Histogram;
-use crate::passes::{DistancePass, Part, Pass, RequestPass};
-use crate::reference::split;
+use crate::passes::{AllPass, Found, ReadsPass, RequestPass};
+use crate::reference::{Reference, split};
 use crate::results::{Analysis, Classes, CurvePoint, Intensity, Traffic, VolumeAnalysis, add_windows};
 use crate::sequentiality::Sequentiality;
 
 /// How closely a trace is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// At every block. Memory grows with the blocks accessed: at most 100 bytes each, twice that with several volumes.
+    /// At every block. Memory grows with the blocks accessed: at most 100 bytes each.
     Exact,
     /// At a sample of at most so many blocks of each volume, and of all together.
     Sampled(usize),
@@ -119,28 +119,35 @@ fn read(source: &mut dyn Source, sender: &SyncSender<Message>) -> Result<(), Tra
     }
 }
 
-/// The passes of one volume.
+/// What is of one volume alone.
 struct Volume {
-    all: DistancePass,
-    reads: DistancePass,
     requests: RequestPass,
-    part: Part,
+    /// Its accesses in the part looked at.
+    part: Vec<Access>,
 }
 
 struct Volumes<'a> {
     options: &'a Options,
     names: Vec<String>,
     volumes: Vec<Volume>,
-    /// Distances over all volumes, once there are several: until then, the first volume's are theirs too.
-    shared: Option<[DistancePass; 2]>,
-    whole: Part,
+    all: AllPass,
+    reads: ReadsPass,
+    /// Of all volumes, in the part looked at.
+    part: Vec<Reference>,
     origin_ns: Option<u64>,
 }
 
 impl<'a> Volumes<'a> {
     fn new(options: &'a Options) -> Self {
-        let (names, volumes) = (Vec::new(), Vec::new());
-        Volumes { options, names, volumes, shared: None, whole: Part::default(), origin_ns: None }
+        Volumes {
+            options,
+            names: Vec::new(),
+            volumes: Vec::new(),
+            all: AllPass::new(options),
+            reads: ReadsPass::new(options),
+            part: Vec::new(),
+            origin_ns: None,
+        }
     }
 
     fn take_all(
@@ -171,63 +178,49 @@ impl<'a> Volumes<'a> {
         Ok(())
     }
 
-    /// Makes parts of as many accesses as are looked at together, and tells how many these are.
+    /// Makes a part of as many accesses as are looked at together, and tells how many these are.
     fn fill(&mut self, accesses: &[Access]) -> Result<usize, AnalyzeError> {
         let origin_ns = *self.origin_ns.get_or_insert(accesses[0].time_ns);
-        let block_bytes = self.options.block_bytes;
         self.volumes.iter_mut().for_each(|volume| volume.part.clear());
-        self.whole.clear();
-        let (mut taken, mut references) = (0, 0);
-        while taken < accesses.len() && references < REFERENCES {
+        self.part.clear();
+        let mut taken = 0;
+        while taken < accesses.len() && self.part.len() < REFERENCES {
             let access = &accesses[taken];
             // Splitting is checked first: no list is made as long as a damaged volume number says.
-            let split = split(access, block_bytes)?;
+            self.part.extend(split(access, self.options.block_bytes)?);
             let volume = access.volume.0 as usize;
             while self.volumes.len() <= volume {
                 self.add_volume(origin_ns);
             }
-            let part = &mut self.volumes[volume].part;
-            let before = part.references.len();
-            part.push(access, split);
-            references += part.references.len() - before;
+            self.volumes[volume].part.push(*access);
             taken += 1;
-        }
-        if self.shared.is_some() {
-            for access in &accesses[..taken] {
-                self.whole.push(access, split(access, block_bytes)?);
-            }
         }
         Ok(taken)
     }
 
     fn add_volume(&mut self, origin_ns: u64) {
-        if let ([only], None) = (&self.volumes[..], &self.shared) {
-            self.shared = Some([only.all.clone(), only.reads.clone()]);
+        if self.volumes.len() == 1 {
+            self.all.tell_apart();
+            self.reads.tell_apart();
         }
-        let options = self.options;
-        self.volumes.push(Volume {
-            all: DistancePass::new(options, false),
-            reads: DistancePass::new(options, true),
-            requests: RequestPass::new(options, origin_ns),
-            part: Part::default(),
-        });
+        self.volumes.push(Volume { requests: RequestPass::new(self.options, origin_ns), part: Vec::new() });
     }
 
-    /// Has all passes look at their parts, the largest first.
+    /// Has all passes look at the part, the longest first.
     fn look(&mut self) {
-        let mut tasks: Vec<(&mut dyn Pass, &Part)> = Vec::new();
-        tasks.extend(self.shared.iter_mut().flatten().map(|pass| (pass as &mut dyn Pass, &self.whole)));
-        for Volume { all, reads, requests, part } in &mut self.volumes {
-            let passes: [&mut dyn Pass; 3] = [all, requests, reads];
-            tasks.extend(passes.into_iter().map(|pass| (pass, &*part)));
+        let (all, reads, part) = (&mut self.all, &mut self.reads, &self.part);
+        let mut tasks: Vec<Box<dyn FnOnce() + Send + '_>> = Vec::new();
+        tasks.push(Box::new(|| all.take(part)));
+        tasks.push(Box::new(|| reads.take(part)));
+        for Volume { requests, part } in self.volumes.iter_mut().filter(|volume| !volume.part.is_empty()) {
+            tasks.push(Box::new(|| requests.take(part)));
         }
-        tasks.retain(|(_, part)| !part.accesses.is_empty());
-        let threads = self.options.threads.clamp(1, tasks.len().max(1));
+        let threads = self.options.threads.clamp(1, tasks.len());
         let tasks = Mutex::new(tasks.into_iter());
         let work = || {
             // The lock is poisoned only if one of our own assertions failed.
-            while let Some((pass, part)) = { tasks.lock().expect("no other thread failed").next() } {
-                pass.take(part);
+            while let Some(task) = { tasks.lock().expect("no other thread failed").next() } {
+                task();
             }
         };
         std::thread::scope(|scope| {
@@ -241,36 +234,43 @@ impl<'a> Volumes<'a> {
         let mut names = self.names.into_iter();
         let mut volumes = Vec::new();
         let mut intensities = Vec::new();
-        for (number, volume) in self.volumes.into_iter().enumerate() {
-            let name = names.next().unwrap_or_else(|| format!("volume {number}"));
-            let requests = volume.requests;
+        // What passes know of blocks goes with each as it ends: the next ones make lists of theirs.
+        for (number, Volume { requests, .. }) in self.volumes.into_iter().enumerate() {
             let intensity = requests.intensity.finish();
             volumes.push(VolumeAnalysis {
-                name,
+                name: names.next().unwrap_or_else(|| format!("volume {number}")),
                 traffic: requests.traffic,
                 windows: requests.windows.finish(),
                 intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
                 sequentiality: requests.streams.found,
-                ..distances(&volume.all, &volume.reads, options)
+                ..VolumeAnalysis::default()
             });
             intensities.push(intensity);
         }
-        let overall = match self.shared {
-            None => VolumeAnalysis { name: "all".into(), ..volumes.first().cloned().unwrap_or_default() },
-            Some([all, reads]) => {
-                let (mut traffic, mut sequentiality) = (Traffic::default(), Sequentiality::default());
-                volumes.iter().filter(|v| v.traffic.requests() > 0).for_each(|v| traffic.merge(&v.traffic));
-                volumes.iter().for_each(|volume| sequentiality.merge(&volume.sequentiality));
-                let intensity = add_windows(intensities.iter());
-                VolumeAnalysis {
-                    name: "all".into(),
-                    traffic,
-                    windows: add_windows(volumes.iter().map(|volume| &volume.windows)),
-                    intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
-                    sequentiality,
-                    ..distances(&all, &reads, options)
-                }
-            }
+        let reads = self.reads.finish(volumes.len());
+        let all = self.all.finish(volumes.len());
+        let of_blocks = |number: usize, rest| with_distances(&all[number], &reads[number], options, rest);
+        let several = volumes.len() > 1;
+        for (number, volume) in volumes.iter_mut().enumerate() {
+            let rest = std::mem::take(volume);
+            *volume = of_blocks(if several { 1 + number } else { 0 }, rest);
+        }
+        let overall = if !several {
+            VolumeAnalysis { name: "all".into(), ..volumes.first().cloned().unwrap_or_default() }
+        } else {
+            let (mut traffic, mut sequentiality) = (Traffic::default(), Sequentiality::default());
+            volumes.iter().filter(|v| v.traffic.requests() > 0).for_each(|v| traffic.merge(&v.traffic));
+            volumes.iter().for_each(|volume| sequentiality.merge(&volume.sequentiality));
+            let intensity = add_windows(intensities.iter());
+            let rest = VolumeAnalysis {
+                name: "all".into(),
+                traffic,
+                windows: add_windows(volumes.iter().map(|volume| &volume.windows)),
+                intensity: Intensity::of(&intensity, options.intensity_window_ns as f64 / 1e9),
+                sequentiality,
+                ..VolumeAnalysis::default()
+            };
+            of_blocks(0, rest)
         };
         Analysis {
             block_bytes: options.block_bytes,
@@ -286,24 +286,24 @@ impl<'a> Volumes<'a> {
     }
 }
 
-/// What the distances of all accesses and of reads alone say.
-fn distances(all: &DistancePass, reads: &DistancePass, options: &Options) -> VolumeAnalysis {
-    let (profile, reads_alone) = (all.profile(), reads.profile());
+/// Adds what the distances of all accesses and of reads alone say.
+fn with_distances(all: &Found, reads: &Found, options: &Options, rest: VolumeAnalysis) -> VolumeAnalysis {
+    let (profile, reads_alone) = (&all.profile, &reads.profile);
     let all_distances = profile.all_distances();
     let reads_alone_distances = reads_alone.all_distances();
-    let point = |blocks: &u64| CurvePoint::of(&profile, &reads_alone, *blocks, options.block_bytes);
+    let point = |blocks: &u64| CurvePoint::of(profile, reads_alone, *blocks, options.block_bytes);
     let largest = all_distances.blocks.max(reads_alone_distances.blocks);
     VolumeAnalysis {
-        footprint_blocks: all.footprint(),
-        read_footprint_blocks: reads.footprint(),
-        classes: Classes::of(&profile),
+        footprint_blocks: all.footprint,
+        read_footprint_blocks: reads.footprint,
+        classes: Classes::of(profile),
         overwrite_ratio: profile.overwrite_ratio(),
         all_distances,
         useful_distances: profile.useful_distances(),
         reads_alone_distances,
         curve: Histogram::edges(largest, options.points_an_octave).iter().map(point).collect(),
         asked: options.sizes.iter().map(point).collect(),
-        popularity: all.popularity(),
-        ..VolumeAnalysis::default()
+        popularity: all.popularity.clone(),
+        ..rest
     }
 }

@@ -6,14 +6,15 @@ use crate::table::{Slot, Tag};
 /// No place: the block was discarded, or is being moved.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// What is known of a block, in 20 bytes.
+/// What is known of a block that stands in so many orders, and has versions with depths in so many of them: 12 bytes and
+/// four for each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
+pub(crate) struct Block<const ORDERS: usize, const DEPTHS: usize> {
     tag: Tag,
-    /// Its last access in the order of last accesses.
-    pub place: u32,
-    /// The largest distance at an access since the last write.
-    pub deepest: u32,
+    /// Its last access in each order of last accesses; in none if it was discarded.
+    pub places: [u32; ORDERS],
+    /// The largest distance in each order at an access since the last write.
+    pub deepest: [u32; DEPTHS],
     /// Reads and writes.
     pub count: u32,
 }
@@ -23,9 +24,9 @@ const WRITTEN_LAST: u32 = 2;
 const DIRTY: u32 = 4;
 const INHERITED: u32 = 8;
 
-impl Slot for Block {
-    fn new(tag: Tag) -> Block {
-        Block { tag, place: NOWHERE, deepest: 0, count: 0 }
+impl<const ORDERS: usize, const DEPTHS: usize> Slot for Block<ORDERS, DEPTHS> {
+    fn new(tag: Tag) -> Self {
+        Block { tag, places: [NOWHERE; ORDERS], deepest: [0; DEPTHS], count: 0 }
     }
 
     fn tag(&self) -> Tag {
@@ -33,7 +34,19 @@ impl Slot for Block {
     }
 }
 
-impl Block {
+impl<const ORDERS: usize, const DEPTHS: usize> Block<ORDERS, DEPTHS> {
+    /// The block in other orders, where it is as in its first one.
+    pub fn everywhere<const O: usize, const D: usize>(&self) -> Block<O, D> {
+        let deepest = std::array::from_fn(|_| self.deepest[0]);
+        Block { tag: self.tag, places: [self.places[0]; O], deepest, count: self.count }
+    }
+
+    /// It was not discarded since its last access.
+    #[inline]
+    pub fn has_places(&self) -> bool {
+        self.places[0] != NOWHERE
+    }
+
     pub fn key(&self) -> u64 {
         self.tag.key()
     }

@@ -1,8 +1,8 @@
 //! The order of last accesses: places in a row, some still taken, and how many of them come after a given one.
 //!
 //! Taken places are bits; a Fenwick tree holds the number of taken places of each line of 256. The line being filled
-//! is not in the tree yet, so that taking a place touches one word. Both fit the processor's caches for millions of
-//! blocks, which is what makes distances cheap.
+//! is not in the tree yet, so that taking a place touches one word. Both grow with the places, and fit the processor's
+//! caches for millions of blocks, which is what makes distances cheap.
 
 /// Words of a line.
 const WORDS: usize = 4;
@@ -10,45 +10,54 @@ const LINE_BITS: u32 = 8;
 /// Places of a line.
 const LINE: u32 = 1 << LINE_BITS;
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Order {
     bits: Vec<u64>,
-    /// Fenwick tree over lines, from 1. The count of line `l` is item `l + 1`.
+    /// Fenwick tree over the lines that are full, from 1: the count of line `l` is item `l + 1`.
     tree: Vec<u32>,
     next: u32,
     live: u32,
 }
 
 impl Order {
-    /// Room for so many places at least.
-    pub fn new(places: u32) -> Order {
-        let lines = places.div_ceil(LINE).max(1) as usize;
-        Order { bits: vec![0; lines * WORDS], tree: vec![0; lines + 1], next: 0, live: 0 }
-    }
-
     /// Places that are taken.
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// Places left before [`renumbered`](Self::renumbered) is due.
-    pub fn room(&self) -> u32 {
-        (self.bits.len() * 64) as u32 - self.next
+    /// Places that are or were taken.
+    pub fn used(&self) -> u32 {
+        self.next
     }
 
-    /// Takes the next place. There must be room.
+    /// Takes the next place.
     #[inline]
     pub fn push(&mut self) -> u32 {
         let place = self.next;
+        if place.is_multiple_of(LINE) {
+            self.bits.resize(self.bits.len() + WORDS, 0);
+        }
         self.bits[place as usize / 64] |= 1 << (place % 64);
         self.next += 1;
         self.live += 1;
         if self.next.is_multiple_of(LINE) {
-            let line = (place >> LINE_BITS) as usize;
-            let count = self.bits[line * WORDS..][..WORDS].iter().map(|word| word.count_ones()).sum();
-            self.change(line, count, true);
+            self.fill_line();
         }
         place
+    }
+
+    /// Takes the line that is full now into the tree.
+    fn fill_line(&mut self) {
+        let item = self.tree.len().max(1);
+        let mut count = self.bits[(item - 1) * WORDS..].iter().map(|word| word.count_ones()).sum();
+        // The tree has the items below it that the new one stands for too.
+        let mut below = item - 1;
+        while below > item & (item - 1) {
+            count += self.tree[below];
+            below &= below - 1;
+        }
+        self.tree.resize(item, 0);
+        self.tree.push(count);
     }
 
     /// Gives up a taken place.
@@ -57,9 +66,10 @@ impl Order {
         debug_assert!(self.bits[place as usize / 64] & 1 << (place % 64) != 0, "place {place} is taken");
         self.bits[place as usize / 64] &= !(1 << (place % 64));
         self.live -= 1;
-        let line = place >> LINE_BITS;
-        if line != self.next >> LINE_BITS {
-            self.change(line as usize, 1, false);
+        let mut item = (place >> LINE_BITS) as usize + 1;
+        while let Some(count) = self.tree.get_mut(item) {
+            *count -= 1;
+            item += item & item.wrapping_neg();
         }
     }
 
@@ -84,24 +94,15 @@ impl Order {
         self.bits.get(place as usize / 64).copied().unwrap_or(0)
     }
 
-    fn change(&mut self, line: usize, by: u32, more: bool) {
-        let mut item = line + 1;
-        while let Some(count) = self.tree.get_mut(item) {
-            *count = if more { *count + by } else { *count - by };
-            item += item & item.wrapping_neg();
-        }
-    }
-
-    /// An order of the same taken places without gaps, with three times as much room again and `more`, and the new number
-    /// of each old place.
-    pub fn renumbered(&self, more: u32) -> (Order, impl Fn(u32) -> u32 + '_) {
+    /// An order of the same taken places without gaps, and the new number of each old place.
+    pub fn renumbered(&self) -> (Order, impl Fn(u32) -> u32 + '_) {
         let mut before = Vec::with_capacity(self.bits.len());
         let mut sum = 0;
         for word in &self.bits {
             before.push(sum);
             sum += word.count_ones();
         }
-        let mut order = Order::new(self.live.saturating_mul(4).saturating_add(more).max(1 << 12));
+        let mut order = Order::default();
         for _ in 0..self.live {
             order.push();
         }
@@ -121,11 +122,11 @@ mod tests {
     proptest! {
         #[test]
         fn counts_agree_with_a_list(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..3000)) {
-            let mut order = Order::new(1000);
+            let mut order = Order::default();
             let mut list: Vec<u32> = Vec::new();
             for (remove, index) in steps {
-                if order.room() == 0 {
-                    let (new, number) = order.renumbered(1);
+                if order.used() == 1000 {
+                    let (new, number) = order.renumbered();
                     list.iter_mut().for_each(|place| *place = number(*place));
                     drop(number);
                     order = new;

@@ -9,9 +9,11 @@
 //! piece runs on the past itself.
 
 use crate::block::{Block, NOWHERE};
+use crate::orders::orders_of;
 use crate::profile::Profile;
+use crate::profiles::Profiles;
 use crate::reference::{Kind, Reference};
-use crate::stack::{Outcome, Stack, met, step};
+use crate::stack::{Outcome, Stacks, deepen, met, step};
 use crate::table::{AHEAD, ANYWHERE};
 
 /// The first piece has no merge before it: it may be so much longer than the others.
@@ -19,24 +21,28 @@ const FIRST_SHARE: f64 = 1.25;
 /// Below so many references a piece costs more than it gains.
 const SHORTEST: usize = 1 << 16;
 
-/// Exact distances of all references, found by several threads.
+/// Exact distances of all references, found by several threads: among all blocks and, with two orders, among those of the
+/// volume too. Depths of versions are kept for as many orders, or for none where nothing is written.
 #[derive(Clone)]
-pub struct Parallel {
-    past: Stack,
-    profile: Profile,
+pub struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
+    past: Stacks<ORDERS, DEPTHS>,
+    profiles: Profiles<ORDERS>,
     sizes: Vec<u64>,
     threads: usize,
 }
 
+/// Exact distances among all blocks.
+pub type Parallel = ParallelStacks<1, 1>;
+
 /// What a piece cannot know alone.
-enum Open {
-    /// The first access to a block, with so many blocks in the piece's stack.
-    First { reference: Reference, above: u32 },
+enum Open<const ORDERS: usize> {
+    /// The first access to a block, with so many blocks in the piece's stacks.
+    First { reference: Reference, above: [u32; ORDERS] },
     /// The end of the version that the block had before the piece, so deep within the piece.
-    Ended { key: u64, deepest: u32 },
+    Ended { key: u64, deepest: [u32; ORDERS] },
 }
 
-impl Open {
+impl<const ORDERS: usize> Open<ORDERS> {
     fn key(&self) -> u64 {
         match self {
             Open::First { reference, .. } => reference.key(),
@@ -45,18 +51,40 @@ impl Open {
     }
 }
 
-struct Piece {
-    stack: Stack,
-    profile: Profile,
-    open: Vec<Open>,
+struct Piece<const ORDERS: usize, const DEPTHS: usize> {
+    stacks: Stacks<ORDERS, DEPTHS>,
+    profiles: Profiles<ORDERS>,
+    open: Vec<Open<ORDERS>>,
 }
 
 impl Parallel {
+    /// What has been seen, with versions still dirty counted as deep as they are now.
+    pub fn profile(&self) -> Profile {
+        self.profiles().swap_remove(0)
+    }
+}
+
+impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
+    /// From now on, distances among the blocks of a volume too: all blocks up to now are the first's.
+    pub(crate) fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
+        ParallelStacks {
+            past: Stacks {
+                table: self.past.table.map(Block::everywhere),
+                orders: self.past.orders.told_apart(),
+            },
+            profiles: self.profiles.told_apart(),
+            sizes: self.sizes.clone(),
+            threads: self.threads,
+        }
+    }
+}
+
+impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
     /// Distances by so many threads, exact at the given sizes in blocks too.
-    pub fn new(sizes: &[u64], threads: usize) -> Parallel {
-        Parallel {
-            past: Stack::default(),
-            profile: Profile::new(sizes),
+    pub fn new(sizes: &[u64], threads: usize) -> Self {
+        ParallelStacks {
+            past: Stacks::default(),
+            profiles: Profiles::new(sizes, 1),
             sizes: sizes.to_vec(),
             threads: threads.max(1),
         }
@@ -68,20 +96,27 @@ impl Parallel {
     }
 
     fn take_in(&mut self, references: &[Reference], pieces: usize) {
+        let last_orders = references.iter().map(|reference| orders_of::<ORDERS>(reference.key())[ORDERS - 1]);
+        let orders = last_orders.max().map_or(0, |last| last + 1);
+        self.past.orders.know(orders);
+        self.profiles.know(orders);
         let share = references.len() as f64 / (FIRST_SHARE + (pieces - 1) as f64);
         let first = if pieces == 1 { references.len() } else { (share * FIRST_SHARE) as usize };
         let (head, tail) = references.split_at(first);
-        let run_head = |past: &mut Stack, profile: &mut Profile| {
-            past.touch_all(head, |reference, outcome| profile.record(reference.kind(), outcome, 1.0));
+        let run_head = |past: &mut Stacks<ORDERS, DEPTHS>, profiles: &mut Profiles<ORDERS>| {
+            past.touch_all(head, |reference, outcomes| {
+                profiles.record(reference.key(), reference.kind(), outcomes);
+            });
         };
         if tail.is_empty() {
-            return run_head(&mut self.past, &mut self.profile);
+            return run_head(&mut self.past, &mut self.profiles);
         }
-        let (past, profile, sizes) = (&mut self.past, &mut self.profile, &self.sizes);
+        let (past, profiles, sizes) = (&mut self.past, &mut self.profiles, &self.sizes);
         let done = std::thread::scope(|scope| {
             let later = tail.chunks(tail.len().div_ceil(pieces - 1));
-            let running: Vec<_> = later.map(|piece| scope.spawn(|| Piece::run(piece, sizes))).collect();
-            run_head(past, profile);
+            let running: Vec<_> =
+                later.map(|piece| scope.spawn(move || Piece::run(piece, sizes, orders))).collect();
+            run_head(past, profiles);
             // A thread fails only if one of our own assertions does.
             running
                 .into_iter()
@@ -91,37 +126,34 @@ impl Parallel {
         done.into_iter().for_each(|piece| self.lay(piece));
     }
 
-    /// What has been seen, with versions still dirty counted as deep as they are now.
-    pub fn profile(&self) -> Profile {
-        let mut profile = self.profile.clone();
-        self.past.dirty().for_each(|deepest| profile.record_version(deepest, 1.0));
-        profile
+    /// What has been seen in each order, with versions still dirty counted as deep as they are now.
+    pub(crate) fn profiles(&self) -> Vec<Profile> {
+        let mut profiles = self.profiles.clone();
+        self.past.dirty_versions().for_each(|(key, deepest)| profiles.record_version(key, deepest));
+        profiles.into_vec()
     }
 
-    /// The stack after all references so far.
-    pub fn stack(&self) -> &Stack {
+    /// The stacks after all references so far.
+    pub fn stack(&self) -> &Stacks<ORDERS, DEPTHS> {
         &self.past
     }
 
     /// Lays a piece onto the past.
-    fn lay(&mut self, mut piece: Piece) {
-        self.profile.merge(&piece.profile);
+    fn lay(&mut self, mut piece: Piece<ORDERS, DEPTHS>) {
+        self.profiles.merge(&piece.profiles);
         for batch in piece.open.chunks(AHEAD) {
             let spots = self.past.spots_of(batch.iter().map(Open::key));
             batch.iter().zip(spots).for_each(|(open, spot)| self.close(open, spot));
         }
-        piece.stack.renumber(0);
-        let (live, mut gone): (Vec<Block>, Vec<Block>) = piece
-            .stack
-            .table
-            .iter()
-            .filter(|block| block.count > 0)
-            .partition(|block| block.place != NOWHERE);
+        piece.stacks.renumber(0);
+        let (live, mut gone): (Vec<Block<ORDERS, DEPTHS>>, Vec<Block<ORDERS, DEPTHS>>) =
+            piece.stacks.table.iter().filter(|block| block.count > 0).partition(|block| block.has_places());
+        // The order of all: a volume's blocks stand in it as in their own.
         let mut in_order = vec![0; live.len()];
         for (index, block) in live.iter().enumerate() {
-            in_order[block.place as usize] = index;
+            in_order[block.places[0] as usize] = index;
         }
-        if (self.past.order.room() as usize) < live.len() {
+        if (self.past.orders.room() as usize) < live.len() {
             self.past.renumber(live.len() as u32);
         }
         for batch in in_order.chunks(AHEAD) {
@@ -135,68 +167,76 @@ impl Parallel {
     }
 
     /// Answers what a piece left open.
-    fn close(&mut self, open: &Open, spot: usize) {
-        let Some(block) = self.past.table.find(open.key(), spot) else {
+    fn close(&mut self, open: &Open<ORDERS>, spot: usize) {
+        let key = open.key();
+        let Some(block) = self.past.table.find(key, spot) else {
             if let Open::First { reference, .. } = open {
-                self.profile.record(reference.kind(), Outcome::default(), 1.0);
+                self.profiles.record(key, reference.kind(), [Outcome::default(); ORDERS]);
             }
             return;
         };
         match *open {
             Open::First { reference, above } => {
-                let mut outcome = Outcome::default();
-                if block.place != NOWHERE {
-                    outcome = met(block, reference.kind(), self.past.order.after(block.place) + above);
-                    self.past.order.remove(block.place);
-                    block.place = NOWHERE;
+                let mut outcomes = [Outcome::default(); ORDERS];
+                if block.has_places() {
+                    let mut distances = self.past.orders.after(key, block.places);
+                    distances.iter_mut().zip(above).for_each(|(distance, above)| *distance += above);
+                    outcomes = met(block, reference.kind(), distances);
+                    self.past.orders.remove(key, block.places);
+                    block.places = [NOWHERE; ORDERS];
                 }
-                self.profile.record(reference.kind(), outcome, 1.0);
+                self.profiles.record(key, reference.kind(), outcomes);
             }
-            Open::Ended { deepest, .. } => {
+            Open::Ended { mut deepest, .. } => {
                 if block.is_dirty() {
                     block.set_dirty(false);
-                    self.profile.record_version(block.deepest.max(deepest), 1.0);
+                    deepen(block, deepest);
+                    deepest.iter_mut().zip(block.deepest).for_each(|(all, whole)| *all = whole);
+                    self.profiles.record_version(key, deepest);
                 }
             }
         }
     }
 
     /// Takes a block over as the piece left it.
-    fn adopt(&mut self, from: &Block, spot: usize) {
+    fn adopt(&mut self, from: &Block<ORDERS, DEPTHS>, spot: usize) {
         let (block, _) = self.past.table.find_or_insert(from.key(), spot);
         block.count = block.count.saturating_add(from.count);
         block.set_last(from.last());
         if from.is_inherited() {
-            block.deepest = block.deepest.max(from.deepest);
+            block.deepest.iter_mut().zip(from.deepest).for_each(|(past, piece)| *past = piece.max(*past));
         } else {
             block.set_dirty(from.is_dirty());
             block.deepest = from.deepest;
         }
-        if from.place != NOWHERE {
-            block.place = self.past.order.push();
+        if from.has_places() {
+            block.places = self.past.orders.push(from.key());
         }
     }
 }
 
-impl Piece {
-    fn run(references: &[Reference], sizes: &[u64]) -> Piece {
-        let mut piece = Piece { stack: Stack::default(), profile: Profile::new(sizes), open: Vec::new() };
+impl<const ORDERS: usize, const DEPTHS: usize> Piece<ORDERS, DEPTHS> {
+    /// Takes a piece with blocks in so many orders.
+    fn run(references: &[Reference], sizes: &[u64], orders: usize) -> Self {
+        let mut piece =
+            Piece { stacks: Stacks::default(), profiles: Profiles::new(sizes, orders), open: Vec::new() };
+        piece.stacks.orders.know(orders);
         for batch in references.chunks(AHEAD) {
-            let spots = piece.stack.spots_of(batch.iter().map(|reference| reference.key()));
+            let spots = piece.stacks.spots_of(batch.iter().map(|reference| reference.key()));
             batch.iter().zip(spots).for_each(|(reference, spot)| piece.touch(*reference, spot));
         }
         piece
     }
 
     fn touch(&mut self, reference: Reference, spot: usize) {
-        if self.stack.order.room() == 0 {
-            self.stack.renumber(0);
+        if self.stacks.orders.room() == 0 {
+            self.stacks.renumber(0);
         }
         let (key, kind) = (reference.key(), reference.kind());
-        let above = self.stack.order.live();
-        let (block, new) = self.stack.table.find_or_insert(key, spot);
+        let above = self.stacks.orders.live(key);
+        let (block, new) = self.stacks.table.find_or_insert(key, spot);
         let inherited = block.is_inherited();
-        let mut outcome = step(&mut self.stack.order, block, kind);
+        let mut outcomes = step(&mut self.stacks.orders, block, kind);
         if new {
             self.open.push(Open::First { reference, above });
             if kind == Kind::Read {
@@ -205,18 +245,20 @@ impl Piece {
             }
             return;
         }
-        if inherited && let Some(deepest) = outcome.ended.take() {
+        if inherited && outcomes[0].ended.is_some() {
             block.set_inherited(false);
+            let deepest = outcomes.each_mut().map(|outcome| outcome.ended.take().unwrap_or(0));
             self.open.push(Open::Ended { key, deepest });
         }
-        self.profile.record(kind, outcome, 1.0);
+        self.profiles.record(key, kind, outcomes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Class;
+    use crate::profile::{Class, Distances};
+    use crate::reference::{BLOCK_BITS, volume_of};
     use proptest::prelude::*;
 
     fn reference() -> impl Strategy<Value = Reference> {
@@ -224,21 +266,39 @@ mod tests {
         (0u64..60, kind).prop_map(|(key, kind)| Reference::new(key, kind))
     }
 
-    fn figures(profile: &Profile, stack: &Stack) -> impl PartialEq + std::fmt::Debug + use<> {
-        let at = |size: u64| {
-            let classes = Class::ALL.map(|class| profile.class(class).below(size));
-            (classes, profile.dirty_evictions(size))
+    #[derive(PartialEq, Debug)]
+    struct Figures {
+        below_sizes: Vec<([f64; 4], f64)>,
+        cold: (f64, f64),
+        distances: [Distances; 2],
+        counts: Vec<u32>,
+    }
+
+    /// What was found in each order.
+    fn figures<const ORDERS: usize, const DEPTHS: usize>(
+        parallel: &ParallelStacks<ORDERS, DEPTHS>,
+    ) -> Vec<Figures> {
+        let found = parallel.profiles().into_iter().zip(parallel.stack().counts_in_orders());
+        let figures = |(profile, mut counts): (Profile, Vec<u32>)| {
+            let at = |size: u64| {
+                let classes = Class::ALL.map(|class| profile.class(class).below(size));
+                (classes, profile.dirty_evictions(size))
+            };
+            counts.sort_unstable();
+            Figures {
+                below_sizes: (0..70).map(at).collect(),
+                cold: (profile.cold_reads(), profile.cold_writes()),
+                distances: [profile.all_distances(), profile.useful_distances()],
+                counts,
+            }
         };
-        let mut counts: Vec<u32> = stack.counts().collect();
-        counts.sort_unstable();
-        let cold = (profile.cold_reads(), profile.cold_writes());
-        (
-            (0..70).map(at).collect::<Vec<_>>(),
-            cold,
-            profile.all_distances(),
-            profile.useful_distances(),
-            counts,
-        )
+        found.map(figures).collect()
+    }
+
+    /// The same blocks, spread over three volumes.
+    fn in_volumes(references: &[Reference]) -> Vec<Reference> {
+        let spread = |r: &Reference| Reference::new((r.key() % 3) << BLOCK_BITS | r.key(), r.kind());
+        references.iter().map(spread).collect()
     }
 
     proptest! {
@@ -251,7 +311,47 @@ mod tests {
             let (mut whole, mut parts) = (Parallel::new(&[], 1), Parallel::new(&[], 1));
             whole.take_in(&references, 1);
             references.chunks(batch).for_each(|batch| parts.take_in(batch, pieces));
-            prop_assert_eq!(figures(&whole.profile(), whole.stack()), figures(&parts.profile(), parts.stack()));
+            prop_assert_eq!(figures(&whole), figures(&parts));
+        }
+
+        #[test]
+        fn volumes_together_are_what_they_are_alone(
+            references in prop::collection::vec(reference(), 1..2000),
+            first in 0usize..500,
+            pieces in 1usize..4,
+            batch in 50usize..900,
+        ) {
+            let mut references = in_volumes(&references);
+            let first = first.min(references.len());
+            // Up to here there is one volume only.
+            references[..first].iter_mut().for_each(|r| *r = Reference::new(r.key() & 0xff, r.kind()));
+            let mut one = Parallel::new(&[], 1);
+            one.take_in(&references[..first], pieces);
+            let mut together: ParallelStacks<2, 2> = one.told_apart();
+            references[first..].chunks(batch).for_each(|batch| together.take_in(batch, pieces));
+            let alone = |chosen: &dyn Fn(usize) -> bool| {
+                let mut parallel = Parallel::new(&[], 1);
+                let chosen = references.iter().filter(|reference| chosen(volume_of(reference.key())));
+                parallel.take_in(&chosen.copied().collect::<Vec<_>>(), 1);
+                figures(&parallel).swap_remove(0)
+            };
+            for (order, found) in figures(&together).into_iter().enumerate() {
+                prop_assert_eq!(found, alone(&|volume| order == 0 || order == 1 + volume));
+            }
+        }
+
+        #[test]
+        fn reads_alone_need_no_depths(
+            references in prop::collection::vec(reference(), 1..2000),
+            pieces in 1usize..4,
+        ) {
+            let reads = in_volumes(&references).into_iter().filter(|r| r.kind() != Kind::Write);
+            let reads: Vec<_> = reads.collect();
+            let mut without = ParallelStacks::<1, 0>::new(&[], 1).told_apart::<0>();
+            let mut with = ParallelStacks::<1, 1>::new(&[], 1).told_apart::<2>();
+            without.take_in(&reads, pieces);
+            with.take_in(&reads, 1);
+            prop_assert_eq!(figures(&without), figures(&with));
         }
     }
 }

@@ -1,9 +1,10 @@
-//! Passes: what looks at every access of a volume, each pass on its own so that threads can share them.
+//! Passes: what looks at every access, each pass on its own so that threads can share them.
 
 use haversack_trace::{Access, Op};
 
 use crate::analysis::{Depth, Options};
-use crate::parallel::Parallel;
+use crate::orders::orders_of;
+use crate::parallel::ParallelStacks;
 use crate::popularity::Popularity;
 use crate::profile::Profile;
 use crate::reference::{Kind, Reference, split};
@@ -13,95 +14,128 @@ use crate::sequentiality::Streams;
 use crate::table::AHEAD;
 use crate::windows::Windows;
 
-/// A part of the trace, of one volume or of all.
-#[derive(Default)]
-pub(crate) struct Part {
-    pub accesses: Vec<Access>,
-    pub references: Vec<Reference>,
+/// Distances, of all volumes together and of each: with depths of versions for one volume and for several.
+pub(crate) enum DistancePass<const ONE: usize, const EACH: usize> {
+    /// What is known of all is known of the only volume.
+    One(Box<ParallelStacks<1, ONE>>),
+    Each(Box<ParallelStacks<2, EACH>>),
+    /// Of all together, then of each volume if there are several.
+    Sampled {
+        samplers: Vec<Sampler>,
+        blocks: usize,
+    },
 }
 
-impl Part {
-    pub fn push(&mut self, access: &Access, references: impl Iterator<Item = Reference>) {
-        self.accesses.push(*access);
-        self.references.extend(references);
-    }
+/// Distances of all accesses.
+pub(crate) type AllPass = DistancePass<1, 2>;
+/// Distances of reads alone.
+pub(crate) type ReadsPass = DistancePass<0, 0>;
 
-    pub fn clear(&mut self) {
-        self.accesses.clear();
-        self.references.clear();
-    }
-}
-
-/// What looks at every access.
-pub(crate) trait Pass: Send {
-    /// Looks at the next part.
-    fn take(&mut self, part: &Part);
-}
-
-/// Distances, of all accesses or of reads alone.
-#[derive(Clone)]
-pub(crate) struct DistancePass {
-    engine: Engine,
-    reads_alone: bool,
-}
-
-#[derive(Clone)]
-enum Engine {
-    Exact(Box<Parallel>),
-    Sampled(Box<Sampler>),
-}
-
-impl DistancePass {
-    pub fn new(options: &Options, reads_alone: bool) -> DistancePass {
-        let engine = match options.depth {
-            // The passes themselves keep some threads busy.
-            Depth::Exact => Engine::Exact(Box::new(Parallel::new(&options.sizes, options.threads / 2))),
-            Depth::Sampled(blocks) => Engine::Sampled(Box::new(Sampler::fixed_size(blocks))),
-        };
-        DistancePass { engine, reads_alone }
-    }
-
-    pub fn profile(&self) -> Profile {
-        match &self.engine {
-            Engine::Exact(parallel) => parallel.profile(),
-            Engine::Sampled(sampler) => sampler.profile(),
-        }
-    }
-
+/// What was found of all volumes together or of one.
+#[derive(Clone, Default)]
+pub(crate) struct Found {
+    pub profile: Profile,
     /// Distinct blocks.
-    pub fn footprint(&self) -> u64 {
-        match &self.engine {
-            Engine::Exact(parallel) => parallel.stack().blocks() as u64,
-            Engine::Sampled(sampler) => sampler.footprint().round() as u64,
+    pub footprint: u64,
+    /// Of reads alone, nobody asks.
+    pub popularity: Popularity,
+}
+
+impl<const ONE: usize, const EACH: usize> DistancePass<ONE, EACH> {
+    const READS_ALONE: bool = ONE == 0;
+
+    pub fn new(options: &Options) -> Self {
+        match options.depth {
+            // The passes themselves keep some threads busy.
+            Depth::Exact => Self::One(Box::new(ParallelStacks::new(&options.sizes, options.threads / 2))),
+            Depth::Sampled(blocks) => Self::Sampled { samplers: vec![Sampler::fixed_size(blocks)], blocks },
         }
     }
 
-    pub fn popularity(&self) -> Popularity {
-        match &self.engine {
-            Engine::Exact(parallel) => Popularity::of(parallel.stack().counts()),
-            Engine::Sampled(sampler) => Popularity::of(sampler.counts()),
+    /// Looks at each volume too from now on: all up to now was the first's.
+    pub fn tell_apart(&mut self) {
+        match self {
+            Self::One(parallel) => *self = Self::Each(Box::new(parallel.told_apart())),
+            Self::Sampled { samplers, .. } => samplers.push(samplers[0].clone()),
+            Self::Each(_) => unreachable!("volumes are told apart once"),
         }
     }
 
-    fn take_references(&mut self, references: &[Reference]) {
-        match &mut self.engine {
-            Engine::Exact(parallel) => parallel.take(references),
-            Engine::Sampled(sampler) => references.iter().for_each(|r| sampler.access(r.key(), r.kind())),
+    pub fn take(&mut self, references: &[Reference]) {
+        if !Self::READS_ALONE {
+            return self.take_all(references);
+        }
+        let reads = references.iter().filter(|reference| reference.kind() != Kind::Write);
+        self.take_all(&reads.copied().collect::<Vec<_>>());
+    }
+
+    fn take_all(&mut self, references: &[Reference]) {
+        match self {
+            Self::One(parallel) => parallel.take(references),
+            Self::Each(parallel) => parallel.take(references),
+            Self::Sampled { samplers, blocks } => {
+                for reference in references {
+                    let (key, kind) = (reference.key(), reference.kind());
+                    samplers[0].access(key, kind);
+                    if samplers.len() > 1 {
+                        let [_, own] = orders_of(key);
+                        while samplers.len() <= own {
+                            samplers.push(Sampler::fixed_size(*blocks));
+                        }
+                        samplers[own].access(key, kind);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was found: of all together, then of each of so many volumes if they were told apart.
+    pub fn finish(self, volumes: usize) -> Vec<Found> {
+        let apart = match &self {
+            Self::One(_) => false,
+            Self::Each(_) => true,
+            Self::Sampled { samplers, .. } => samplers.len() > 1,
+        };
+        let mut found = self.found();
+        if apart {
+            // The last volumes may have no accesses of this kind.
+            found.resize(1 + volumes, Found::default());
+        }
+        found
+    }
+
+    fn found(self) -> Vec<Found> {
+        match self {
+            Self::One(parallel) => found(*parallel, Self::READS_ALONE),
+            Self::Each(parallel) => found(*parallel, Self::READS_ALONE),
+            Self::Sampled { samplers, .. } => {
+                let found = |sampler: Sampler| Found {
+                    profile: sampler.profile(),
+                    footprint: sampler.footprint().round() as u64,
+                    popularity: Popularity::of(sampler.counts()),
+                };
+                samplers.into_iter().map(found).collect()
+            }
         }
     }
 }
 
-impl Pass for DistancePass {
-    fn take(&mut self, part: &Part) {
-        if !self.reads_alone {
-            return self.take_references(&part.references);
-        }
-        let reads = part.references.iter().filter(|reference| reference.kind() != Kind::Write);
-        self.take_references(&reads.copied().collect::<Vec<_>>());
-    }
+fn found<const ORDERS: usize, const DEPTHS: usize>(
+    parallel: ParallelStacks<ORDERS, DEPTHS>,
+    reads_alone: bool,
+) -> Vec<Found> {
+    let (profiles, stacks) = (parallel.profiles(), parallel.stack());
+    let footprints = stacks.blocks_in_orders();
+    let mut counts = if reads_alone { Vec::new() } else { stacks.counts_in_orders() };
+    // Sorting counts takes as much again: what is known of blocks goes before.
+    drop(parallel);
+    counts.resize(profiles.len(), Vec::new());
+    let popularities = counts.into_iter().map(|counts| Popularity::of(counts.into_iter()));
+    let found = |((profile, footprint), popularity)| Found { profile, footprint, popularity };
+    profiles.into_iter().zip(footprints).zip(popularities).map(found).collect()
 }
 
-/// Everything else: traffic, streams, windows.
+/// Everything else of a volume: traffic, streams, windows.
 pub(crate) struct RequestPass {
     pub traffic: Traffic,
     pub streams: Streams,
@@ -152,11 +186,9 @@ impl RequestPass {
             Op::Discard => traffic.discards += 1,
         }
     }
-}
 
-impl Pass for RequestPass {
-    fn take(&mut self, part: &Part) {
-        for accesses in part.accesses.chunks(AHEAD) {
+    pub fn take(&mut self, accesses: &[Access]) {
+        for accesses in accesses.chunks(AHEAD) {
             self.timed.clear();
             for access in accesses {
                 // What cannot be split never becomes a part.

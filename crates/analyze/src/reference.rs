@@ -21,7 +21,8 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference(u64);
 
-const BLOCK_BITS: u32 = 42;
+/// Bits of a key that tell the blocks of a volume apart: those above are the volume.
+pub(crate) const BLOCK_BITS: u32 = 42;
 /// Volumes that keys can tell apart.
 pub(crate) const VOLUMES: u64 = 1 << (KEY_BITS - BLOCK_BITS);
 
@@ -45,6 +46,12 @@ impl Reference {
             _ => Kind::Discard,
         }
     }
+}
+
+/// The volume of a block.
+#[inline]
+pub(crate) fn volume_of(key: u64) -> usize {
+    (key >> BLOCK_BITS) as usize
 }
 
 /// The references that an access makes; none for a flush.

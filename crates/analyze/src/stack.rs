@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use crate::block::{Block, NOWHERE};
-use crate::order::Order;
+use crate::orders::{Orders, orders_of};
 use crate::reference::{Kind, Reference};
 use crate::table::{AHEAD, ANYWHERE, Table};
 
@@ -22,32 +22,50 @@ pub struct Outcome {
     pub ended: Option<u32>,
 }
 
-/// The order of last accesses.
+/// Stacks of all blocks and, with two orders, of each volume's. Depths are kept in as many orders, or in none where nothing
+/// is ever written.
 #[derive(Clone)]
-pub struct Stack {
-    pub(crate) table: Table<Block>,
-    pub(crate) order: Order,
+pub struct Stacks<const ORDERS: usize, const DEPTHS: usize> {
+    pub(crate) table: Table<Block<ORDERS, DEPTHS>>,
+    pub(crate) orders: Orders<ORDERS>,
 }
 
-impl Default for Stack {
-    fn default() -> Stack {
-        Stack { table: Table::new(), order: Order::new(1 << 12) }
+/// One stack of all blocks.
+pub type Stack = Stacks<1, 1>;
+
+impl<const ORDERS: usize, const DEPTHS: usize> Default for Stacks<ORDERS, DEPTHS> {
+    fn default() -> Self {
+        Stacks { table: Table::new(), orders: Orders::new() }
     }
 }
 
-/// What an access to a known block with a place was, and what becomes of its dirty version.
+/// What an access to a known block with places was in each order, and what becomes of its dirty version.
 #[inline]
-pub(crate) fn met(block: &mut Block, kind: Kind, distance: u32) -> Outcome {
-    let previous = Some((block.last(), distance));
+pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
+    block: &mut Block<ORDERS, DEPTHS>,
+    kind: Kind,
+    distances: [u32; ORDERS],
+) -> [Outcome; ORDERS] {
+    let last = block.last();
+    let mut outcomes = distances.map(|distance| Outcome { previous: Some((last, distance)), ended: None });
     if !block.is_dirty() {
-        return Outcome { previous, ended: None };
+        return outcomes;
     }
-    block.deepest = block.deepest.max(distance);
-    if kind == Kind::Read {
-        return Outcome { previous, ended: None };
+    deepen(block, distances);
+    if kind != Kind::Read {
+        block.set_dirty(false);
+        outcomes.iter_mut().zip(block.deepest).for_each(|(outcome, deepest)| outcome.ended = Some(deepest));
     }
-    block.set_dirty(false);
-    Outcome { previous, ended: Some(block.deepest) }
+    outcomes
+}
+
+/// A block was found at such depths.
+#[inline]
+pub(crate) fn deepen<const ORDERS: usize, const DEPTHS: usize>(
+    block: &mut Block<ORDERS, DEPTHS>,
+    depths: [u32; ORDERS],
+) {
+    block.deepest.iter_mut().zip(depths).for_each(|(deepest, depth)| *deepest = depth.max(*deepest));
 }
 
 impl Stack {
@@ -59,26 +77,52 @@ impl Stack {
     /// Notes an access and tells what it was. Keys are below 2^60.
     #[inline]
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
-        self.touch_at(ANYWHERE, key, kind)
+        let [outcome] = self.touch_at(ANYWHERE, key, kind);
+        outcome
     }
 
+    /// Forgets a block altogether.
+    pub fn forget(&mut self, key: u64) {
+        if let Some(block) = self.table.remove(key)
+            && block.has_places()
+        {
+            self.orders.remove(key, block.places);
+        }
+    }
+
+    /// The deepest depth so far of each version that is dirty now.
+    pub fn dirty(&self) -> impl Iterator<Item = u32> + '_ {
+        self.dirty_versions().map(|(_, [deepest])| deepest)
+    }
+
+    /// How often each block was read or written, in no order.
+    pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
+        self.table.iter().map(|block| block.count)
+    }
+}
+
+impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     #[inline]
-    fn touch_at(&mut self, spot: usize, key: u64, kind: Kind) -> Outcome {
-        if self.order.room() == 0 {
+    fn touch_at(&mut self, spot: usize, key: u64, kind: Kind) -> [Outcome; ORDERS] {
+        if self.orders.room() == 0 {
             self.renumber(0);
         }
         let block = match kind {
             Kind::Discard => match self.table.find(key, spot) {
                 Some(block) => block,
-                None => return Outcome::default(),
+                None => return [Outcome::default(); ORDERS],
             },
             Kind::Read | Kind::Write => self.table.find_or_insert(key, spot).0,
         };
-        step(&mut self.order, block, kind)
+        step(&mut self.orders, block, kind)
     }
 
-    /// Notes accesses in their order; `see` is told what each was.
-    pub fn touch_all(&mut self, references: &[Reference], mut see: impl FnMut(Reference, Outcome)) {
+    /// Notes accesses in their order; `see` is told what each was in each of its block's orders. All orders must be known.
+    pub(crate) fn touch_all(
+        &mut self,
+        references: &[Reference],
+        mut see: impl FnMut(Reference, [Outcome; ORDERS]),
+    ) {
         for batch in references.chunks(AHEAD) {
             let spots = self.spots_of(batch.iter().map(|reference| reference.key()));
             for (&reference, spot) in batch.iter().zip(spots) {
@@ -90,64 +134,77 @@ impl Stack {
     /// Where some blocks are in the table. What is known of them, and the bits of their places, are in the processor's cache
     /// then.
     pub(crate) fn spots_of(&self, keys: impl ExactSizeIterator<Item = u64> + Clone) -> [usize; AHEAD] {
-        let count = keys.len();
-        let spots = self.table.spots_of(keys);
-        let read = |sum, spot: &usize| sum ^ self.order.peek(self.table.at(*spot).place);
-        black_box(spots[..count].iter().fold(0, read));
+        let spots = self.table.spots_of(keys.clone());
+        let peek = |(key, spot): (u64, &usize)| self.orders.peek(key, self.table.at(*spot).places);
+        black_box(keys.zip(&spots).map(peek).fold(0, |sum, bits| sum ^ bits));
         spots
     }
 
-    /// Forgets a block altogether.
-    pub fn forget(&mut self, key: u64) {
-        if let Some(block) = self.table.remove(key)
-            && block.place != NOWHERE
-        {
-            self.order.remove(block.place);
+    /// The keys of blocks with a dirty version, and its deepest depths so far.
+    pub(crate) fn dirty_versions(&self) -> impl Iterator<Item = (u64, [u32; ORDERS])> + '_ {
+        self.table.iter().filter(|block| block.is_dirty()).map(|block| {
+            let mut block = *block;
+            let mut depths = self.orders.after(block.key(), block.places);
+            deepen(&mut block, depths);
+            depths.iter_mut().zip(block.deepest).for_each(|(depth, deepest)| *depth = deepest);
+            (block.key(), depths)
+        })
+    }
+
+    /// Blocks known, by the orders that they stand in.
+    pub(crate) fn blocks_in_orders(&self) -> Vec<u64> {
+        let mut blocks = vec![0; self.orders.known()];
+        for block in self.table.iter() {
+            orders_of::<ORDERS>(block.key()).into_iter().for_each(|order| blocks[order] += 1);
         }
+        blocks
     }
 
-    /// The deepest depth so far of each version that is dirty now.
-    pub fn dirty(&self) -> impl Iterator<Item = u32> + '_ {
-        let dirty = self.table.iter().filter(|block| block.is_dirty());
-        dirty.map(|block| block.deepest.max(self.order.after(block.place)))
+    /// How often each block was read or written, by the orders that it stands in.
+    pub(crate) fn counts_in_orders(&self) -> Vec<Vec<u32>> {
+        let mut counts = vec![Vec::new(); self.orders.known()];
+        for block in self.table.iter() {
+            orders_of::<ORDERS>(block.key()).into_iter().for_each(|order| counts[order].push(block.count));
+        }
+        counts
     }
 
-    /// How often each block was read or written, in no order.
-    pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
-        self.table.iter().map(|block| block.count)
-    }
-
-    /// Closes the gaps in the order, with room for at least so many more places.
+    /// Closes the gaps in the orders, with room for at least so many more places.
     pub(crate) fn renumber(&mut self, more: u32) {
-        let (order, number) = self.order.renumbered(more);
-        for block in self.table.iter_mut().filter(|block| block.place != NOWHERE) {
-            block.place = number(block.place);
+        let (orders, numbers) = self.orders.renumbered(more);
+        for block in self.table.iter_mut().filter(|block| block.has_places()) {
+            block.places = numbers(block.key(), block.places);
         }
-        drop(number);
-        self.order = order;
+        drop(numbers);
+        self.orders = orders;
     }
 }
 
-/// Moves a block to where an access takes it. There must be room in the order.
+/// Moves a block to where an access takes it. There must be room in the orders.
 #[inline]
-pub(crate) fn step(order: &mut Order, block: &mut Block, kind: Kind) -> Outcome {
-    let mut outcome = Outcome::default();
-    if block.place != NOWHERE {
-        outcome = met(block, kind, order.after(block.place));
-        order.remove(block.place);
+pub(crate) fn step<const ORDERS: usize, const DEPTHS: usize>(
+    orders: &mut Orders<ORDERS>,
+    block: &mut Block<ORDERS, DEPTHS>,
+    kind: Kind,
+) -> [Outcome; ORDERS] {
+    let mut outcomes = [Outcome::default(); ORDERS];
+    let key = block.key();
+    if block.has_places() {
+        outcomes = met(block, kind, orders.after(key, block.places));
+        orders.remove(key, block.places);
     }
     if kind == Kind::Discard {
-        block.place = NOWHERE;
-        return outcome;
+        block.places = [NOWHERE; ORDERS];
+        return outcomes;
     }
-    block.place = order.push();
+    block.places = orders.push(key);
     block.count = block.count.saturating_add(1);
     block.set_last(kind);
     if kind == Kind::Write {
         block.set_dirty(true);
-        block.deepest = 0;
+        block.deepest = [0; DEPTHS];
     }
-    outcome
+    outcomes
 }
 
 #[cfg(test)]

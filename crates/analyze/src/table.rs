@@ -240,6 +240,11 @@ impl<S: Slot> Table<S> {
         kept.into_iter().for_each(|slot| self.put(slot));
     }
 
+    /// A table of other slots of the same blocks.
+    pub fn map<T: Slot>(&self, slot: impl Fn(&S) -> T) -> Table<T> {
+        Table { slots: self.slots.iter().map(slot).collect(), taken: self.taken }
+    }
+
     /// All blocks, nearly in the order of their hashes: another table that grows while it takes them in this order crowds.
     pub fn iter(&self) -> impl Iterator<Item = &S> {
         self.slots.iter().filter(|slot| slot.tag().is_taken())

@@ -1,0 +1,100 @@
+//! The orders of last accesses in which a block stands: that of all blocks, and where volumes are told apart also that of
+//! its volume's blocks.
+//!
+//! A block has `N` places, one in each of its orders, all of them taken and given up together. So the order of a volume
+//! never has more places than that of all, and when that is full all are freed of gaps at once, in one pass over blocks.
+
+use crate::order::Order;
+use crate::reference::volume_of;
+
+/// Places without use at least, when gaps are closed.
+const LEAST_ROOM: u32 = 1 << 12;
+
+/// Which orders a block stands in: the first, and the one after it that is its volume's. What else is known of an order
+/// has the same number.
+#[inline]
+pub(crate) fn orders_of<const N: usize>(key: u64) -> [usize; N] {
+    std::array::from_fn(|order| if order == 0 { 0 } else { 1 + volume_of(key) })
+}
+
+#[derive(Clone)]
+pub(crate) struct Orders<const N: usize> {
+    orders: Vec<Order>,
+    /// Places that the order of all may use.
+    most: u32,
+}
+
+impl<const N: usize> Orders<N> {
+    pub fn new() -> Orders<N> {
+        Orders { orders: vec![Order::default(); 1], most: LEAST_ROOM }
+    }
+
+    /// Makes an order for each of so many, if there is not one yet.
+    pub fn know(&mut self, orders: usize) {
+        if self.orders.len() < orders {
+            self.orders.resize(orders, Order::default());
+        }
+    }
+
+    /// Orders that there are.
+    pub fn known(&self) -> usize {
+        self.orders.len()
+    }
+
+    /// Places left before [`renumbered`](Self::renumbered) is due.
+    pub fn room(&self) -> u32 {
+        self.most - self.orders[0].used()
+    }
+
+    /// Places that are taken in a block's orders.
+    #[inline]
+    pub fn live(&self, key: u64) -> [u32; N] {
+        orders_of(key).map(|order| self.orders[order].live())
+    }
+
+    /// Takes the next places for a block. There must be room.
+    #[inline]
+    pub fn push(&mut self, key: u64) -> [u32; N] {
+        orders_of(key).map(|order| self.orders[order].push())
+    }
+
+    /// Gives up a block's places.
+    #[inline]
+    pub fn remove(&mut self, key: u64, places: [u32; N]) {
+        let orders: [usize; N] = orders_of(key);
+        orders.into_iter().zip(places).for_each(|(order, place)| self.orders[order].remove(place));
+    }
+
+    /// Taken places after a block's.
+    #[inline]
+    pub fn after(&self, key: u64, places: [u32; N]) -> [u32; N] {
+        let orders = orders_of::<N>(key);
+        std::array::from_fn(|n| self.orders[orders[n]].after(places[n]))
+    }
+
+    /// Some bits near a block's places, if it has any: for nothing but having read them.
+    #[inline]
+    pub fn peek(&self, key: u64, places: [u32; N]) -> u64 {
+        let orders: [usize; N] = orders_of(key);
+        orders.into_iter().zip(places).fold(0, |bits, (order, place)| bits ^ self.orders[order].peek(place))
+    }
+
+    /// The same orders without gaps, with three times as much room again and `more`, and the new places of a block with
+    /// old ones.
+    pub fn renumbered(&self, more: u32) -> (Orders<N>, impl Fn(u64, [u32; N]) -> [u32; N] + '_) {
+        let (orders, numbers): (Vec<_>, Vec<_>) = self.orders.iter().map(Order::renumbered).unzip();
+        let most = orders[0].live().saturating_mul(4).saturating_add(more).max(LEAST_ROOM);
+        let number = move |key, places: [u32; N]| {
+            let orders = orders_of::<N>(key);
+            std::array::from_fn(|n| numbers[orders[n]](places[n]))
+        };
+        (Orders { orders, most }, number)
+    }
+}
+
+impl Orders<1> {
+    /// From now on volumes have orders of their own, the first that of all up to now.
+    pub fn told_apart(&self) -> Orders<2> {
+        Orders { orders: vec![self.orders[0].clone(); 2], most: self.most }
+    }
+}

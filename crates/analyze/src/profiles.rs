@@ -1,0 +1,60 @@
+//! Profiles of all accesses and, where volumes are told apart, of each volume's: one for each order of blocks.
+
+use crate::orders::orders_of;
+use crate::profile::Profile;
+use crate::reference::Kind;
+use crate::stack::Outcome;
+
+/// A profile for each order; an access counts in `N` of them.
+#[derive(Clone)]
+pub(crate) struct Profiles<const N: usize> {
+    profiles: Vec<Profile>,
+    empty: Profile,
+}
+
+impl<const N: usize> Profiles<N> {
+    /// So many empty profiles, exact at the given sizes in blocks too.
+    pub fn new(sizes: &[u64], orders: usize) -> Profiles<N> {
+        let empty = Profile::new(sizes);
+        Profiles { profiles: vec![empty.clone(); orders], empty }
+    }
+
+    /// Makes a profile for each of so many orders, if there is not one yet.
+    pub fn know(&mut self, orders: usize) {
+        if self.profiles.len() < orders {
+            self.profiles.resize(orders, self.empty.clone());
+        }
+    }
+
+    /// Counts an access to a block: what it was in each of the block's orders.
+    #[inline]
+    pub fn record(&mut self, key: u64, kind: Kind, outcomes: [Outcome; N]) {
+        for (order, outcome) in orders_of::<N>(key).into_iter().zip(outcomes) {
+            self.profiles[order].record(kind, outcome, 1.0);
+        }
+    }
+
+    /// Counts a block's version that is so deep in each of its orders.
+    pub fn record_version(&mut self, key: u64, deepest: [u32; N]) {
+        for (order, deepest) in orders_of::<N>(key).into_iter().zip(deepest) {
+            self.profiles[order].record_version(deepest, 1.0);
+        }
+    }
+
+    /// Adds others, which are for no more orders.
+    pub fn merge(&mut self, other: &Profiles<N>) {
+        self.profiles.iter_mut().zip(&other.profiles).for_each(|(to, from)| to.merge(from));
+    }
+
+    /// All of them: that of all accesses first.
+    pub fn into_vec(self) -> Vec<Profile> {
+        self.profiles
+    }
+}
+
+impl Profiles<1> {
+    /// From now on volumes have profiles of their own, the first that of all up to now.
+    pub fn told_apart(&self) -> Profiles<2> {
+        Profiles { profiles: vec![self.profiles[0].clone(); 2], empty: self.empty.clone() }
+    }
+}

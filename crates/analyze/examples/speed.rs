@@ -1,12 +1,12 @@
-//! References a second of each analysis, on a skewed load over a million blocks, a third of them writes:
-//! `cargo run --release -p haversack-analyze --example speed [MILLIONS]`.
+//! References a second of each analysis, on a skewed load over a million blocks or more, a third of them writes:
+//! `cargo run --release -p haversack-analyze --example speed [MILLIONS [MILLIONS OF BLOCKS]]`.
 
 use std::time::Instant;
 
 use haversack_analyze::{Kind, Parallel, Reference, Sampler};
 
 /// Blocks by rank to the power of three of a uniform number: the first percent of them gets a fifth of the accesses.
-fn load(count: usize) -> Vec<Reference> {
+fn load(count: usize, blocks: usize) -> Vec<Reference> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move || {
         state ^= state << 13;
@@ -15,7 +15,7 @@ fn load(count: usize) -> Vec<Reference> {
         (state >> 11) as f64 / (1u64 << 53) as f64
     };
     let reference = |_| {
-        let rank = (random().powi(3) * 1e6) as u64;
+        let rank = (random().powi(3) * blocks as f64) as u64;
         let kind = if random() < 1.0 / 3.0 { Kind::Write } else { Kind::Read };
         // Ranks are scattered over the disk.
         Reference::new(rank.wrapping_mul(0x9e37_79b9) & ((1 << 32) - 1), kind)
@@ -31,8 +31,9 @@ fn measure(name: &str, references: &[Reference], run: impl FnOnce(&[Reference]))
 }
 
 fn main() {
-    let millions = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50);
-    let references = load(millions * 1_000_000);
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number of millions"));
+    let mut millions = |other: usize| 1_000_000 * arguments.next().unwrap_or(other);
+    let references = load(millions(50), millions(1));
     for threads in [1, 2] {
         measure(&format!("exact, typed, {threads} thread(s)"), &references, |references| {
             let mut parallel = Parallel::new(&[], threads);

@@ -10,7 +10,7 @@ const LINE_BITS: u32 = 8;
 /// Places of a line.
 const LINE: u32 = 1 << LINE_BITS;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Order {
     bits: Vec<u64>,
     /// Fenwick tree over the lines that are full, from 1: the count of line `l` is item `l + 1`.
@@ -20,6 +20,10 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    pub fn new() -> Order {
+        Order { bits: vec![0; WORDS], tree: vec![0], next: 0, live: 0 }
+    }
+
     /// Places that are taken.
     pub fn live(&self) -> u32 {
         self.live
@@ -34,9 +38,6 @@ impl Order {
     #[inline]
     pub fn push(&mut self) -> u32 {
         let place = self.next;
-        if place.is_multiple_of(LINE) {
-            self.bits.resize(self.bits.len() + WORDS, 0);
-        }
         self.bits[place as usize / 64] |= 1 << (place % 64);
         self.next += 1;
         self.live += 1;
@@ -46,9 +47,10 @@ impl Order {
         place
     }
 
-    /// Takes the line that is full now into the tree.
+    /// Takes the line that is full now into the tree, and begins another.
+    #[cold]
     fn fill_line(&mut self) {
-        let item = self.tree.len().max(1);
+        let item = self.tree.len();
         let mut count = self.bits[(item - 1) * WORDS..].iter().map(|word| word.count_ones()).sum();
         // The tree has the items below it that the new one stands for too.
         let mut below = item - 1;
@@ -56,8 +58,8 @@ impl Order {
             count += self.tree[below];
             below &= below - 1;
         }
-        self.tree.resize(item, 0);
         self.tree.push(count);
+        self.bits.resize(self.bits.len() + WORDS, 0);
     }
 
     /// Gives up a taken place.
@@ -102,7 +104,7 @@ impl Order {
             before.push(sum);
             sum += word.count_ones();
         }
-        let mut order = Order::default();
+        let mut order = Order::new();
         for _ in 0..self.live {
             order.push();
         }
@@ -122,7 +124,7 @@ mod tests {
     proptest! {
         #[test]
         fn counts_agree_with_a_list(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..3000)) {
-            let mut order = Order::default();
+            let mut order = Order::new();
             let mut list: Vec<u32> = Vec::new();
             for (remove, index) in steps {
                 if order.used() == 1000 {

@@ -10,11 +10,11 @@ use crate::reference::volume_of;
 /// Places without use at least, when gaps are closed.
 const LEAST_ROOM: u32 = 1 << 12;
 
-/// Which orders a block stands in: the first, and the one after it that is its volume's. What else is known of an order
-/// has the same number.
+/// The number of a block's first order, that of all, or of its second, which is its volume's. What else is known of an
+/// order has the same number.
 #[inline]
-pub(crate) fn orders_of<const N: usize>(key: u64) -> [usize; N] {
-    std::array::from_fn(|order| if order == 0 { 0 } else { 1 + volume_of(key) })
+pub(crate) fn order_of(key: u64, nth: usize) -> usize {
+    if nth == 0 { 0 } else { 1 + volume_of(key) }
 }
 
 #[derive(Clone)]
@@ -26,13 +26,13 @@ pub(crate) struct Orders<const N: usize> {
 
 impl<const N: usize> Orders<N> {
     pub fn new() -> Orders<N> {
-        Orders { orders: vec![Order::default(); 1], most: LEAST_ROOM }
+        Orders { orders: vec![Order::new()], most: LEAST_ROOM }
     }
 
     /// Makes an order for each of so many, if there is not one yet.
     pub fn know(&mut self, orders: usize) {
         if self.orders.len() < orders {
-            self.orders.resize(orders, Order::default());
+            self.orders.resize(orders, Order::new());
         }
     }
 
@@ -49,34 +49,49 @@ impl<const N: usize> Orders<N> {
     /// Places that are taken in a block's orders.
     #[inline]
     pub fn live(&self, key: u64) -> [u32; N] {
-        orders_of(key).map(|order| self.orders[order].live())
+        let mut live = [0; N];
+        for (nth, live) in live.iter_mut().enumerate() {
+            *live = self.orders[order_of(key, nth)].live();
+        }
+        live
     }
 
     /// Takes the next places for a block. There must be room.
     #[inline]
     pub fn push(&mut self, key: u64) -> [u32; N] {
-        orders_of(key).map(|order| self.orders[order].push())
+        let mut places = [0; N];
+        for (nth, place) in places.iter_mut().enumerate() {
+            *place = self.orders[order_of(key, nth)].push();
+        }
+        places
     }
 
     /// Gives up a block's places.
     #[inline]
     pub fn remove(&mut self, key: u64, places: [u32; N]) {
-        let orders: [usize; N] = orders_of(key);
-        orders.into_iter().zip(places).for_each(|(order, place)| self.orders[order].remove(place));
+        for (nth, place) in places.iter().enumerate() {
+            self.orders[order_of(key, nth)].remove(*place);
+        }
     }
 
     /// Taken places after a block's.
     #[inline]
     pub fn after(&self, key: u64, places: [u32; N]) -> [u32; N] {
-        let orders = orders_of::<N>(key);
-        std::array::from_fn(|n| self.orders[orders[n]].after(places[n]))
+        let mut after = places;
+        for (nth, place) in after.iter_mut().enumerate() {
+            *place = self.orders[order_of(key, nth)].after(*place);
+        }
+        after
     }
 
     /// Some bits near a block's places, if it has any: for nothing but having read them.
     #[inline]
     pub fn peek(&self, key: u64, places: [u32; N]) -> u64 {
-        let orders: [usize; N] = orders_of(key);
-        orders.into_iter().zip(places).fold(0, |bits, (order, place)| bits ^ self.orders[order].peek(place))
+        let mut bits = 0;
+        for (nth, place) in places.iter().enumerate() {
+            bits ^= self.orders[order_of(key, nth)].peek(*place);
+        }
+        bits
     }
 
     /// The same orders without gaps, with three times as much room again and `more`, and the new places of a block with
@@ -84,9 +99,11 @@ impl<const N: usize> Orders<N> {
     pub fn renumbered(&self, more: u32) -> (Orders<N>, impl Fn(u64, [u32; N]) -> [u32; N] + '_) {
         let (orders, numbers): (Vec<_>, Vec<_>) = self.orders.iter().map(Order::renumbered).unzip();
         let most = orders[0].live().saturating_mul(4).saturating_add(more).max(LEAST_ROOM);
-        let number = move |key, places: [u32; N]| {
-            let orders = orders_of::<N>(key);
-            std::array::from_fn(|n| numbers[orders[n]](places[n]))
+        let number = move |key, mut places: [u32; N]| {
+            for (nth, place) in places.iter_mut().enumerate() {
+                *place = numbers[order_of(key, nth)](*place);
+            }
+            places
         };
         (Orders { orders, most }, number)
     }

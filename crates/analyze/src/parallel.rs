@@ -9,7 +9,7 @@
 //! piece runs on the past itself.
 
 use crate::block::{Block, NOWHERE};
-use crate::orders::orders_of;
+use crate::orders::order_of;
 use crate::profile::Profile;
 use crate::profiles::Profiles;
 use crate::reference::{Kind, Reference};
@@ -24,15 +24,33 @@ const SHORTEST: usize = 1 << 16;
 /// Exact distances of all references, found by several threads: among all blocks and, with two orders, among those of the
 /// volume too. Depths of versions are kept for as many orders, or for none where nothing is written.
 #[derive(Clone)]
-pub struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
+pub(crate) struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
     past: Stacks<ORDERS, DEPTHS>,
     profiles: Profiles<ORDERS>,
     sizes: Vec<u64>,
     threads: usize,
 }
 
-/// Exact distances among all blocks.
-pub type Parallel = ParallelStacks<1, 1>;
+/// Exact distances among all blocks, found by several threads.
+#[derive(Clone)]
+pub struct Parallel(ParallelStacks<1, 1>);
+
+impl Parallel {
+    /// Distances by so many threads, exact at the given sizes in blocks too.
+    pub fn new(sizes: &[u64], threads: usize) -> Parallel {
+        Parallel(ParallelStacks::new(sizes, threads))
+    }
+
+    /// Takes the next references. The more at once, the less is lost in putting pieces together: millions are good.
+    pub fn take(&mut self, references: &[Reference]) {
+        self.0.take(references);
+    }
+
+    /// What has been seen, with versions still dirty counted as deep as they are now.
+    pub fn profile(&self) -> Profile {
+        self.0.profiles().swap_remove(0)
+    }
+}
 
 /// What a piece cannot know alone.
 enum Open<const ORDERS: usize> {
@@ -57,16 +75,9 @@ struct Piece<const ORDERS: usize, const DEPTHS: usize> {
     open: Vec<Open<ORDERS>>,
 }
 
-impl Parallel {
-    /// What has been seen, with versions still dirty counted as deep as they are now.
-    pub fn profile(&self) -> Profile {
-        self.profiles().swap_remove(0)
-    }
-}
-
 impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
     /// From now on, distances among the blocks of a volume too: all blocks up to now are the first's.
-    pub(crate) fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
+    pub fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
         ParallelStacks {
             past: Stacks {
                 table: self.past.table.map(Block::everywhere),
@@ -90,13 +101,13 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
         }
     }
 
-    /// Takes the next references. The more at once, the less is lost in putting pieces together: millions are good.
+    /// Takes the next references.
     pub fn take(&mut self, references: &[Reference]) {
         self.take_in(references, self.threads.min(references.len() / SHORTEST).max(1));
     }
 
     fn take_in(&mut self, references: &[Reference], pieces: usize) {
-        let last_orders = references.iter().map(|reference| orders_of::<ORDERS>(reference.key())[ORDERS - 1]);
+        let last_orders = references.iter().map(|reference| order_of(reference.key(), ORDERS - 1));
         let orders = last_orders.max().map_or(0, |last| last + 1);
         self.past.orders.know(orders);
         self.profiles.know(orders);
@@ -127,7 +138,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
     }
 
     /// What has been seen in each order, with versions still dirty counted as deep as they are now.
-    pub(crate) fn profiles(&self) -> Vec<Profile> {
+    pub fn profiles(&self) -> Vec<Profile> {
         let mut profiles = self.profiles.clone();
         self.past.dirty_versions().for_each(|(key, deepest)| profiles.record_version(key, deepest));
         profiles.into_vec()
@@ -308,7 +319,7 @@ mod tests {
             pieces in 2usize..6,
             batch in 50usize..900,
         ) {
-            let (mut whole, mut parts) = (Parallel::new(&[], 1), Parallel::new(&[], 1));
+            let (mut whole, mut parts) = (ParallelStacks::<1, 1>::new(&[], 1), ParallelStacks::<1, 1>::new(&[], 1));
             whole.take_in(&references, 1);
             references.chunks(batch).for_each(|batch| parts.take_in(batch, pieces));
             prop_assert_eq!(figures(&whole), figures(&parts));
@@ -325,12 +336,12 @@ mod tests {
             let first = first.min(references.len());
             // Up to here there is one volume only.
             references[..first].iter_mut().for_each(|r| *r = Reference::new(r.key() & 0xff, r.kind()));
-            let mut one = Parallel::new(&[], 1);
+            let mut one = ParallelStacks::<1, 1>::new(&[], 1);
             one.take_in(&references[..first], pieces);
             let mut together: ParallelStacks<2, 2> = one.told_apart();
             references[first..].chunks(batch).for_each(|batch| together.take_in(batch, pieces));
             let alone = |chosen: &dyn Fn(usize) -> bool| {
-                let mut parallel = Parallel::new(&[], 1);
+                let mut parallel = ParallelStacks::<1, 1>::new(&[], 1);
                 let chosen = references.iter().filter(|reference| chosen(volume_of(reference.key())));
                 parallel.take_in(&chosen.copied().collect::<Vec<_>>(), 1);
                 figures(&parallel).swap_remove(0)

@@ -3,7 +3,7 @@
 use haversack_trace::{Access, Op};
 
 use crate::analysis::{Depth, Options};
-use crate::orders::orders_of;
+use crate::orders::order_of;
 use crate::parallel::ParallelStacks;
 use crate::popularity::Popularity;
 use crate::profile::Profile;
@@ -78,7 +78,7 @@ impl<const ONE: usize, const EACH: usize> DistancePass<ONE, EACH> {
                     let (key, kind) = (reference.key(), reference.kind());
                     samplers[0].access(key, kind);
                     if samplers.len() > 1 {
-                        let [_, own] = orders_of(key);
+                        let own = order_of(key, 1);
                         while samplers.len() <= own {
                             samplers.push(Sampler::fixed_size(*blocks));
                         }

@@ -1,6 +1,6 @@
 //! Profiles of all accesses and, where volumes are told apart, of each volume's: one for each order of blocks.
 
-use crate::orders::orders_of;
+use crate::orders::order_of;
 use crate::profile::Profile;
 use crate::reference::Kind;
 use crate::stack::Outcome;
@@ -29,15 +29,15 @@ impl<const N: usize> Profiles<N> {
     /// Counts an access to a block: what it was in each of the block's orders.
     #[inline]
     pub fn record(&mut self, key: u64, kind: Kind, outcomes: [Outcome; N]) {
-        for (order, outcome) in orders_of::<N>(key).into_iter().zip(outcomes) {
-            self.profiles[order].record(kind, outcome, 1.0);
+        for (nth, outcome) in outcomes.iter().enumerate() {
+            self.profiles[order_of(key, nth)].record(kind, *outcome, 1.0);
         }
     }
 
     /// Counts a block's version that is so deep in each of its orders.
     pub fn record_version(&mut self, key: u64, deepest: [u32; N]) {
-        for (order, deepest) in orders_of::<N>(key).into_iter().zip(deepest) {
-            self.profiles[order].record_version(deepest, 1.0);
+        for (nth, deepest) in deepest.iter().enumerate() {
+            self.profiles[order_of(key, nth)].record_version(*deepest, 1.0);
         }
     }
 

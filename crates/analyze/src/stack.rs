@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use crate::block::{Block, NOWHERE};
-use crate::orders::{Orders, orders_of};
+use crate::orders::{Orders, order_of};
 use crate::reference::{Kind, Reference};
 use crate::table::{AHEAD, ANYWHERE, Table};
 
@@ -40,32 +40,38 @@ impl<const ORDERS: usize, const DEPTHS: usize> Default for Stacks<ORDERS, DEPTHS
 }
 
 /// What an access to a known block with places was in each order, and what becomes of its dirty version.
-#[inline]
+#[inline(always)]
 pub(crate) fn met<const ORDERS: usize, const DEPTHS: usize>(
     block: &mut Block<ORDERS, DEPTHS>,
     kind: Kind,
     distances: [u32; ORDERS],
 ) -> [Outcome; ORDERS] {
-    let last = block.last();
-    let mut outcomes = distances.map(|distance| Outcome { previous: Some((last, distance)), ended: None });
+    let mut outcomes = [Outcome::default(); ORDERS];
+    for (outcome, distance) in outcomes.iter_mut().zip(&distances) {
+        outcome.previous = Some((block.last(), *distance));
+    }
     if !block.is_dirty() {
         return outcomes;
     }
     deepen(block, distances);
     if kind != Kind::Read {
         block.set_dirty(false);
-        outcomes.iter_mut().zip(block.deepest).for_each(|(outcome, deepest)| outcome.ended = Some(deepest));
+        for (outcome, deepest) in outcomes.iter_mut().zip(&block.deepest) {
+            outcome.ended = Some(*deepest);
+        }
     }
     outcomes
 }
 
 /// A block was found at such depths.
-#[inline]
+#[inline(always)]
 pub(crate) fn deepen<const ORDERS: usize, const DEPTHS: usize>(
     block: &mut Block<ORDERS, DEPTHS>,
     depths: [u32; ORDERS],
 ) {
-    block.deepest.iter_mut().zip(depths).for_each(|(deepest, depth)| *deepest = depth.max(*deepest));
+    for (deepest, depth) in block.deepest.iter_mut().zip(&depths) {
+        *deepest = (*deepest).max(*depth);
+    }
 }
 
 impl Stack {
@@ -75,7 +81,6 @@ impl Stack {
     }
 
     /// Notes an access and tells what it was. Keys are below 2^60.
-    #[inline]
     pub fn touch(&mut self, key: u64, kind: Kind) -> Outcome {
         let [outcome] = self.touch_at(ANYWHERE, key, kind);
         outcome
@@ -135,8 +140,11 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     /// then.
     pub(crate) fn spots_of(&self, keys: impl ExactSizeIterator<Item = u64> + Clone) -> [usize; AHEAD] {
         let spots = self.table.spots_of(keys.clone());
-        let peek = |(key, spot): (u64, &usize)| self.orders.peek(key, self.table.at(*spot).places);
-        black_box(keys.zip(&spots).map(peek).fold(0, |sum, bits| sum ^ bits));
+        let mut read = 0;
+        for (key, spot) in keys.zip(&spots) {
+            read ^= self.orders.peek(key, self.table.at(*spot).places);
+        }
+        black_box(read);
         spots
     }
 
@@ -155,7 +163,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     pub(crate) fn blocks_in_orders(&self) -> Vec<u64> {
         let mut blocks = vec![0; self.orders.known()];
         for block in self.table.iter() {
-            orders_of::<ORDERS>(block.key()).into_iter().for_each(|order| blocks[order] += 1);
+            (0..ORDERS).for_each(|nth| blocks[order_of(block.key(), nth)] += 1);
         }
         blocks
     }
@@ -164,12 +172,13 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
     pub(crate) fn counts_in_orders(&self) -> Vec<Vec<u32>> {
         let mut counts = vec![Vec::new(); self.orders.known()];
         for block in self.table.iter() {
-            orders_of::<ORDERS>(block.key()).into_iter().for_each(|order| counts[order].push(block.count));
+            (0..ORDERS).for_each(|nth| counts[order_of(block.key(), nth)].push(block.count));
         }
         counts
     }
 
     /// Closes the gaps in the orders, with room for at least so many more places.
+    #[cold]
     pub(crate) fn renumber(&mut self, more: u32) {
         let (orders, numbers) = self.orders.renumbered(more);
         for block in self.table.iter_mut().filter(|block| block.has_places()) {
@@ -181,7 +190,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
 }
 
 /// Moves a block to where an access takes it. There must be room in the orders.
-#[inline]
+#[inline(always)]
 pub(crate) fn step<const ORDERS: usize, const DEPTHS: usize>(
     orders: &mut Orders<ORDERS>,
     block: &mut Block<ORDERS, DEPTHS>,

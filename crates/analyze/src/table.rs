@@ -172,6 +172,7 @@ impl<S: Slot> Table<S> {
 
     /// Makes room. From the last slot to the first, each goes to where it belongs now, which is further back; behind it
     /// are only slots that stay.
+    #[cold]
     fn stretch(&mut self) {
         let before = self.slots.len();
         let more = before / GROWTH;

@@ -16,7 +16,7 @@ use crate::sequentiality::Sequentiality;
 /// How closely a trace is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// At every block. Memory grows with the blocks accessed: at most 100 bytes each.
+    /// At every block. Memory grows with the blocks accessed: at most 90 bytes each, 110 with several volumes.
     Exact,
     /// At a sample of at most so many blocks of each volume, and of all together.
     Sampled(usize),

@@ -1,6 +1,6 @@
 //! The whole analysis against what is known of small traces, and volumes against their sum.
 
-use haversack_analyze::{Analysis, AnalyzeError, Depth, Options, analyze};
+use haversack_analyze::{Analysis, AnalyzeError, Depth, Options, VolumeAnalysis, analyze};
 use haversack_trace::{Access, MemorySource, Op, VolumeNo};
 
 fn access(time_s: u64, volume: u32, op: Op, block: u64) -> Access {
@@ -74,6 +74,38 @@ fn volumes_and_their_sum() {
 }
 
 #[test]
+fn a_volume_is_what_it_is_alone() {
+    // Windows begin with the trace: one begins where the second volume does.
+    let length_ns = 50_000_000_000;
+    let options = Options {
+        sizes: vec![10, 3000],
+        window_ns: length_ns,
+        intensity_window_ns: length_ns,
+        ..Options::default()
+    };
+    let found = run(two_volumes(), 2, &options);
+    for (number, volume) in found.volumes.into_iter().enumerate() {
+        let own = two_volumes().into_iter().filter(|access| access.volume.0 as usize == number);
+        let own = own.map(|access| Access { volume: VolumeNo(0), ..access }).collect();
+        let alone = run(own, 1, &options).overall;
+        assert_eq!(volume, VolumeAnalysis { name: volume.name.clone(), ..alone });
+    }
+}
+
+#[test]
+fn all_volumes_are_what_one_with_their_blocks_is() {
+    let options = Options { sizes: vec![10, 3000], ..Options::default() };
+    let together = run(two_volumes(), 2, &options).overall;
+    let moved = |access: Access| {
+        let offset_bytes = access.offset_bytes + (u64::from(access.volume.0) << 30);
+        Access { offset_bytes, volume: VolumeNo(0), ..access }
+    };
+    let one = run(two_volumes().into_iter().map(moved).collect(), 1, &options).overall;
+    // Streams of several volumes are told apart; those of one are not.
+    assert_eq!(together, VolumeAnalysis { sequentiality: together.sequentiality, ..one });
+}
+
+#[test]
 fn any_number_of_threads_finds_the_same() {
     let find = |threads| run(two_volumes(), 2, &Options { threads, ..Options::default() });
     let one = find(1);
@@ -101,8 +133,7 @@ fn a_sample_finds_nearly_the_same() {
         assert!(near(a.windows[0].blocks, b.windows[0].blocks));
         assert_eq!(a.traffic, b.traffic);
         assert_eq!(a.sequentiality, b.sequentiality);
-        let curve =
-            |analysis: &haversack_analyze::VolumeAnalysis| analysis.classes.rar + analysis.classes.raw;
+        let curve = |analysis: &VolumeAnalysis| analysis.classes.rar + analysis.classes.raw;
         assert!(near(curve(a), curve(b)));
     }
 }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use haversack_analyze::{Options, analyze};
-use haversack_trace::{Access, Op, Source, TraceError};
+use haversack_trace::{Access, Op, Source, TraceError, VolumeNo};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -41,12 +41,14 @@ static ALLOCATOR: Counting = Counting;
 
 /// What parts of a trace on their way take.
 const PARTS_BYTES: usize = 48 << 20;
-/// What is known of a block that every window sees, with as much room as is ever without use.
-const BLOCK_BYTES: usize = 100;
+/// What is known of a block that every window sees, with as much room as is ever without use: of one volume, and of one of
+/// several.
+const BLOCK_BYTES: [usize; 2] = [90, 110];
 
-/// Accesses to so many blocks in turn, every third a write.
+/// Accesses to so many blocks in turn, every third a write, of so many volumes.
 struct Turns {
     blocks: u64,
+    volumes: u32,
     done: u64,
     accesses: u64,
 }
@@ -60,7 +62,9 @@ impl Source for Turns {
         let count = (self.accesses - self.done).min(1 << 12);
         into.extend((self.done..self.done + count).map(|n| {
             let op = if n % 3 == 0 { Op::Write } else { Op::Read };
-            Access { offset_bytes: n % self.blocks * 4096, length_bytes: 4096, op, ..Access::default() }
+            let block = n % self.blocks;
+            let volume = VolumeNo((block % u64::from(self.volumes)) as u32);
+            Access { offset_bytes: block * 4096, length_bytes: 4096, volume, op, ..Access::default() }
         }));
         self.done += count;
         Ok(count as usize)
@@ -68,12 +72,12 @@ impl Source for Turns {
 }
 
 /// The most that an analysis has allocated at once.
-fn peak_bytes(blocks: u64, accesses: u64) -> usize {
+fn peak_bytes(blocks: u64, volumes: u32, accesses: u64) -> usize {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let options = Options { threads: 2, ..Options::default() };
-    let found =
-        analyze(&mut Turns { blocks, accesses, done: 0 }, &options, |_, _| {}).expect("it is readable");
+    let mut turns = Turns { blocks, volumes, accesses, done: 0 };
+    let found = analyze(&mut turns, &options, |_, _| {}).expect("it is readable");
     assert_eq!(found.overall.footprint_blocks, blocks);
     assert_eq!(found.overall.all_distances.blocks, blocks);
     PEAK.load(Relaxed) - before
@@ -81,9 +85,12 @@ fn peak_bytes(blocks: u64, accesses: u64) -> usize {
 
 #[test]
 fn memory_grows_with_blocks_alone() {
-    for blocks in [1_000, 300_000, 1_000_000, 1_300_000] {
-        let peak = peak_bytes(blocks, 4_000_000);
-        println!("{blocks} blocks: {peak} bytes");
-        assert!(peak <= PARTS_BYTES + BLOCK_BYTES * blocks as usize, "{blocks} blocks: {peak} bytes");
+    for (volumes, block_bytes) in [1, 4].into_iter().zip(BLOCK_BYTES) {
+        for blocks in [1_000, 300_000, 1_000_000, 1_300_000] {
+            let peak = peak_bytes(blocks, volumes, 4_000_000);
+            let what = format!("{blocks} blocks of {volumes} volumes: {peak} bytes");
+            println!("{what}");
+            assert!(peak <= PARTS_BYTES + block_bytes * blocks as usize, "{what}");
+        }
     }
 }

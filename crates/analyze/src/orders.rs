@@ -19,31 +19,43 @@ pub(crate) fn order_of(key: u64, nth: usize) -> usize {
 
 #[derive(Clone)]
 pub(crate) struct Orders<const N: usize> {
-    orders: Vec<Order>,
+    all: Order,
+    /// Where volumes are told apart.
+    volumes: Vec<Order>,
     /// Places that the order of all may use.
     most: u32,
 }
 
 impl<const N: usize> Orders<N> {
     pub fn new() -> Orders<N> {
-        Orders { orders: vec![Order::new()], most: LEAST_ROOM }
+        Orders { all: Order::new(), volumes: Vec::new(), most: LEAST_ROOM }
     }
 
     /// Makes an order for each of so many, if there is not one yet.
     pub fn know(&mut self, orders: usize) {
-        if self.orders.len() < orders {
-            self.orders.resize(orders, Order::new());
+        if self.known() < orders {
+            self.volumes.resize(orders - 1, Order::new());
         }
     }
 
     /// Orders that there are.
     pub fn known(&self) -> usize {
-        self.orders.len()
+        1 + self.volumes.len()
     }
 
     /// Places left before [`renumbered`](Self::renumbered) is due.
     pub fn room(&self) -> u32 {
-        self.most - self.orders[0].used()
+        self.most - self.all.used()
+    }
+
+    #[inline]
+    fn order(&self, key: u64, nth: usize) -> &Order {
+        if nth == 0 { &self.all } else { &self.volumes[volume_of(key)] }
+    }
+
+    #[inline]
+    fn order_mut(&mut self, key: u64, nth: usize) -> &mut Order {
+        if nth == 0 { &mut self.all } else { &mut self.volumes[volume_of(key)] }
     }
 
     /// Places that are taken in a block's orders.
@@ -51,7 +63,7 @@ impl<const N: usize> Orders<N> {
     pub fn live(&self, key: u64) -> [u32; N] {
         let mut live = [0; N];
         for (nth, live) in live.iter_mut().enumerate() {
-            *live = self.orders[order_of(key, nth)].live();
+            *live = self.order(key, nth).live();
         }
         live
     }
@@ -61,7 +73,7 @@ impl<const N: usize> Orders<N> {
     pub fn push(&mut self, key: u64) -> [u32; N] {
         let mut places = [0; N];
         for (nth, place) in places.iter_mut().enumerate() {
-            *place = self.orders[order_of(key, nth)].push();
+            *place = self.order_mut(key, nth).push();
         }
         places
     }
@@ -70,7 +82,7 @@ impl<const N: usize> Orders<N> {
     #[inline]
     pub fn remove(&mut self, key: u64, places: [u32; N]) {
         for (nth, place) in places.iter().enumerate() {
-            self.orders[order_of(key, nth)].remove(*place);
+            self.order_mut(key, nth).remove(*place);
         }
     }
 
@@ -79,7 +91,7 @@ impl<const N: usize> Orders<N> {
     pub fn after(&self, key: u64, places: [u32; N]) -> [u32; N] {
         let mut after = places;
         for (nth, place) in after.iter_mut().enumerate() {
-            *place = self.orders[order_of(key, nth)].after(*place);
+            *place = self.order(key, nth).after(*place);
         }
         after
     }
@@ -89,7 +101,7 @@ impl<const N: usize> Orders<N> {
     pub fn peek(&self, key: u64, places: [u32; N]) -> u64 {
         let mut bits = 0;
         for (nth, place) in places.iter().enumerate() {
-            bits ^= self.orders[order_of(key, nth)].peek(*place);
+            bits ^= self.order(key, nth).peek(*place);
         }
         bits
     }
@@ -97,21 +109,23 @@ impl<const N: usize> Orders<N> {
     /// The same orders without gaps, with three times as much room again and `more`, and the new places of a block with
     /// old ones.
     pub fn renumbered(&self, more: u32) -> (Orders<N>, impl Fn(u64, [u32; N]) -> [u32; N] + '_) {
-        let (orders, numbers): (Vec<_>, Vec<_>) = self.orders.iter().map(Order::renumbered).unzip();
-        let most = orders[0].live().saturating_mul(4).saturating_add(more).max(LEAST_ROOM);
+        let (all, number_in_all) = self.all.renumbered();
+        let (volumes, numbers): (Vec<_>, Vec<_>) = self.volumes.iter().map(Order::renumbered).unzip();
+        let most = all.live().saturating_mul(4).saturating_add(more).max(LEAST_ROOM);
         let number = move |key, mut places: [u32; N]| {
             for (nth, place) in places.iter_mut().enumerate() {
-                *place = numbers[order_of(key, nth)](*place);
+                let number = if nth == 0 { &number_in_all } else { &numbers[volume_of(key)] };
+                *place = number(*place);
             }
             places
         };
-        (Orders { orders, most }, number)
+        (Orders { all, volumes, most }, number)
     }
 }
 
 impl Orders<1> {
     /// From now on volumes have orders of their own, the first that of all up to now.
     pub fn told_apart(&self) -> Orders<2> {
-        Orders { orders: vec![self.orders[0].clone(); 2], most: self.most }
+        Orders { all: self.all.clone(), volumes: vec![self.all.clone()], most: self.most }
     }
 }

@@ -76,7 +76,7 @@ struct Piece<const ORDERS: usize, const DEPTHS: usize> {
 }
 
 impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
-    /// From now on, distances among the blocks of a volume too: all blocks up to now are the first's.
+    /// The same, and from now on distances among the blocks of a volume too: all blocks up to now are the first's.
     pub fn told_apart<const D: usize>(&self) -> ParallelStacks<2, D> {
         ParallelStacks {
             past: Stacks {

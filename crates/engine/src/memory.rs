@@ -107,6 +107,11 @@ impl<P> SharedMemory<P> {
         self.frames.address(frame.0 as usize * BLOCK_BYTES + at)
     }
 
+    /// The transfer frames.
+    pub fn transfer(&self) -> &[u8] {
+        &self.frames.bytes()[self.staging_frames as usize * BLOCK_BYTES..]
+    }
+
     fn count(&self) -> u32 {
         (self.frames.len() / BLOCK_BYTES) as u32
     }

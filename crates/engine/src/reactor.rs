@@ -101,6 +101,10 @@ impl Reactor {
             config.transfer_blocks,
             Front::default(),
         )?;
+        let mut ring = Ring::new().map_err(EngineError::Ring)?;
+        if let Err(error) = ring.register(memory.transfer()) {
+            tracing::info!(%error, "memory is not registered with the kernel: raise the limit of locked memory");
+        }
         let now = clock.now_us();
         // By a clock that stands, a look for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
@@ -113,7 +117,7 @@ impl Reactor {
         }
         let reactor = Reactor {
             core,
-            ring: Ring::new().map_err(EngineError::Ring)?,
+            ring,
             clock,
             devices: live,
             disks: Vec::new(),

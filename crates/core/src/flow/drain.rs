@@ -35,6 +35,24 @@ impl<M: Memory> Core<M> {
         if self.restages_all_disks() {
             return false;
         }
+        let mut asked = 0;
+        loop {
+            self.begin_segments(device);
+            let mut segments = std::mem::take(&mut self.drain.segments);
+            let before = segments.len();
+            segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
+            let freed = before - segments.len();
+            self.drain.segments = segments;
+            // With none free, something is under way whose end leads here again.
+            if freed == 0 {
+                break;
+            }
+        }
+        self.restages_all_disks();
+        self.drain.segments.is_empty()
+    }
+
+    fn begin_segments(&mut self, device: DeviceNo) {
         let all = self.store.numbers_on(device);
         while self.drain.segments.len() < SEGMENTS_AT_A_TIME && self.drain.begun < all.len() as u32 {
             let segment = all.start + self.drain.begun;
@@ -43,12 +61,6 @@ impl<M: Memory> Core<M> {
                 self.drain.segments.push(segment);
             }
         }
-        let mut segments = std::mem::take(&mut self.drain.segments);
-        let mut asked = 0;
-        segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
-        self.drain.segments = segments;
-        self.restages_all_disks();
-        self.drain.segments.is_empty() && self.drain.begun == all.len() as u32
     }
 
     /// Takes a segment a step further. True when it is free.

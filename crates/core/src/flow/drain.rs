@@ -65,26 +65,25 @@ impl<M: Memory> Core<M> {
 
     /// Takes a segment a step further. True when it is free.
     fn empty_segment(&mut self, segment: u32, asked: &mut u32) -> bool {
+        if self.state_of(segment) == SegmentState::Owned && *asked < BLOCKS_AT_A_TIME {
+            *asked += self.move_dirty(segment);
+            let s = &self.store.segments[segment as usize];
+            let moved = !self.store.slots_of(segment).any(|number| self.has_dirty_copy(number));
+            if moved && s.retained == 0 && !s.page_writing {
+                self.store.give_up(segment);
+            }
+        }
         let s = &self.store.segments[segment as usize];
         let newest_seq = s.page_seq.max(self.sequence.completed());
-        let may_write = s.page_ready(self.store.flushed_seq);
-        match s.state {
-            SegmentState::Free | SegmentState::Dead => return true,
-            SegmentState::Owned if *asked < BLOCKS_AT_A_TIME => {
-                *asked += self.move_dirty(segment);
-                let s = &self.store.segments[segment as usize];
-                let moved = !self.store.slots_of(segment).any(|number| self.has_dirty_copy(number));
-                if moved && s.retained == 0 && !s.page_writing {
-                    self.store.give_up(segment);
-                }
-            }
-            SegmentState::Leaving if may_write => {
-                self.shrink_page(segment);
-            }
-            SegmentState::Owned | SegmentState::Leaving => {}
+        if s.state == SegmentState::Leaving && s.page_ready(self.store.flushed_seq) {
+            self.shrink_page(segment);
         }
         self.want_flush(newest_seq);
-        self.store.segments[segment as usize].state == SegmentState::Free
+        matches!(self.state_of(segment), SegmentState::Free | SegmentState::Dead)
+    }
+
+    fn state_of(&self, segment: u32) -> SegmentState {
+        self.store.segments[segment as usize].state
     }
 
     fn has_dirty_copy(&self, number: SlotNo) -> bool {

@@ -52,15 +52,14 @@ fn a_removed_device_is_ignored_when_it_comes_back() {
 
 #[test]
 fn a_removal_empties_a_device_step_by_step() {
-    let mut rig = Rig::new(&[40, 40], false, CoreConfig::default());
-    let disk = rig.disk(0, 200_000, WriteMode::WriteBack);
-    for at in (0..64_000).step_by(128) {
+    let mut rig = Rig::new(&[70, 70], false, CoreConfig::default());
+    let disk = rig.disk(0, 250_000, WriteMode::WriteBack);
+    for at in (0..240_000).step_by(128) {
         rig.read(disk, at, 128);
     }
-    rig.write(disk, 64_000, 4000, 1);
-    rig.run();
+    rig.wait(10_000_000);
     let before = rig.usage(disk).usage_blocks;
-    assert!(before > 8000);
+    assert!(before > 20_000);
     let now = rig.now;
     let job = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
     rig.collect();
@@ -68,8 +67,7 @@ fn a_removal_empties_a_device_step_by_step() {
     assert!(evicted > 0 && evicted <= 16 * 253, "{evicted} blocks in one call");
     rig.run();
     assert_eq!(rig.jobs.get(&job), Some(&Ok(())), "its own I/Os drive it, nothing else has to happen");
-    assert!(rig.usage(disk).usage_blocks < before - 3000);
-    assert_eq!(rig.read(disk, 64_000, 4000), [1; 4000]);
+    assert!(rig.usage(disk).usage_blocks < before - 8000);
 }
 
 #[test]

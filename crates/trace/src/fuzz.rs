@@ -95,6 +95,19 @@ mod tests {
         }
     }
 
+    /// Its pages are read by a crate that does not expect them to be damaged.
+    #[test]
+    fn any_bit_of_a_parquet_file_may_be_wrong() {
+        let (_, mut bytes) = seeds().into_iter().find(|(name, _)| name == "parquet").expect("a seed");
+        for at in 1..bytes.len() {
+            for bit in 0..8 {
+                bytes[at] ^= 1 << bit;
+                trace_bytes(&bytes);
+                bytes[at] ^= 1 << bit;
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 

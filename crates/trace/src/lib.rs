@@ -22,6 +22,8 @@ mod sorted;
 mod source;
 mod summary;
 mod text;
+#[cfg(feature = "parquet")]
+mod unwind;
 mod volumes;
 
 pub use access::{Access, Op, VolumeNo};

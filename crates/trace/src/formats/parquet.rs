@@ -13,6 +13,7 @@ use parquet::basic::{LogicalType, TimeUnit};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::access;
@@ -22,6 +23,7 @@ use crate::error::{BadLine, Damage, TraceError};
 use crate::fields;
 use crate::open::OpenOptions;
 use crate::source::{BATCH, Source};
+use crate::unwind;
 use crate::volumes::Volumes;
 
 const EXPECTED: &str = "a row with an offset, a length and what else the file has columns for";
@@ -102,8 +104,11 @@ impl ParquetSource {
     /// # Errors
     /// The file cannot be read, or has no columns for offset and length.
     pub fn open(path: PathBuf, name: String, options: &OpenOptions) -> Result<Self, TraceError> {
-        let file = File::open(&path).map_err(|error| TraceError::Io { path: path.clone(), error })?;
+        let in_file = |error| TraceError::Io { path: path.clone(), error };
+        let file = File::open(&path).map_err(in_file)?;
+        let bytes = file.metadata().map_err(in_file)?.len();
         let file = SerializedFileReader::new(file).map_err(|error| damaged(&path, &error))?;
+        check_places(file.metadata(), bytes).map_err(|error| damaged(&path, &error))?;
         let schema = file.metadata().file_metadata().schema_descr_ptr();
         let mut known = Vec::new();
         for (place, described) in schema.columns().iter().enumerate() {
@@ -223,6 +228,23 @@ fn cells<T: DataType>(
     Ok(present.map(|value| value.unwrap_or(Cell::Null)).collect())
 }
 
+/// Refuses columns that are said to be where the file is not: the crate takes their places as they come.
+fn check_places(file: &ParquetMetaData, file_bytes: u64) -> Result<(), ParquetError> {
+    let inside = |offset: i64, len: i64| {
+        let end =
+            u64::try_from(offset).ok().zip(u64::try_from(len).ok()).and_then(|(at, len)| at.checked_add(len));
+        end.is_some_and(|end| end <= file_bytes)
+    };
+    for column in file.row_groups().iter().flat_map(RowGroupMetaData::columns) {
+        let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+        if !inside(start, column.compressed_size()) || !inside(column.data_page_offset(), 0) {
+            let place = format!("{} bytes at {start}", column.compressed_size());
+            return Err(ParquetError::General(format!("column {} in {place}", column.column_path())));
+        }
+    }
+    Ok(())
+}
+
 fn damaged(path: &std::path::Path, error: &ParquetError) -> TraceError {
     let (expected, found) = ("a Parquet file", error.to_string());
     TraceError::Binary { path: path.to_path_buf(), offset_bytes: 0, expected, found }
@@ -232,7 +254,9 @@ impl Source for ParquetSource {
     fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
         let before = into.len();
         while into.len() == before {
-            let columns = self.cells().map_err(|error| damaged(&self.path, &error))?;
+            let columns = unwind::caught(|| self.cells())
+                .unwrap_or_else(|| Err(ParquetError::General("damaged pages".into())))
+                .map_err(|error| damaged(&self.path, &error))?;
             for row in 0..columns.first().map_or(0, Vec::len) {
                 self.rows += 1;
                 if let Some(access) = self.access(&columns, row) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
@@ -63,5 +64,33 @@ fn a_full_cache_before_a_dead_origin_makes_writes_wait() {
         guest.off()?;
         daemon.command(&["disk", "flush", "vm1"])?;
         scenario::same_digest(&file, &digest)
+    });
+}
+
+#[test]
+fn a_flush_after_overflow_outlives_the_connection() {
+    test("flush after overflow", |place| {
+        let file = image::zeroes(place, "vm1.img", 256)?;
+        let path = file.display().to_string();
+        let slow = ["--filter=delay", "file", &path, "wdelay=20ms"];
+        let origin = Nbdkit::start(place, "origin", &slow)?;
+        let limit = "cleaner = { low_watermark = 0.01, high_watermark = 0.02, dirty_limit = 0.02 }";
+        let disk = Disk::new("vm1", origin.uri()).with(limit);
+        let daemon = Haversack::start(place, Settings::new(32, vec![disk]))?;
+        let mut guest = Connection::open(&daemon.socket("nbd.sock"), "vm1")?;
+        let mut data = [7; 1 << 16];
+        let mut write = |at: u64| guest.ask(Command::Write, at << 16, 1 << 16, &mut data);
+        let overflowed = || Ok(daemon.json(&["disk", "show", "vm1"])?["requests"]["overflowed"].as_u64());
+        let mut next = 0;
+        while overflowed()? == Some(0) {
+            (next..next + 16).try_for_each(&mut write)?;
+            next += 16;
+            check(next < 2048, "nothing overflows")?;
+        }
+        (next..next + 16).try_for_each(&mut write)?;
+        origin.kill()?;
+        place.say(&format!("origin killed after {} blocks past the cache", overflowed()?.unwrap_or(0)));
+        let _back = Nbdkit::start(place, "origin", &slow)?;
+        guest.ask(Command::Flush, 0, 0, &mut [])
     });
 }

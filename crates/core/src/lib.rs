@@ -49,6 +49,6 @@ pub use format::record::Damage;
 pub use media::{IoFailure, Media, OriginMedia, PageRead};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use monitor::{MonitorConfig, Records};
-pub use query::{CacheState, DiskInfo};
+pub use query::{CacheState, DiskInfo, Writer};
 pub use recover::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
 pub use stats::{DiskStats, DiskUsage, PoolStats};

@@ -39,11 +39,25 @@ pub struct CacheState {
     pub dirty: bool,
 }
 
+/// Whose an I/O of an origin is: who bears it if a write that the origin has acknowledged is lost before it is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writer {
+    /// The cleaner: what it wrote is still dirty and is written again, and no guest need know.
+    Cleaner,
+    /// A guest whose writes go past the cache, which is told when it flushes.
+    Guest,
+    /// A guest whose writes the cache takes, but for this one: it should be durable when it is acknowledged.
+    Overflow,
+}
+
 impl<M: Memory> Core<M> {
-    /// Whether an I/O of an origin is the cleaner's: if it is not durable after all, what it wrote is still dirty and
-    /// is written again, and no guest need know.
-    pub fn is_cleaning(&self, io: IoId) -> bool {
-        matches!(self.ios[io.0].purpose, Purpose::CleanWrite | Purpose::CleanFlush)
+    /// Whose an I/O of an origin is.
+    pub fn writer(&self, io: IoId) -> Writer {
+        match self.ios[io.0].purpose {
+            Purpose::CleanWrite | Purpose::CleanFlush => Writer::Cleaner,
+            Purpose::Around { request } if self.requests[request].overflow => Writer::Overflow,
+            _ => Writer::Guest,
+        }
     }
 
     /// What the pool knows of a disk.

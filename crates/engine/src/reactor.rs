@@ -456,8 +456,8 @@ impl Reactor {
         let offset_bytes = sector.0 * SECTOR_BYTES as u64;
         let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         let started_us = self.now;
-        let cleaning = self.core.is_cleaning(io);
-        let request = OriginRequest { io, op, cleaning, offset_bytes, len_bytes, iovecs, started_us };
+        let writer = self.core.writer(io);
+        let request = OriginRequest { io, op, writer, offset_bytes, len_bytes, iovecs, started_us };
         self.origin(disk, |o, context| o.start(context, request));
     }
 

@@ -44,13 +44,13 @@ impl Retries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haversack_core::IoId;
+    use haversack_core::{IoId, Writer};
 
     fn request(op: OriginOp) -> OriginRequest {
         OriginRequest {
             io: IoId(1),
             op,
-            cleaning: false,
+            writer: Writer::Guest,
             offset_bytes: 0,
             len_bytes: 512,
             iovecs: Vec::new(),

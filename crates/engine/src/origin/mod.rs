@@ -7,7 +7,7 @@ mod nbd;
 mod offline_nbd;
 
 use self::file::{FileOrigin, OpenFile};
-use haversack_core::{IoFailure, IoId, OriginMedia};
+use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
 use haversack_model::{DiskNo, Micros};
 
 use crate::config::{DiskSpec, OriginSpec};
@@ -31,8 +31,7 @@ pub(crate) enum OriginOp {
 pub(crate) struct OriginRequest {
     pub io: IoId,
     pub op: OriginOp,
-    /// It is the cleaner's, which writes again what is not durable.
-    pub cleaning: bool,
+    pub writer: Writer,
     pub offset_bytes: u64,
     pub len_bytes: u64,
     pub iovecs: Vec<libc::iovec>,

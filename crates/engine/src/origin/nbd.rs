@@ -7,7 +7,7 @@
 //! - A request is answered when its reply has come, or its time is over and no flight uses its memory.
 //! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush of who made
 //!   them fails then, so that nobody takes them for durable. The cleaner writes again; a guest, whose writes went past
-//!   the cache, is told.
+//!   the cache, is told. What it does not know to go there, overflow and zeroes, is sent to be durable at once.
 //! - A server tells an export's size once for a connection. When the disk has grown, each connection is replaced: the
 //!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use haversack_core::{IoFailure, OriginMedia};
+use haversack_core::{IoFailure, OriginMedia, Writer};
 use haversack_model::{DiskNo, Micros};
 use haversack_nbd::{Command, CommandFlags, TransmissionFlags};
 
@@ -82,8 +82,8 @@ pub(crate) struct NbdOrigin {
     wanted: Sender<usize>,
     arrived: Receiver<std::result::Result<Connection, String>>,
     told_away: bool,
-    /// The server takes zeroes and makes them durable with their acknowledgement.
-    zeroes_are_durable: bool,
+    /// What the server can do.
+    flags: TransmissionFlags,
     of_cleaner: Durability,
     of_guest: Durability,
     closing: bool,
@@ -114,9 +114,8 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     };
     let (server, first) = connect(uri, tls, spec.origin_wait)?;
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
-    let zeroes = TransmissionFlags::SEND_WRITE_ZEROES | TransmissionFlags::SEND_FUA;
-    let zeroes_are_durable = first.connected.flags.contains(zeroes);
-    let several = first.connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
+    let flags = first.connected.flags;
+    let several = flags.contains(TransmissionFlags::CAN_MULTI_CONN);
     let count = if several { usize::from((*connections).max(1)) } else { 1 };
     let (uri, handle) = (uri.clone(), handle.clone());
     let wait_us = spec.origin_wait.as_micros() as Micros;
@@ -137,7 +136,7 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
             wanted,
             arrived,
             told_away: false,
-            zeroes_are_durable,
+            flags,
             of_cleaner: Durability::default(),
             of_guest: Durability::default(),
             closing: false,
@@ -163,7 +162,7 @@ impl NbdOrigin {
         if at == self.jobs.len() {
             self.jobs.push(None);
         }
-        let covers = self.durability(request.cleaning).written;
+        let covers = self.durability(request.writer).written;
         self.jobs[at] = Some(Job { request, next_bytes: 0, outstanding: 0, failed: None, covers });
         at as u32
     }
@@ -200,15 +199,25 @@ impl NbdOrigin {
         }
     }
 
-    fn durability(&mut self, cleaning: bool) -> &mut Durability {
-        if cleaning { &mut self.of_cleaner } else { &mut self.of_guest }
+    fn durability(&mut self, writer: Writer) -> &mut Durability {
+        if writer == Writer::Cleaner { &mut self.of_cleaner } else { &mut self.of_guest }
+    }
+
+    /// Whether what a request writes is durable when it is acknowledged.
+    fn writes_durably(&self, request: &OriginRequest) -> bool {
+        let asked = match request.op {
+            OriginOp::Zero { .. } => self.flags.contains(TransmissionFlags::SEND_WRITE_ZEROES),
+            OriginOp::Write => request.writer == Writer::Overflow,
+            OriginOp::Read | OriginOp::Flush => false,
+        };
+        asked && self.flags.contains(TransmissionFlags::SEND_FUA)
     }
 
     /// Whether the job is a flush that must not pass for one that covers writes that may be lost.
     fn in_doubt(&mut self, number: u32, now: Micros) -> bool {
         let request = &self.job(number).request;
-        let (flushes, cleaning) = (request.op == OriginOp::Flush, request.cleaning);
-        flushes && self.durability(cleaning).fails_flush(now)
+        let (flushes, writer) = (request.op == OriginOp::Flush, request.writer);
+        flushes && self.durability(writer).fails_flush(now)
     }
 
     fn send_part(&mut self, number: u32) -> Sent {
@@ -220,8 +229,13 @@ impl NbdOrigin {
         let job = self.jobs[number as usize].as_mut().expect("a job that waits is known");
         let link = self.links[place].as_mut().expect("it was just chosen");
         let flags = link.features();
+        // Durable at once where that can be had: what a lost connection takes along of these could not be written again,
+        // and the guest's next flush would have to fail.
+        let has_fua = flags.contains(TransmissionFlags::SEND_FUA);
+        let fua = if has_fua { CommandFlags::FUA } else { CommandFlags::NONE };
         let (command, command_flags) = match job.request.op {
             OriginOp::Read => (Command::Read, CommandFlags::NONE),
+            OriginOp::Write if job.request.writer == Writer::Overflow => (Command::Write, fua),
             OriginOp::Write => (Command::Write, CommandFlags::NONE),
             OriginOp::Flush if !flags.contains(TransmissionFlags::SEND_FLUSH) => return Sent::All,
             OriginOp::Flush => (Command::Flush, CommandFlags::NONE),
@@ -229,13 +243,8 @@ impl NbdOrigin {
                 (Command::Write, CommandFlags::NONE)
             }
             OriginOp::Zero { discard } => {
-                // Durable at once where that can be had: zeroes that a lost connection takes along could not be
-                // written again, and the guest's next flush would have to fail.
-                let fua = flags.contains(TransmissionFlags::SEND_FUA).then_some(CommandFlags::FUA);
-                let no_hole = (!discard).then_some(CommandFlags::NO_HOLE);
-                let both =
-                    [fua, no_hole].into_iter().flatten().fold(CommandFlags::NONE, |all, flag| all | flag);
-                (Command::WriteZeroes, both)
+                let no_hole = if discard { CommandFlags::NONE } else { CommandFlags::NO_HOLE };
+                (Command::WriteZeroes, fua | no_hole)
             }
         };
         let most = MOST_PART_BYTES.min(link.most_payload_bytes());
@@ -263,10 +272,10 @@ impl NbdOrigin {
         self.waiting.retain(|waiting| *waiting != number);
         if job.failed.is_none() {
             match job.request.op {
-                OriginOp::Zero { .. } if self.zeroes_are_durable => {}
-                OriginOp::Write | OriginOp::Zero { .. } => self.durability(job.request.cleaning).written += 1,
+                OriginOp::Write | OriginOp::Zero { .. } if self.writes_durably(&job.request) => {}
+                OriginOp::Write | OriginOp::Zero { .. } => self.durability(job.request.writer).written += 1,
                 OriginOp::Flush => {
-                    let durability = self.durability(job.request.cleaning);
+                    let durability = self.durability(job.request.writer);
                     durability.flushed = durability.flushed.max(job.covers);
                 }
                 OriginOp::Read => {}

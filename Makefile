@@ -9,10 +9,12 @@ SEED ?= 1000000
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= /tmp/haversack-demo
 DEMO_EXIT ?= 0
+# Seconds that `make hostile` gives each random attack.
+HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test bench fuzz crash-long
+.PHONY: help setup run stop test bench fuzz hostile crash-long
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -22,6 +24,7 @@ help:
 	@echo "make bench       figures beside their goals and beside peers"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
 	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
+	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
 setup:
@@ -48,6 +51,11 @@ bench: setup
 
 crash-long: setup
 	cargo run --release -p haversack-crash -- --points $(POINTS) --seed $(SEED)
+
+hostile: setup
+	cargo build --release -p haversack-daemon -p haversack-cli
+	HAVERSACK_PROGRAMS="$(PROGRAMS)" HAVERSACK_HOSTILE_SECONDS=$(HOSTILE_SECONDS) \
+		cargo test --release -p haversack-e2e --test hostile -- --nocapture --test-threads 1
 
 # Sanitizers are unstable options; RUSTC_BOOTSTRAP lets a stable toolchain take them.
 fuzz: setup

@@ -26,6 +26,8 @@ pub enum Command {
     Flush = 3,
     /// Nobody needs these bytes.
     Trim = 4,
+    /// These bytes are zeroes from now on.
+    Zeroes = 6,
 }
 
 /// A connection past its negotiation.

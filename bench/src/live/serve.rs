@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use haversack_core::DiskConfig;
 use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, VhostUserConfig, pool};
-use haversack_model::{DiskId, DiskNo};
+use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
     BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy,
     TransmissionFlags as F,
@@ -103,7 +103,7 @@ pub fn figures(process: &mut Process) -> io::Result<Figures> {
 }
 
 struct Named {
-    disk: DiskNo,
+    disk: DiskHandle,
     export: ExportInfo,
 }
 
@@ -144,7 +144,12 @@ fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<d
         let negotiated = greet(&mut stream, catalog)?;
         let named = catalog.iter().find(|named| named.export.name == negotiated.export.name);
         let disk = named.ok_or("an export that was looked up is there")?.disk;
-        handle.add_nbd_client(NbdClient { disk, socket: stream.into(), negotiated })?;
+        handle.add_nbd_client(NbdClient {
+            disk,
+            socket: stream.into(),
+            negotiated,
+            max_connections: u32::MAX,
+        })?;
     }
     Ok(())
 }
@@ -160,6 +165,7 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
         accept_loss: false,
         origin: OriginSpec::File { path: service.image.clone() },
         origin_wait: Duration::from_secs(10),
+        read_only: false,
     };
     let (disk, job) = shard.handle().attach(spec)?;
     job.wait()?;

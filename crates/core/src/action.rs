@@ -138,6 +138,9 @@ pub enum Action {
         sector: SectorNo,
         /// Number of sectors.
         sectors: u32,
+        /// It must be durable at the origin when it is answered. The core can stage the data instead, so an origin
+        /// that is known to be away should refuse it without waiting.
+        durable: bool,
     },
     /// Make sectors of the origin read as zeroes; the origin may free them.
     ZeroOrigin {
@@ -151,6 +154,8 @@ pub enum Action {
         sectors: u32,
         /// The guest discards: space should be freed.
         discard: bool,
+        /// As in [`Action::WriteOrigin`].
+        durable: bool,
     },
     /// Make all completed writes of the origin durable.
     FlushOrigin {

@@ -24,6 +24,8 @@ pub enum Bug {
     StaleAfterAround,
     /// A write leaves what the data stage has of the block.
     StaleDataStage,
+    /// A write-back disk's write past the cache is acknowledged before the origin has made it durable.
+    BypassUndurably,
     /// A write around the cache marks no intent.
     SkipIntent,
     /// The cleaner goes on after the disk was released.
@@ -78,6 +80,7 @@ pub const ALL: &[Bug] = &[
     Bug::DropSectorMask,
     Bug::StaleAfterAround,
     Bug::StaleDataStage,
+    Bug::BypassUndurably,
     Bug::SkipIntent,
     Bug::CleanAfterRelease,
     Bug::CleanUnflushed,

@@ -212,6 +212,7 @@ impl<M: Memory> Core<M> {
             Purpose::Zero { request } => self.zero_done(io, request, result),
             Purpose::ZeroFlush { request } => self.zero_flush_done(io, request, result),
             Purpose::GuestFlush => self.guest_flush_done(io, result),
+            Purpose::SettleFlush => self.settle_flush_done(io, result),
             Purpose::IntentFlush => self.intent_flush_done(io, result),
             Purpose::Restage => self.restage_done(io, result),
         }
@@ -470,7 +471,14 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteDevice { io: IoId(number), device, offset_bytes });
     }
 
-    pub(crate) fn write_origin(&mut self, number: u32, disk: DiskNo, sector: u64, sectors: u32) {
+    pub(crate) fn write_origin(
+        &mut self,
+        number: u32,
+        disk: DiskNo,
+        sector: u64,
+        sectors: u32,
+        durable: bool,
+    ) {
         let owned = self.disk(disk).owned;
         assert!(
             owned || crate::bugs::planted(crate::bugs::Bug::CleanAfterRelease),
@@ -479,7 +487,8 @@ impl<M: Memory> Core<M> {
         let io = &mut self.ios[number];
         (io.disk, io.len) = (Some(disk), sectors as usize * SECTOR_BYTES);
         self.disk_mut(disk).origin_writes += 1;
-        self.emit(Action::WriteOrigin { io: IoId(number), disk, sector: SectorNo(sector), sectors });
+        let (io, sector) = (IoId(number), SectorNo(sector));
+        self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable });
     }
 
     pub(crate) fn flush_origin(&mut self, purpose: Purpose, disk: DiskNo) {

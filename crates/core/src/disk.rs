@@ -69,7 +69,8 @@ pub(crate) struct Disk {
     pub job: Option<Job>,
     pub restage: VecDeque<SlotNo>,
     pub restaging: u32,
-    /// Completed changes of the origin, and how many of them are durable.
+    /// Completed changes of the origin that a guest was told of and that may lie in the origin's volatile cache alone,
+    /// and how many of them are durable. What the cleaner writes is not counted: it stays dirty until it is durable.
     pub origin_changes: u64,
     pub origin_durable: u64,
     /// I/Os to the origin that change it and are in flight.
@@ -119,7 +120,7 @@ impl Disk {
             job: None,
             restage: VecDeque::new(),
             restaging: 0,
-            origin_changes: 1,
+            origin_changes: 0,
             origin_durable: 0,
             origin_writes: 0,
             requests: 0,

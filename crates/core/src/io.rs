@@ -40,6 +40,9 @@ pub(crate) enum Purpose {
     ZeroFlush { request: u32 },
     /// The origin is made durable for a guest's flush.
     GuestFlush,
+    /// The origin is made durable after an attach, since a guest may have been acknowledged writes before, and before a
+    /// detach ends.
+    SettleFlush,
     /// The origin is made durable before the intent map is cleared.
     IntentFlush,
     /// A dirty block is read to be staged again.
@@ -50,7 +53,11 @@ impl Purpose {
     pub fn flushes_origin(self) -> bool {
         matches!(
             self,
-            Purpose::CleanFlush | Purpose::ZeroFlush { .. } | Purpose::GuestFlush | Purpose::IntentFlush
+            Purpose::CleanFlush
+                | Purpose::ZeroFlush { .. }
+                | Purpose::GuestFlush
+                | Purpose::SettleFlush
+                | Purpose::IntentFlush
         )
     }
 

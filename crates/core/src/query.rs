@@ -46,8 +46,6 @@ pub enum Writer {
     Cleaner,
     /// A guest whose writes go past the cache, which is told when it flushes.
     Guest,
-    /// A guest whose writes the cache takes, but for this one: it should be durable when it is acknowledged.
-    Overflow,
 }
 
 impl<M: Memory> Core<M> {
@@ -55,7 +53,6 @@ impl<M: Memory> Core<M> {
     pub fn writer(&self, io: IoId) -> Writer {
         match self.ios[io.0].purpose {
             Purpose::CleanWrite | Purpose::CleanFlush => Writer::Cleaner,
-            Purpose::Around { request } if self.requests[request].overflow => Writer::Overflow,
             _ => Writer::Guest,
         }
     }

@@ -101,7 +101,7 @@ impl World {
                     let payload = Payload::Bytes(self.gather(&flight.pieces));
                     self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng);
                 }
-                What::OriginZero { disk, sector, sectors } => {
+                What::OriginZero { disk, sector, sectors, .. } => {
                     let payload = Payload::Zeroes(sectors);
                     self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng);
                 }
@@ -266,6 +266,7 @@ impl World {
                 self.disk_of.insert(summary.disk, place);
                 let disk = &mut self.disks[place];
                 disk.no = Some(summary.disk);
+                disk.volatile_since = self.oracle.now();
                 if disk.life == Life::Releasing {
                     disk.life = if summary.owned { Life::Detached } else { Life::Released };
                     disk.origin_forbidden = !summary.owned;

@@ -55,6 +55,8 @@ struct Logged {
     serial: u64,
     sector: u64,
     payload: Payload,
+    /// A power cut does not take it.
+    durable: bool,
 }
 
 /// How a crash treats writes that nothing protects.
@@ -232,8 +234,14 @@ impl Store {
         self.check_range(sector, sectors);
         self.visible.put(self.blank, sector, &payload, 0, sectors);
         self.unmarked.push((self.stamp, sector..sector + sectors));
-        self.log.push_back(Logged { serial: self.serial, sector, payload });
+        self.log.push_back(Logged { serial: self.serial, sector, payload, durable: false });
         self.serial += 1;
+    }
+
+    /// A write with force unit access completes: visible and durable, what was written before it not.
+    pub fn write_through(&mut self, sector: u64, payload: Payload) {
+        self.write(sector, payload);
+        self.log.back_mut().expect("it was just written").durable = true;
     }
 
     /// A write is cut short: some units of it land.
@@ -294,6 +302,7 @@ impl Store {
         for write in &log {
             let sectors = write.payload.sectors();
             let percent = match prefix {
+                _ if write.durable => 100,
                 u64::MAX => keep,
                 0 => 0,
                 _ => {

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use haversack_core::{Action, IoFailure, IoId, Memory, Piece, pool};
+use haversack_core::{Action, IoFailure, IoId, Memory, Piece, Writer, pool};
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::device::Payload;
@@ -51,15 +51,15 @@ impl World {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.launch(io, What::OriginRead { disk, sector: sector.0, sectors });
                 }
-                Action::WriteOrigin { io, disk, sector, sectors } => {
+                Action::WriteOrigin { io, disk, sector, sectors, durable } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.owned(disk, "WriteOrigin")?;
-                    self.launch(io, What::OriginWrite { disk, sector: sector.0, sectors });
+                    self.launch(io, What::OriginWrite { disk, sector: sector.0, sectors, durable });
                 }
-                Action::ZeroOrigin { io, disk, sector, sectors, .. } => {
+                Action::ZeroOrigin { io, disk, sector, sectors, durable, .. } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.owned(disk, "ZeroOrigin")?;
-                    self.launch(io, What::OriginZero { disk, sector: sector.0, sectors });
+                    self.launch(io, What::OriginZero { disk, sector: sector.0, sectors, durable });
                 }
                 Action::FlushOrigin { io, disk } => {
                     let disk = self.origin_of(disk, 0, 0)?;
@@ -263,17 +263,18 @@ impl World {
                 self.scratch = data;
                 result
             }
-            What::OriginWrite { disk, sector, sectors } => {
+            What::OriginWrite { disk, sector, sectors, durable } => {
                 assert_eq!(
                     sectors as usize * SECTOR_BYTES,
                     bytes,
                     "the memory of an origin write matches its sectors"
                 );
                 let payload = Payload::Bytes(self.gather(&flight.pieces));
-                self.origin_write(disk, sector, payload)
+                let cleaner = self.core().writer(flight.io) == Writer::Cleaner;
+                self.origin_write(disk, sector, payload, durable, cleaner)
             }
-            What::OriginZero { disk, sector, sectors } => {
-                self.origin_write(disk, sector, Payload::Zeroes(sectors))
+            What::OriginZero { disk, sector, sectors, durable } => {
+                self.origin_write(disk, sector, Payload::Zeroes(sectors), durable, false)
             }
             What::OriginFlush { disk, mark } => {
                 self.origin_works(disk)?;
@@ -283,10 +284,21 @@ impl World {
         }
     }
 
-    fn origin_write(&mut self, disk: usize, sector: u64, payload: Payload) -> Result<(), IoFailure> {
+    fn origin_write(
+        &mut self,
+        disk: usize,
+        sector: u64,
+        payload: Payload,
+        durable: bool,
+        cleaner: bool,
+    ) -> Result<(), IoFailure> {
         let works = self.origin_works(disk);
         let tear = self.tear();
+        if !(durable || cleaner) {
+            self.disks[disk].volatile_since = self.oracle.now();
+        }
         match works {
+            Ok(()) if durable => self.disks[disk].origin.write_through(sector, payload),
             Ok(()) => self.disks[disk].origin.write(sector, payload),
             Err(_) => self.disks[disk].origin.write_torn(sector, payload, tear, &mut self.rng),
         }

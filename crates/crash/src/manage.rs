@@ -125,6 +125,7 @@ impl World {
             Ok(job) => {
                 let d = &mut self.disks[disk];
                 d.config.mode = mode;
+                d.mode_changes += 1;
                 d.deferring |= mode.defers_origin();
                 // What waits may follow the new mode.
                 let waiting = self.requests.iter().flatten().filter(|r| r.disk == disk && r.op != Op::Read);

@@ -3,6 +3,7 @@
 use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
 use haversack_model::{SECTOR_BYTES, SectorNo};
 
+use crate::job::Job;
 use crate::memory::Buffer;
 use crate::oracle::{Outcome, Tick};
 use crate::pattern::Version;
@@ -24,6 +25,8 @@ pub struct Pending {
     pub sectors: u32,
     start: Tick,
     version: Version,
+    /// Mode changes of the disk before it, if the cache itself takes its writes.
+    deferred_since: Option<u64>,
 }
 
 impl World {
@@ -95,7 +98,9 @@ impl World {
                 self.oracle.begin_write(version);
                 self.disks[disk].note_write(sector, u64::from(sectors));
             }
-            self.requests[slot] = Some(Pending { tag, disk, op, sector, sectors, start, version });
+            let deferred_since = self.defers(disk).then_some(self.disks[disk].mode_changes);
+            self.requests[slot] =
+                Some(Pending { tag, disk, op, sector, sectors, start, version, deferred_since });
             self.pending += 1;
         } else {
             self.core().memory_mut().buffers().0[slot].tag = 0;
@@ -149,6 +154,8 @@ impl World {
                 self.core().memory_mut().buffers().0[slot].tag = 0;
                 if result.is_ok() {
                     self.oracle.end_flush(disk, request.start);
+                    let d = &mut self.disks[disk];
+                    d.volatile_until = d.volatile_until.max(request.start);
                 }
                 Ok(())
             }
@@ -173,7 +180,19 @@ impl World {
     fn judge_error(&mut self, request: &Pending, error: RequestError) -> Flow {
         let disk = &self.disks[request.disk];
         let fair = match error {
-            RequestError::Origin => disk.last_error > request.start,
+            RequestError::Origin => {
+                let needs_origin = match request.op {
+                    Op::Read => true,
+                    Op::Flush => disk.volatile_since > disk.volatile_until,
+                    // Force unit access includes a flush.
+                    _ => {
+                        request.deferred_since != Some(disk.mode_changes)
+                            || request.op == Op::Write { fua: true }
+                                && disk.volatile_since > disk.volatile_until
+                    }
+                };
+                disk.last_error > request.start && needs_origin
+            }
             RequestError::DataLost => {
                 let mut sectors = request.sector..request.sector + u64::from(request.sectors);
                 let lost = if self.plan.faults.name_what_is_lost() {
@@ -200,6 +219,17 @@ impl World {
             request.start,
             self.unprotected_fault
         )
+    }
+
+    /// Whether the cache takes all writes of a disk, so that none needs the origin: it does as long as there is a device
+    /// for them. With redundancy there may be room for one copy and not for the second.
+    fn defers(&self, disk: usize) -> bool {
+        let changing = self.jobs.iter().any(|(_, job)| matches!(job, Job::Mode(of, _) if *of == disk));
+        self.disks[disk].config.mode.defers_origin()
+            && !changing
+            && !self.plan.redundancy
+            && !self.plan.faults.of_devices()
+            && self.losses.is_none()
     }
 
     /// Lets time pass until no request is in flight.

@@ -49,7 +49,10 @@ impl World {
                 _ => {}
             }
         }
-        self.heal();
+        // Some origins stay away.
+        if !self.rng.one_in(4) {
+            self.heal();
+        }
         self.lose_again()?;
         let extent = match self.rng.below(20) {
             0 => Extent::Everything,
@@ -166,7 +169,8 @@ impl World {
         let now = self.now;
         match self.rng.below(6) {
             0 | 1 if faults.outages => {
-                self.disks[disk].outage_until = now + self.rng.pick(&[500, 5_000, 50_000]);
+                self.disks[disk].outage_until =
+                    now + self.rng.pick(&[500, 5_000, 50_000, 2_000_000, 30_000_000]);
                 self.counts.faults += 1;
             }
             2 => self.disks[disk].slow_until = now + 20_000,
@@ -207,7 +211,8 @@ impl World {
                     0 => self.regain(disk),
                     1 => {
                         self.forget(disk)?;
-                        self.attach(disk)
+                        // Another disk may get its number.
+                        if self.rng.one_in(2) { Ok(()) } else { self.attach(disk) }
                     }
                     _ => self.attach(disk),
                 };
@@ -264,6 +269,10 @@ impl World {
                 let other = self.rng.range((size / 2).max(8), size + size / 2);
                 self.wait("requests before a resize", |world| world.requests_of(disk) == 0)?;
                 self.resize(disk, other)?;
+                if self.rng.one_in(2) {
+                    self.wait("a resize", |world| !world.disks[disk].busy && world.requests_of(disk) == 0)?;
+                    self.resize(disk, size)?;
+                }
             }
             19 | 20 if self.devices.len() < 8 => self.add_device()?,
             21 | 22 => self.remove_device()?,

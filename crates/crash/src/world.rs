@@ -104,6 +104,13 @@ pub struct Disk {
     pub slow_until: Micros,
     /// When an origin I/O last failed.
     pub last_error: Tick,
+    /// When the origin last took a write of a guest that it need not have made durable; the core cannot tell after a
+    /// restart whether one was flushed.
+    pub volatile_since: Tick,
+    /// Volatile writes up to here were flushed for the guest.
+    pub volatile_until: Tick,
+    /// Mode changes so far.
+    pub mode_changes: u64,
     /// Where sequential requests go on.
     pub cursor: u64,
     /// A job of the disk is running.
@@ -132,8 +139,8 @@ pub(crate) enum What {
     DeviceWrite { device: usize, sector: u64 },
     DeviceFlush { device: usize, mark: u64 },
     OriginRead { disk: usize, sector: u64, sectors: u32 },
-    OriginWrite { disk: usize, sector: u64, sectors: u32 },
-    OriginZero { disk: usize, sector: u64, sectors: u32 },
+    OriginWrite { disk: usize, sector: u64, sectors: u32, durable: bool },
+    OriginZero { disk: usize, sector: u64, sectors: u32, durable: bool },
     OriginFlush { disk: usize, mark: u64 },
 }
 
@@ -336,6 +343,9 @@ fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool)
         outage_until: 0,
         slow_until: 0,
         last_error: 0,
+        volatile_since: 0,
+        volatile_until: 0,
+        mode_changes: 0,
         cursor: 0,
         lost: HashSet::new(),
         busy: false,

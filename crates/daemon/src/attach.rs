@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
 use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
-use haversack_model::{BLOCK_BYTES, DiskNo, SECTOR_BYTES};
+use haversack_model::{BLOCK_BYTES, DiskHandle, SECTOR_BYTES};
 
 use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
@@ -37,7 +37,7 @@ fn wait(job: &StartedJob) -> Result<()> {
 }
 
 /// What a disk has in the cache; 0 if that cannot be had.
-fn cached_bytes(backend: &dyn Backend, disk: DiskNo) -> u64 {
+fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     let Ok(snapshot) = backend.snapshot() else { return 0 };
     let found = snapshot.disks.iter().find(|found| found.disk == disk);
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
@@ -158,22 +158,20 @@ impl Daemon {
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
-        let (number, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
+        let (handle, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
-        pool.known
-            .locked()
-            .insert(disk.id, KnownDisk { disk: number, sectors, cached_bytes: 0, dirty_bytes: 0 });
-        let served = self.serve_vhost_user(&config, number, sectors);
+        pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
+        let served = self.serve_vhost_user(&config, handle, sectors);
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
-                wait(&pool.backend.detach(number)?)?;
+                wait(&pool.backend.detach(handle)?)?;
                 return Err(error);
             }
         };
         disk.with(|inner| {
-            (inner.state, inner.error, inner.number, inner.sectors) =
-                (DiskState::Attached, None, Some(number), sectors);
+            (inner.state, inner.error, inner.handle, inner.sectors) =
+                (DiskState::Attached, None, Some(handle), sectors);
             (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
         });
         tracing::info!(
@@ -183,7 +181,7 @@ impl Daemon {
             "attached"
         );
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
-        self.grow_to_configured(&config, number, sectors);
+        self.grow_to_configured(&config, disk, handle, sectors);
         self.size_filters(pool);
         self.policy.attached(self, &config.pool, &config.name);
         Ok(())
@@ -192,7 +190,7 @@ impl Daemon {
     fn serve_vhost_user(
         &self,
         config: &DiskConfig,
-        number: DiskNo,
+        handle: DiskHandle,
         sectors: u64,
     ) -> Result<Option<Box<dyn VhostUser>>> {
         let Some(socket) = &config.vhost_user else { return Ok(None) };
@@ -203,7 +201,7 @@ impl Daemon {
             read_only: config.read_only,
             write_cache: true,
         };
-        let server = backend.serve_vhost_user(number, sectors, socket, &shown)?;
+        let server = backend.serve_vhost_user(handle, sectors, socket, &shown)?;
         if let Some((user, group)) = self.run_as {
             system::give(socket, user, group)?;
         }
@@ -243,30 +241,34 @@ impl Daemon {
     }
 
     /// A disk that is configured larger than it is on record grows once it is attached.
-    fn grow_to_configured(&self, config: &DiskConfig, number: DiskNo, sectors: u64) {
+    fn grow_to_configured(&self, config: &DiskConfig, disk: &Disk, handle: DiskHandle, sectors: u64) {
         let Some(Ok(configured)) = config.size.map(settings::sectors) else { return };
         if configured <= sectors {
             return;
         }
-        let grown = self.pool(&config.pool).and_then(|pool| wait(&pool.backend.resize(number, configured)?));
+        let grown = self.pool(&config.pool).and_then(|pool| wait(&pool.backend.resize(handle, configured)?));
         match grown {
-            Ok(()) => self.note_size(&config.name, configured),
+            Ok(()) => self.note_size(disk, handle, configured),
             Err(error) => tracing::error!(disk = config.name, "cannot grow to the configured size: {error}"),
         }
     }
 
     /// A disk has another size from now on.
-    pub(crate) fn note_size(&self, name: &str, sectors: u64) {
-        let Ok(disk) = self.disk(name) else { return };
+    pub(crate) fn note_size(&self, disk: &Disk, handle: DiskHandle, sectors: u64) {
         let told = disk.with(|inner| {
-            inner.sectors = sectors;
-            inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
+            // A job's end may come after the disk's.
+            (inner.handle == Some(handle)).then(|| {
+                inner.sectors = sectors;
+                inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
+            })
         });
-        if let Err(error) = told {
-            tracing::error!(disk = name, "the guest is not told its new size: {error}");
+        let DiskConfig { name, pool, .. } = disk.config();
+        match told {
+            None => return,
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::error!(disk = name, "the guest is not told its new size: {error}"),
         }
-        let pool = disk.config().pool;
-        self.policy.resized(self, &pool, name, sectors);
+        self.policy.resized(self, &pool, &name, sectors);
         if let Ok(pool) = self.pool(&pool)
             && let Some(known) = pool.known.locked().get_mut(&disk.id)
         {
@@ -282,6 +284,7 @@ impl Daemon {
             accept_loss: config.accept_loss.as_ref() == Some(&config.name),
             origin,
             origin_wait: config.origin_wait.0,
+            read_only: config.read_only,
         })
     }
 
@@ -291,29 +294,29 @@ impl Daemon {
     /// There is no such disk, or it is neither attached nor waiting.
     pub fn detach(self: &Arc<Self>, name: &str) -> Result<Job> {
         let disk = self.disk(name)?;
-        let number = disk.with(|inner| match (inner.state, inner.number) {
-            (DiskState::Attached, Some(number)) => {
+        let handle = disk.with(|inner| match (inner.state, inner.handle) {
+            (DiskState::Attached, Some(handle)) => {
                 inner.state = DiskState::Detaching;
-                Ok(Some(number))
+                Ok(Some(handle))
             }
             (DiskState::Waiting, _) => Ok(None),
             (state, _) => Err(not_attached(name, state)),
         })?;
         let (daemon, name_too, again) = (self.clone(), name.to_string(), disk.clone());
-        let started = self.jobs.start(JobKind::Detach, name, move |control| match number {
-            Some(number) => daemon.finish_detach(control, &name_too, &disk, number),
+        let started = self.jobs.start(JobKind::Detach, name, move |control| match handle {
+            Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle),
             None => daemon.give_up(&name_too, &disk),
         });
-        if started.is_err() && number.is_some() {
+        if started.is_err() && handle.is_some() {
             again.with(|inner| inner.state = DiskState::Attached);
         }
         started
     }
 
-    fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, number: DiskNo) -> Result<()> {
+    fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, handle: DiskHandle) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
-        let cached_bytes = cached_bytes(&*pool.backend, number);
-        let end = pool.backend.detach(number).map_err(DaemonError::from).and_then(|job| control.follow(&job));
+        let cached_bytes = cached_bytes(&*pool.backend, handle);
+        let end = pool.backend.detach(handle).map_err(DaemonError::from).and_then(|job| control.follow(&job));
         if end.is_err() {
             disk.with(|inner| inner.state = DiskState::Attached);
             return end;
@@ -322,7 +325,7 @@ impl Daemon {
             (known.cached_bytes, known.dirty_bytes) = (cached_bytes, 0);
         }
         let servers = disk.with(|inner| {
-            inner.state = DiskState::Detached;
+            (inner.state, inner.handle) = (DiskState::Detached, None);
             (inner.vhost_user.take(), inner.helper.take())
         });
         self.size_filters(pool);

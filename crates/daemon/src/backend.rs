@@ -11,7 +11,7 @@ use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
-use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
@@ -52,33 +52,33 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::clock_runs`].
     fn clock_runs(&self) -> bool;
     /// See [`Handle::attach`].
-    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)>;
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
     /// See [`Handle::detach`].
-    fn detach(&self, disk: DiskNo) -> Result<StartedJob>;
+    fn detach(&self, disk: DiskHandle) -> Result<StartedJob>;
     /// See [`Handle::clean`].
-    fn clean(&self, disk: DiskNo) -> Result<StartedJob>;
+    fn clean(&self, disk: DiskHandle) -> Result<StartedJob>;
     /// See [`Handle::forget`].
-    fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<StartedJob>;
+    fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob>;
     /// See [`Handle::resize`].
-    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob>;
+    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob>;
     /// See [`Handle::set_mode`].
-    fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<StartedJob>;
+    fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob>;
     /// See [`Handle::set_target`].
-    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()>;
+    fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()>;
     /// See [`Handle::set_admission`].
-    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()>;
+    fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
     /// See [`Handle::set_cleaner`].
-    fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()>;
+    fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()>;
     /// See [`Handle::set_sequential_cutoff`].
-    fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()>;
+    fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()>;
     /// See [`Handle::add_device`].
     fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob>;
     /// See [`Handle::remove_device`].
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
     /// See [`Handle::set_monitor`].
-    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()>;
+    fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()>;
     /// See [`Handle::take_records`].
-    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>>;
+    fn take_records(&self, buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>>;
     /// See [`Handle::shutdown`].
     fn shutdown(&self) -> Result<StartedJob>;
     /// See [`Handle::snapshot`].
@@ -92,7 +92,7 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
     fn serve_vhost_user(
         &self,
-        disk: DiskNo,
+        disk: DiskHandle,
         sectors: u64,
         socket: &Path,
         config: &VhostUserConfig,
@@ -126,43 +126,43 @@ impl Backend for Handle {
         Handle::clock_runs(self)
     }
 
-    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
         Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
     }
 
-    fn detach(&self, disk: DiskNo) -> Result<StartedJob> {
+    fn detach(&self, disk: DiskHandle) -> Result<StartedJob> {
         Handle::detach(self, disk).map(boxed)
     }
 
-    fn clean(&self, disk: DiskNo) -> Result<StartedJob> {
+    fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {
         Handle::clean(self, disk).map(boxed)
     }
 
-    fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<StartedJob> {
+    fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob> {
         Handle::forget(self, disk, destroy_dirty).map(boxed)
     }
 
-    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob> {
+    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob> {
         Handle::resize(self, disk, sectors).map(boxed)
     }
 
-    fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<StartedJob> {
+    fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
         Handle::set_mode(self, disk, mode).map(boxed)
     }
 
-    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
+    fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
         Handle::set_target(self, disk, target)
     }
 
-    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
+    fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()> {
         Handle::set_admission(self, disk, admission)
     }
 
-    fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()> {
+    fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()> {
         Handle::set_cleaner(self, disk, cleaner)
     }
 
-    fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()> {
+    fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()> {
         Handle::set_sequential_cutoff(self, disk, bytes)
     }
 
@@ -174,11 +174,11 @@ impl Backend for Handle {
         Handle::remove_device(self, device).map(boxed)
     }
 
-    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
+    fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()> {
         Handle::set_monitor(self, disk, config)
     }
 
-    fn take_records(&self, buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+    fn take_records(&self, buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>> {
         Handle::take_records(self, buffers)
     }
 
@@ -204,7 +204,7 @@ impl Backend for Handle {
 
     fn serve_vhost_user(
         &self,
-        disk: DiskNo,
+        disk: DiskHandle,
         sectors: u64,
         socket: &Path,
         config: &VhostUserConfig,

@@ -201,6 +201,13 @@ pub struct NbdConfig {
     /// Refuse TCP clients that do not start TLS.
     #[serde(default)]
     pub tls_required: bool,
+    /// Most connections of one export at a time.
+    #[serde(default = "max_connections_per_disk")]
+    pub max_connections_per_disk: u32,
+}
+
+fn max_connections_per_disk() -> u32 {
+    64
 }
 
 /// Where the NBD server listens.

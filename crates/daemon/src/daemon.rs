@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use haversack_api::{DiskConfig, DiskState};
 use haversack_core::OpenReport;
-use haversack_model::{DiskId, DiskNo};
+use haversack_model::{DiskHandle, DiskId};
 
 use crate::backend::{Backend, VhostUser};
 use crate::closed::ClosedPools;
@@ -66,8 +66,8 @@ pub struct DiskInner {
     pub state: DiskState,
     /// Why it is not attached.
     pub error: Option<String>,
-    /// Its number once it was attached.
-    pub number: Option<DiskNo>,
+    /// What its pool calls it by while it is attached.
+    pub handle: Option<DiskHandle>,
     /// Its sectors, 0 if not known yet.
     pub sectors: u64,
     /// Its vhost-user server.
@@ -84,7 +84,7 @@ impl Disk {
             config,
             state,
             error: None,
-            number: None,
+            handle: None,
             sectors: 0,
             vhost_user: None,
             helper: None,
@@ -102,13 +102,13 @@ impl Disk {
         self.with(|inner| inner.config.clone())
     }
 
-    /// Its number, if it is attached.
+    /// What its pool calls it by, if it is attached.
     ///
     /// # Errors
     /// It is not attached.
-    pub fn attached(&self) -> Result<DiskNo> {
-        self.with(|inner| match (inner.state, inner.number) {
-            (DiskState::Attached, Some(number)) => Ok(number),
+    pub fn attached(&self) -> Result<DiskHandle> {
+        self.with(|inner| match (inner.state, inner.handle) {
+            (DiskState::Attached, Some(handle)) => Ok(handle),
             (state, _) => Err(not_attached(&inner.config.name, state)),
         })
     }
@@ -202,12 +202,12 @@ impl Daemon {
         self.disks.locked().remove(name);
     }
 
-    /// The name of an attached disk; its number if it has none.
-    pub fn name_of(&self, pool: &str, number: DiskNo) -> String {
+    /// The name of a disk of a pool; its identity if it has none.
+    pub fn name_of(&self, pool: &str, id: DiskId) -> String {
         let disks = self.disks();
-        let is_it = |disk: &Disk| disk.with(|d| d.number == Some(number) && d.config.pool == pool);
+        let is_it = |disk: &Disk| disk.id == id && disk.config().pool == pool;
         let name = disks.iter().find(|(_, disk)| is_it(disk)).map(|(name, _)| name.clone());
-        name.unwrap_or_else(|| format!("{pool}/{}", number.0))
+        name.unwrap_or_else(|| id.to_string())
     }
 
     /// Nothing new is begun any more.

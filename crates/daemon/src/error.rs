@@ -127,6 +127,9 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {
             (503, "stopping", "the pool has stopped: see the daemon's log, then start it again")
         }
+        EngineError::Detached | EngineError::Unknown(_) => {
+            (404, "not-found", "list what there is with 'haversack status'")
+        }
         EngineError::Manage(ManageError::BadConfig(_)) => (400, "bad-request", "correct the setting"),
         EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
             (409, "conflict", "the message says what was expected")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use haversack_api::{DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
 use haversack_engine::error::EngineError;
-use haversack_model::{DeviceNo, DiskId, DiskNo};
+use haversack_model::{DeviceNo, DiskHandle, DiskId};
 
 use crate::backend::StartedJob;
 use crate::daemon::{Daemon, Disk};
@@ -22,8 +22,8 @@ impl Daemon {
     /// There is no such disk, or it is not attached.
     pub fn flush(self: &Arc<Self>, name: &str) -> Result<Job> {
         let disk = self.disk(name)?;
-        let number = disk.attached()?;
-        let job = self.pool(&disk.config().pool)?.backend.clean(number)?;
+        let handle = disk.attached()?;
+        let job = self.pool(&disk.config().pool)?.backend.clean(handle)?;
         self.jobs.start(JobKind::Flush, name, move |control| control.follow(&job))
     }
 
@@ -34,12 +34,12 @@ impl Daemon {
     pub fn resize(self: &Arc<Self>, name: &str, size: Size) -> Result<Job> {
         let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
         let disk = self.disk(name)?;
-        let number = disk.attached()?;
-        let (daemon, name_too) = (self.clone(), name.to_string());
+        let handle = disk.attached()?;
+        let daemon = self.clone();
         self.jobs.start(JobKind::Resize, name, move |control| {
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
-            let job = pool.backend.resize(number, sectors).map_err(|error| match error {
+            let job = pool.backend.resize(handle, sectors).map_err(|error| match error {
                 EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
                     format!(
                         "disk '{}' cannot grow in use: its helper has opened the store with its old size; detach the disk, \
@@ -51,7 +51,7 @@ impl Daemon {
                 error => error.into(),
             })?;
             control.follow(&job)?;
-            daemon.note_size(&name_too, sectors);
+            daemon.note_size(&disk, handle, sectors);
             disk.with(|inner| inner.config.size = Some(size));
             daemon.remember_change(&disk)
         })
@@ -63,7 +63,7 @@ impl Daemon {
     /// There is no such disk, it is not attached, or a setting is malformed.
     pub fn change(self: &Arc<Self>, name: &str, change: &DiskChange) -> Result<Job> {
         let disk = self.disk(name)?;
-        let number = disk.attached()?;
+        let handle = disk.attached()?;
         let old = disk.config();
         let new = changed(&old, change);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
@@ -73,32 +73,32 @@ impl Daemon {
             policy::settings::check_weights(&new.pool, others.chain([&new])).map_err(DaemonError::Bad)?;
         }
         let daemon = self.clone();
-        self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, number, &old, new))
+        self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, handle, &old, new))
     }
 
     fn apply(
         &self,
         control: &JobControl,
         disk: &Disk,
-        number: DiskNo,
+        handle: DiskHandle,
         old: &DiskConfig,
         new: DiskConfig,
     ) -> Result<()> {
         let backend = &self.pool(&new.pool)?.backend;
         if new.target != old.target {
-            backend.set_target(number, settings::target(new.target))?;
+            backend.set_target(handle, settings::target(new.target))?;
         }
         if new.admission != old.admission {
-            backend.set_admission(number, settings::admission(new.admission, 0))?;
+            backend.set_admission(handle, settings::admission(new.admission, 0))?;
         }
         if new.sequential_cutoff != old.sequential_cutoff {
-            backend.set_sequential_cutoff(number, new.sequential_cutoff.0)?;
+            backend.set_sequential_cutoff(handle, new.sequential_cutoff.0)?;
         }
         if new.cleaner != old.cleaner {
-            backend.set_cleaner(number, settings::cleaner(new.cleaner))?;
+            backend.set_cleaner(handle, settings::cleaner(new.cleaner))?;
         }
         if new.mode != old.mode {
-            control.follow(&backend.set_mode(number, new.mode.at_first())?)?;
+            control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
         let (pool, name, divided) = (new.pool.clone(), new.name.clone(), is_divided_otherwise(old, &new));
@@ -111,6 +111,10 @@ impl Daemon {
     }
 
     fn remember_change(&self, disk: &Disk) -> Result<()> {
+        if disk.attached().is_err() {
+            // It was detached meanwhile, which is remembered, or forgotten, which must stay so.
+            return Ok(());
+        }
         Ok(self.state.remember(RememberedDisk {
             config: disk.config(),
             by_api: disk.by_api,
@@ -133,7 +137,7 @@ impl Daemon {
         if known.dirty_bytes > 0 && destroy_dirty.is_none() {
             return Err(DaemonError::Dirty { disk: name.to_string(), dirty_bytes: known.dirty_bytes });
         }
-        let job = pool.backend.forget(known.disk, destroy_dirty.map(|_| id))?;
+        let job = pool.backend.forget(id, destroy_dirty.is_some())?;
         let (daemon, name_too) = (self.clone(), name.to_string());
         self.jobs.start(JobKind::Forget, name, move |control| {
             control.follow(&job)?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use haversack_api::DiskState;
 use haversack_engine::{NbdClient, tls_pump};
-use haversack_model::{DiskNo, SECTOR_BYTES};
+use haversack_model::{DiskHandle, SECTOR_BYTES};
 use haversack_nbd::{
     BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags,
 };
@@ -40,6 +40,7 @@ pub struct NbdListeners {
     sockets: Vec<Socket>,
     tls: Option<Arc<ServerConfig>>,
     tls_required: bool,
+    max_connections_per_disk: u32,
 }
 
 enum Socket {
@@ -64,7 +65,12 @@ pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
         NbdListen::Tcp(address) => bind_tcp(*address).map(Socket::Tcp),
     };
     let sockets = config.listen.iter().map(socket).collect::<Result<_, _>>()?;
-    Ok(NbdListeners { sockets, tls, tls_required: config.tls_required })
+    Ok(NbdListeners {
+        sockets,
+        tls,
+        tls_required: config.tls_required,
+        max_connections_per_disk: config.max_connections_per_disk,
+    })
 }
 
 impl NbdListeners {
@@ -74,6 +80,7 @@ impl NbdListeners {
             daemon: Arc::downgrade(daemon),
             tls: self.tls,
             tls_required: self.tls_required,
+            max_connections_per_disk: self.max_connections_per_disk,
             negotiations: AtomicUsize::new(0),
         });
         for socket in self.sockets {
@@ -88,6 +95,7 @@ struct Server {
     daemon: Weak<Daemon>,
     tls: Option<Arc<ServerConfig>>,
     tls_required: bool,
+    max_connections_per_disk: u32,
     negotiations: AtomicUsize,
 }
 
@@ -119,7 +127,9 @@ impl Server {
         let run = move || {
             let end = server.negotiate(&daemon, client);
             server.negotiations.fetch_sub(1, Ordering::Relaxed);
-            if let Err(error) = end.and_then(|done| done.map_or(Ok(()), |done| done.hand_over(&daemon))) {
+            let max = server.max_connections_per_disk;
+            if let Err(error) = end.and_then(|done| done.map_or(Ok(()), |done| done.hand_over(&daemon, max)))
+            {
                 tracing::info!("NBD: a connection ended in its negotiation: {error}");
             }
         };
@@ -147,7 +157,7 @@ impl Server {
         plain.write_all(&output)?;
         match session.run(&mut plain, &mut exports)? {
             Step::Over => Ok(None),
-            Step::Agreed(agreed) => Ok(Some(Done { agreed, found: exports.found, client: plain, tls: None })),
+            Step::Agreed(agreed) => Ok(Some(Done { agreed, exports, client: plain, tls: None })),
             Step::Tls => {
                 let config = self.tls.clone().ok_or_else(|| io::Error::other("TLS without a certificate"))?;
                 let connection = ServerConnection::new(config).map_err(io::Error::other)?;
@@ -155,12 +165,7 @@ impl Server {
                 match session.run(&mut stream, &mut exports)? {
                     Step::Agreed(agreed) => {
                         let (connection, client) = stream.into_parts();
-                        Ok(Some(Done {
-                            agreed,
-                            found: exports.found,
-                            client,
-                            tls: Some(Box::new(connection)),
-                        }))
+                        Ok(Some(Done { agreed, exports, client, tls: Some(Box::new(connection)) }))
                     }
                     Step::Over => Ok(None),
                     Step::Tls => Err(io::Error::other("TLS within TLS")),
@@ -218,8 +223,16 @@ impl Session {
 /// The attached disks, as a client sees them.
 struct Offered {
     daemon: Arc<Daemon>,
-    /// Pool and number of the disk looked up last.
-    found: Option<(String, DiskNo)>,
+    /// The export looked up last.
+    found: Option<Found>,
+}
+
+/// An export as it was when it was looked up, and whose it was.
+#[derive(PartialEq, Eq)]
+struct Found {
+    pool: String,
+    disk: DiskHandle,
+    export: ExportInfo,
 }
 
 impl Offered {
@@ -240,23 +253,29 @@ impl Exports for Offered {
     }
 
     fn lookup(&mut self, name: &str) -> Option<ExportInfo> {
+        self.found = self.look_up(name);
+        self.found.as_ref().map(|found| found.export.clone())
+    }
+}
+
+impl Offered {
+    fn look_up(&self, name: &str) -> Option<Found> {
         let names = Offered::names(self);
         let name = match (name, names.as_slice()) {
             ("", [only]) => only,
             _ => names.iter().find(|n| *n == name)?,
         };
         let disk = self.daemon.disk(name).ok()?;
-        let number = disk.attached().ok()?;
-        let (config, sectors) = disk.with(|d| (d.config.clone(), d.sectors));
-        self.found = Some((config.pool.clone(), number));
-        Some(ExportInfo {
+        let (handle, config, sectors) = disk.with(|d| Some((d.handle?, d.config.clone(), d.sectors)))?;
+        let export = ExportInfo {
             name: name.clone(),
             description: format!("Haversack disk {}", disk.id),
             size_bytes: sectors * SECTOR_BYTES as u64,
             read_only: config.read_only,
             block_size: BLOCK_SIZE,
             features: FEATURES,
-        })
+        };
+        Some(Found { pool: config.pool, disk: handle, export })
     }
 }
 
@@ -277,22 +296,29 @@ const FEATURES: TransmissionFlags = TransmissionFlags::SEND_FLUSH
 /// A negotiation that came to its end.
 struct Done {
     agreed: Box<Negotiated>,
-    found: Option<(String, DiskNo)>,
+    exports: Offered,
     client: Client,
     tls: Option<Box<ServerConnection>>,
 }
 
 impl Done {
-    fn hand_over(self, daemon: &Daemon) -> io::Result<()> {
-        let (pool, disk) = self.found.ok_or_else(|| io::Error::other("no export was looked up"))?;
+    /// Makes the connection a client. The negotiation has waited for its client, for as long as that liked, and what was
+    /// agreed on may be gone: the export is looked up again here, and once more by the reactor, where nothing can change
+    /// any more before the connection is a client.
+    fn hand_over(self, daemon: &Daemon, max_connections: u32) -> io::Result<()> {
+        let found = self.exports.found.as_ref();
+        let found = found.filter(|found| self.exports.look_up(&found.export.name).as_ref() == Some(*found));
+        let Some(Found { pool, disk, .. }) = found.filter(|found| found.export == self.agreed.export) else {
+            return Err(io::Error::other("the export was detached or has changed meanwhile"));
+        };
         self.client.set_timeouts(None)?;
         let socket = match self.tls {
             None => self.client.into_fd(),
             Some(connection) => tls_pump::start((*connection).into(), self.client.into_fd())?,
         };
         tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
-        let client = NbdClient { disk, socket, negotiated: *self.agreed };
-        let pool = daemon.pool(&pool).map_err(io::Error::other)?;
+        let client = NbdClient { disk: *disk, socket, negotiated: *self.agreed, max_connections };
+        let pool = daemon.pool(pool).map_err(io::Error::other)?;
         pool.backend.add_nbd_client(client).map_err(io::Error::other)
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use haversack_core::{DiskSummary, Event, OpenReport};
+use haversack_core::{DiskSummary, OpenReport};
 use haversack_engine::handle::EngineEvent;
-use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
@@ -16,8 +16,6 @@ use crate::locked::Locked;
 /// A disk that a pool knows, attached or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownDisk {
-    /// Its number.
-    pub disk: DiskNo,
     /// Its sectors on record.
     pub sectors: u64,
     /// Bytes cached when it was last seen detached.
@@ -29,7 +27,6 @@ pub struct KnownDisk {
 impl KnownDisk {
     fn of(summary: &DiskSummary) -> KnownDisk {
         KnownDisk {
-            disk: summary.disk,
             sectors: summary.sectors,
             cached_bytes: summary.cached_blocks * BLOCK_BYTES as u64,
             dirty_bytes: summary.dirty_blocks * BLOCK_BYTES as u64,
@@ -110,21 +107,20 @@ pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
 }
 
 fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
-    let disk_name = |disk: DiskNo| daemon.name_of(pool, disk);
+    let disk_name = |disk: DiskId| daemon.name_of(pool, disk);
     let (kind, subject, message) = match event {
-        EngineEvent::Core(Event::JobDone { .. }) => return,
-        EngineEvent::Core(Event::PoolLost) => {
+        EngineEvent::PoolLost => {
             note_loss(daemon, pool);
             ("pool-lost", pool.to_string(), "no cache device is left: requests go to the origins".to_string())
         }
-        EngineEvent::Core(Event::DeviceFailed { device, lost_blocks }) => {
+        EngineEvent::DeviceFailed { device, lost_blocks } => {
             let message = format!(
                 "cache device {} is used no more; {lost_blocks} dirty blocks had no other copy",
                 device.0
             );
             ("device-failed", pool.to_string(), message)
         }
-        EngineEvent::Core(Event::Corruption { disk, device, offset_bytes, lost }) => {
+        EngineEvent::Corruption { disk, device, offset_bytes, lost } => {
             let end = if *lost { "its data is lost" } else { "it is fetched again" };
             let message = format!(
                 "cache device {} at byte {offset_bytes}: a block fails its checksum; {end}",
@@ -132,7 +128,7 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
             );
             ("corruption", disk_name(*disk), message)
         }
-        EngineEvent::Core(Event::CleanFailed { disk }) => {
+        EngineEvent::CleanFailed { disk } => {
             ("clean-failed", disk_name(*disk), "cleaning is held up by the origin; it is tried again".into())
         }
         EngineEvent::OriginAway { disk, why } => {

@@ -24,7 +24,7 @@ use haversack_engine::error::{EngineError, Result};
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -36,13 +36,13 @@ struct Fake {
     modes: Mutex<Vec<WriteMode>>,
     attached: Mutex<Vec<DiskSnapshot>>,
     targets: Mutex<BTreeMap<u16, Target>>,
-    monitored: Mutex<Vec<DiskNo>>,
+    monitored: Mutex<Vec<DiskHandle>>,
     filters: Mutex<BTreeMap<u16, AdmissionConfig>>,
     /// Blocks that guests read until records are taken next.
     reads: Mutex<Vec<u64>>,
 }
 
-fn shown(disk: DiskNo, spec: &DiskSpec) -> DiskSnapshot {
+fn shown(disk: DiskHandle, spec: &DiskSpec) -> DiskSnapshot {
     DiskSnapshot {
         disk,
         id: spec.config.id,
@@ -97,46 +97,47 @@ impl Backend for Fake {
     fn clock_runs(&self) -> bool {
         true
     }
-    fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, StartedJob)> {
-        let disk = DiskNo(self.disks.fetch_add(1, Ordering::Relaxed));
+    fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
+        let number = self.disks.fetch_add(1, Ordering::Relaxed);
+        let disk = DiskHandle::new(DiskNo(number), number.into());
         self.attached.lock().unwrap().push(shown(disk, &spec));
         Ok((disk, job(true)?))
     }
-    fn detach(&self, disk: DiskNo) -> Result<StartedJob> {
+    fn detach(&self, disk: DiskHandle) -> Result<StartedJob> {
         self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }
-    fn clean(&self, _: DiskNo) -> Result<StartedJob> {
+    fn clean(&self, _: DiskHandle) -> Result<StartedJob> {
         job(false)
     }
-    fn forget(&self, _: DiskNo, _: Option<DiskId>) -> Result<StartedJob> {
+    fn forget(&self, _: DiskId, _: bool) -> Result<StartedJob> {
         job(true)
     }
-    fn resize(&self, disk: DiskNo, sectors: u64) -> Result<StartedJob> {
+    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob> {
         let mut attached = self.attached.lock().unwrap();
         attached.iter_mut().filter(|shown| shown.disk == disk).for_each(|shown| shown.sectors = sectors);
         job(true)
     }
-    fn set_mode(&self, _: DiskNo, mode: WriteMode) -> Result<StartedJob> {
+    fn set_mode(&self, _: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
         self.modes.lock().unwrap().push(mode);
         job(true)
     }
-    fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
-        self.targets.lock().unwrap().insert(disk.0, target);
+    fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
+        self.targets.lock().unwrap().insert(disk.number().0, target);
         let blocks = if let Target::Blocks(blocks) = target { blocks } else { 1000 };
         let mut attached = self.attached.lock().unwrap();
         let set = attached.iter_mut().filter(|shown| shown.disk == disk);
         set.for_each(|shown| shown.usage.target_blocks = blocks);
         Ok(())
     }
-    fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
-        self.filters.lock().unwrap().insert(disk.0, admission);
+    fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()> {
+        self.filters.lock().unwrap().insert(disk.number().0, admission);
         Ok(())
     }
-    fn set_cleaner(&self, _: DiskNo, _: CleanerConfig) -> Result<()> {
+    fn set_cleaner(&self, _: DiskHandle, _: CleanerConfig) -> Result<()> {
         Ok(())
     }
-    fn set_sequential_cutoff(&self, _: DiskNo, _: u64) -> Result<()> {
+    fn set_sequential_cutoff(&self, _: DiskHandle, _: u64) -> Result<()> {
         Ok(())
     }
     fn add_device(&self, _: &Path, _: Option<u64>) -> Result<StartedJob> {
@@ -145,13 +146,13 @@ impl Backend for Fake {
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
         Err(EngineError::Manage(ManageError::LastDevice(device)))
     }
-    fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
+    fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()> {
         let mut monitored = self.monitored.lock().unwrap();
         monitored.retain(|other| *other != disk);
         monitored.extend(config.map(|_| disk));
         Ok(())
     }
-    fn take_records(&self, mut buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+    fn take_records(&self, mut buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>> {
         let reads = std::mem::take(&mut *self.reads.lock().unwrap());
         for (_, records) in &mut buffers {
             records.clear();
@@ -178,7 +179,7 @@ impl Backend for Fake {
     }
     fn serve_vhost_user(
         &self,
-        _: DiskNo,
+        _: DiskHandle,
         _: u64,
         _: &Path,
         _: &VhostUserConfig,

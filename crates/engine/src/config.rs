@@ -62,6 +62,8 @@ pub struct DiskSpec {
     pub origin: OriginSpec,
     /// How long requests wait for an origin that is away before they fail.
     pub origin_wait: Duration,
+    /// NBD clients may not write it.
+    pub read_only: bool,
 }
 
 /// A backing store that the engine speaks to itself.

@@ -3,11 +3,13 @@
 use std::sync::mpsc::Sender;
 
 use haversack_core::{JobError, JobId, ManageError, NewDevice, Progress};
-use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES};
 
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
-use crate::front::Client;
+use crate::error::{EngineError, Result};
+use crate::front::nbd::{NbdClient, NbdConnection};
+use crate::front::{Client, ClientKind};
 use crate::handle::EngineEvent;
 use crate::live::{LiveDevice, LiveDisk};
 use crate::origin::OpenOrigin;
@@ -19,6 +21,21 @@ impl Reactor {
     pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
         self.now = self.clock.now_us();
         call(&mut self.core, self.now)
+    }
+
+    /// Calls the core about an attached disk.
+    pub(crate) fn disk_call<R>(
+        &mut self,
+        disk: DiskHandle,
+        call: impl FnOnce(&mut LiveCore, Micros, DiskNo) -> std::result::Result<R, ManageError>,
+    ) -> Result<R> {
+        let number = self.attached(disk)?;
+        Ok(self.core_call(|core, now| call(core, now, number))?)
+    }
+
+    /// The place of an attached disk.
+    pub(crate) fn attached(&self, disk: DiskHandle) -> Result<DiskNo> {
+        self.disks.get(disk).map(|live| live.handle.number()).ok_or(EngineError::Detached)
     }
 
     pub(crate) fn stop(&mut self) {
@@ -41,31 +58,33 @@ impl Reactor {
         self.subscribers.push(sender);
     }
 
-    pub(crate) fn attach(
-        &mut self,
-        spec: DiskSpec,
-        origin: OpenOrigin,
-    ) -> std::result::Result<(DiskNo, JobId), ManageError> {
+    pub(crate) fn attach(&mut self, spec: DiskSpec, origin: OpenOrigin) -> Result<(DiskHandle, JobId)> {
         let (config, epoch, accept_loss) = (spec.config.clone(), spec.epoch, spec.accept_loss);
-        if self.disks.iter().flatten().any(|live| live.spec.config.id == config.id && live.detached) {
+        if self.disks.is_ending(config.id) {
             // The connections of its last time are still ending.
-            return Err(ManageError::Busy);
+            return Err(ManageError::Busy.into());
         }
-        let (disk, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
-        let live = LiveDisk::new(spec, (origin.make)(disk));
-        put(&mut self.disks, disk.0.into(), live);
+        let (number, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
+        let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
         self.origin(disk, |origin, context| origin.begin(context));
         Ok((disk, job))
     }
 
-    pub(crate) fn detach(&mut self, disk: DiskNo) -> std::result::Result<JobId, ManageError> {
-        let job = self.core_call(|core, now| core.detach(now, disk))?;
+    pub(crate) fn detach(&mut self, disk: DiskHandle) -> Result<JobId> {
+        let job = self.disk_call(disk, |core, now, number| core.detach(now, number))?;
         self.afterwards.push((job, Afterwards::Detached(disk)));
         Ok(job)
     }
 
-    pub(crate) fn resize(&mut self, disk: DiskNo, sectors: u64) -> std::result::Result<JobId, ManageError> {
-        let job = self.core_call(|core, now| core.resize(now, disk, sectors))?;
+    /// Forgets a detached disk. It has no handle: whoever wants it forgotten knows its lasting identity.
+    pub(crate) fn forget(&mut self, disk: DiskId, destroy_dirty: bool) -> Result<JobId> {
+        let is_it = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| info.id == disk);
+        let number = self.core.disk_numbers().find(is_it).ok_or(EngineError::Unknown(disk))?;
+        Ok(self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?)
+    }
+
+    pub(crate) fn resize(&mut self, disk: DiskHandle, sectors: u64) -> Result<JobId> {
+        let job = self.disk_call(disk, |core, now, number| core.resize(now, number, sectors))?;
         let needed_bytes = sectors * SECTOR_BYTES as u64;
         self.origin(disk, |origin, context| origin.grown(context, needed_bytes));
         self.afterwards.push((job, Afterwards::Resized(disk, sectors)));
@@ -73,12 +92,13 @@ impl Reactor {
     }
 
     /// What a disk was attached with, and its present size in sectors.
-    pub(crate) fn spec(&self, disk: DiskNo) -> Option<(DiskSpec, u64)> {
-        let live = self.disks.get(usize::from(disk.0))?.as_ref()?;
-        Some((live.spec.clone(), self.core.disk_info(disk)?.sectors))
+    pub(crate) fn spec(&self, disk: DiskHandle) -> Result<(DiskSpec, u64)> {
+        let live = self.disks.get(disk).ok_or(EngineError::Detached)?;
+        let info = self.core.disk_info(disk.number()).ok_or(EngineError::Detached)?;
+        Ok((live.spec.clone(), info.sectors))
     }
 
-    pub(crate) fn remove_device(&mut self, device: DeviceNo) -> std::result::Result<JobId, ManageError> {
+    pub(crate) fn remove_device(&mut self, device: DeviceNo) -> Result<JobId> {
         let job = self.core_call(|core, now| core.remove_device(now, device))?;
         self.afterwards.push((job, Afterwards::Removed(device)));
         Ok(job)
@@ -86,40 +106,36 @@ impl Reactor {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let devices = self.devices.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
-        let disks = self.disks.iter().enumerate().filter_map(|(at, live)| Some((at, live.as_ref()?)));
         Snapshot {
             pool: self.core.pool_stats(),
             time_us: self.timers_looked_at_us(),
             ios_in_flight: self.ios_in_flight() as u64,
             devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
-            disks: disks.filter_map(|(at, live)| self.disk_snapshot(DiskNo(at as u16), live)).collect(),
+            disks: self.disks.iter().filter_map(|live| self.disk_snapshot(live)).collect(),
         }
     }
 
-    fn disk_snapshot(&self, disk: DiskNo, live: &LiveDisk) -> Option<DiskSnapshot> {
-        let info = self.core.disk_info(disk)?;
+    fn disk_snapshot(&self, live: &LiveDisk) -> Option<DiskSnapshot> {
+        let number = live.handle.number();
+        let info = self.core.disk_info(number)?;
         Some(DiskSnapshot {
-            disk,
+            disk: live.handle,
             id: info.id,
             name: live.spec.name.clone(),
             sectors: info.sectors,
             mode: info.mode,
-            stats: *self.core.disk_stats(disk)?,
-            usage: self.core.disk_usage(disk)?,
+            stats: *self.core.disk_stats(number)?,
+            usage: self.core.disk_usage(number)?,
             origin_up: live.origin.is_up(),
             origin_errors: live.origin_errors,
-            clients: self.clients_of(disk).len() as u64,
+            clients: self.clients_of(live.handle).len() as u64,
             vhost_user_latency: live.vhost_user_latency.clone(),
             nbd_latency: live.nbd_latency.clone(),
             origin_latency: live.origin_latency.clone(),
         })
     }
 
-    pub(crate) fn add_device(
-        &mut self,
-        device: CacheDevice,
-        new: NewDevice,
-    ) -> std::result::Result<JobId, ManageError> {
+    pub(crate) fn add_device(&mut self, device: CacheDevice, new: NewDevice) -> Result<JobId> {
         let number = new.number();
         let job = self.core_call(|core, now| core.add_device(now, new))?;
         put(&mut self.devices, number.0.into(), LiveDevice::new(device));
@@ -133,8 +149,26 @@ impl Reactor {
     }
 
     /// The numbers of a disk's clients.
-    pub(crate) fn clients_of(&self, disk: DiskNo) -> Vec<u32> {
+    pub(crate) fn clients_of(&self, disk: DiskHandle) -> Vec<u32> {
         self.core.memory().payloads.of_disk(disk)
+    }
+
+    /// Makes an NBD connection a client of its disk, if that is still what was agreed on.
+    pub(crate) fn add_nbd_client(&mut self, client: NbdClient) -> Result<()> {
+        let live = self.disks.get(client.disk).ok_or(EngineError::Detached)?;
+        let info = self.core.disk_info(client.disk.number()).filter(|info| info.attached);
+        let size_bytes = info.ok_or(EngineError::Detached)?.sectors * SECTOR_BYTES as u64;
+        let (export, disk) = (&client.negotiated.export, live.spec.name.clone());
+        if (export.size_bytes, export.read_only) != (size_bytes, live.spec.read_only) {
+            return Err(EngineError::ExportChanged { disk });
+        }
+        let most = client.max_connections;
+        if self.core.memory().payloads.count(client.disk, ClientKind::Nbd) >= most as usize {
+            return Err(EngineError::TooManyConnections { disk, most });
+        }
+        let connection = NbdConnection::new(client).map_err(EngineError::Socket)?;
+        self.add_client(Box::new(connection));
+        Ok(())
     }
 
     /// Adds a client; from now on it is asked for requests.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use haversack_core::{JobError, ManageError, PoolError};
+use haversack_model::DiskId;
 
 /// Why the engine refused something.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,28 @@ pub enum EngineError {
     /// The core refused a management call.
     #[error(transparent)]
     Manage(#[from] ManageError),
+    /// The disk that was named is not there any more.
+    #[error("no such disk (it was detached)")]
+    Detached,
+    /// The pool has nothing of a disk.
+    #[error("disk {0} is not known to the pool")]
+    Unknown(DiskId),
+    /// An export is not what was agreed on with an NBD client.
+    #[error(
+        "disk '{disk}' has another size, or may not be written any more, than was agreed on with the client"
+    )]
+    ExportChanged {
+        /// The disk's name.
+        disk: String,
+    },
+    /// An export has as many NBD connections as it may.
+    #[error("disk '{disk}' has {most} NBD connections, as many as it may: close some or allow more")]
+    TooManyConnections {
+        /// The disk's name.
+        disk: String,
+        /// How many it may have.
+        most: u32,
+    },
     /// A management job failed.
     #[error(transparent)]
     Job(#[from] JobError),

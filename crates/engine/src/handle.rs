@@ -8,16 +8,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, Event, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
+    AdmissionConfig, CleanerConfig, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
     Records, Target,
 };
-use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::front;
-use crate::front::nbd::{NbdClient, NbdConnection};
+use crate::front::nbd::NbdClient;
 use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
 use crate::mailbox::Mailbox;
 use crate::media::Devices;
@@ -164,15 +164,12 @@ impl Handle {
         answer.recv().map_err(|_| self.stopped())
     }
 
-    fn job(
-        &self,
-        work: impl FnOnce(&mut Reactor) -> std::result::Result<JobId, ManageError> + Send + 'static,
-    ) -> Result<Job> {
+    fn job(&self, work: impl FnOnce(&mut Reactor) -> Result<JobId> + Send + 'static) -> Result<Job> {
         let (sender, end) = mpsc::channel();
         let id = self.run(move |reactor| {
             let id = work(reactor)?;
             reactor.await_job(id, sender);
-            Ok::<_, ManageError>(id)
+            Ok::<_, EngineError>(id)
         })??;
         Ok(Job { handle: self.clone(), id, end })
     }
@@ -182,22 +179,23 @@ impl Handle {
     ///
     /// # Errors
     /// The origin cannot be used or is too small, or the core refuses the disk.
-    pub fn attach(&self, spec: DiskSpec) -> Result<(DiskNo, Job)> {
+    pub fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, Job)> {
         let origin = origin::open(&spec, self)?;
         let (sender, end) = mpsc::channel();
         let (disk, id) = self.run(move |reactor| {
             let (disk, id) = reactor.attach(spec, origin)?;
             reactor.await_job(id, sender);
-            Ok::<_, ManageError>((disk, id))
+            Ok::<_, EngineError>((disk, id))
         })??;
         Ok((disk, Job { handle: self.clone(), id, end }))
     }
 
-    /// Cleans a disk and detaches it. Its clients get errors from then on; its clean blocks stay warm.
+    /// Cleans a disk and detaches it. Its clients get errors from then on; its clean blocks stay warm. Its handle names no
+    /// disk any more.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn detach(&self, disk: DiskNo) -> Result<Job> {
+    pub fn detach(&self, disk: DiskHandle) -> Result<Job> {
         self.job(move |reactor| reactor.detach(disk))
     }
 
@@ -205,16 +203,16 @@ impl Handle {
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn clean(&self, disk: DiskNo) -> Result<Job> {
-        self.job(move |reactor| reactor.core_call(|core, now| core.clean(now, disk)))
+    pub fn clean(&self, disk: DiskHandle) -> Result<Job> {
+        self.job(move |reactor| reactor.disk_call(disk, |core, now, disk| core.clean(now, disk)))
     }
 
-    /// Forgets a detached disk. Dirty blocks are destroyed only if the disk is named.
+    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn forget(&self, disk: DiskNo, destroy_dirty: Option<DiskId>) -> Result<Job> {
-        self.job(move |reactor| reactor.core_call(|core, now| core.forget(now, disk, destroy_dirty)))
+    pub fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<Job> {
+        self.job(move |reactor| reactor.forget(disk, destroy_dirty))
     }
 
     /// Changes the size of a disk. If it grows, its origin is asked for its size first, in the calling thread. Clients
@@ -222,12 +220,10 @@ impl Handle {
     ///
     /// # Errors
     /// The origin is too small or cannot be reached, or see [`ManageError`].
-    pub fn resize(&self, disk: DiskNo, sectors: u64) -> Result<Job> {
-        match self.run(move |reactor| reactor.spec(disk))? {
-            Some((spec, present)) if sectors > present => {
-                origin::check_growth(&spec, sectors * SECTOR_BYTES as u64)?;
-            }
-            _ => {}
+    pub fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<Job> {
+        let (spec, present) = self.run(move |reactor| reactor.spec(disk))??;
+        if sectors > present {
+            origin::check_growth(&spec, sectors * SECTOR_BYTES as u64)?;
         }
         self.job(move |reactor| reactor.resize(disk, sectors))
     }
@@ -236,43 +232,48 @@ impl Handle {
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_mode(&self, disk: DiskNo, mode: WriteMode) -> Result<Job> {
-        self.job(move |reactor| reactor.core_call(|core, now| core.set_mode(now, disk, mode)))
+    pub fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<Job> {
+        self.job(move |reactor| reactor.disk_call(disk, |core, now, disk| core.set_mode(now, disk, mode)))
     }
 
     /// Changes a disk's share.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_target(&self, disk: DiskNo, target: Target) -> Result<()> {
-        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_target(now, disk, target)))??)
+    pub fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
+        self.run(move |reactor| {
+            reactor.disk_call(disk, |core, now, disk| core.set_target(now, disk, target))
+        })?
     }
 
     /// Changes which blocks may enter.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_admission(&self, disk: DiskNo, admission: AdmissionConfig) -> Result<()> {
-        Ok(self
-            .run(move |reactor| reactor.core_call(|core, now| core.set_admission(now, disk, admission)))??)
+    pub fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()> {
+        self.run(move |reactor| {
+            reactor.disk_call(disk, |core, now, disk| core.set_admission(now, disk, admission))
+        })?
     }
 
     /// Changes when dirty blocks are cleaned.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_cleaner(&self, disk: DiskNo, cleaner: CleanerConfig) -> Result<()> {
-        Ok(self.run(move |reactor| reactor.core_call(|core, now| core.set_cleaner(now, disk, cleaner)))??)
+    pub fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()> {
+        self.run(move |reactor| {
+            reactor.disk_call(disk, |core, now, disk| core.set_cleaner(now, disk, cleaner))
+        })?
     }
 
     /// Changes the sequential cut-off; 0 bytes for never.
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_sequential_cutoff(&self, disk: DiskNo, bytes: u64) -> Result<()> {
-        Ok(self.run(move |reactor| {
-            reactor.core_call(|core, now| core.set_sequential_cutoff(now, disk, bytes))
-        })??)
+    pub fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()> {
+        self.run(move |reactor| {
+            reactor.disk_call(disk, |core, now, disk| core.set_sequential_cutoff(now, disk, bytes))
+        })?
     }
 
     /// Formats a device or file, in the calling thread, and takes it into the pool.
@@ -310,19 +311,25 @@ impl Handle {
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_monitor(&self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<()> {
-        Ok(self.run(move |reactor| reactor.core.set_monitor(disk, config))??)
+    pub fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()> {
+        self.run(move |reactor| reactor.disk_call(disk, |core, _, disk| core.set_monitor(disk, config)))?
     }
 
     /// Swaps the records of disks for empty buffers, without a copy: each buffer comes back with what was recorded since
-    /// the last time, empty if the disk is not monitored.
+    /// the last time, empty if the disk is not monitored or was detached.
     ///
     /// # Errors
     /// The shard has stopped.
-    pub fn take_records(&self, mut buffers: Vec<(DiskNo, Records)>) -> Result<Vec<(DiskNo, Records)>> {
+    pub fn take_records(
+        &self,
+        mut buffers: Vec<(DiskHandle, Records)>,
+    ) -> Result<Vec<(DiskHandle, Records)>> {
         self.run(move |reactor| {
             for (disk, records) in &mut buffers {
-                reactor.core.take_records(*disk, records);
+                match reactor.attached(*disk) {
+                    Ok(number) => drop(reactor.core.take_records(number, records)),
+                    Err(_) => records.clear(),
+                }
             }
             buffers
         })
@@ -346,7 +353,7 @@ impl Handle {
         Ok(receiver)
     }
 
-    /// The caller has noted durably that what is on lost devices is void (see [`Event::PoolLost`]).
+    /// The caller has noted durably that what is on lost devices is void (see [`haversack_core::Event::PoolLost`]).
     ///
     /// # Errors
     /// The shard has stopped.
@@ -357,51 +364,73 @@ impl Handle {
     /// Makes an NBD connection, past its negotiation, a client of a disk.
     ///
     /// # Errors
-    /// The socket is none, or the shard has stopped.
+    /// The disk was detached or is not what was agreed on any more, it has as many connections as it may, the socket is
+    /// none, or the shard has stopped. The connection is closed then.
     pub fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
-        let connection = |client| NbdConnection::new(client).map_err(EngineError::Socket);
-        self.run(move |reactor| {
-            reactor.add_client(Box::new(connection(client)?));
-            Ok(())
-        })?
+        self.run(move |reactor| reactor.add_nbd_client(client))?
     }
 
     /// Serves a disk of so many sectors on a vhost-user-blk socket, until the server is dropped.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be made, or the disk was detached.
     pub fn serve_vhost_user(
         &self,
-        disk: DiskNo,
+        disk: DiskHandle,
         sectors: u64,
         socket: &Path,
         config: &VhostUserConfig,
     ) -> Result<VhostUserServer> {
+        self.run(move |reactor| reactor.attached(disk))??;
         front::vhost_user::serve(self, disk, sectors, socket, config)
     }
 }
 
-/// What happened in a shard.
+/// What happened in a shard. A disk has its lasting identity here: by the time that somebody reads an event, its place in
+/// the pool may be another disk's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
-    /// The core tells something.
-    Core(Event),
+    /// See [`haversack_core::Event::DeviceFailed`].
+    DeviceFailed {
+        /// The device.
+        device: DeviceNo,
+        /// Dirty blocks that had no other copy.
+        lost_blocks: u64,
+    },
+    /// See [`haversack_core::Event::PoolLost`].
+    PoolLost,
+    /// See [`haversack_core::Event::Corruption`].
+    Corruption {
+        /// The disk.
+        disk: DiskId,
+        /// The device.
+        device: DeviceNo,
+        /// Byte offset of the block on the device.
+        offset_bytes: u64,
+        /// Whether the data is lost.
+        lost: bool,
+    },
+    /// See [`haversack_core::Event::CleanFailed`].
+    CleanFailed {
+        /// The disk.
+        disk: DiskId,
+    },
     /// An origin cannot be reached; its requests wait.
     OriginAway {
         /// The disk.
-        disk: DiskNo,
+        disk: DiskId,
         /// What went wrong.
         why: String,
     },
     /// An origin is back.
     OriginBack {
         /// The disk.
-        disk: DiskNo,
+        disk: DiskId,
     },
     /// Dirty sectors of a disk were lost with a cache device; they read as errors until they are written again.
     DataLost {
         /// The disk.
-        disk: DiskNo,
+        disk: DiskId,
         /// All that is lost of it: first sectors and numbers of sectors, in order.
         runs: Vec<(SectorNo, u64)>,
     },

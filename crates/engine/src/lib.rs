@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config;
 mod control;
 mod device;
+mod disks;
 pub mod error;
 mod faults;
 mod front;

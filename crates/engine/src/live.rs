@@ -1,7 +1,7 @@
 //! Devices and disks as the reactor runs them: what is in flight on them, and their figures.
 
 use haversack_core::{IoFailure, IoId, Op};
-use haversack_model::{DeviceNo, Micros};
+use haversack_model::{DeviceNo, DiskHandle, Micros};
 
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
@@ -100,12 +100,11 @@ impl LiveDevice {
     }
 }
 
-/// An attached disk.
+/// An attached disk, or one whose origin is ending.
 pub(crate) struct LiveDisk {
+    pub handle: DiskHandle,
     pub spec: DiskSpec,
     pub origin: Box<dyn Origin>,
-    /// It takes no requests any more; its origin's connections are ending.
-    pub detached: bool,
     pub origin_errors: u64,
     pub origin_latency: Latencies,
     pub nbd_latency: Latencies,
@@ -113,11 +112,11 @@ pub(crate) struct LiveDisk {
 }
 
 impl LiveDisk {
-    pub fn new(spec: DiskSpec, origin: Box<dyn Origin>) -> LiveDisk {
+    pub fn new(handle: DiskHandle, spec: DiskSpec, origin: Box<dyn Origin>) -> LiveDisk {
         LiveDisk {
+            handle,
             spec,
             origin,
-            detached: false,
             origin_errors: 0,
             origin_latency: Latencies::default(),
             nbd_latency: Latencies::default(),

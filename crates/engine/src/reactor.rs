@@ -8,6 +8,8 @@
 //! Invariants
 //! - Every action with an I/O gets one completion, after the kernel or the origin is done with the I/O's memory.
 //! - The core is called by this thread alone.
+//! - The core goes by places of disks. What comes from elsewhere names a disk by its handle, which is looked up each time:
+//!   nothing that began before a detach reaches the next disk in that place.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,16 +20,17 @@ use haversack_core::{
     Action, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
     RequestTag,
 };
-use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::config::ShardConfig;
 use crate::device::CacheDevice;
+use crate::disks::Disks;
 use crate::error::{EngineError, Result};
 use crate::faults::DeviceOp;
-use crate::front::{Client, ClientContext, Front, Wish};
+use crate::front::{Asked, Client, ClientContext, Front, Wish};
 use crate::handle::EngineEvent;
 use crate::in_turn::InTurn;
-use crate::live::{LiveDevice, LiveDisk};
+use crate::live::LiveDevice;
 use crate::mailbox::Letters;
 use crate::media::{Devices, failure};
 use crate::memory::SharedMemory;
@@ -55,7 +58,7 @@ pub(crate) struct Reactor {
     pub(crate) ring: Ring,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
-    pub(crate) disks: Vec<Option<LiveDisk>>,
+    pub(crate) disks: Disks,
     letters: Letters,
     bell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
@@ -66,7 +69,7 @@ pub(crate) struct Reactor {
     batch: Vec<Request>,
     runs: Vec<(u64, u32)>,
     /// Requests for which the core has no room yet.
-    backlog: VecDeque<Request>,
+    backlog: VecDeque<(DiskHandle, Request)>,
     /// I/Os of devices that fail on demand.
     struck: Vec<Landing>,
     answers: Vec<OriginAnswer>,
@@ -120,7 +123,7 @@ impl Reactor {
             ring,
             clock,
             devices: live,
-            disks: Vec::new(),
+            disks: Disks::default(),
             letters,
             bell_listens: false,
             jobs: Vec::new(),
@@ -215,6 +218,7 @@ impl Reactor {
             Owner::Device { io, device } => self.device_landed(io, device, landing),
             Owner::Origin { disk, token } => {
                 self.origin(disk, |o, context| o.landed(context, token, landing));
+                self.disks.drop_ended();
             }
             Owner::Client { client, part } => {
                 self.client(client, |c, context| c.landed(context, part, landing));
@@ -267,12 +271,19 @@ impl Reactor {
         if self.asked.is_empty() {
             return;
         }
+        let Some(disk) = self.core.memory_mut().payloads.get_mut(client).map(|client| client.disk()) else {
+            return;
+        };
+        let is_attached = self.disks.get(disk).is_some();
         let (mut asked, mut batch) = (std::mem::take(&mut self.asked), std::mem::take(&mut self.batch));
         for wish in asked.drain(..) {
             match wish {
-                Wish::Request(asked) => batch.push(asked.request(client)),
-                Wish::Status { slot, disk, sector, sectors } => {
-                    self.tell_status(client, slot, disk, sector, sectors);
+                Wish::Request(asked) if is_attached => batch.push(asked.request(client)),
+                Wish::Status { slot, sector, sectors, .. } if is_attached => {
+                    self.tell_status(client, slot, disk.number(), sector, sectors);
+                }
+                Wish::Request(Asked { slot, .. }) | Wish::Status { slot, .. } => {
+                    self.completed(Front::tag(client, slot), Err(RequestError::Detached));
                 }
             }
         }
@@ -282,7 +293,7 @@ impl Reactor {
             self.core.prefetch(&batch);
         }
         for request in batch.drain(..) {
-            self.submit(request);
+            self.submit(disk, request);
         }
         self.batch = batch;
     }
@@ -297,10 +308,10 @@ impl Reactor {
         self.runs = runs;
     }
 
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, disk: DiskHandle, request: Request) {
         match self.core.submit(self.now, request) {
             Ok(()) => {}
-            Err(Rejected::Busy) => self.backlog.push_back(request),
+            Err(Rejected::Busy) => self.backlog.push_back((disk, request)),
             Err(rejected) => {
                 tracing::debug!(%rejected, "a request was refused");
                 let error = match rejected {
@@ -334,10 +345,10 @@ impl Reactor {
             self.core.tick(self.now);
             worked = true;
         }
-        for number in 0..self.disks.len() {
-            let due = self.disks[number].as_ref().and_then(|d| d.origin.next_wakeup());
-            if due.is_some_and(|due| due <= self.now) {
-                self.origin(DiskNo(number as u16), |o, context| o.tick(context));
+        for place in 0..self.disks.places() {
+            let Some(live) = self.disks.at(DiskNo(place)) else { continue };
+            if live.origin.next_wakeup().is_some_and(|due| due <= self.now) {
+                self.origin(live.handle, |o, context| o.tick(context));
                 worked = true;
             }
         }
@@ -366,9 +377,12 @@ impl Reactor {
                 self.tell(&event);
             }
             match self.backlog.pop_front() {
-                Some(request) => {
+                Some((disk, request)) if self.disks.get(disk).is_none() => {
+                    self.completed(request.tag, Err(RequestError::Detached));
+                }
+                Some((disk, request)) => {
                     let left = self.backlog.len();
-                    self.submit(request);
+                    self.submit(disk, request);
                     if self.backlog.len() > left {
                         break;
                     }
@@ -401,15 +415,17 @@ impl Reactor {
             }
             Action::FlushDevice { io, device } => self.device_io(io, device, 0, DeviceOp::Flush),
             Action::ReadOrigin { io, disk, sector, sectors } => {
-                self.origin_io(io, disk, OriginOp::Read, sector, sectors);
+                self.origin_io(io, disk, OriginOp::Read, sector, sectors, false);
             }
-            Action::WriteOrigin { io, disk, sector, sectors } => {
-                self.origin_io(io, disk, OriginOp::Write, sector, sectors);
+            Action::WriteOrigin { io, disk, sector, sectors, durable } => {
+                self.origin_io(io, disk, OriginOp::Write, sector, sectors, durable);
             }
-            Action::ZeroOrigin { io, disk, sector, sectors, discard } => {
-                self.origin_io(io, disk, OriginOp::Zero { discard }, sector, sectors);
+            Action::ZeroOrigin { io, disk, sector, sectors, discard, durable } => {
+                self.origin_io(io, disk, OriginOp::Zero { discard }, sector, sectors, durable);
             }
-            Action::FlushOrigin { io, disk } => self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0),
+            Action::FlushOrigin { io, disk } => {
+                self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0, false);
+            }
             Action::Complete { tag, result } => self.completed(tag, result),
             Action::Event(event) => self.core_event(event),
         }
@@ -442,7 +458,16 @@ impl Reactor {
         live.start(io, op, offset_bytes, bytes);
     }
 
-    fn origin_io(&mut self, io: IoId, disk: DiskNo, op: OriginOp, sector: SectorNo, sectors: u32) {
+    fn origin_io(
+        &mut self,
+        io: IoId,
+        number: DiskNo,
+        op: OriginOp,
+        sector: SectorNo,
+        sectors: u32,
+        durable: bool,
+    ) {
+        let disk = self.disks.at(number).expect("the core asks for origins of attached disks").handle;
         self.ios += 1;
         let mut iovecs = self.spare_iovecs.pop().unwrap_or_default();
         iovecs.clear();
@@ -457,31 +482,29 @@ impl Reactor {
         let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         let started_us = self.now;
         let writer = self.core.writer(io);
-        let request = OriginRequest { io, op, writer, offset_bytes, len_bytes, iovecs, started_us };
+        let request = OriginRequest { io, op, writer, durable, offset_bytes, len_bytes, iovecs, started_us };
         self.origin(disk, |o, context| o.start(context, request));
     }
 
-    /// Lets an origin act, then hands its answers to the core.
+    /// Lets an origin act, then hands its answers to the core. False if the disk is gone.
     pub(crate) fn origin(
         &mut self,
-        disk: DiskNo,
+        disk: DiskHandle,
         act: impl FnOnce(&mut dyn crate::origin::Origin, &mut OriginContext<'_>),
-    ) {
-        let Some(live) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
+    ) -> bool {
+        let Some(live) = self.disks.get_mut(disk) else { return false };
         let (ring, answers, events) = (&mut self.ring, &mut self.answers, &mut self.events);
-        act(live.origin.as_mut(), &mut OriginContext { ring, disk, now: self.now, answers, events });
-        let gone = live.detached && live.origin.is_closed();
+        let id = live.spec.config.id;
+        act(live.origin.as_mut(), &mut OriginContext { ring, disk, id, now: self.now, answers, events });
         while let Some(answer) = self.answers.pop() {
             self.origin_answered(disk, answer);
         }
-        if gone {
-            self.disks[disk.0 as usize] = None;
-        }
+        true
     }
 
-    fn origin_answered(&mut self, disk: DiskNo, answer: OriginAnswer) {
+    fn origin_answered(&mut self, disk: DiskHandle, answer: OriginAnswer) {
         let OriginAnswer { request, result } = answer;
-        let live = self.disks[disk.0 as usize].as_mut().expect("an answer is of a disk");
+        let live = self.disks.get_mut(disk).expect("an answer is of a disk");
         live.answered(&request, result, self.now);
         let request = match result {
             Err(IoFailure::Error) => match self.retries.take(disk, request, self.now) {
@@ -505,39 +528,53 @@ impl Reactor {
         let (now, poll_us) = (self.now, self.poll_us);
         let done = state.complete(&mut ClientContext { ring, client, now, poll_us, asked }, slot, result);
         front.has_acted(client);
-        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut))
-        {
+        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk)) {
             live.client_latency(kind, done, self.now);
         }
         self.submit_asked(client);
     }
 
     fn core_event(&mut self, event: Event) {
-        if let Event::JobDone { job, result } = event {
-            self.after_job(job, result.is_ok());
-            self.jobs.retain(|(id, sender)| {
-                if *id == job {
-                    // Who asked may have given up waiting.
-                    let _ = sender.send(result);
+        match event {
+            Event::JobDone { job, result } => self.job_done(job, result),
+            Event::DeviceFailed { device, lost_blocks } => {
+                self.tell(&EngineEvent::DeviceFailed { device, lost_blocks });
+                self.retire(device);
+                if lost_blocks > 0 {
+                    self.tell_losses();
                 }
-                *id != job
-            });
-        }
-        self.tell(&EngineEvent::Core(event));
-        if let Event::DeviceFailed { device, lost_blocks } = event {
-            self.retire(device);
-            if lost_blocks > 0 {
-                self.tell_losses();
+            }
+            Event::PoolLost => self.tell(&EngineEvent::PoolLost),
+            Event::Corruption { disk, device, offset_bytes, lost } => {
+                if let Some(info) = self.core.disk_info(disk) {
+                    self.tell(&EngineEvent::Corruption { disk: info.id, device, offset_bytes, lost });
+                }
+            }
+            Event::CleanFailed { disk } => {
+                if let Some(info) = self.core.disk_info(disk) {
+                    self.tell(&EngineEvent::CleanFailed { disk: info.id });
+                }
             }
         }
     }
 
+    fn job_done(&mut self, job: JobId, result: std::result::Result<(), JobError>) {
+        self.after_job(job, result.is_ok());
+        self.jobs.retain(|(id, sender)| {
+            if *id == job {
+                // Who asked may have given up waiting.
+                let _ = sender.send(result);
+            }
+            *id != job
+        });
+    }
+
     fn tell_losses(&mut self) {
-        let disks: Vec<DiskNo> = self.core.disk_numbers().collect();
-        for disk in disks {
-            let runs = self.core.lost_runs(disk);
-            if !runs.is_empty() {
-                self.tell(&EngineEvent::DataLost { disk, runs });
+        let numbers: Vec<DiskNo> = self.core.disk_numbers().collect();
+        for number in numbers {
+            let runs = self.core.lost_runs(number);
+            if let Some(info) = self.core.disk_info(number).filter(|_| !runs.is_empty()) {
+                self.tell(&EngineEvent::DataLost { disk: info.id, runs });
             }
         }
     }
@@ -553,10 +590,9 @@ impl Reactor {
                 for client in self.clients_of(disk) {
                     self.client(client, |client, context| client.close(context));
                 }
-                if let Some(live) = self.disks[disk.0 as usize].as_mut() {
-                    live.detached = true;
-                }
+                self.disks.detach(disk);
                 self.origin(disk, |origin, context| origin.close(context));
+                self.disks.drop_ended();
             }
             Afterwards::Removed(device) => self.retire(device),
             Afterwards::Stopped => self.stopped_cleanly = true,
@@ -579,7 +615,7 @@ impl Reactor {
     }
 
     fn time_to_sleep(&self) -> Option<Duration> {
-        let origins = self.disks.iter().flatten().filter_map(|d| d.origin.next_wakeup());
+        let origins = self.disks.iter().filter_map(|d| d.origin.next_wakeup());
         let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
         // One that stays due, such as for a flush that takes its time, must not keep the reactor awake.
         let due = due.max(self.timers_us);
@@ -597,10 +633,10 @@ pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
 
 /// What is to be done when a job has succeeded.
 pub(crate) enum Afterwards {
-    Detached(DiskNo),
+    Detached(DiskHandle),
     Removed(DeviceNo),
     Stopped,
-    Resized(DiskNo, u64),
+    Resized(DiskHandle, u64),
 }
 
 /// What a client's finished request was, for the latencies.

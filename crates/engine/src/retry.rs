@@ -3,7 +3,7 @@
 //! A failed flush is not tried again: the store may have dropped what it could not write, and would then answer
 //! the second flush with success. The core learns of it and writes the data again.
 
-use haversack_model::{DiskNo, Micros};
+use haversack_model::{DiskHandle, Micros};
 
 use crate::origin::{OriginOp, OriginRequest};
 
@@ -14,12 +14,12 @@ const SHORTEST_PAUSE_US: Micros = 50_000;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Retries {
-    waiting: Vec<(Micros, DiskNo, OriginRequest)>,
+    waiting: Vec<(Micros, DiskHandle, OriginRequest)>,
 }
 
 impl Retries {
     /// Takes a failed request until its pause is over, or gives it back if it is not to be tried again.
-    pub fn take(&mut self, disk: DiskNo, request: OriginRequest, now: Micros) -> Option<OriginRequest> {
+    pub fn take(&mut self, disk: DiskHandle, request: OriginRequest, now: Micros) -> Option<OriginRequest> {
         let age = now.saturating_sub(request.started_us);
         if request.op == OriginOp::Flush || age >= OLDEST_US {
             return Some(request);
@@ -29,7 +29,7 @@ impl Retries {
     }
 
     /// A request whose pause is over.
-    pub fn due(&mut self, now: Micros) -> Option<(DiskNo, OriginRequest)> {
+    pub fn due(&mut self, now: Micros) -> Option<(DiskHandle, OriginRequest)> {
         let at = self.waiting.iter().position(|(due, ..)| *due <= now)?;
         let (_, disk, request) = self.waiting.swap_remove(at);
         Some((disk, request))
@@ -45,12 +45,14 @@ impl Retries {
 mod tests {
     use super::*;
     use haversack_core::{IoId, Writer};
+    use haversack_model::DiskNo;
 
     fn request(op: OriginOp) -> OriginRequest {
         OriginRequest {
             io: IoId(1),
             op,
             writer: Writer::Guest,
+            durable: false,
             offset_bytes: 0,
             len_bytes: 512,
             iovecs: Vec::new(),
@@ -63,7 +65,7 @@ mod tests {
         let (mut retries, mut now, mut tries) = (Retries::default(), 1_000, 0);
         let mut next = request(OriginOp::Read);
         let given_up = loop {
-            if let Some(back) = retries.take(DiskNo(0), next, now) {
+            if let Some(back) = retries.take(DiskHandle::new(DiskNo(0), 1), next, now) {
                 break back;
             }
             assert!(retries.due(now).is_none());
@@ -72,6 +74,6 @@ mod tests {
             tries += 1;
         };
         assert!(given_up.op == OriginOp::Read && (4..10).contains(&tries), "{tries}");
-        assert!(retries.take(DiskNo(0), request(OriginOp::Flush), 1).is_some());
+        assert!(retries.take(DiskHandle::new(DiskNo(0), 1), request(OriginOp::Flush), 1).is_some());
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use haversack_core::IoId;
-use haversack_model::{DeviceNo, DiskNo};
+use haversack_model::{DeviceNo, DiskHandle};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
@@ -30,7 +30,7 @@ pub(crate) enum Owner {
     /// The core's I/O on a cache device.
     Device { io: IoId, device: DeviceNo },
     /// An origin's I/O; `token` is the origin's own.
-    Origin { disk: DiskNo, token: u64 },
+    Origin { disk: DiskHandle, token: u64 },
     /// A client's I/O; `part` tells which of its own.
     Client { client: u32, part: u8 },
 }

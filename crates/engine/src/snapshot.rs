@@ -1,7 +1,7 @@
 //! All figures of a shard at one instant.
 
 use haversack_core::{DiskStats, DiskUsage, PoolStats};
-use haversack_model::{DeviceNo, DiskId, DiskNo, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 use crate::histogram::Histogram;
 
@@ -42,8 +42,8 @@ pub struct DeviceSnapshot {
 /// A disk's figures.
 #[derive(Clone, Debug)]
 pub struct DiskSnapshot {
-    /// Its place in the pool.
-    pub disk: DiskNo,
+    /// What calls of the shard name it by, as long as it is attached.
+    pub disk: DiskHandle,
     /// Its identity.
     pub id: DiskId,
     /// Its name.

@@ -29,6 +29,15 @@ pub struct Uuid(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskNo(pub u16);
 
+/// An attached disk, as everything outside of the core names it: its place in the pool's disk table, and which of the
+/// pool's attachments this is. A place is used again once its disk was forgotten, a handle never: one whose disk was
+/// detached names no disk, rather than the next in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct DiskHandle {
+    number: DiskNo,
+    generation: u32,
+}
+
 /// A cache device's place in the pool's device table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeviceNo(pub u8);
@@ -63,6 +72,24 @@ pub enum WriteThroughAck {
     Origin,
     /// Once the cache has it, while the write to the origin goes on.
     Cache,
+}
+
+impl DiskHandle {
+    /// The handle of an attachment. Only who counts the attachments of a pool makes handles.
+    pub fn new(number: DiskNo, generation: u32) -> DiskHandle {
+        DiskHandle { number, generation }
+    }
+
+    /// The disk's place, which is another disk's once this one was forgotten.
+    pub fn number(self) -> DiskNo {
+        self.number
+    }
+}
+
+impl fmt::Display for DiskHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.number.0, self.generation)
+    }
 }
 
 impl WriteMode {

@@ -17,7 +17,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SectorNo, WriteMode};
 use crate::action::{Action, IoId, Op, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::core::{Core, RESERVED_FRAMES};
-use crate::flow::request::Park;
+use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
@@ -66,7 +66,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn is_zero_op(&self, number: u32) -> bool {
+    pub(crate) fn is_zero_op(&self, number: u32) -> bool {
         matches!(self.requests[number].op, Op::Discard | Op::WriteZeroes)
     }
 
@@ -171,6 +171,7 @@ impl<M: Memory> Core<M> {
     fn send_window(&mut self, number: u32, disk: DiskNo) {
         let request = &self.requests[number];
         let (next, window, op) = (request.next, request.window, request.op);
+        let durable = self.could_stage(disk);
         let (sector, end) = (request.sector, request.sector + u64::from(request.sectors));
         let first = self.disk(disk).part(BlockNo(next), request.sector, request.sectors).1;
         let after = BlockNo(next + window);
@@ -178,6 +179,8 @@ impl<M: Memory> Core<M> {
         let sectors = (stop - first) as u32;
         debug_assert!(first >= sector);
         self.requests[number].outstanding += 1;
+        self.requests[number].durable = durable;
+        let durable = durable && !planted(Bug::BypassUndurably);
         if !self.is_zero_op(number) {
             let io = self.new_io(Purpose::Around { request: number });
             let lead = self.part(number, BlockNo(next)).trailing_zeros() as usize;
@@ -189,19 +192,19 @@ impl<M: Memory> Core<M> {
                 self.ios[io].frames.push(frame);
             }
             self.disk_mut(disk).stats.origin_written_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
-            self.write_origin(io, disk, first, sectors);
+            self.write_origin(io, disk, first, sectors, durable);
             return;
         }
         let io = self.new_io(Purpose::Zero { request: number });
         self.ios[io].disk = Some(disk);
         self.disk_mut(disk).origin_writes += 1;
         let (io, sector, discard) = (IoId(io), SectorNo(first), op == Op::Discard);
-        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard });
+        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable });
     }
 
     pub(crate) fn around_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
-        self.origin_changed(disk);
+        self.origin_changed(number);
         let keeps = |mode, cached| match mode {
             WriteMode::WriteThrough(_) | WriteMode::WriteBack => true,
             WriteMode::WriteAround => cached,
@@ -226,10 +229,11 @@ impl<M: Memory> Core<M> {
         self.end_of_origin(number, disk, result, is_clear);
     }
 
-    fn origin_changed(&mut self, disk: DiskNo) {
+    fn origin_changed(&mut self, number: u32) {
+        let RequestState { disk, durable, .. } = self.requests[number];
         let d = self.disk_mut(disk);
         d.origin_writes -= 1;
-        d.origin_changes += 1;
+        d.origin_changes += u64::from(!durable);
         if d.origin_writes == 0 && d.job.is_some() {
             self.touch(disk);
         }
@@ -237,7 +241,7 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn zero_done(&mut self, _: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
-        self.origin_changed(disk);
+        self.origin_changed(number);
         let is_clear = result.is_ok() && self.drop_overtaken(number, disk);
         self.end_of_origin(number, disk, result, is_clear);
     }
@@ -270,10 +274,12 @@ impl<M: Memory> Core<M> {
 
     /// The origin failed the window.
     fn refused(&mut self, number: u32) {
-        if self.requests[number].overflow {
+        let disk = self.requests[number].disk;
+        let owned = self.disk(disk).owned;
+        if owned && self.could_stage(disk) {
             self.take_back(number);
         } else {
-            self.fail(number, RequestError::Origin);
+            self.fail(number, if owned { RequestError::Origin } else { RequestError::NotOwner });
             self.end_window(number);
         }
     }

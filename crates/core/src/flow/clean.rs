@@ -445,14 +445,13 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         d.cleaner.in_flight += 1;
         d.stats.cleaned_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
-        self.write_origin(io, disk, sector, sectors);
+        self.write_origin(io, disk, sector, sectors, false);
     }
 
     pub(crate) fn clean_write_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the cleaner is of a disk");
         let d = self.disk_mut(disk);
         d.origin_writes -= 1;
-        d.origin_changes += 1;
         d.cleaner.in_flight -= 1;
         if result.is_err() {
             d.cleaner.failed = Some(JobError::Origin);
@@ -503,6 +502,9 @@ impl<M: Memory> Core<M> {
             d.cleaner.failures += 1;
             d.cleaner.last_failure = d.cleaner.failed;
             self.event(Event::CleanFailed { disk });
+        }
+        if cleaned > 0 {
+            self.wake_dormant_restages();
         }
         self.wake_dirty(disk);
         self.wake_around(disk);

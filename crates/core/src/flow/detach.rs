@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - A detached disk has nothing staged, dirty or lost, no I/O in flight, and the record says durably that it
-//!   is not dirty.
+//!   is not dirty. Everything that was acknowledged is durable at the origin.
 //! - A job that gives up leaves the disk active and what is dirty in the cache.
 
 use haversack_model::{DiskNo, Micros};
@@ -96,6 +96,9 @@ impl<M: Memory> Core<M> {
             return;
         }
         if !self.disk(disk).intents.is_clear() && self.alive_devices().next().is_some() {
+            return;
+        }
+        if !self.settle_origin(disk) {
             return;
         }
         let clean_seq = self.sequence.last();

@@ -15,8 +15,8 @@ use crate::memory::Memory;
 use crate::store::segment::SegmentState;
 use crate::store::slot::{SlotNo, Status};
 
-/// Segments that are being emptied at a time.
-const SEGMENTS_AT_A_TIME: usize = 16;
+/// Segments that are being emptied at a time: fewer than the devices of the crash simulator have.
+const SEGMENTS_AT_A_TIME: usize = 4;
 /// Dirty blocks that are asked for before the segments are looked at again; a segment more.
 const BLOCKS_AT_A_TIME: u32 = 256;
 
@@ -79,7 +79,7 @@ impl<M: Memory> Core<M> {
             self.shrink_page(segment);
         }
         self.want_flush(newest_seq);
-        matches!(self.state_of(segment), SegmentState::Free | SegmentState::Dead)
+        self.state_of(segment) == SegmentState::Free
     }
 
     fn state_of(&self, segment: u32) -> SegmentState {

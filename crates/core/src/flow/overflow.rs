@@ -3,8 +3,11 @@
 //! It goes past the cache to the origin if none of its blocks is dirty: it would wait for the cleaner to write others
 //! there first. Where some of them are dirty, the origin cannot have them before what is dirty is clean, and it waits.
 //!
-//! Invariant: the cache's choice to go to the origin makes no request fail. What the origin does not take is staged, as
-//! soon as there is room.
+//! Invariants, for modes that defer the origin
+//! - The cache's choice to go to the origin makes no request fail. What the origin does not take is staged, as soon as
+//!   there is room; this holds for overflow, the sequential cut-off, admission, discards and zeroes.
+//! - What goes past the cache is durable at the origin when it is acknowledged, so that no flush of the guest needs the
+//!   origin.
 
 use haversack_model::{BlockNo, DiskNo};
 
@@ -49,7 +52,7 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let request = &mut self.requests[number];
-        (request.bypass, request.overflow) = (true, true);
+        (request.bypass, request.overflow, request.stages_zeroes) = (true, true, false);
         self.touch(disk);
         true
     }
@@ -59,12 +62,18 @@ impl<M: Memory> Core<M> {
             || self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.dirty())
     }
 
-    /// The origin did not take the window of an overflowing write: it is staged after all.
+    /// Whether what goes past the cache could be staged instead.
+    pub(crate) fn could_stage(&self, disk: DiskNo) -> bool {
+        self.disk(disk).mode.defers_origin() && self.alive_devices().next().is_some() && !self.is_barred(disk)
+    }
+
+    /// The origin did not take the window: it is staged after all.
     pub(crate) fn take_back(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         self.disk_mut(disk).cleaner.origin_failed = true;
+        let zeroes = self.is_zero_op(number);
         let request = &mut self.requests[number];
-        (request.bypass, request.overflow) = (false, false);
+        (request.bypass, request.overflow, request.stages_zeroes) = (false, false, zeroes);
         self.leave_window(number, 0);
     }
 }

@@ -19,7 +19,12 @@ use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::flow::request::Park;
 use crate::format::record::{Damage, DiskRecord};
+use crate::io::{Io, Purpose};
+use crate::media::IoFailure;
 use crate::memory::Memory;
+
+/// The epoch of a disk that no other host has had.
+const FIRST_EPOCH: u64 = 1;
 
 impl<M: Memory> Core<M> {
     /// Lets a disk take requests, under an ownership epoch. With the epoch on record its cached blocks are
@@ -52,7 +57,9 @@ impl<M: Memory> Core<M> {
         self.configure(disk, config, epoch);
         if void || lost {
             // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
-            self.disk_mut(disk).intents.mark_all_durably();
+            let d = self.disk_mut(disk);
+            d.intents.mark_all_durably();
+            d.origin_changes += 1;
         }
         let version = self.change_record();
         let job = self.start_job(disk, JobKind::Attach, Some(version));
@@ -120,6 +127,8 @@ impl<M: Memory> Core<M> {
             self.disks.push(None);
         }
         let mut d = Disk::new(&record);
+        // Under a later epoch than the first, another host may have left volatile writes at the origin.
+        d.origin_changes = epoch.saturating_sub(FIRST_EPOCH).min(1);
         d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
         self.disks[at] = Some(d);
         self.store.add_disk(disk);
@@ -155,6 +164,23 @@ impl<M: Memory> Core<M> {
     pub(crate) fn end_attach(&mut self, disk: DiskNo) {
         self.disk_mut(disk).state = DiskState::Active;
         self.end_job(disk, Ok(()));
+        // The origin is there now. Done early, this spares a later flush of the guest from needing it.
+        self.settle_origin(disk);
+    }
+
+    /// Has the origin flushed if it may hold volatile writes that a guest was told of. True if it has none.
+    pub(crate) fn settle_origin(&mut self, disk: DiskNo) -> bool {
+        let settled = self.disk(disk).origin_durable >= self.disk(disk).origin_changes;
+        if !settled {
+            self.flush_origin(Purpose::SettleFlush, disk);
+        }
+        settled
+    }
+
+    pub(crate) fn settle_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+        let disk = io.disk.expect("the flush is of a disk");
+        self.disk_mut(disk).intents.failures += u64::from(result.is_err());
+        self.touch(disk);
     }
 
     /// Gives up ownership: no write to the origin is started from now on.

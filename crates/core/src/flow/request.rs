@@ -50,6 +50,10 @@ pub(crate) struct RequestState {
     pub bypass: bool,
     /// It goes past the cache because too much is dirty.
     pub overflow: bool,
+    /// What it writes past the cache is durable at the origin when that answers.
+    pub durable: bool,
+    /// The origin refused zeroes: what is left of them is staged.
+    pub stages_zeroes: bool,
     pub phase: AroundPhase,
     /// Blocks from `next` on that the I/O past the cache covers.
     pub window: u64,
@@ -74,6 +78,8 @@ impl Default for RequestState {
             retries: Vec::new(),
             bypass: false,
             overflow: false,
+            durable: false,
+            stages_zeroes: false,
             phase: AroundPhase::Check,
             window: 0,
             cached: 0,
@@ -143,16 +149,24 @@ impl<M: Memory> Core<M> {
         }
         match op {
             Op::Read => self.pump_read(number),
-            Op::Write { .. } if self.stages_writes(number) => self.pump_write(number),
-            Op::Write { .. } | Op::Discard | Op::WriteZeroes => self.pump_around(number),
             Op::Flush => self.join_flush(number),
+            Op::Write { .. } | Op::Discard | Op::WriteZeroes if self.is_staged(number) => {
+                self.pump_write(number);
+            }
+            Op::Write { .. } | Op::Discard | Op::WriteZeroes => self.pump_around(number),
         }
     }
 
-    fn stages_writes(&mut self, number: u32) -> bool {
-        let RequestState { disk, phase, bypass, .. } = self.requests[number];
-        let defers = self.disk(disk).mode.defers_origin();
-        defers && !bypass && phase == AroundPhase::Check && self.gets_space(disk)
+    /// Whether what is left of a write, or of zeroes, is staged. What would go past the cache by the cache's own choice
+    /// is staged as long as the origin takes nothing.
+    fn is_staged(&mut self, number: u32) -> bool {
+        let RequestState { disk, op, phase, bypass, stages_zeroes, .. } = self.requests[number];
+        let d = self.disk(disk);
+        if !d.mode.defers_origin() || phase != AroundPhase::Check {
+            return false;
+        }
+        let chosen = if matches!(op, Op::Write { .. }) { !bypass } else { stages_zeroes };
+        (chosen || d.cleaner.origin_failed) && self.gets_space(disk)
     }
 
     /// Parks a request.

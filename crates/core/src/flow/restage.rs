@@ -67,6 +67,19 @@ impl<M: Memory> Core<M> {
         seq <= self.store.flushed_seq
     }
 
+    /// What was cleaned can make room for the copies of disks that are not attached, which no timer looks after.
+    pub(crate) fn wake_dormant_restages(&mut self) {
+        if !self.rebuilding() {
+            return;
+        }
+        for number in 0..self.disks.len() {
+            let waits = self.disks[number].is_some() && self.staging.lists[number].len > 0;
+            if waits && self.is_guest(DiskNo(number as u16)) {
+                self.touch(DiskNo(number as u16));
+            }
+        }
+    }
+
     /// Drives the restages of all disks. True if there are any.
     pub(crate) fn restages_all_disks(&mut self) -> bool {
         let mut any = false;

@@ -1,4 +1,6 @@
 //! Staged writes (wb, and wt acknowledged by the cache), and how any block enters the staging area.
+//!
+//! Discards and zeroes are staged too while the origin takes nothing: as blocks of zeroes.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 
@@ -57,7 +59,13 @@ impl<M: Memory> Core<M> {
             return Some(Park::Staging);
         };
         self.disk_mut(disk).lost.remove(&block.0);
-        self.take(number, block, mask, frame);
+        if self.is_zero_op(number) {
+            for (first, count) in runs(mask) {
+                self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
+            }
+        } else {
+            self.take(number, block, mask, frame);
+        }
         let cached = staged.is_some() || slot.is_some();
         let stats = &mut self.disk_mut(disk).stats;
         stats.write_hits += u64::from(cached);

@@ -405,6 +405,11 @@ impl<M: Memory> Core<M> {
             self.staging.add_disk(number);
             self.disks.push(record.as_ref().map(|record| {
                 let mut disk = Disk::new(record);
+                // Without marks nothing went past the cache since the origin was last flushed; a disk whose clean blocks
+                // end with the process has no marks.
+                let may_be_volatile = intents.marked.iter().any(|regions| *regions != 0)
+                    || record.persistence != Persistence::All;
+                disk.origin_changes = u64::from(may_be_volatile);
                 disk.intents.adopt(intents.marked, intents.generation);
                 disk
             }));

@@ -64,7 +64,7 @@ fn a_removal_empties_a_device_step_by_step() {
     let job = rig.core().remove_device(now, DeviceNo(1)).expect("another is left");
     rig.collect();
     let evicted = before - rig.usage(disk).usage_blocks;
-    assert!(evicted > 0 && evicted <= 16 * 253, "{evicted} blocks in one call");
+    assert!(evicted > 0 && evicted <= 4 * 253, "{evicted} blocks in one call");
     rig.run();
     assert_eq!(rig.jobs.get(&job), Some(&Ok(())), "its own I/Os drive it, nothing else has to happen");
     assert!(rig.usage(disk).usage_blocks < before - 8000);

@@ -10,6 +10,7 @@ mod model;
 mod modes;
 mod monitor;
 mod offline;
+mod origin_away;
 mod overflow;
 mod shares;
 mod whole;

@@ -237,9 +237,9 @@ impl Policy {
     /// There is no such disk, or it is not attached.
     pub fn record(&self, daemon: &Daemon, disk: &str, time: Option<Duration>) -> Result<Rows> {
         let found = daemon.disk(disk)?;
-        let number = found.attached()?;
+        let handle = found.attached()?;
         self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.record(pool, pool.now_us(), disk, number, time)
+            looped.record(pool, pool.now_us(), disk, handle, time)
         })?
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use haversack_control::{Counters, Observer, ObserverConfig};
 use haversack_core::{MonitorConfig, Records};
 use haversack_engine::error::Result;
-use haversack_model::{DiskNo, Micros};
+use haversack_model::{DiskHandle, Micros};
 use haversack_policy::{DiskWindow, PolicyError};
 
 use crate::backend::Backend;
@@ -36,7 +36,7 @@ struct Asked {
 
 /// A disk that is recorded.
 struct Monitored {
-    disk: DiskNo,
+    disk: DiskHandle,
     /// The buffer that is swapped in next.
     spare: Records,
     by_policy: bool,
@@ -73,7 +73,11 @@ impl Default for Monitors {
 }
 
 impl Monitors {
-    fn begin(&mut self, backend: &dyn Backend, name: &str, disk: DiskNo) -> Result<&mut Monitored> {
+    fn begin(&mut self, backend: &dyn Backend, name: &str, disk: DiskHandle) -> Result<&mut Monitored> {
+        if self.disks.get(name).is_some_and(|monitored| monitored.disk != disk) {
+            // The disk was detached and attached again: what was recorded ended with it.
+            self.forget(backend, name);
+        }
         if !self.disks.contains_key(name) {
             backend.set_monitor(disk, Some(MonitorConfig { records: RECORDS, sample_shift: 0 }))?;
             let spare = Records::with_room(RECORDS);
@@ -92,7 +96,7 @@ impl Monitors {
         &mut self,
         backend: &dyn Backend,
         name: &str,
-        disk: DiskNo,
+        disk: DiskHandle,
         wanted: bool,
     ) -> Result<()> {
         if wanted {
@@ -111,7 +115,7 @@ impl Monitors {
     pub fn ask(
         &mut self,
         backend: &dyn Backend,
-        (name, disk, disk_blocks): (&str, DiskNo, u64),
+        (name, disk, disk_blocks): (&str, DiskHandle, u64),
         (now_us, time): (Micros, Duration),
         counters: &Counters,
     ) -> Result<std::result::Result<(), PolicyError>> {
@@ -145,7 +149,7 @@ impl Monitors {
         &mut self,
         backend: &dyn Backend,
         name: &str,
-        disk: DiskNo,
+        disk: DiskHandle,
         recording: Recording,
     ) -> Result<()> {
         self.begin(backend, name, disk)?.recordings.push(recording);

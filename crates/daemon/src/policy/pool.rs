@@ -13,7 +13,7 @@ use std::time::Duration;
 use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
 use haversack_control::{Control, ControlError, Decision, Entry, RECALLED_LINES, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
-use haversack_model::{DiskNo, Micros, SECTOR_BYTES};
+use haversack_model::{DiskHandle, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
 
 use super::actuate::{self, Applied};
@@ -438,7 +438,7 @@ impl PoolLoop {
         pool: &Pool,
         now_us: Micros,
         name: &str,
-        disk: DiskNo,
+        disk: DiskHandle,
         time: Option<Duration>,
     ) -> Result<Rows> {
         // What was recorded before is not this trace's.

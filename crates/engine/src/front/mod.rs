@@ -5,7 +5,7 @@ pub mod nbd;
 pub mod vhost_user;
 
 use haversack_core::{Op, Payloads, Request, RequestError, RequestTag};
-use haversack_model::{DiskNo, Micros, SectorNo};
+use haversack_model::{DiskHandle, Micros, SectorNo};
 
 use crate::reactor::Finished;
 use crate::ring::{Landing, Ring};
@@ -15,7 +15,7 @@ use crate::ring::{Landing, Ring};
 pub(crate) struct Asked {
     /// The client's own name for it, given back on completion.
     pub slot: u32,
-    pub disk: DiskNo,
+    pub disk: DiskHandle,
     pub op: Op,
     pub sector: SectorNo,
     pub sectors: u32,
@@ -28,16 +28,16 @@ pub(crate) enum Wish {
     /// What of a range is cached and dirty; answered by [`Client::status`].
     Status {
         slot: u32,
-        disk: DiskNo,
         sector: SectorNo,
         sectors: u64,
     },
 }
 
 impl Asked {
+    /// The request as the core takes it, once its disk was found to be attached.
     pub fn request(self, client: u32) -> Request {
-        let tag = RequestTag(u64::from(client) << 32 | u64::from(self.slot));
-        Request { tag, disk: self.disk, op: self.op, sector: self.sector, sectors: self.sectors }
+        let tag = Front::tag(client, self.slot);
+        Request { tag, disk: self.disk.number(), op: self.op, sector: self.sector, sectors: self.sectors }
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum ClientKind {
 /// A connection or queue.
 pub(crate) trait Client {
     /// The disk that it uses.
-    fn disk(&self) -> DiskNo;
+    fn disk(&self) -> DiskHandle;
     /// Its kind.
     fn kind(&self) -> ClientKind;
     /// Whether it is to act in every turn now. Otherwise it acts when a flight of its own lands.
@@ -121,6 +121,11 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// The tag of a client's request.
+    pub fn tag(client: u32, slot: u32) -> RequestTag {
+        RequestTag(u64::from(client) << 32 | u64::from(slot))
+    }
+
     /// The client and slot that a tag names.
     pub fn client_of(tag: RequestTag) -> (u32, u32) {
         ((tag.0 >> 32) as u32, tag.0 as u32)
@@ -158,10 +163,16 @@ impl Front {
     }
 
     /// The numbers of all clients of a disk.
-    pub fn of_disk(&self, disk: DiskNo) -> Vec<u32> {
+    pub fn of_disk(&self, disk: DiskHandle) -> Vec<u32> {
         let of_disk =
             |(_, seat): &(usize, &Option<Seat>)| seat.as_ref().is_some_and(|seat| seat.client.disk() == disk);
         self.clients.iter().enumerate().filter(of_disk).map(|(at, _)| at as u32).collect()
+    }
+
+    /// How many clients of a kind a disk has.
+    pub fn count(&self, disk: DiskHandle, kind: ClientKind) -> usize {
+        let counts = |seat: &&Seat| seat.client.disk() == disk && seat.client.kind() == kind;
+        self.clients.iter().flatten().filter(counts).count()
     }
 
     /// A client to be looked at for requests, counted from 0.

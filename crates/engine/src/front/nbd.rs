@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
-use haversack_model::{DiskNo, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
 use haversack_nbd::{
     Command, CommandFlags, Errno, Extent, ExtentWriter, MetaContext, MetaContexts, Negotiated, Refusal,
     Replier, ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
@@ -43,11 +43,13 @@ const SEND: u8 = 1;
 /// A connection, past its negotiation, to become a client of a disk.
 pub struct NbdClient {
     /// The disk that it reads and writes.
-    pub disk: DiskNo,
+    pub disk: DiskHandle,
     /// The connection: a stream socket.
     pub socket: OwnedFd,
     /// What was agreed on.
     pub negotiated: Negotiated,
+    /// Most NBD connections that the disk may have, this one included.
+    pub max_connections: u32,
 }
 
 struct Slot {
@@ -87,7 +89,9 @@ impl Head {
 
 /// See the module.
 pub(crate) struct NbdConnection {
-    disk: DiskNo,
+    disk: DiskHandle,
+    /// The export's name.
+    name: String,
     socket: OwnedFd,
     rules: RequestRules,
     replier: Replier,
@@ -119,6 +123,7 @@ impl NbdConnection {
         socket.set_nonblocking(false)?;
         Ok(NbdConnection {
             disk: client.disk,
+            name: client.negotiated.export.name.clone(),
             socket: socket.into(),
             rules: client.negotiated.rules(),
             replier: client.negotiated.replier(),
@@ -194,7 +199,7 @@ impl NbdConnection {
     fn parse(&mut self, context: &mut ClientContext<'_>) {
         while !self.closing && self.has_room() && !self.unparsed.is_empty() {
             if let Err(error) = self.parse_one(context) {
-                tracing::info!(disk = self.disk.0, %error, "closing an NBD connection");
+                tracing::info!(disk = self.name, %error, "closing an NBD connection");
                 self.closing = true;
             }
         }
@@ -299,7 +304,6 @@ impl NbdConnection {
         let slot = &self.slots[number as usize];
         context.asked.push(Wish::Status {
             slot: number,
-            disk: self.disk,
             sector: SectorNo(slot.next_sector),
             sectors: slot.left_sectors,
         });
@@ -376,7 +380,7 @@ fn words(error: RequestError) -> (Errno, String) {
 }
 
 impl Client for NbdConnection {
-    fn disk(&self) -> DiskNo {
+    fn disk(&self) -> DiskHandle {
         self.disk
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 
 use haversack_core::{Op, RequestError};
-use haversack_model::{DiskNo, Micros, SectorNo};
+use haversack_model::{DiskHandle, Micros, SectorNo};
 use haversack_vhost_user::{
     BlkRequest, DeviceConfig, Handler, ID_BYTES, Operation, Queue, QueueUpdate, Server, SessionError, Status,
 };
@@ -70,7 +70,7 @@ impl VhostUserServer {
 
 struct Shared {
     handle: Handle,
-    disk: DiskNo,
+    disk: DiskHandle,
     serial: [u8; ID_BYTES as usize],
     /// Read by the queues' clients for every write.
     write_cache: Arc<AtomicBool>,
@@ -79,7 +79,7 @@ struct Shared {
 /// Serves a disk.
 pub(crate) fn serve(
     handle: &Handle,
-    disk: DiskNo,
+    disk: DiskHandle,
     sectors: u64,
     socket: &Path,
     config: &VhostUserConfig,
@@ -117,7 +117,7 @@ impl Handler for Shared {
         let _ = self.handle.run(move |reactor| {
             with_queue(reactor, disk, index, move |client, _| {
                 if let Some(Err(broken)) = client.queue.as_mut().map(|queue| queue.update(update)) {
-                    tracing::warn!(disk = disk.0, %broken, "a queue is broken");
+                    tracing::warn!(%disk, %broken, "a queue is broken");
                 }
             });
         });
@@ -139,22 +139,22 @@ impl Handler for Shared {
 
     fn front_end_waits(&self) {
         tracing::warn!(
-            disk = self.disk.0,
+            disk = %self.disk,
             "a vhost-user front end waits: another has the disk in use, which ends when its guest stops or leaves"
         );
     }
 
     fn disconnected(&self, cause: Option<SessionError>) {
         match cause {
-            Some(cause) => tracing::warn!(disk = self.disk.0, %cause, "a vhost-user connection ended"),
-            None => tracing::info!(disk = self.disk.0, "a vhost-user front end disconnected"),
+            Some(cause) => tracing::warn!(disk = %self.disk, %cause, "a vhost-user connection ended"),
+            None => tracing::info!(disk = %self.disk, "a vhost-user front end disconnected"),
         }
     }
 }
 
 fn with_queue(
     reactor: &mut Reactor,
-    disk: DiskNo,
+    disk: DiskHandle,
     index: u16,
     act: impl FnOnce(&mut QueueClient, &mut ClientContext<'_>),
 ) {
@@ -180,7 +180,7 @@ struct Pending {
 
 /// See the module.
 pub(crate) struct QueueClient {
-    disk: DiskNo,
+    disk: DiskHandle,
     queue: Option<Queue>,
     serial: [u8; ID_BYTES as usize],
     write_cache: Arc<AtomicBool>,
@@ -199,7 +199,7 @@ pub(crate) struct QueueClient {
 
 impl QueueClient {
     fn new(
-        disk: DiskNo,
+        disk: DiskHandle,
         queue: Queue,
         serial: [u8; ID_BYTES as usize],
         write_cache: Arc<AtomicBool>,
@@ -268,7 +268,7 @@ impl QueueClient {
                 Ok(None) => break,
                 Err(broken) => {
                     if !std::mem::replace(&mut self.told_broken, true) {
-                        tracing::warn!(disk = self.disk.0, %broken, "a queue is broken");
+                        tracing::warn!(disk = %self.disk, %broken, "a queue is broken");
                     }
                     break;
                 }
@@ -360,7 +360,7 @@ impl QueueClient {
 }
 
 impl Client for QueueClient {
-    fn disk(&self) -> DiskNo {
+    fn disk(&self) -> DiskHandle {
         self.disk
     }
 
@@ -391,7 +391,7 @@ impl Client for QueueClient {
             self.wake_up(context.now);
             self.listen(context);
         } else {
-            tracing::warn!(disk = self.disk.0, result = ?landing.result, "a queue's kicks cannot be heard; it is polled");
+            tracing::warn!(disk = %self.disk, result = ?landing.result, "a queue's kicks cannot be heard; it is polled");
             self.wake_up(context.now);
             self.kick = None;
         }

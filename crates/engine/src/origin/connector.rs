@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use haversack_model::DiskNo;
+use haversack_model::DiskHandle;
 use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
 
 use crate::config::TlsFiles;
 use crate::handle::Handle;
+use crate::reactor::Reactor;
 use crate::{tls, tls_pump};
 
 /// How long one attempt may take.
@@ -142,7 +143,7 @@ pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Conn
 pub(super) fn start(
     server: Server,
     needed_bytes: Arc<AtomicU64>,
-    disk: DiskNo,
+    disk: DiskHandle,
     handle: Handle,
 ) -> (Sender<usize>, Receiver<Result<Connection, String>>) {
     let (wanted, wishes) = mpsc::channel();
@@ -165,7 +166,7 @@ pub(super) fn start(
 fn serve_wish(
     server: &Server,
     needed_bytes: &AtomicU64,
-    disk: DiskNo,
+    disk: DiskHandle,
     handle: &Handle,
     arrivals: &Sender<Result<Connection, String>>,
 ) -> bool {
@@ -185,7 +186,9 @@ fn serve_wish(
         if news && arrivals.send(outcome).is_err() {
             return false;
         }
-        if news && handle.run(move |reactor| reactor.origin(disk, |o, context| o.tick(context))).is_err() {
+        // A server that stays away is no news, but its disk may be detached meanwhile.
+        let tick = move |reactor: &mut Reactor| reactor.origin(disk, |o, context| o.tick(context));
+        if !handle.run(tick).unwrap_or(false) {
             return false;
         }
         if connected {

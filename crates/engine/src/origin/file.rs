@@ -36,8 +36,15 @@ pub(crate) struct FileOrigin {
     is_block_device: bool,
     /// The store makes zeroes itself.
     makes_zeroes: bool,
-    requests: HashMap<u64, OriginRequest>,
+    requests: HashMap<u64, Job>,
     next_token: u64,
+}
+
+/// A request under way.
+struct Job {
+    request: OriginRequest,
+    /// It is written and must be durable: the file is being flushed.
+    flushing: bool,
 }
 
 fn open_with(path: &Path, flags: i32) -> std::io::Result<File> {
@@ -80,6 +87,14 @@ impl FileOrigin {
         FileOrigin { file, is_block_device, makes_zeroes: true, requests: HashMap::new(), next_token: 0 }
     }
 
+    /// Makes durable what a request has written.
+    fn make_durable(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
+        let owner = Owner::Origin { disk: context.disk, token: self.next_token };
+        context.ring.flush(owner, self.file.as_raw_fd(), context.now);
+        self.requests.insert(self.next_token, Job { request, flushing: true });
+        self.next_token += 1;
+    }
+
     fn launch(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
         let token = self.next_token;
         self.next_token += 1;
@@ -96,7 +111,7 @@ impl FileOrigin {
             }
             OriginOp::Zero { .. } => ring.write(owner, fd, offset, zero_iovecs(len), now),
         }
-        self.requests.insert(token, request);
+        self.requests.insert(token, Job { request, flushing: false });
     }
 
     fn zero_mode(&self, discard: bool) -> i32 {
@@ -125,8 +140,9 @@ impl Origin for FileOrigin {
     }
 
     fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing) {
-        let mut request = self.requests.remove(&token).expect("the token is of a request in flight");
-        let zero = matches!(request.op, OriginOp::Zero { .. });
+        let Job { mut request, flushing } =
+            self.requests.remove(&token).expect("the token is of a request in flight");
+        let zero = !flushing && matches!(request.op, OriginOp::Zero { .. });
         match landing.result {
             Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if zero && self.makes_zeroes => {
                 self.makes_zeroes = false;
@@ -137,9 +153,10 @@ impl Origin for FileOrigin {
                 request.len_bytes -= bytes as u64;
                 self.launch(context, request);
             }
+            Ok(_) if request.durable && !flushing => self.make_durable(context, request),
             result => {
                 let result = result.map(|_| ()).map_err(|errno| {
-                    tracing::warn!(disk = context.disk.0, ?request.op, request.offset_bytes, errno, "origin I/O failed");
+                    tracing::warn!(disk = %context.id, ?request.op, request.offset_bytes, errno, "origin I/O failed");
                     failure(errno)
                 });
                 context.answers.push(OriginAnswer { request, result });

@@ -8,7 +8,7 @@ mod offline_nbd;
 
 use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
-use haversack_model::{DiskNo, Micros};
+use haversack_model::{DiskHandle, DiskId, Micros};
 
 use crate::config::{DiskSpec, OriginSpec};
 use crate::error::{EngineError, Result};
@@ -32,6 +32,9 @@ pub(crate) struct OriginRequest {
     pub io: IoId,
     pub op: OriginOp,
     pub writer: Writer,
+    /// What it writes must be durable when it is answered. The cache takes the data if it is refused, so a store that is
+    /// known to be away refuses it soon.
+    pub durable: bool,
     pub offset_bytes: u64,
     pub len_bytes: u64,
     pub iovecs: Vec<libc::iovec>,
@@ -48,7 +51,9 @@ pub(crate) struct OriginAnswer {
 /// What an origin works with.
 pub(crate) struct OriginContext<'a> {
     pub ring: &'a mut Ring,
-    pub disk: DiskNo,
+    pub disk: DiskHandle,
+    /// The disk's lasting identity.
+    pub id: DiskId,
     pub now: Micros,
     pub answers: &'a mut Vec<OriginAnswer>,
     pub events: &'a mut Vec<EngineEvent>,
@@ -86,7 +91,7 @@ pub(crate) trait Origin {
 /// An origin that was opened and checked, on its way to the reactor.
 pub(crate) struct OpenOrigin {
     /// Makes the origin on the reactor's thread.
-    pub make: Box<dyn FnOnce(DiskNo) -> Box<dyn Origin> + Send>,
+    pub make: Box<dyn FnOnce(DiskHandle) -> Box<dyn Origin> + Send>,
 }
 
 /// Opens a disk's origin and checks that it is large enough.

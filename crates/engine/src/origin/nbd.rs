@@ -7,7 +7,10 @@
 //! - A request is answered when its reply has come, or its time is over and no flight uses its memory.
 //! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush of who made
 //!   them fails then, so that nobody takes them for durable. The cleaner writes again; a guest, whose writes went past
-//!   the cache, is told. What it does not know to go there, overflow and zeroes, is sent to be durable at once.
+//!   the cache, is told.
+//! - A request that must be durable is sent with FUA, or, to a server without it, written and then flushed; if any
+//!   connection is lost before that flush has ended, it is written again. Without a connection it is refused soon, since
+//!   the cache takes its data.
 //! - A server tells an export's size once for a connection. When the disk has grown, each connection is replaced: the
 //!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
@@ -18,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use haversack_core::{IoFailure, OriginMedia, Writer};
-use haversack_model::{DiskNo, Micros};
+use haversack_model::{DiskHandle, Micros};
 use haversack_nbd::{Command, CommandFlags, TransmissionFlags};
 
 use super::connector::{self, Connection, Server};
@@ -33,6 +36,8 @@ use crate::ring::Landing;
 const MOST_PART_BYTES: u64 = 1 << 20;
 /// How long after a reconnect flushes fail if the lost connection had writes that were not flushed.
 const DOUBT_US: Micros = 1_000_000;
+/// How long a request that must be durable waits for a connection when there is none.
+const REFUSE_AFTER_US: Micros = 1_000_000;
 
 /// A request under way.
 struct Job {
@@ -43,6 +48,27 @@ struct Job {
     failed: Option<IoFailure>,
     /// Writes acknowledged when a flush began.
     covers: u64,
+    /// Each part that was sent is durable when the server acknowledges it.
+    durable: bool,
+    /// All is written, not durably, and must be durable: what is sent next is a flush.
+    flushing: bool,
+}
+
+impl Job {
+    /// What is to be sent.
+    fn op(&self) -> OriginOp {
+        if self.flushing { OriginOp::Flush } else { self.request.op }
+    }
+
+    /// Whether a flush has yet to make it durable.
+    fn needs_flush(&self) -> bool {
+        self.request.durable && !self.durable
+    }
+
+    /// Bytes that are to be sent.
+    fn len_bytes(&self) -> u64 {
+        if self.flushing { 0 } else { self.request.len_bytes }
+    }
 }
 
 /// What is known of the writes of one kind.
@@ -82,8 +108,6 @@ pub(crate) struct NbdOrigin {
     wanted: Sender<usize>,
     arrived: Receiver<std::result::Result<Connection, String>>,
     told_away: bool,
-    /// What the server can do.
-    flags: TransmissionFlags,
     of_cleaner: Durability,
     of_guest: Durability,
     closing: bool,
@@ -114,12 +138,11 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     };
     let (server, first) = connect(uri, tls, spec.origin_wait)?;
     check_size(uri, first.connected.size_bytes, needed_bytes)?;
-    let flags = first.connected.flags;
-    let several = flags.contains(TransmissionFlags::CAN_MULTI_CONN);
+    let several = first.connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
     let count = if several { usize::from((*connections).max(1)) } else { 1 };
     let (uri, handle) = (uri.clone(), handle.clone());
     let wait_us = spec.origin_wait.as_micros() as Micros;
-    let make = move |disk: DiskNo| -> Box<dyn Origin> {
+    let make = move |disk: DiskHandle| -> Box<dyn Origin> {
         let needed_bytes = Arc::new(AtomicU64::new(needed_bytes));
         let (wanted, arrived) = connector::start(server, needed_bytes.clone(), disk, handle);
         let links = std::iter::once(Some(Link::new(first))).chain((1..count).map(|_| None)).collect();
@@ -136,7 +159,6 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
             wanted,
             arrived,
             told_away: false,
-            flags,
             of_cleaner: Durability::default(),
             of_guest: Durability::default(),
             closing: false,
@@ -163,7 +185,15 @@ impl NbdOrigin {
             self.jobs.push(None);
         }
         let covers = self.durability(request.writer).written;
-        self.jobs[at] = Some(Job { request, next_bytes: 0, outstanding: 0, failed: None, covers });
+        self.jobs[at] = Some(Job {
+            request,
+            next_bytes: 0,
+            outstanding: 0,
+            failed: None,
+            covers,
+            durable: true,
+            flushing: false,
+        });
         at as u32
     }
 
@@ -203,16 +233,6 @@ impl NbdOrigin {
         if writer == Writer::Cleaner { &mut self.of_cleaner } else { &mut self.of_guest }
     }
 
-    /// Whether what a request writes is durable when it is acknowledged.
-    fn writes_durably(&self, request: &OriginRequest) -> bool {
-        let asked = match request.op {
-            OriginOp::Zero { .. } => self.flags.contains(TransmissionFlags::SEND_WRITE_ZEROES),
-            OriginOp::Write => request.writer == Writer::Overflow,
-            OriginOp::Read | OriginOp::Flush => false,
-        };
-        asked && self.flags.contains(TransmissionFlags::SEND_FUA)
-    }
-
     /// Whether the job is a flush that must not pass for one that covers writes that may be lost.
     fn in_doubt(&mut self, number: u32, now: Micros) -> bool {
         let request = &self.job(number).request;
@@ -229,18 +249,21 @@ impl NbdOrigin {
         let job = self.jobs[number as usize].as_mut().expect("a job that waits is known");
         let link = self.links[place].as_mut().expect("it was just chosen");
         let flags = link.features();
-        // Durable at once where that can be had: what a lost connection takes along of these could not be written again,
-        // and the guest's next flush would have to fail.
         let has_fua = flags.contains(TransmissionFlags::SEND_FUA);
-        let fua = if has_fua { CommandFlags::FUA } else { CommandFlags::NONE };
-        let (command, command_flags) = match job.request.op {
+        let is_zeroing = matches!(job.request.op, OriginOp::Zero { .. });
+        // Zeroes are durable at once in any case: a guest does not take them for writes that it has to flush.
+        let fua = if has_fua && (job.request.durable || is_zeroing) {
+            CommandFlags::FUA
+        } else {
+            CommandFlags::NONE
+        };
+        let (command, command_flags) = match job.op() {
             OriginOp::Read => (Command::Read, CommandFlags::NONE),
-            OriginOp::Write if job.request.writer == Writer::Overflow => (Command::Write, fua),
-            OriginOp::Write => (Command::Write, CommandFlags::NONE),
+            OriginOp::Write => (Command::Write, fua),
             OriginOp::Flush if !flags.contains(TransmissionFlags::SEND_FLUSH) => return Sent::All,
             OriginOp::Flush => (Command::Flush, CommandFlags::NONE),
             OriginOp::Zero { .. } if !flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) => {
-                (Command::Write, CommandFlags::NONE)
+                (Command::Write, fua)
             }
             OriginOp::Zero { discard } => {
                 let no_hole = if discard { CommandFlags::NONE } else { CommandFlags::NO_HOLE };
@@ -248,31 +271,37 @@ impl NbdOrigin {
             }
         };
         let most = MOST_PART_BYTES.min(link.most_payload_bytes());
-        let left = job.request.len_bytes - job.next_bytes;
+        let left = job.len_bytes() - job.next_bytes;
         let length = if command == Command::WriteZeroes { left } else { left.min(most) };
         let offset_bytes = job.request.offset_bytes + job.next_bytes;
         let part = Part { job: number, at_bytes: job.next_bytes, offset_bytes, length: length as u32 };
-        let zeroes = matches!(job.request.op, OriginOp::Zero { .. });
-        if !link.start(command, command_flags, part, zeroes) {
+        if !link.start(command, command_flags, part, is_zeroing) {
             job.failed = Some(IoFailure::Error);
             return Sent::All;
         }
+        job.durable &= job.flushing || command_flags.contains(CommandFlags::FUA);
         job.outstanding += 1;
         job.next_bytes += length;
-        if job.next_bytes == job.request.len_bytes { Sent::All } else { Sent::Some }
+        if job.next_bytes == job.len_bytes() { Sent::All } else { Sent::Some }
     }
 
     fn finish_if_done(&mut self, context: &mut OriginContext<'_>, number: u32) {
         let job = self.job(number);
-        let waits = job.failed.is_none() && job.next_bytes < job.request.len_bytes;
+        let waits = job.failed.is_none() && job.next_bytes < job.len_bytes();
         if job.outstanding > 0 || waits {
+            return;
+        }
+        if job.failed.is_none() && job.needs_flush() && !job.flushing {
+            (job.flushing, job.next_bytes) = (true, 0);
+            self.waiting.retain(|waiting| *waiting != number);
+            self.waiting.push_back(number);
             return;
         }
         let job = self.jobs[number as usize].take().expect("it was just looked at");
         self.waiting.retain(|waiting| *waiting != number);
         if job.failed.is_none() {
             match job.request.op {
-                OriginOp::Write | OriginOp::Zero { .. } if self.writes_durably(&job.request) => {}
+                OriginOp::Write | OriginOp::Zero { .. } if job.durable || job.flushing => {}
                 OriginOp::Write | OriginOp::Zero { .. } => self.durability(job.request.writer).written += 1,
                 OriginOp::Flush => {
                     let durability = self.durability(job.request.writer);
@@ -291,7 +320,7 @@ impl NbdOrigin {
         if !self.closing && !link.is_retired() {
             tracing::warn!(
                 origin = self.uri,
-                disk = context.disk.0,
+                disk = %context.id,
                 why = link.why(),
                 "connection to the origin lost"
             );
@@ -301,6 +330,7 @@ impl NbdOrigin {
         if !(replaced && link.features().contains(TransmissionFlags::CAN_MULTI_CONN)) {
             self.of_cleaner.connection_lost();
             self.of_guest.connection_lost();
+            self.write_again();
         }
         for part in link.into_parts() {
             let job = self.job(part.job);
@@ -318,9 +348,29 @@ impl NbdOrigin {
         if self.links.iter().all(Option::is_none) && !self.closing && !self.told_away {
             self.told_away = true;
             let why = "all connections are lost".to_string();
-            context.events.push(EngineEvent::OriginAway { disk: context.disk, why });
+            context.events.push(EngineEvent::OriginAway { disk: context.id, why });
         }
         self.send_waiting(context);
+    }
+
+    /// What was written to be flushed, and may be lost with a connection, is written again.
+    fn write_again(&mut self) {
+        for (number, job) in self.jobs.iter_mut().enumerate() {
+            let Some(job) = job.as_mut().filter(|job| job.needs_flush() && job.failed.is_none()) else {
+                continue;
+            };
+            (job.flushing, job.next_bytes) = (false, 0);
+            if !self.waiting.contains(&(number as u32)) {
+                self.waiting.push_back(number as u32);
+            }
+        }
+    }
+
+    /// When a request is given up.
+    fn deadline_us(&self, request: &OriginRequest) -> Micros {
+        let away = self.links.iter().all(Option::is_none);
+        let most_us = if away && request.durable { REFUSE_AFTER_US } else { Micros::MAX };
+        request.started_us + self.wait_us.min(most_us)
     }
 
     fn take_arrivals(&mut self, context: &mut OriginContext<'_>) {
@@ -344,10 +394,10 @@ impl NbdOrigin {
                     self.of_guest.doubt_until_us =
                         self.of_guest.doubt_until_us.map(|_| context.now + DOUBT_US);
                     if std::mem::take(&mut self.told_away) {
-                        context.events.push(EngineEvent::OriginBack { disk: context.disk });
+                        context.events.push(EngineEvent::OriginBack { disk: context.id });
                     }
                 }
-                Err(why) => context.events.push(EngineEvent::OriginAway { disk: context.disk, why }),
+                Err(why) => context.events.push(EngineEvent::OriginAway { disk: context.id, why }),
             }
         }
         self.end_retired();
@@ -369,12 +419,14 @@ impl NbdOrigin {
     /// Gives up requests whose time is over. Their connection ends first if they are on one.
     fn give_up_old(&mut self, context: &mut OriginContext<'_>) {
         for number in 0..self.jobs.len() as u32 {
-            let Some(job) = self.jobs[number as usize].as_mut() else { continue };
-            if context.now < job.request.started_us + self.wait_us {
+            let Some(job) = self.jobs[number as usize].as_ref() else { continue };
+            if context.now < self.deadline_us(&job.request) {
                 continue;
             }
+            let job = self.job(number);
             job.failed = Some(IoFailure::Gone);
-            if job.outstanding > 0 {
+            let is_sent = job.outstanding > 0;
+            if is_sent {
                 for link in self.links.iter_mut().flatten().filter(|link| link.carries(number)) {
                     link.hang_up("no reply in time");
                 }
@@ -442,7 +494,7 @@ impl Origin for NbdOrigin {
 
     fn next_wakeup(&self) -> Option<Micros> {
         let live = |job: &&Job| job.failed.is_none();
-        self.jobs.iter().flatten().filter(live).map(|job| job.request.started_us + self.wait_us).min()
+        self.jobs.iter().flatten().filter(live).map(|job| self.deadline_us(&job.request)).min()
     }
 
     fn is_up(&self) -> bool {

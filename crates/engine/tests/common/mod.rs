@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use haversack_core::{DiskConfig, OpenReport};
 use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, pool};
-use haversack_model::{DiskId, DiskNo};
+use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
     BlockSize, ClientSession, Command, CommandFlags, Connected, Errno, Event, ExportInfo, Exports,
     MetaContexts, Negotiated, ServerNegotiation, ServerStep, TlsPolicy, TransmissionFlags as F,
@@ -88,6 +88,7 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
         accept_loss: false,
         origin,
         origin_wait: Duration::from_secs(20),
+        read_only: false,
     }
 }
 
@@ -95,7 +96,7 @@ pub fn start(config: &ShardConfig) -> (Shard, OpenReport) {
     Shard::start(config.clone()).unwrap()
 }
 
-pub fn attach(shard: &Shard, spec: DiskSpec) -> DiskNo {
+pub fn attach(shard: &Shard, spec: DiskSpec) -> DiskHandle {
     let (disk, job) = shard.handle().attach(spec).unwrap();
     job.wait().unwrap();
     disk
@@ -114,7 +115,7 @@ fn export(size_bytes: u64) -> ExportInfo {
     }
 }
 
-fn negotiated(size_bytes: u64) -> Negotiated {
+pub fn negotiated(size_bytes: u64) -> Negotiated {
     let export = export(size_bytes);
     Negotiated {
         flags: export.transmission_flags(true),
@@ -127,6 +128,15 @@ fn negotiated(size_bytes: u64) -> Negotiated {
     }
 }
 
+/// Waits until something has happened that happens by itself.
+pub fn wait_until(what: &str, mut question: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !question() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A client that waits for each of its requests.
 pub struct Client {
     socket: UnixStream,
@@ -134,7 +144,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(handle: &Handle, disk: DiskNo, size_bytes: u64) -> Client {
+    pub fn new(handle: &Handle, disk: DiskHandle, size_bytes: u64) -> Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let negotiated = negotiated(size_bytes);
         let connected = Connected {
@@ -144,7 +154,9 @@ impl Client {
             structured_replies: true,
             tls: false,
         };
-        handle.add_nbd_client(NbdClient { disk, socket: theirs.into(), negotiated }).unwrap();
+        handle
+            .add_nbd_client(NbdClient { disk, socket: theirs.into(), negotiated, max_connections: 64 })
+            .unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Client { socket: ours, session: ClientSession::new(&connected, 16) }
     }
@@ -236,7 +248,7 @@ fn greet(stream: &mut UnixStream, size_bytes: u64) -> Option<Negotiated> {
 }
 
 /// Serves a shard's disk on a Unix socket, as an origin for another shard, until the shard ends.
-pub fn serve(handle: Handle, disk: DiskNo, size_bytes: u64, socket: &Path) {
+pub fn serve(handle: Handle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
@@ -244,7 +256,7 @@ pub fn serve(handle: Handle, disk: DiskNo, size_bytes: u64, socket: &Path) {
             let mut stream = stream.unwrap();
             let Some(negotiated) = greet(&mut stream, size_bytes) else { continue };
             let socket: OwnedFd = stream.into();
-            if handle.add_nbd_client(NbdClient { disk, socket, negotiated }).is_err() {
+            if handle.add_nbd_client(NbdClient { disk, socket, negotiated, max_connections: 64 }).is_err() {
                 break;
             }
         }

@@ -134,7 +134,7 @@ fn flushes_need_no_origin_that_has_no_fua() {
     test("a dead origin without FUA", |place| {
         let file = image::zeroes(place, "vm1.img", 64)?;
         let text = file.display().to_string();
-        let origin = Nbdkit::start(place, "origin", &["--filter=fua", "file", &text, "fuamode=none"])?;
+        let origin = Nbdkit::start(place, "origin", &["--filter=fua", "file", &text])?;
         let daemon = Haversack::start(place, write_back(&origin))?;
         let mut client = Client::new(&daemon, "vm1")?;
         past_the_cache(&mut client)?;

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 mod origin_away;
+mod origins;
 
 /// How long a random attack goes on.
 pub fn seconds() -> Duration {

@@ -164,6 +164,7 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
         epoch: 1,
         accept_loss: false,
         origin: OriginSpec::File { path: service.image.clone() },
+        origin_holds_pool: false,
         origin_wait: Duration::from_secs(10),
         read_only: false,
     };

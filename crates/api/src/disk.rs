@@ -290,6 +290,9 @@ pub struct DiskConfig {
     /// TLS with the origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_tls: Option<OriginTls>,
+    /// Take an origin that carries a pool's superblock: a guest has made a pool on its disk.
+    #[serde(default)]
+    pub origin_holds_pool: bool,
     /// Its size; without one that on record, and for a new disk the origin's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
@@ -393,6 +396,7 @@ impl DiskConfig {
             pool: pool.into(),
             origin: origin.into(),
             origin_tls: None,
+            origin_holds_pool: false,
             size: None,
             id: None,
             mode: Mode::default(),

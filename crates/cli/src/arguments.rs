@@ -309,6 +309,9 @@ pub struct Attach {
     pub pool: String,
     #[command(flatten)]
     pub tls: OriginTls,
+    /// Take an origin that carries a pool's superblock: a guest has made a pool on its disk.
+    #[arg(long)]
+    pub origin_holds_pool: bool,
     /// Its size; that on record or the origin's if not given.
     #[arg(long)]
     pub size: Option<Size>,

@@ -235,6 +235,7 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
     let (default, settings) = (DiskConfig::new(&attach.name, &attach.pool, &attach.origin), &attach.settings);
     Ok(DiskConfig {
         origin_tls: origin_tls(&attach.tls)?,
+        origin_holds_pool: attach.origin_holds_pool,
         size: attach.size,
         id: attach.id.clone(),
         vhost_user: attach.vhost_user.clone(),

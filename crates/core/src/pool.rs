@@ -16,6 +16,14 @@ pub fn device_bytes(segments: u32) -> u64 {
     geometry::device_bytes(segments)
 }
 
+/// The pool whose superblock a page is.
+pub fn pool_of(page: &[u8; BLOCK_BYTES]) -> Option<Uuid> {
+    match Superblock::decode(page) {
+        Found::Valid(superblock) => Some(superblock.pool),
+        _ => None,
+    }
+}
+
 /// Whether a copy of the pool record begins at a byte offset of a device.
 pub fn is_record(offset_bytes: u64) -> bool {
     (0..2).any(|copy| geometry::record_bytes(copy) == offset_bytes)

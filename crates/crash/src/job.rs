@@ -142,7 +142,12 @@ impl World {
                     }
                     return violation!("attaching disk {disk} failed: {error}");
                 }
+                let (may_have_lost, now) = (self.unprotected_fault, self.oracle.now());
                 let d = &mut self.disks[disk];
+                if d.handed_over || d.origin_forbidden || may_have_lost {
+                    // What another host, or a lost cache, left in the origin's volatile cache.
+                    d.volatile_since = now;
+                }
                 d.life = Life::Attached;
                 d.origin_forbidden = false;
                 d.handed_over = false;

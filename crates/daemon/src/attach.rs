@@ -6,6 +6,7 @@
 //! - A disk that was configured or remembered is tried again and again; one that was asked for through the API
 //!   is attached or not when its job ends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use haversack_model::{BLOCK_BYTES, DiskHandle, SECTOR_BYTES};
 use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
+use crate::exclusive::{self, Store};
 use crate::helper::{Helper, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
@@ -154,6 +156,7 @@ impl Daemon {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
+        self.refuse_part_of_pool(&config)?;
         let helper = self.start_helper(&config, &origin)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
@@ -185,6 +188,25 @@ impl Daemon {
         self.size_filters(pool);
         self.policy.attached(self, &config.pool, &config.name);
         Ok(())
+    }
+
+    /// Refuses an origin that is a cache device or a staging area, however it is called.
+    fn refuse_part_of_pool(&self, config: &DiskConfig) -> Result<()> {
+        let store = Store::of(&config.origin);
+        let devices = self.pools().filter_map(|pool| pool.backend.snapshot().ok()).flat_map(|s| s.devices);
+        let devices = devices.map(|device| PathBuf::from(device.path));
+        let Some(part) = devices.chain(exclusive::staging_areas()).find(|part| store.uses(part)) else {
+            return Ok(());
+        };
+        Err(DaemonError::conflict(
+            format!(
+                "the origin of disk '{}', {}, is {}, which is part of a pool",
+                config.name,
+                config.origin,
+                part.display()
+            ),
+            "name the disk's own image",
+        ))
     }
 
     fn serve_vhost_user(
@@ -283,6 +305,7 @@ impl Daemon {
             epoch: config.epoch,
             accept_loss: config.accept_loss.as_ref() == Some(&config.name),
             origin,
+            origin_holds_pool: config.origin_holds_pool,
             origin_wait: config.origin_wait.0,
             read_only: config.read_only,
         })

@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use haversack_api::{DiskConfig, PolicySettings, Size};
+use haversack_engine::ShardConfig;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use crate::{policy, settings};
+use crate::{exclusive, policy, settings};
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -279,7 +280,10 @@ impl Config {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
         }
         for (index, disk) in self.disks.iter().enumerate() {
-            self.check_disk(disk, &mut taken).map_err(|what| (at(&places.disk, index), what))?;
+            let earlier = &self.disks[..index];
+            self.check_disk(disk, &mut taken)
+                .and_then(|()| self.check_origin(disk, earlier))
+                .map_err(|what| (at(&places.disk, index), what))?;
         }
         if let Some(nbd) = &self.nbd {
             nbd.check().map_err(|what| (places.nbd.as_ref().map_or(0, |p| p.span().start), what))?;
@@ -332,6 +336,34 @@ impl Config {
             disk.pool,
             names.join(", ")
         ))
+    }
+}
+
+impl Config {
+    /// Checks that a disk's origin is nobody else's: no earlier disk's and no pool's.
+    fn check_origin(&self, disk: &DiskConfig, earlier: &[DiskConfig]) -> Result<(), String> {
+        if let Some(what) = earlier.iter().find_map(|other| exclusive::conflict(disk, other)) {
+            return Err(what);
+        }
+        let store = exclusive::Store::of(&disk.origin);
+        for pool in &self.pools {
+            if let Some(part) = pool.parts().find(|part| store.uses(part)) {
+                return Err(format!(
+                    "the origin of disk '{}' is {}, which is part of pool '{}': name the disk's own image",
+                    disk.name,
+                    part.display(),
+                    pool.name
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PoolConfig {
+    /// The files and devices that are the pool's: its cache devices and its staging area.
+    pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
+        self.devices.iter().cloned().chain([ShardConfig::staging_path_of(&self.name)])
     }
 }
 

@@ -18,6 +18,7 @@ use crate::closed::ClosedPools;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
+use crate::exclusive;
 use crate::helper::Helper;
 use crate::jobs::Jobs;
 use crate::locked::Locked;
@@ -188,9 +189,18 @@ impl Daemon {
         let mut disks = self.disks.locked();
         let in_use = |other: &Disk| other.with(|inner| inner.state != DiskState::Detached);
         for (other_name, other) in disks.iter() {
-            if (other_name == name || other.id == disk.id) && in_use(other) {
+            if !in_use(other) {
+                continue;
+            }
+            if other_name == name || other.id == disk.id {
                 let what = format!("disk '{other_name}' ({}) is in use already", other.id);
                 return Err(DaemonError::conflict(what, "detach it first, or give another name and id"));
+            }
+            if let Some(what) = exclusive::conflict(&disk.config(), &other.config()) {
+                return Err(DaemonError::conflict(
+                    what,
+                    "detach the other disk first, or name the disk's own image",
+                ));
             }
         }
         disks.insert(name.to_string(), disk);

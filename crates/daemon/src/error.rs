@@ -131,6 +131,9 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
             (404, "not-found", "list what there is with 'haversack status'")
         }
         EngineError::Manage(ManageError::BadConfig(_)) => (400, "bad-request", "correct the setting"),
+        EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {
+            (409, "conflict", "give the disk an image of its own")
+        }
         EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
             (409, "conflict", "the message says what was expected")
         }

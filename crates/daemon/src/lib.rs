@@ -11,6 +11,7 @@ pub mod control;
 pub mod daemon;
 pub mod error;
 pub mod events;
+mod exclusive;
 mod filters;
 pub mod helper;
 pub mod jobs;

@@ -93,6 +93,7 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
         (old.pool != new.pool, "pool"),
         (old.origin != new.origin, "origin"),
         (old.origin_tls != new.origin_tls, "origin_tls"),
+        (old.origin_holds_pool != new.origin_holds_pool, "origin_holds_pool"),
         (old.id != new.id, "id"),
         (old.persistence != new.persistence, "persistence"),
         (old.phase != new.phase, "phase"),

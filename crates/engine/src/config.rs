@@ -1,6 +1,6 @@
 //! What a shard is started with, and what a disk is attached with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, OpenOptions};
@@ -31,12 +31,20 @@ pub struct ShardConfig {
 }
 
 impl ShardConfig {
+    /// The shared-memory file of a pool's staging area.
+    pub fn staging_path_of(pool: &str) -> PathBuf {
+        Path::new("/dev/shm").join(format!("{}{pool}", ShardConfig::STAGING_PREFIX))
+    }
+
+    /// How the names of staging areas in `/dev/shm` begin.
+    pub const STAGING_PREFIX: &str = "haversack-";
+
     /// A shard with the defaults: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory.
     pub fn new(name: &str, devices: Vec<PathBuf>) -> ShardConfig {
         ShardConfig {
             name: name.to_string(),
             devices,
-            staging_path: PathBuf::from(format!("/dev/shm/haversack-{name}")),
+            staging_path: ShardConfig::staging_path_of(name),
             staging_blocks: 16_384,
             transfer_blocks: 8_192,
             core: CoreConfig::default(),
@@ -60,6 +68,8 @@ pub struct DiskSpec {
     pub accept_loss: bool,
     /// Where its data is.
     pub origin: OriginSpec,
+    /// The origin may carry a pool's superblock: a guest has made a pool on its disk.
+    pub origin_holds_pool: bool,
     /// How long requests wait for an origin that is away before they fail.
     pub origin_wait: Duration,
     /// NBD clients may not write it.

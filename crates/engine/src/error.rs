@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use haversack_core::{JobError, ManageError, PoolError};
-use haversack_model::DiskId;
+use haversack_model::{DiskId, Uuid};
 
 /// Why the engine refused something.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,27 @@ pub enum EngineError {
         path: PathBuf,
         /// Who uses it, as far as is known.
         by: String,
+    },
+    /// Another process uses the origin.
+    #[error(
+        "origin {path}: in use by {by}; an image has one writer: stop that, or give the disk its own image"
+    )]
+    OriginInUse {
+        /// The file or device.
+        path: PathBuf,
+        /// Who uses it, as far as is known.
+        by: String,
+    },
+    /// The origin is a cache device.
+    #[error(
+        "origin {path}: a cache device of pool {pool}; name the disk's own image (if a guest has made a pool on its \
+         disk, set origin_holds_pool = true)"
+    )]
+    OriginIsCacheDevice {
+        /// The file or device.
+        path: PathBuf,
+        /// The pool whose superblock it carries.
+        pool: Uuid,
     },
     /// Not a block device or a regular file.
     #[error("{path}: neither a block device nor a regular file")]

@@ -65,6 +65,25 @@ pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
     })
 }
 
+/// The process that has a file or device open, besides this one or, failing that, this one itself.
+pub(crate) fn user_of(path: &Path) -> Option<String> {
+    let wanted = std::fs::metadata(path).ok()?;
+    let is_it = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
+    let has_open = |process: &u32| {
+        let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        open.map(|entry| entry.path()).any(|fd| std::fs::metadata(fd).is_ok_and(is_it))
+    };
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let users: Vec<u32> = processes.filter(has_open).collect();
+    let this = std::process::id();
+    let user = users.iter().find(|user| **user != this).or(users.first())?;
+    match state(*user) {
+        Holder::Living(process) => Some(process),
+        _ => None,
+    }
+}
+
 fn holder(path: &Path) -> Holder {
     let Ok(metadata) = std::fs::metadata(path) else { return Holder::Unknown };
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else { return Holder::Unknown };

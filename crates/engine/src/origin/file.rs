@@ -12,7 +12,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use haversack_core::{IoFailure, OriginMedia};
+use haversack_model::BLOCK_BYTES;
 
+use super::file_lock;
 use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::error::{EngineError, Result, at};
 use crate::media::failure;
@@ -47,8 +49,8 @@ struct Job {
     flushing: bool,
 }
 
-fn open_with(path: &Path, flags: i32) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+fn open_with(path: &Path, read_only: bool, flags: i32) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path)
 }
 
 fn has_small_sectors(file: &File) -> bool {
@@ -59,18 +61,26 @@ fn has_small_sectors(file: &File) -> bool {
 }
 
 impl OpenFile {
-    /// Opens a file or block device.
-    pub fn open(path: &Path) -> Result<OpenFile> {
-        let mut opened = OpenFile::buffered(path)?;
+    /// Opens a file or block device and locks it.
+    pub fn open(path: &Path, read_only: bool) -> Result<OpenFile> {
+        let mut opened = OpenFile::examine(path, read_only)?;
         if opened.is_block_device && has_small_sectors(&opened.file) {
-            opened.file = open_with(path, libc::O_DIRECT).map_err(at("open the origin", path))?;
+            opened.file = open_with(path, read_only, libc::O_DIRECT).map_err(at("open the origin", path))?;
         }
+        file_lock::take(&opened.file, path, read_only)?;
         Ok(opened)
     }
 
-    /// Opens a file or block device through the page cache.
+    /// Opens a file or block device to write through the page cache, and locks it.
     pub fn buffered(path: &Path) -> Result<OpenFile> {
-        let mut file = open_with(path, 0).map_err(at("open the origin", path))?;
+        let opened = OpenFile::examine(path, false)?;
+        file_lock::take(&opened.file, path, false)?;
+        Ok(opened)
+    }
+
+    /// Opens a file or block device without a lock, to look at it.
+    pub fn examine(path: &Path, read_only: bool) -> Result<OpenFile> {
+        let mut file = open_with(path, read_only, 0).map_err(at("open the origin", path))?;
         let kind = file.metadata().map_err(at("examine", path))?.file_type();
         let is_block_device = kind.is_block_device();
         if !is_block_device && !kind.is_file() {
@@ -78,6 +88,18 @@ impl OpenFile {
         }
         let size_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
         Ok(OpenFile { file, size_bytes, is_block_device })
+    }
+
+    /// Refuses a file or device that carries a pool's superblock.
+    pub fn refuse_cache_device(&self, path: &Path) -> Result<()> {
+        let mut page = [0; BLOCK_BYTES];
+        if self.size_bytes < page.len() as u64 || self.file.read_exact_at(&mut page, 0).is_err() {
+            return Ok(());
+        }
+        match haversack_core::pool::pool_of(&page) {
+            Some(pool) => Err(EngineError::OriginIsCacheDevice { path: PathBuf::from(path), pool }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod connector;
 mod file;
+mod file_lock;
 mod link;
 mod nbd;
 mod offline_nbd;
@@ -99,7 +100,10 @@ pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
     let needed_bytes = spec.config.sectors * 512;
     match &spec.origin {
         OriginSpec::File { path } => {
-            let opened = OpenFile::open(path)?;
+            if !spec.origin_holds_pool {
+                OpenFile::examine(path, true)?.refuse_cache_device(path)?;
+            }
+            let opened = OpenFile::open(path, spec.read_only)?;
             check_size(&path.display().to_string(), opened.size_bytes, needed_bytes)?;
             Ok(OpenOrigin { make: Box::new(move |_| Box::new(FileOrigin::new(opened))) })
         }
@@ -129,7 +133,7 @@ fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
 /// The origin cannot be opened.
 pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64> {
     match origin {
-        OriginSpec::File { path } => Ok(OpenFile::open(path)?.size_bytes),
+        OriginSpec::File { path } => Ok(OpenFile::examine(path, true)?.size_bytes),
         OriginSpec::Nbd { uri, tls, .. } => nbd::size_bytes(uri, tls, wait),
     }
 }
@@ -137,7 +141,10 @@ pub fn size_bytes(origin: &OriginSpec, wait: std::time::Duration) -> Result<u64>
 /// Opens an origin for work without a reactor.
 pub(crate) fn open_offline(origin: &OriginSpec) -> Result<Box<dyn OriginMedia>> {
     match origin {
-        OriginSpec::File { path } => Ok(Box::new(OpenFile::buffered(path)?)),
+        OriginSpec::File { path } => {
+            OpenFile::examine(path, true)?.refuse_cache_device(path)?;
+            Ok(Box::new(OpenFile::buffered(path)?))
+        }
         OriginSpec::Nbd { uri, tls, .. } => nbd::open_offline(uri, tls),
     }
 }

@@ -87,6 +87,7 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
         epoch: 1,
         accept_loss: false,
         origin,
+        origin_holds_pool: false,
         origin_wait: Duration::from_secs(20),
         read_only: false,
     }

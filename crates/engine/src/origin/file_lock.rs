@@ -1,0 +1,166 @@
+//! Locks on files and block devices that are origins: no two users of one image, unless both only read.
+//!
+//! Two kinds, since others look at one or the other:
+//! - `flock`, which every user of a cache device takes as well: a cache device is no origin while a pool uses it;
+//! - the byte locks of QEMU (`block/file-posix.c`): a program holds byte 100 + n for each permission n that it uses, and
+//!   byte 200 + n for each that it grants nobody else. All are shared locks; whether one is in the way is asked first.
+//!
+//! The locks go with the open file.
+
+use std::fs::{File, TryLockError};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::{EngineError, Result, at};
+use crate::lock;
+
+/// How long a process that was killed may hold its locks.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(50);
+
+const USED: i64 = 100;
+const WITHHELD: i64 = 200;
+
+/// QEMU's permissions, by their bits.
+const CONSISTENT_READ: i64 = 0;
+const WRITE: i64 = 1;
+const WRITE_UNCHANGED: i64 = 2;
+const RESIZE: i64 = 3;
+
+/// Locks an origin that is written, or only read. A lock that is held is waited for a moment.
+pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !try_flock(file, path, read_only)? || !try_bytes(file, path, read_only)? {
+        if Instant::now() >= deadline {
+            let by = lock::user_of(path).unwrap_or_else(|| "another process".into());
+            return Err(EngineError::OriginInUse { path: PathBuf::from(path), by });
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn try_flock(file: &File, path: &Path, read_only: bool) -> Result<bool> {
+    let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match locked {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(source)) => without_locks(source, path),
+    }
+}
+
+/// Locks first and looks then, as QEMU does: of two that come at the same time at least one sees the other.
+fn try_bytes(file: &File, path: &Path, read_only: bool) -> Result<bool> {
+    let used: &[i64] =
+        if read_only { &[CONSISTENT_READ] } else { &[CONSISTENT_READ, WRITE, WRITE_UNCHANGED, RESIZE] };
+    let withheld = [WRITE, RESIZE];
+    let locks = used.iter().map(|n| USED + n).chain(withheld.map(|n| WITHHELD + n));
+    let conflicts = used.iter().map(|n| WITHHELD + n).chain(withheld.map(|n| USED + n));
+    for byte in locks {
+        if let Err(source) = lock_byte(file, libc::F_RDLCK, byte) {
+            return match source.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES) => give_back(file),
+                _ => without_locks(source, path),
+            };
+        }
+    }
+    for byte in conflicts {
+        if is_locked(file, byte).map_err(at("look for locks of", path))? {
+            return give_back(file);
+        }
+    }
+    Ok(true)
+}
+
+/// Gives all byte locks back.
+fn give_back(file: &File) -> Result<bool> {
+    for byte in (0..=RESIZE).flat_map(|n| [USED + n, WITHHELD + n]) {
+        let _ = lock_byte(file, libc::F_UNLCK, byte);
+    }
+    Ok(false)
+}
+
+/// A file system without locks is used without them.
+fn without_locks(source: std::io::Error, path: &Path) -> Result<bool> {
+    match source.raw_os_error() {
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => {
+            tracing::warn!(path = %path.display(), "this file system has no locks ({source}): nothing keeps another host from using the origin too");
+            Ok(true)
+        }
+        _ => Err(at("lock", path)(source)),
+    }
+}
+
+fn range(kind: libc::c_int, byte: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+fn lock_byte(file: &File, kind: libc::c_int, byte: i64) -> std::io::Result<()> {
+    let range = range(kind, byte);
+    // SAFETY: the descriptor is open, and the kernel only reads the structure.
+    let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    if failed == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Whether another open file holds a lock on a byte.
+fn is_locked(file: &File, byte: i64) -> std::io::Result<bool> {
+    let mut range = range(libc::F_WRLCK, byte);
+    // SAFETY: the descriptor is open, and the structure is one that the kernel may write.
+    let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    if failed != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(i32::from(range.l_type) != libc::F_UNLCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("haversack-origin-{name}-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        path
+    }
+
+    fn open(path: &Path) -> File {
+        std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+    }
+
+    #[test]
+    fn a_writer_is_alone_and_readers_are_not() {
+        let path = image("lock");
+        let (writer, reader, other) = (open(&path), open(&path), open(&path));
+        take(&writer, &path, false).unwrap();
+        let error = take(&reader, &path, true).unwrap_err().to_string();
+        assert!(error.contains("in use") && error.contains(&std::process::id().to_string()), "{error}");
+        drop(writer);
+        take(&reader, &path, true).unwrap();
+        take(&other, &path, true).unwrap();
+        assert!(take(&open(&path), &path, false).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    /// QEMU's tools are there wherever Haversack is tested.
+    #[test]
+    fn qemu_sees_the_lock_and_its_lock_is_seen() {
+        let path = image("qemu");
+        let writer = open(&path);
+        take(&writer, &path, false).unwrap();
+        let reads = |force: &[&str]| {
+            let mut command = std::process::Command::new("qemu-io");
+            command.args(["-r", "-f", "raw", "-c", "read 0 512"]).args(force).arg(&path);
+            command.output().expect("qemu-io is needed: install Debian's qemu-utils").status.success()
+        };
+        assert!(!reads(&[]), "QEMU reads an image that is written");
+        assert!(reads(&["-U"]), "QEMU cannot even look at an image that is written");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

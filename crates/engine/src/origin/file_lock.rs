@@ -154,13 +154,15 @@ mod tests {
         let path = image("qemu");
         let writer = open(&path);
         take(&writer, &path, false).unwrap();
-        let reads = |force: &[&str]| {
+        let opens = |mode: &[&str]| {
             let mut command = std::process::Command::new("qemu-io");
-            command.args(["-r", "-f", "raw", "-c", "read 0 512"]).args(force).arg(&path);
+            command.args(["-f", "raw", "-c", "read 0 512"]).args(mode).arg(&path);
             command.output().expect("qemu-io is needed: install Debian's qemu-utils").status.success()
         };
-        assert!(!reads(&[]), "QEMU reads an image that is written");
-        assert!(reads(&["-U"]), "QEMU cannot even look at an image that is written");
+        assert!(!opens(&[]), "QEMU writes to an image that is written");
+        assert!(opens(&["-r", "-U"]), "QEMU cannot even look at an image that is written");
+        drop(writer);
+        assert!(opens(&[]), "the lock outlives its file");
         std::fs::remove_file(&path).unwrap();
     }
 }

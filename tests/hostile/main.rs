@@ -6,8 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+mod bystander;
+mod nbd;
 mod origin_away;
 mod origins;
+mod tls;
 
 /// How long a random attack goes on.
 pub fn seconds() -> Duration {

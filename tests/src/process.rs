@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 use crate::tools::{self, PATIENCE, line_of, wait_until};
 use crate::{Error, Place, Result};
@@ -133,6 +133,17 @@ impl Process {
     /// If it is gone.
     pub fn interrupt(&self) -> Result<()> {
         self.signal(Signal::INT)
+    }
+
+    /// Lets the server have so many file descriptors from now on; those that it has it keeps.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn limit_descriptors(&self, most: u64) -> Result<()> {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        prlimit(Some(self.pid()), Resource::Nofile, limit)
+            .map_err(|error| Error::io(self.name.clone())(error.into()))?;
+        Ok(())
     }
 
     /// The server's process id.

@@ -7,8 +7,9 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use haversack_api::{DiskConfig, PolicySettings, Size};
+use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_engine::ShardConfig;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -205,10 +206,38 @@ pub struct NbdConfig {
     /// Most connections of one export at a time.
     #[serde(default = "max_connections_per_disk")]
     pub max_connections_per_disk: u32,
+    /// Most connections of one listener at a time.
+    #[serde(default = "max_connections")]
+    pub max_connections: u32,
+    /// Most of them from one address, IPv6 network of 64 bits, or process.
+    #[serde(default = "max_connections_per_peer")]
+    pub max_connections_per_peer: u32,
+    /// Most connections of one listener that have not agreed on an export yet; a quarter of them from one peer.
+    #[serde(default = "max_negotiations")]
+    pub max_negotiations: u32,
+    /// How long that may take, with TLS and all.
+    #[serde(default = "negotiation_time")]
+    pub negotiation_time: Span,
 }
 
 fn max_connections_per_disk() -> u32 {
     64
+}
+
+fn max_connections() -> u32 {
+    1024
+}
+
+fn max_connections_per_peer() -> u32 {
+    256
+}
+
+fn max_negotiations() -> u32 {
+    256
+}
+
+fn negotiation_time() -> Span {
+    Span(Duration::from_secs(30))
 }
 
 /// Where the NBD server listens.
@@ -389,6 +418,18 @@ impl NbdConfig {
         if self.listen.is_empty() {
             return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());
         }
+        let limits = [
+            ("max_connections_per_disk", self.max_connections_per_disk),
+            ("max_connections", self.max_connections),
+            ("max_connections_per_peer", self.max_connections_per_peer),
+            ("max_negotiations", self.max_negotiations),
+        ];
+        if let Some((key, _)) = limits.iter().find(|(_, most)| *most == 0) {
+            return Err(format!("{key} = 0 would let nobody connect: give at least 1, or leave [nbd] out"));
+        }
+        if self.negotiation_time.0.is_zero() {
+            return Err("negotiation_time = \"0s\" would let nobody connect: give a time such as 30s".into());
+        }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err("tls_certificate and tls_key belong together: give both or none".into());
         }
@@ -463,6 +504,7 @@ mod tests {
             (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),
+            ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\nmax_negotiations = 0\n".to_string(), 1, "at least 1"),
             ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\ntls_required = true\n".to_string(), 1, "tls_key"),
             ("[nbd]\nlisten = [\"tcp:[::1]:1\"]\ntls_client_ca = \"/ca\"\n".to_string(), 1, "tls_key"),
         ];

@@ -32,7 +32,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{nbd_listener, policy, pool, reload, settings};
+use crate::{descriptors, nbd_listener, policy, pool, reload, settings};
 
 /// How long the start waits for disks; those that take longer go on in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -114,6 +114,7 @@ pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
 /// It cannot start; what was opened is closed.
 pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     start_log(&config.daemon)?;
+    let descriptors = descriptors::places_for_clients();
     make_directory(&config.daemon.runtime_dir)?;
     let user = config.daemon.user.as_deref().map(system::find_user).transpose()?.flatten();
     let run_as = user.as_ref().map(|user| (user.uid.as_raw(), user.gid.as_raw()));
@@ -138,7 +139,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
         let (stop, stopped) = mpsc::channel(1);
         listeners.serve(&daemon, &stop)?;
         if let Some(nbd) = nbd {
-            nbd.serve(&daemon);
+            nbd.serve(&daemon, &descriptors);
         }
         notify(&[NotifyState::Ready]);
         tracing::info!(socket = %config.daemon.control_socket().display(), "ready");

@@ -35,7 +35,7 @@ pub mod tls_pump;
 
 pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
 pub use error::EngineError;
-pub use front::nbd::NbdClient;
+pub use front::nbd::{Held, NbdClient};
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
 pub use handle::{EngineEvent, Handle, Job, Shard};
 pub use histogram::Histogram;

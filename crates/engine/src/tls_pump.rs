@@ -4,23 +4,27 @@
 //! Invariants
 //! - Nothing is read while what was read before cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
 //!   own buffers on either way.
-//! - When one side ends, what it sent is still passed on; then both are closed.
+//! - When one side ends, what it sent is still passed on; then both are closed. A peer that has not taken it
+//!   after `LAST_TIME` is closed without.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use rustls::Connection;
 
 /// Plain bytes read at a time.
 const COPY_BYTES: usize = 256 << 10;
+/// How long the peer may take for what is left once the owner of the plain end is gone.
+const LAST_TIME: Duration = Duration::from_secs(10);
 
-/// Starts the thread for a connection past its handshake. Returns the plain end.
+/// Starts the thread for a connection past its handshake. Returns the plain end. `held` is dropped when the thread ends.
 ///
 /// # Errors
 /// No socket pair or thread can be had.
-pub fn start(tls: Connection, encrypted: OwnedFd) -> io::Result<OwnedFd> {
+pub fn start(tls: Connection, encrypted: OwnedFd, held: impl Send + 'static) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // The type is only a name for a stream socket here: reads, writes and shutdown work on Unix sockets as well.
     let encrypted = TcpStream::from(encrypted);
@@ -35,6 +39,7 @@ pub fn start(tls: Connection, encrypted: OwnedFd) -> io::Result<OwnedFd> {
         copy: vec![0; COPY_BYTES],
         peer_ended: false,
         owner_ended: false,
+        ends: None,
     };
     pump.tls.set_buffer_limit(None);
     let run = move || {
@@ -43,6 +48,7 @@ pub fn start(tls: Connection, encrypted: OwnedFd) -> io::Result<OwnedFd> {
         }
         // The other side may be gone already.
         let _ = pump.encrypted.shutdown(Shutdown::Both);
+        drop((pump, held));
     };
     std::thread::Builder::new().name("tls".into()).spawn(run)?;
     Ok(theirs.into())
@@ -60,6 +66,8 @@ struct Pump {
     peer_ended: bool,
     /// Nothing more comes from the plain side.
     owner_ended: bool,
+    /// When the peer must have all then.
+    ends: Option<Instant>,
 }
 
 /// Which of the two sockets can be read, as far as that was asked for.
@@ -111,8 +119,13 @@ impl Pump {
             entry(self.encrypted.as_raw_fd(), !self.peer_ended && !passing, sending),
             entry(self.plain.as_raw_fd(), !self.owner_ended && !sending, passing),
         ];
+        let left = self.ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        let time_ms = left.map_or(-1, |left| left.as_millis() as i32);
         // SAFETY: the array lives through the call.
-        let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, -1) };
+        let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, time_ms) };
+        if count == 0 {
+            return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not take what is left"));
+        }
         if count < 0 {
             let error = io::Error::last_os_error();
             // A signal is for others; one looks again.
@@ -178,6 +191,7 @@ impl Pump {
             None => {}
             Some(0) => {
                 self.owner_ended = true;
+                self.ends = Some(Instant::now() + LAST_TIME);
                 self.tls.send_close_notify();
             }
             Some(count) => self.tls.writer().write_all(&self.copy[..count])?,
@@ -215,7 +229,7 @@ mod tests {
             while tls.is_handshaking() {
                 tls.complete_io(&mut theirs).unwrap();
             }
-            UnixStream::from(start(tls.into(), theirs.into()).unwrap())
+            UnixStream::from(start(tls.into(), theirs.into(), ()).unwrap())
         });
         let name = ServerName::try_from("localhost").unwrap();
         let mut client = StreamOwned::new(ClientConnection::new(Arc::new(client), name).unwrap(), ours);

@@ -7,6 +7,7 @@ use common::*;
 use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Records, Target};
 use haversack_engine::{EngineError, NbdClient, OriginSpec, VhostUserConfig};
 use haversack_model::{DiskId, WriteMode};
+use std::sync::Arc;
 
 fn file(path: std::path::PathBuf) -> OriginSpec {
     OriginSpec::File { path }
@@ -65,7 +66,8 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut negotiated = negotiated(size_bytes);
         negotiated.export.read_only = read_only;
-        let client = NbdClient { disk, socket: theirs.into(), negotiated, max_connections };
+        let client =
+            NbdClient { disk, socket: theirs.into(), negotiated, max_connections, held: Arc::new(()) };
         handle.add_nbd_client(client).map(|()| ours)
     };
     let refusal = |size_bytes, read_only, max| offer(size_bytes, read_only, max).unwrap_err();

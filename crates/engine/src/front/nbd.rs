@@ -8,9 +8,11 @@
 //!   single one; beyond that nothing is received.
 //! - A slot is free again when its reply has left.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
@@ -50,7 +52,12 @@ pub struct NbdClient {
     pub negotiated: Negotiated,
     /// Most NBD connections that the disk may have, this one included.
     pub max_connections: u32,
+    /// Dropped when the connection has ended.
+    pub held: Held,
 }
+
+/// What somebody holds on behalf of a connection, as long as that lasts: a place among those that there may be.
+pub type Held = Arc<dyn Any + Send + Sync>;
 
 struct Slot {
     request: Request,
@@ -114,6 +121,7 @@ pub(crate) struct NbdConnection {
     closing: bool,
     /// No more replies are sent.
     broken: bool,
+    _held: Held,
 }
 
 impl NbdConnection {
@@ -142,6 +150,7 @@ impl NbdConnection {
             is_sending: false,
             closing: false,
             broken: false,
+            _held: client.held,
         })
     }
 

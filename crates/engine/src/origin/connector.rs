@@ -116,7 +116,7 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     let connected = negotiate(&mut stream, negotiation)
         .map_err(tls::hung_up)?
         .ok_or_else(|| io::Error::other("the server asks for TLS inside of TLS"))?;
-    Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into())?, connected })
+    Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into(), ())?, connected })
 }
 
 /// Connects, trying again for some time, unless no time helps: with wrong certificates.

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -156,7 +157,13 @@ impl Client {
             tls: false,
         };
         handle
-            .add_nbd_client(NbdClient { disk, socket: theirs.into(), negotiated, max_connections: 64 })
+            .add_nbd_client(NbdClient {
+                disk,
+                socket: theirs.into(),
+                negotiated,
+                max_connections: 64,
+                held: Arc::new(()),
+            })
             .unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Client { socket: ours, session: ClientSession::new(&connected, 16) }
@@ -257,7 +264,16 @@ pub fn serve(handle: Handle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
             let mut stream = stream.unwrap();
             let Some(negotiated) = greet(&mut stream, size_bytes) else { continue };
             let socket: OwnedFd = stream.into();
-            if handle.add_nbd_client(NbdClient { disk, socket, negotiated, max_connections: 64 }).is_err() {
+            if handle
+                .add_nbd_client(NbdClient {
+                    disk,
+                    socket,
+                    negotiated,
+                    max_connections: 64,
+                    held: Arc::new(()),
+                })
+                .is_err()
+            {
                 break;
             }
         }

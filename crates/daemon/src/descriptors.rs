@@ -1,0 +1,74 @@
+//! File descriptors: how many the daemon may have, what of them is for clients, and one kept for when there are none.
+//!
+//! Invariant: clients never have so many that pools, origins, helpers and the control socket cannot have theirs.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::limits::Places;
+
+/// Descriptors for everything but clients; half of all if that is less.
+const RESERVED: usize = 512;
+
+/// Raises the process's limit as far as it may, and returns places for what clients may have.
+pub fn places_for_clients() -> Arc<Places> {
+    let most = clients_may_have(raise_limit());
+    Places::new("file descriptors of clients", most, most)
+}
+
+fn raise_limit() -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 2 * RESERVED };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard as usize,
+        Err(error) => {
+            tracing::warn!("the limit of file descriptors stays {soft}: {error}");
+            soft as usize
+        }
+    }
+}
+
+fn clients_may_have(limit: usize) -> usize {
+    limit.saturating_sub(RESERVED).max(limit / 2)
+}
+
+/// A descriptor that is given up for as long as it takes to close a connection, when there are no others: one that is
+/// not accepted stays in the queue, and keeps the listener awake.
+#[derive(Debug)]
+pub struct Spare(Option<File>);
+
+impl Spare {
+    /// Takes one.
+    pub fn take() -> Spare {
+        Spare(File::open("/dev/null").ok())
+    }
+
+    /// Whether an error means that there are no descriptors.
+    pub fn is_wanted(error: &io::Error) -> bool {
+        let none = [Errno::EMFILE as i32, Errno::ENFILE as i32];
+        error.raw_os_error().is_some_and(|errno| none.contains(&errno))
+    }
+
+    /// Lets `turn_away` have the descriptor.
+    pub fn lend<R>(&mut self, turn_away: impl FnOnce() -> R) -> R {
+        self.0 = None;
+        let result = turn_away();
+        *self = Spare::take();
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_leave_the_reserve_or_half() {
+        assert_eq!(clients_may_have(65_536), 65_024);
+        assert_eq!(clients_may_have(1024), 512);
+        assert_eq!(clients_may_have(200), 100);
+    }
+}

@@ -1,0 +1,130 @@
+//! A client's socket, and the same with a deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+/// A TCP client that is silent for a minute is asked whether it is still there, and given up after another.
+const PROBE_AFTER_S: u32 = 60;
+const PROBE_EVERY_S: u32 = 10;
+const PROBES: u32 = 6;
+
+/// A client's connection.
+pub enum Client {
+    /// On this host.
+    Unix(UnixStream),
+    /// Over the network.
+    Tcp(TcpStream),
+}
+
+impl Client {
+    fn set_read_time(&self, time: Option<Duration>) -> io::Result<()> {
+        match self {
+            Client::Unix(stream) => stream.set_read_timeout(time),
+            Client::Tcp(stream) => stream.set_read_timeout(time),
+        }
+    }
+
+    fn set_write_time(&self, time: Option<Duration>) -> io::Result<()> {
+        match self {
+            Client::Unix(stream) => stream.set_write_timeout(time),
+            Client::Tcp(stream) => stream.set_write_timeout(time),
+        }
+    }
+
+    /// The socket, for one who waits without a deadline. A TCP peer that is gone without a word is noticed.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        self.set_read_time(None)?;
+        self.set_write_time(None)?;
+        match self {
+            Client::Unix(stream) => Ok(stream.into()),
+            Client::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                setsockopt(&stream, sockopt::TcpKeepIdle, &PROBE_AFTER_S)?;
+                setsockopt(&stream, sockopt::TcpKeepInterval, &PROBE_EVERY_S)?;
+                setsockopt(&stream, sockopt::TcpKeepCount, &PROBES)?;
+                setsockopt(&stream, sockopt::KeepAlive, &true)?;
+                Ok(stream.into())
+            }
+        }
+    }
+}
+
+/// A connection whose reads and writes all end by the deadline, however many of them there are.
+pub struct Timed {
+    pub client: Client,
+    pub deadline: Instant,
+}
+
+impl Timed {
+    fn time_left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(too_long()) } else { Ok(left) }
+    }
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "the negotiation takes too long")
+}
+
+fn timed(result: io::Result<usize>) -> io::Result<usize> {
+    result.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => too_long(),
+        _ => error,
+    })
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.client.set_read_time(Some(self.time_left()?))?;
+        timed(match &mut self.client {
+            Client::Unix(stream) => stream.read(buffer),
+            Client::Tcp(stream) => stream.read(buffer),
+        })
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.client.set_write_time(Some(self.time_left()?))?;
+        timed(match &mut self.client {
+            Client::Unix(stream) => stream.write(bytes),
+            Client::Tcp(stream) => stream.write(bytes),
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The deadline is one for all reads, and for a write that nobody takes.
+    #[test]
+    fn bytes_that_trickle_do_not_move_the_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(300);
+        let mut timed = Timed { client: Client::Unix(ours), deadline };
+        let trickle = std::thread::spawn(move || {
+            while theirs.write_all(b"x").is_ok() && start.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut buffer = [0; 4096];
+        let error = timed.read_exact(&mut buffer).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        timed.deadline = Instant::now() + Duration::from_millis(100);
+        assert_eq!(timed.write_all(&vec![0; 16 << 20]).unwrap_err().kind(), ErrorKind::TimedOut);
+        drop(timed);
+        trickle.join().unwrap();
+    }
+}

@@ -1,0 +1,122 @@
+//! What clients may choose from, and what becomes of what they chose.
+
+use std::io;
+use std::sync::Arc;
+
+use haversack_api::DiskState;
+use haversack_engine::{Held, NbdClient, tls_pump};
+use haversack_model::{DiskHandle, SECTOR_BYTES};
+use haversack_nbd::{BlockSize, ExportInfo, Exports, Negotiated, TransmissionFlags};
+use rustls::ServerConnection;
+
+use super::connection::Client;
+use crate::daemon::{Daemon, DiskInner};
+
+/// The attached disks, as a client sees them.
+pub struct Offered {
+    daemon: Arc<Daemon>,
+    /// The export looked up last.
+    found: Option<Found>,
+}
+
+/// An export as it was when it was looked up, and whose it was.
+#[derive(PartialEq, Eq)]
+struct Found {
+    pool: String,
+    disk: DiskHandle,
+    export: ExportInfo,
+}
+
+impl Offered {
+    /// The disks of a daemon.
+    pub fn new(daemon: &Arc<Daemon>) -> Offered {
+        Offered { daemon: daemon.clone(), found: None }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let is_offered = |d: &mut DiskInner| d.state == DiskState::Attached && d.config.nbd;
+        self.daemon
+            .disks()
+            .into_iter()
+            .filter(|(_, disk)| disk.with(is_offered))
+            .map(|(name, _)| name)
+            .collect()
+    }
+}
+
+impl Exports for Offered {
+    fn names(&mut self) -> Vec<String> {
+        Offered::names(self)
+    }
+
+    fn lookup(&mut self, name: &str) -> Option<ExportInfo> {
+        self.found = self.look_up(name);
+        self.found.as_ref().map(|found| found.export.clone())
+    }
+}
+
+impl Offered {
+    fn look_up(&self, name: &str) -> Option<Found> {
+        let names = Offered::names(self);
+        let name = match (name, names.as_slice()) {
+            ("", [only]) => only,
+            _ => names.iter().find(|n| *n == name)?,
+        };
+        let disk = self.daemon.disk(name).ok()?;
+        let (handle, config, sectors) = disk.with(|d| Some((d.handle?, d.config.clone(), d.sectors)))?;
+        let export = ExportInfo {
+            name: name.clone(),
+            description: format!("Haversack disk {}", disk.id),
+            size_bytes: sectors * SECTOR_BYTES as u64,
+            read_only: config.read_only,
+            block_size: BLOCK_SIZE,
+            features: FEATURES,
+        };
+        Some(Found { pool: config.pool, disk: handle, export })
+    }
+}
+
+/// Whole sectors; a cache block is best.
+const BLOCK_SIZE: BlockSize = match BlockSize::new(SECTOR_BYTES as u32, 4096, 32 << 20) {
+    Ok(sizes) => sizes,
+    Err(_) => BlockSize::SERVER_DEFAULT,
+};
+
+const FEATURES: TransmissionFlags = TransmissionFlags::SEND_FLUSH
+    .with(TransmissionFlags::SEND_FUA)
+    .with(TransmissionFlags::SEND_TRIM)
+    .with(TransmissionFlags::SEND_WRITE_ZEROES)
+    .with(TransmissionFlags::SEND_DF)
+    .with(TransmissionFlags::SEND_CACHE)
+    .with(TransmissionFlags::CAN_MULTI_CONN);
+
+/// A negotiation that came to its end.
+pub struct Done {
+    pub agreed: Box<Negotiated>,
+    pub exports: Offered,
+    pub client: Client,
+    pub tls: Option<Box<ServerConnection>>,
+}
+
+impl Done {
+    /// Makes the connection a client. The negotiation has waited for its client, for as long as that liked, and what was
+    /// agreed on may be gone: the export is looked up again here, and once more by the reactor, where nothing can change
+    /// any more before the connection is a client.
+    /// `held` is dropped when the connection has ended.
+    pub fn hand_over(self, daemon: &Daemon, max_connections: u32, held: Held) -> io::Result<()> {
+        let found = self.exports.found.as_ref();
+        let found = found.filter(|found| self.exports.look_up(&found.export.name).as_ref() == Some(*found));
+        let Some(Found { pool, disk, .. }) = found.filter(|found| found.export == self.agreed.export) else {
+            return Err(io::Error::other("the export was detached or has changed meanwhile"));
+        };
+        let socket = self.client.into_fd()?;
+        let socket = match self.tls {
+            None => socket,
+            Some(connection) => tls_pump::start((*connection).into(), socket, held.clone())?,
+        };
+        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
+        let client = NbdClient { disk: *disk, socket, negotiated: *self.agreed, max_connections, held };
+        let pool = daemon.pool(pool).map_err(io::Error::other)?;
+        pool.backend.add_nbd_client(client).map_err(io::Error::other)
+    }
+}

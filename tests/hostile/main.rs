@@ -10,6 +10,7 @@ mod bystander;
 mod nbd;
 mod origin_away;
 mod origins;
+mod pools;
 mod tls;
 
 /// How long a random attack goes on.

@@ -79,7 +79,11 @@ fn daemon_staging() -> PathBuf {
 fn daemon(program: &Path, service: &Service) -> Result<Process, Box<dyn Error>> {
     let directory = service.directory.display();
     let cache = service.directory.join("cache");
-    haversack_engine::pool::create(std::slice::from_ref(&cache), Some(service.cache_bytes), false)?;
+    haversack_engine::pool::create(
+        std::slice::from_ref(&cache),
+        haversack_engine::pool::Formatting { size_bytes: Some(service.cache_bytes), overwrite: true },
+        false,
+    )?;
     let mut text = format!(
         "[daemon]\nruntime_dir = \"{directory}/run\"\nstate_dir = \"{directory}/state\"\nlog = \"error\"\n\n[[pool]]\nname = \"{}\"\n\
          devices = [\"{}\"]\n\n[nbd]\nlisten = [\"unix:{}\"]\n",

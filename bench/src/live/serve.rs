@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use haversack_core::DiskConfig;
+use haversack_engine::pool::Formatting;
 use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, VhostUserConfig, pool};
 use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
@@ -185,7 +186,7 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
 /// Serves until the input ends.
 pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
     let devices = vec![service.directory.join("cache")];
-    pool::create(&devices, Some(service.cache_bytes), false)?;
+    pool::create(&devices, Formatting { size_bytes: Some(service.cache_bytes), overwrite: true }, false)?;
     let mut config = ShardConfig::new("bench", devices);
     (config.staging_path, config.poll_us) = (service.staging(), service.poll_us);
     let (shard, _) = Shard::start(config)?;

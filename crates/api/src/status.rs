@@ -285,6 +285,9 @@ pub struct AddDevice {
     /// The size of a file that does not exist yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
+    /// Overwrite what is on it. A pool is never overwritten.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// A disk's new size.

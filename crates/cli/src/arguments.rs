@@ -92,7 +92,7 @@ pub enum Command {
 /// Commands for pools.
 #[derive(Subcommand)]
 pub enum PoolCommand {
-    /// Make a pool of block devices or files. What is on them is lost. Works without the daemon.
+    /// Make a pool of block devices or files, which must be blank. Works without the daemon.
     Create {
         /// The pool's name in the daemon's configuration.
         name: String,
@@ -105,8 +105,11 @@ pub enum PoolCommand {
         /// Keep dirty blocks on two devices.
         #[arg(long)]
         redundancy: bool,
+        /// Overwrite what is on the devices. A pool is never overwritten: wipe it first.
+        #[arg(long)]
+        force: bool,
     },
-    /// Take a device into a pool in use. What is on it is lost.
+    /// Take a device into a pool in use. It must be blank.
     Add {
         /// The pool.
         pool: String,
@@ -115,6 +118,17 @@ pub enum PoolCommand {
         /// Make a file that does not exist with this size.
         #[arg(long)]
         size: Option<Size>,
+        /// Overwrite what is on the device. A pool is never overwritten: wipe it first.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make a device blank that carries a pool and that no daemon uses. What is cached on it is lost, dirty data too.
+    Wipe {
+        /// The device.
+        device: PathBuf,
+        /// The device's path, repeated: wipe it without being asked.
+        #[arg(long, value_name = "DEVICE")]
+        confirm: Option<PathBuf>,
     },
     /// Empty a device and take it out of its pool.
     Remove {

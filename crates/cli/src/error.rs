@@ -39,8 +39,8 @@ pub enum CliError {
     /// Somebody did not want to wait for the end of a job.
     #[error("not waited for: job {0} goes on in the daemon")]
     Left(u64),
-    /// Dirty data would be destroyed and nobody confirmed it.
-    #[error("not confirmed: type the disk's name '{0}', or give --confirm {0}")]
+    /// Data would be destroyed and nobody confirmed it.
+    #[error("not confirmed: type '{0}', or give --confirm {0}")]
     NotConfirmed(String),
     /// A pool's check found damage.
     #[error("the check found damage: see above")]

@@ -1,9 +1,8 @@
 //! What works on devices directly, without a daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use haversack_api::Size;
-use haversack_engine::pool::{self, CheckReport};
+use haversack_engine::pool::{self, CheckReport, Formatting};
 use haversack_engine::{OriginSpec, TlsFiles};
 use haversack_model::DiskId;
 use indicatif::ProgressBar;
@@ -13,6 +12,7 @@ use uuid::Uuid;
 use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
 use crate::output;
+use crate::run::ask;
 
 fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
@@ -22,16 +22,45 @@ fn failed(error: impl std::fmt::Display) -> CliError {
 pub fn create(
     name: &str,
     devices: &[PathBuf],
-    size: Option<Size>,
+    formatting: Formatting,
     redundancy: bool,
     as_json: bool,
 ) -> Result<()> {
-    let id = pool::create(devices, size.map(|s| s.0), redundancy).map_err(failed)?;
+    let id = pool::create(devices, formatting, redundancy).map_err(failed)?;
     let made = json!({ "name": name, "id": id.to_string(), "devices": devices });
     let text = format!(
         "pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
     );
     output::print(as_json, &made, &text)
+}
+
+/// Wipes a device, once its path is typed.
+pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> {
+    let pool = pool::pool_on(device).map_err(failed)?;
+    let path = device.display().to_string();
+    let confirmed = match confirm {
+        Some(typed) => typed == device,
+        None => {
+            ask(&format!("{path} is of pool {pool}{}\ntype '{path}' to wipe it: ", dirty(device)))? == path
+        }
+    };
+    if !confirmed {
+        return Err(CliError::NotConfirmed(path));
+    }
+    pool::wipe(device).map_err(failed)?;
+    let text = format!("{path} is blank; pool {pool} has it no more\n");
+    output::print(as_json, &json!({ "device": path, "pool": pool.to_string() }), &text)
+}
+
+/// What would be lost with a device, as far as it tells by itself.
+fn dirty(device: &Path) -> String {
+    let Ok(report) = pool::check(&[device.to_path_buf()], false) else {
+        return ", and what is cached on it cannot be read".into();
+    };
+    let dirty = report.disks.iter().filter(|disk| !disk.dirty_blocks.is_empty());
+    let lines = dirty
+        .map(|d| format!("\n  disk {}: {} blocks that its origin does not have", d.id, d.dirty_blocks.len()));
+    lines.collect()
 }
 
 /// Checks a pool.

@@ -8,6 +8,7 @@ use haversack_api::{
     AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus,
     ResizeDisk, Status,
 };
+use haversack_engine::pool::Formatting;
 use hyper::Method;
 use serde::Serialize;
 
@@ -24,8 +25,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let daemon = || Client::new(arguments.socket.clone());
     let as_json = arguments.json;
     match &arguments.command {
-        Command::Pool(PoolCommand::Create { name, devices, size, redundancy }) => {
-            offline::create(name, devices, *size, *redundancy, as_json)
+        Command::Pool(PoolCommand::Create { name, devices, size, redundancy, force }) => {
+            let formatting = Formatting { size_bytes: size.map(|size| size.0), overwrite: *force };
+            offline::create(name, devices, formatting, *redundancy, as_json)
+        }
+        Command::Pool(PoolCommand::Wipe { device, confirm }) => {
+            offline::wipe(device, confirm.as_deref(), as_json)
         }
         Command::Pool(PoolCommand::Check { devices, thorough }) => {
             offline::check(devices, *thorough, as_json)
@@ -77,9 +82,9 @@ fn work(
 
 fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
     match command {
-        PoolCommand::Add { pool, device, size } => {
+        PoolCommand::Add { pool, device, size, force } => {
             let path = absolute(device)?;
-            let body = AddDevice { path: path.display().to_string(), size: *size };
+            let body = AddDevice { path: path.display().to_string(), size: *size, force: *force };
             work(client, Method::POST, &format!("/v1/pools/{}/devices", part(pool)?), Some(&body), as_json)
         }
         PoolCommand::Remove { pool, device } => {
@@ -102,7 +107,7 @@ fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
             let pools: Vec<PoolStatus> = client.get("/v1/pools")?;
             print(as_json, &pools, &pools.iter().map(show::pool).collect::<String>())
         }
-        PoolCommand::Create { .. } | PoolCommand::Check { .. } => Ok(()),
+        PoolCommand::Create { .. } | PoolCommand::Check { .. } | PoolCommand::Wipe { .. } => Ok(()),
     }
 }
 
@@ -177,7 +182,7 @@ fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> 
 }
 
 /// What somebody types; nothing if nobody is there.
-fn ask(question: &str) -> Result<String> {
+pub(crate) fn ask(question: &str) -> Result<String> {
     let failed = |e: std::io::Error| CliError::Failed(e.to_string());
     if !std::io::stdin().is_terminal() {
         return Ok(String::new());

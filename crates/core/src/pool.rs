@@ -16,6 +16,11 @@ pub fn device_bytes(segments: u32) -> u64 {
     geometry::device_bytes(segments)
 }
 
+/// Bytes at the beginning of a device that hold what is not in segments.
+pub fn metadata_bytes() -> u64 {
+    geometry::device_bytes(0)
+}
+
 /// The pool whose superblock a page is.
 pub fn pool_of(page: &[u8; BLOCK_BYTES]) -> Option<Uuid> {
     match Superblock::decode(page) {

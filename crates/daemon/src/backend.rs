@@ -9,6 +9,7 @@ use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Progress, Re
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
+use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
@@ -72,7 +73,7 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::set_sequential_cutoff`].
     fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()>;
     /// See [`Handle::add_device`].
-    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob>;
+    fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob>;
     /// See [`Handle::remove_device`].
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
     /// See [`Handle::set_monitor`].
@@ -166,8 +167,8 @@ impl Backend for Handle {
         Handle::set_sequential_cutoff(self, disk, bytes)
     }
 
-    fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<StartedJob> {
-        Handle::add_device(self, path, size_bytes).map(boxed)
+    fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob> {
+        Handle::add_device(self, path, formatting).map(boxed)
     }
 
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use haversack_api::{DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
+use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
 use haversack_engine::error::EngineError;
+use haversack_engine::pool::Formatting;
 use haversack_model::{DeviceNo, DiskHandle, DiskId};
 
 use crate::backend::StartedJob;
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
+use crate::exclusive::Store;
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::state::RememberedDisk;
@@ -166,15 +168,23 @@ impl Daemon {
         }
     }
 
-    /// Takes a device into a pool; what is on it is lost.
+    /// Takes a device into a pool. What is on it is lost, if the request allows that.
     ///
     /// # Errors
-    /// There is no such pool, or the device is unfit.
-    pub fn add_device(self: &Arc<Self>, pool: &str, path: &Path, size: Option<Size>) -> Result<Job> {
+    /// There is no such pool, the device is unfit or not blank, or it is an origin of a disk.
+    pub fn add_device(self: &Arc<Self>, pool: &str, device: &AddDevice) -> Result<Job> {
+        let path = Path::new(&device.path);
         if !path.is_absolute() {
             return Err(DaemonError::Bad(format!("'{}' is not an absolute path", path.display())));
         }
-        let job = self.pool(pool)?.backend.add_device(path, size.map(|size| size.0))?;
+        for (name, disk) in self.disks() {
+            if Store::of(&disk.config().origin).uses(path) {
+                let what = format!("{} is the origin of disk '{name}'", path.display());
+                return Err(DaemonError::conflict(what, "give another device"));
+            }
+        }
+        let formatting = Formatting { size_bytes: device.size.map(|size| size.0), overwrite: device.force };
+        let job = self.pool(pool)?.backend.add_device(path, formatting)?;
         tracing::info!(pool, path = %path.display(), "a cache device is added; put it into the configuration too");
         self.change_devices(JobKind::AddDevice, pool, job)
     }

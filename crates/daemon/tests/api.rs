@@ -21,6 +21,7 @@ use haversack_daemon::control::router;
 use haversack_daemon::daemon::Daemon;
 use haversack_daemon::state::State;
 use haversack_engine::error::{EngineError, Result};
+use haversack_engine::pool::Formatting;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
 };
@@ -140,7 +141,7 @@ impl Backend for Fake {
     fn set_sequential_cutoff(&self, _: DiskHandle, _: u64) -> Result<()> {
         Ok(())
     }
-    fn add_device(&self, _: &Path, _: Option<u64>) -> Result<StartedJob> {
+    fn add_device(&self, _: &Path, _: Formatting) -> Result<StartedJob> {
         job(true)
     }
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {

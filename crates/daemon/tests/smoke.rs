@@ -42,7 +42,12 @@ fn what_was_written_survives_a_kill_and_a_stop() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::fs::File::create(dir.join("origin.img")).unwrap().set_len(64 << 20).unwrap();
-    haversack_engine::pool::create(&[dir.join("cache.img")], Some(128 << 20), false).unwrap();
+    haversack_engine::pool::create(
+        &[dir.join("cache.img")],
+        haversack_engine::pool::Formatting { size_bytes: Some(128 << 20), ..Default::default() },
+        false,
+    )
+    .unwrap();
     let pool = format!("smoke-{}", std::process::id());
     let config = format!(
         "[daemon]\nruntime_dir = \"{0}/run\"\nstate_dir = \"{0}/state\"\n[[pool]]\nname = \"{pool}\"\n\

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{EngineError, Result, at};
 use crate::faults::Faults;
-use crate::lock;
+use crate::pool::Formatting;
+use crate::{lock, signature};
 
 /// An open cache device.
 pub(crate) struct CacheDevice {
@@ -17,6 +18,8 @@ pub(crate) struct CacheDevice {
     pub capacity_bytes: u64,
     /// It fails on demand.
     pub faults: Option<Faults>,
+    /// It is a file that was made for this.
+    pub is_new: bool,
 }
 
 fn open_with(path: &Path, flags: i32) -> io::Result<File> {
@@ -45,6 +48,19 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
+/// Makes a file, all of it allocated.
+fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
+    let file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("create", path))?;
+    // SAFETY: the descriptor is open.
+    let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size_bytes as libc::off_t) };
+    if failed != 0 {
+        let _ = std::fs::remove_file(path);
+        return Err(at("allocate all of", path)(io::Error::from_raw_os_error(failed)));
+    }
+    Ok(())
+}
+
 impl CacheDevice {
     /// Opens a device and locks it. A device that another process holds is waited for a while.
     pub fn open(name: &Path) -> Result<CacheDevice> {
@@ -53,28 +69,26 @@ impl CacheDevice {
         let mut file = open_alone(path)?;
         lock::exclusively(&file, path)?;
         let capacity_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
-        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes, faults })
+        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes, faults, is_new: false })
     }
 
-    /// Makes a file of `size_bytes`, all of it allocated, unless there is one or it is a device. Opens it.
-    pub fn create(path: &Path, size_bytes: Option<u64>) -> Result<CacheDevice> {
-        if let Some(bytes) = size_bytes.filter(|_| !path.exists()) {
-            let file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path)
-                .map_err(at("create", path))?;
-            // SAFETY: the descriptor is open.
-            let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
-            if failed != 0 {
-                let _ = std::fs::remove_file(path);
-                return Err(at("allocate all of", path)(io::Error::from_raw_os_error(failed)));
+    /// Opens a device that is to be formatted. A file that does not exist is made with the size given, all of it
+    /// allocated; what exists must be blank, or may be overwritten.
+    pub fn create(path: &Path, formatting: Formatting) -> Result<CacheDevice> {
+        let Some(bytes) = formatting.size_bytes.filter(|_| !path.exists()) else {
+            let device = CacheDevice::open(path)?;
+            if !formatting.overwrite {
+                signature::refuse_data(&device.path)?;
             }
+            return Ok(device);
+        };
+        make_file(path, bytes)?;
+        let opened = CacheDevice::open(path);
+        if opened.is_err() {
+            let _ = std::fs::remove_file(path);
         }
-        CacheDevice::open(path)
+        Ok(CacheDevice { is_new: true, ..opened? })
     }
-
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

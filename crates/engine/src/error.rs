@@ -27,6 +27,20 @@ pub enum EngineError {
         /// Who uses it, as far as is known.
         by: String,
     },
+    /// There is data on a device that was to become a cache device.
+    #[error("{path}: {what} is on it, and would be lost; give another device, or --force to overwrite it")]
+    NotBlank {
+        /// The device.
+        path: PathBuf,
+        /// What is on it.
+        what: String,
+    },
+    /// A device that carries no pool was to be wiped.
+    #[error("{path}: carries no Haversack pool: nothing to wipe")]
+    NothingToWipe {
+        /// The device.
+        path: PathBuf,
+    },
     /// Another process uses the origin.
     #[error(
         "origin {path}: in use by {by}; an image has one writer: stop that, or give the disk its own image"

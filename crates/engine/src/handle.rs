@@ -8,13 +8,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, JobError, JobId, ManageError, MonitorConfig, OpenReport, Progress,
-    Records, Target,
+    AdmissionConfig, CleanerConfig, JobError, JobId, ManageError, MonitorConfig, NewDevice, OpenReport,
+    Progress, Records, Target,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
 use crate::config::{DiskSpec, ShardConfig};
-use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::front;
 use crate::front::nbd::NbdClient;
@@ -22,6 +21,7 @@ use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
 use crate::mailbox::Mailbox;
 use crate::media::Devices;
 use crate::origin;
+use crate::pool::Formatting;
 use crate::reactor::Reactor;
 use crate::shard_clock::ShardClock;
 use crate::snapshot::Snapshot;
@@ -280,14 +280,24 @@ impl Handle {
     ///
     /// # Errors
     /// The device cannot be opened or is unfit, or the pool is busy.
-    pub fn add_device(&self, path: &Path, size_bytes: Option<u64>) -> Result<Job> {
-        let mut media = Devices::of(vec![CacheDevice::create(path, size_bytes)?])?;
+    pub fn add_device(&self, path: &Path, formatting: Formatting) -> Result<Job> {
+        let mut media = Devices::create(&[path.to_path_buf()], formatting)?;
+        let made = media.devices[0].is_new.then(|| path.to_path_buf());
+        let added = self.prepare_device(&mut media).and_then(|new| {
+            let device = media.devices.pop().expect("one was opened");
+            self.job(move |reactor| reactor.add_device(device, new))
+        });
+        if let (Err(_), Some(path)) = (&added, made) {
+            let _ = std::fs::remove_file(path);
+        }
+        added
+    }
+
+    fn prepare_device(&self, media: &mut Devices) -> Result<NewDevice> {
         let (pool, number) = self.run(|reactor| (reactor.core.pool_id(), reactor.core.next_device_no()))?;
         let number = number.ok_or(ManageError::DeviceTableFull)?;
         let id = crate::pool::random_id()?;
-        let new = haversack_core::pool::prepare_device(&mut media, 0, pool, number, id)?;
-        let device = media.devices.pop().expect("one was opened");
-        self.job(move |reactor| reactor.add_device(device, new))
+        Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id)?)
     }
 
     /// Empties a device and takes it out of the pool.

@@ -29,6 +29,7 @@ mod reactor;
 mod retry;
 mod ring;
 mod shard_clock;
+mod signature;
 pub mod snapshot;
 mod tls;
 pub mod tls_pump;

@@ -10,6 +10,7 @@ use haversack_model::BLOCK_BYTES;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::mapping::Mapping;
+use crate::pool::Formatting;
 
 /// Bytes of the buffer: reads of neighbouring pages and long writes go through it at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -34,8 +35,26 @@ impl Devices {
         Devices::of(paths.iter().map(|p| CacheDevice::open(p)).collect::<Result<_>>()?)
     }
 
-    pub fn create(paths: &[PathBuf], size_bytes: Option<u64>) -> Result<Devices> {
-        Devices::of(paths.iter().map(|p| CacheDevice::create(p, size_bytes)).collect::<Result<_>>()?)
+    /// Opens devices that are to be formatted. If one cannot be, no file is left that was made for it.
+    pub fn create(paths: &[PathBuf], formatting: Formatting) -> Result<Devices> {
+        let mut devices = Devices::of(Vec::new())?;
+        for path in paths {
+            match CacheDevice::create(path, formatting) {
+                Ok(device) => devices.devices.push(device),
+                Err(error) => {
+                    devices.remove_made();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(devices)
+    }
+
+    /// Removes the files that were made for devices: they are not needed after all.
+    pub fn remove_made(&self) {
+        for device in self.devices.iter().filter(|device| device.is_new) {
+            let _ = std::fs::remove_file(&device.path);
+        }
     }
 
     fn read_run(&mut self, reads: &mut [PageRead<'_>]) -> std::io::Result<()> {

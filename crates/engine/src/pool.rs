@@ -1,27 +1,71 @@
 //! Work on pools that no reactor runs: making, checking, and saving disks of a dead host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use haversack_core::offline::CheckReport;
 use haversack_core::offline::{self, FlushProgress, OfflineError};
-use haversack_core::{OriginMedia, PoolConfig};
-use haversack_model::{DiskId, Uuid};
+use haversack_core::{Media, OriginMedia, PoolConfig};
+use haversack_model::{BLOCK_BYTES, DiskId, Uuid};
 
 use crate::config::OriginSpec;
-use crate::error::{EngineError, Result};
+use crate::error::{EngineError, Result, at};
 use crate::media::Devices;
 
-/// Makes a pool of block devices and files. A file that does not exist is made with `size_bytes`, all of it allocated.
-/// What was on the devices is lost; one that carries a pool is refused.
+/// How a device becomes a cache device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Formatting {
+    /// A file that does not exist is made with this size, all of it allocated.
+    pub size_bytes: Option<u64>,
+    /// What is on it may be overwritten; a pool never is.
+    pub overwrite: bool,
+}
+
+/// Makes a pool of block devices and files. One that carries a pool is refused, and one with other data unless that may
+/// be overwritten.
 ///
 /// # Errors
-/// A device cannot be opened or is unfit; nothing is written unless all are fit.
-pub fn create(paths: &[PathBuf], size_bytes: Option<u64>, redundancy: bool) -> Result<Uuid> {
-    let mut devices = Devices::create(paths, size_bytes)?;
+/// A device cannot be opened or is unfit. Nothing is written unless all are fit, and no file is left that was made here.
+pub fn create(paths: &[PathBuf], formatting: Formatting, redundancy: bool) -> Result<Uuid> {
     let id = random_id()?;
     let device_ids = paths.iter().map(|_| random_id()).collect::<Result<Vec<_>>>()?;
-    haversack_core::pool::create(&mut devices, &PoolConfig { id, device_ids, redundancy })?;
+    let mut devices = Devices::create(paths, formatting)?;
+    let made = haversack_core::pool::create(&mut devices, &PoolConfig { id, device_ids, redundancy });
+    if let Err(error) = made {
+        devices.remove_made();
+        return Err(error.into());
+    }
     Ok(id)
+}
+
+/// The pool that a device carries.
+///
+/// # Errors
+/// It cannot be opened, or carries none.
+pub fn pool_on(path: &Path) -> Result<Uuid> {
+    let mut devices = Devices::open(std::slice::from_ref(&path.to_path_buf()))?;
+    find_pool(&mut devices).ok_or_else(|| EngineError::NothingToWipe { path: path.to_path_buf() })
+}
+
+fn find_pool(devices: &mut Devices) -> Option<Uuid> {
+    let mut page = [0; BLOCK_BYTES];
+    [0, BLOCK_BYTES as u64].into_iter().find_map(|copy| {
+        devices.read(0, copy, &mut page).ok()?;
+        haversack_core::pool::pool_of(&page)
+    })
+}
+
+/// Overwrites a device's metadata with zeroes: it carries no pool any more, and all that was cached on it is lost.
+///
+/// # Errors
+/// It cannot be opened or written, is in use, or carries no pool.
+pub fn wipe(path: &Path) -> Result<()> {
+    let mut devices = Devices::open(std::slice::from_ref(&path.to_path_buf()))?;
+    if find_pool(&mut devices).is_none() {
+        return Err(EngineError::NothingToWipe { path: path.to_path_buf() });
+    }
+    let failed = |_| at("wipe", path)(std::io::Error::from_raw_os_error(libc::EIO));
+    let zeroes = vec![0; haversack_core::pool::metadata_bytes() as usize];
+    devices.write(0, 0, &zeroes).and_then(|()| devices.flush(0)).map_err(failed)
 }
 
 /// Reads all metadata of a pool and, if `thorough`, the data of every block. Writes nothing.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use haversack_engine::pool::Formatting;
 use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard, TlsFiles};
 use haversack_nbd::{Command, CommandFlags, Errno};
 
@@ -194,7 +195,14 @@ fn a_device_joins_and_another_leaves() {
     let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
     client.write(0, 8192, 1);
     let handle = shard.handle();
-    handle.add_device(&place.path("cache-new"), Some(32 * MIB)).unwrap().wait().unwrap();
+    handle
+        .add_device(
+            &place.path("cache-new"),
+            Formatting { size_bytes: Some(32 * MIB), ..Formatting::default() },
+        )
+        .unwrap()
+        .wait()
+        .unwrap();
     handle.remove_device(haversack_model::DeviceNo(0)).unwrap().wait().unwrap();
     assert_eq!(client.read(0, 8192), patterns(0, 8192, 1));
     let devices = handle.snapshot().unwrap().devices;

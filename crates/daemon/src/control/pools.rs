@@ -28,7 +28,7 @@ pub async fn add_device(
     Part(pool): Part<String>,
     Body(device): Body<AddDevice>,
 ) -> JobAnswer {
-    start(&control, move |daemon| daemon.add_device(&pool, device.path.as_ref(), device.size)).await
+    start(&control, move |daemon| daemon.add_device(&pool, &device)).await
 }
 
 /// Empties a device and takes it out of its pool.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use haversack_core::{DiskConfig, OpenReport};
+use haversack_engine::pool::Formatting;
 use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, pool};
 use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
@@ -42,7 +43,7 @@ impl Place {
         for (device, mib) in devices.iter().zip(sizes_mib) {
             File::create(device).unwrap().set_len(mib * MIB).unwrap();
         }
-        pool::create(&devices, None, redundancy).unwrap();
+        pool::create(&devices, Formatting::default(), redundancy).unwrap();
         self.shard_config(devices)
     }
 

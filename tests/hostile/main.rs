@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+mod api;
 mod bystander;
 mod nbd;
 mod origin_away;

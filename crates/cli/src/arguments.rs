@@ -16,6 +16,9 @@ pub struct Arguments {
     /// The daemon's control socket.
     #[arg(long, global = true, env = "HAVERSACK_SOCKET", default_value = "/run/haversack/control.sock")]
     pub socket: PathBuf,
+    /// How long the daemon may take to answer. Jobs may take as long as they like.
+    #[arg(long, global = true, env = "HAVERSACK_TIMEOUT", default_value = "60s")]
+    pub timeout: Span,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,

@@ -1,8 +1,10 @@
 //! HTTP over the daemon's Unix socket.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use haversack_api::ErrorBody;
+use haversack_api::{ErrorBody, Span};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
@@ -16,19 +18,27 @@ use crate::error::{CliError, Result};
 /// A way to the daemon.
 pub struct Client {
     socket: PathBuf,
+    /// How long an answer, and each part of one, may take.
+    patience: Duration,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
     /// A way to the daemon on a socket. Nothing is connected yet.
-    pub fn new(socket: PathBuf) -> Result<Client> {
+    pub fn new(socket: PathBuf, patience: Duration) -> Result<Client> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        Ok(Client { socket, runtime: runtime.map_err(|e| CliError::Failed(e.to_string()))? })
+        Ok(Client { socket, patience, runtime: runtime.map_err(|e| CliError::Failed(e.to_string()))? })
     }
 
     /// Asks for something.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, None::<&()>)
+    }
+
+    /// Asks for something that the daemon may keep for so long before it answers.
+    pub fn get_within<T: DeserializeOwned>(&self, path: &str, kept: Duration) -> Result<T> {
+        let patience = self.patience.saturating_add(kept);
+        parsed(path, &self.block_on(self.exchange(Method::GET, path, None, patience))?)
     }
 
     /// Does something, and reads the JSON answer.
@@ -44,7 +54,7 @@ impl Client {
     /// Does something, whatever the answer holds.
     pub fn send(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes> {
         let json = body.map(serde_json::to_vec).transpose().map_err(|e| CliError::Failed(e.to_string()))?;
-        self.block_on(self.exchange(method, path, json))
+        self.block_on(self.exchange(method, path, json, self.patience))
     }
 
     /// Runs something to its end, with this client's calls in it.
@@ -54,13 +64,13 @@ impl Client {
 
     /// Does something without a body, and reads the JSON answer; within [`Client::block_on`].
     pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
-        parsed(path, &self.exchange(method, path, None).await?)
+        parsed(path, &self.exchange(method, path, None, self.patience).await?)
     }
 
     /// Asks for something that comes bit by bit; the body is read within [`Client::block_on`].
     pub fn open(&self, path: &str) -> Result<Incoming> {
         self.block_on(async {
-            let answer = self.begin(Method::GET, path, None).await?;
+            let answer = self.begin(Method::GET, path, None, self.patience).await?;
             if answer.status().is_success() {
                 return Ok(answer.into_body());
             }
@@ -69,29 +79,52 @@ impl Client {
         })
     }
 
-    async fn exchange(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Bytes> {
-        let answer = self.begin(method, path, json).await?;
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<Vec<u8>>,
+        patience: Duration,
+    ) -> Result<Bytes> {
+        let answer = self.begin(method, path, json, patience).await?;
         let (status, bytes) = self.whole(answer).await?;
         if status.is_success() { Ok(bytes) } else { Err(refusal(path, status, &bytes)) }
     }
 
-    fn unreachable(&self, why: String) -> CliError {
-        CliError::Unreachable { socket: self.socket.clone(), why }
+    fn unreachable(&self, why: impl Display) -> CliError {
+        CliError::Unreachable { socket: self.socket.clone(), why: why.to_string() }
+    }
+
+    /// Waits for the daemon, but not for ever.
+    async fn within<T, E: Display>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = std::result::Result<T, E>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(patience, work).await {
+            Ok(result) => result.map_err(|error| self.unreachable(error)),
+            Err(_) => Err(CliError::Silent { socket: self.socket.clone(), waited: Span(patience) }),
+        }
     }
 
     async fn whole(&self, answer: Response<Incoming>) -> Result<(StatusCode, Bytes)> {
         let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(|e| self.unreachable(e.to_string()))?;
+        let body = self.within(self.patience, answer.into_body().collect()).await?;
         Ok((status, body.to_bytes()))
     }
 
     /// Sends a request; the answer's body is still to come.
-    async fn begin(&self, method: Method, path: &str, json: Option<Vec<u8>>) -> Result<Response<Incoming>> {
-        let unreachable = |why: String| self.unreachable(why);
-        let stream = UnixStream::connect(&self.socket).await.map_err(|e| unreachable(e.to_string()))?;
+    async fn begin(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<Vec<u8>>,
+        patience: Duration,
+    ) -> Result<Response<Incoming>> {
+        let stream = self.within(self.patience, UnixStream::connect(&self.socket)).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|e| unreachable(e.to_string()))?;
+            .map_err(|error| self.unreachable(error))?;
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
@@ -100,7 +133,7 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(json.unwrap_or_default())))
             .map_err(|e| CliError::Usage(e.to_string()))?;
-        sender.send_request(request).await.map_err(|e| unreachable(e.to_string()))
+        self.within(patience, sender.send_request(request)).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use haversack_api::ErrorBody;
+use haversack_api::{ErrorBody, Span};
 
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,16 @@ pub enum CliError {
         socket: PathBuf,
         /// What is wrong.
         why: String,
+    },
+    /// The daemon has the question and does not answer, or does not even take it.
+    #[error(
+        "{socket}: the daemon has not answered within {waited}; its log may say why. What was asked for may still be done; --timeout waits longer"
+    )]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        waited: Span,
     },
     /// The daemon refuses.
     #[error("{}; {}", .0.error, .0.hint)]
@@ -63,7 +73,7 @@ impl CliError {
         match self {
             CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
             CliError::Usage(_) => 2,
-            CliError::Unreachable { .. } => 3,
+            CliError::Unreachable { .. } | CliError::Silent { .. } => 3,
             CliError::Refused(_) => 4,
             CliError::Cancelled | CliError::Left(_) => 5,
             CliError::NotConfirmed(_) => 6,
@@ -76,6 +86,7 @@ impl CliError {
         match self {
             CliError::Refused(body) => &body.code,
             CliError::Unreachable { .. } => "unreachable",
+            CliError::Silent { .. } => "silent",
             CliError::Answer { .. } => "answer",
             CliError::Job(_) => "job-failed",
             CliError::Cancelled => "cancelled",

@@ -1,16 +1,17 @@
 //! What happened lately in the daemon.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
-use haversack_api::{Event, Events};
+use haversack_api::{Event, Events, Span};
 
 use crate::client::Client;
 use crate::error::Result;
 use crate::output;
 
 /// How long the daemon may keep a question for newer events before it answers that there are none.
-const WAIT: &str = "30s";
+const WAIT: Span = Span(Duration::from_secs(30));
 
 /// Shows the newest `last` events, of one pool or disk if `subject` names it; then, to `follow`, those that come. JSON is one
 /// event a line.
@@ -24,7 +25,7 @@ pub fn run(client: &Client, subject: Option<&str>, last: usize, follow: bool, as
         return Ok(());
     }
     loop {
-        found = client.get(&format!("/v1/events?after={}&wait={WAIT}", found.next))?;
+        found = client.get_within(&format!("/v1/events?after={}&wait={WAIT}", found.next), WAIT.0)?;
         found.events.retain(wanted);
         show(&found.events, as_json)?;
     }

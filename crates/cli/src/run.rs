@@ -22,7 +22,7 @@ use crate::{events, offline, output, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let daemon = || Client::new(arguments.socket.clone());
+    let daemon = || Client::new(arguments.socket.clone(), arguments.timeout.0);
     let as_json = arguments.json;
     match &arguments.command {
         Command::Pool(PoolCommand::Create { name, devices, size, redundancy, force }) => {

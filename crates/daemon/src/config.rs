@@ -85,6 +85,8 @@ pub struct DaemonConfig {
     pub log_format: LogFormat,
     /// Where `/metrics` is served over TCP, and nothing else.
     pub metrics_listen: Option<SocketAddr>,
+    /// How long a request to the control API or for metrics may take to come, and how long its connection may be idle.
+    pub request_time: Span,
     /// The directory of the logs of decisions, `policy-POOL.log`; `state_dir` if not given.
     pub policy_log_dir: Option<PathBuf>,
     /// How large such a log may grow before it is put aside; three that were put aside are kept.
@@ -102,6 +104,7 @@ impl Default for DaemonConfig {
             log: "info".into(),
             log_format: LogFormat::Text,
             metrics_listen: None,
+            request_time: Span(Duration::from_secs(30)),
             policy_log_dir: None,
             policy_log_size: Size(16 << 20),
             qemu_storage_daemon: "qemu-storage-daemon".into(),
@@ -305,6 +308,9 @@ impl Config {
         let at =
             |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
         let mut taken = HashSet::new();
+        if self.daemon.request_time.0.is_zero() {
+            return Err((0, "request_time = \"0s\" would let nobody ask: give a time such as 30s".into()));
+        }
         for (index, pool) in self.pools.iter().enumerate() {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
         }

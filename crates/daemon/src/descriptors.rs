@@ -52,12 +52,14 @@ impl Spare {
         error.raw_os_error().is_some_and(|errno| none.contains(&errno))
     }
 
-    /// Lets `turn_away` have the descriptor.
-    pub fn lend<R>(&mut self, turn_away: impl FnOnce() -> R) -> R {
+    /// Gives it up.
+    pub fn give(&mut self) {
         self.0 = None;
-        let result = turn_away();
+    }
+
+    /// Takes it again.
+    pub fn take_back(&mut self) {
         *self = Spare::take();
-        result
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ impl Peer {
         })
     }
 
-    /// The process that has made a connection.
-    pub fn of_stream(stream: &UnixStream) -> Peer {
+    /// The process that has made a connection over a Unix socket.
+    pub fn of_stream(stream: &impl AsFd) -> Peer {
         // A peer without credentials shares the places of all such.
         Peer::Process(getsockopt(stream, PeerCredentials).map_or(0, |credentials| credentials.pid()))
     }

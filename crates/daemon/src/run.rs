@@ -137,7 +137,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);
-        listeners.serve(&daemon, &stop)?;
+        listeners.serve(&daemon, &stop, &descriptors)?;
         if let Some(nbd) = nbd {
             nbd.serve(&daemon, &descriptors);
         }

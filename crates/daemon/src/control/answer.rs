@@ -28,7 +28,8 @@ impl From<DaemonError> for Failure {
 }
 
 impl Failure {
-    fn new(status: StatusCode, code: &str, error: String, hint: &str) -> Failure {
+    /// With its status, a word for programs, what is wrong and what to do.
+    pub fn new(status: StatusCode, code: &str, error: String, hint: &str) -> Failure {
         Failure { status, body: ErrorBody { code: code.into(), error, hint: hint.into() } }
     }
 

@@ -5,19 +5,24 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum_server::tls_rustls::RustlsConfig;
+use rustls::ServerConfig;
+use tokio::net;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
 
 use super::answer::Failure;
+use super::serve::{Server, Socket, whole};
 use super::{metrics_router, router};
 use crate::config::{ApiConfig, Config};
 use crate::daemon::Daemon;
+use crate::limits::Places;
 use crate::tls::{self, TlsError};
 
 /// Why the daemon cannot listen.
@@ -52,12 +57,17 @@ pub enum ListenError {
 
 /// Fewest characters of a token.
 const MIN_TOKEN_BYTES: usize = 16;
+/// Connections to the control socket, in all and of one process.
+const CONTROL_PLACES: (usize, usize) = (256, 64);
+/// Connections to a port, in all and from one address.
+const PORT_PLACES: (usize, usize) = (64, 16);
 
 /// Sockets that are bound and not served yet.
 pub struct Listeners {
     unix: UnixListener,
-    tcp: Option<(TcpListener, RustlsConfig, Arc<str>)>,
+    tcp: Option<(TcpListener, Arc<ServerConfig>, Arc<str>)>,
     metrics: Option<TcpListener>,
+    request_time: Duration,
 }
 
 /// Makes a Unix socket that its group may use. What a dead process left there is removed.
@@ -94,14 +104,14 @@ pub fn bind(config: &Config) -> Result<Listeners, ListenError> {
     let unix = bind_unix(&config.daemon.control_socket())?;
     let tcp = config.api.as_ref().map(bind_api).transpose()?;
     let metrics = config.daemon.metrics_listen.map(bind_tcp).transpose()?;
-    Ok(Listeners { unix, tcp, metrics })
+    Ok(Listeners { unix, tcp, metrics, request_time: config.daemon.request_time.0 })
 }
 
-fn bind_api(api: &ApiConfig) -> Result<(TcpListener, RustlsConfig, Arc<str>), ListenError> {
+fn bind_api(api: &ApiConfig) -> Result<(TcpListener, Arc<ServerConfig>, Arc<str>), ListenError> {
     let mut server = tls::server_config(&api.certificate, &api.key, None)?;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
     let token = read_token(&api.token_file)?;
-    Ok((bind_tcp(api.listen)?, RustlsConfig::from_config(Arc::new(server)), token.into()))
+    Ok((bind_tcp(api.listen)?, Arc::new(server), token.into()))
 }
 
 fn read_token(path: &Path) -> Result<String, ListenError> {
@@ -115,30 +125,43 @@ fn read_token(path: &Path) -> Result<String, ListenError> {
 }
 
 impl Listeners {
-    /// Serves them in the background of the present runtime.
+    /// Serves them in the background of the present runtime. Connections to ports take their file descriptors from
+    /// `descriptors`.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn serve(self, daemon: &Arc<Daemon>, stop: &mpsc::Sender<()>) -> std::io::Result<()> {
-        let routes = router(daemon.clone(), stop.clone());
+    pub fn serve(
+        self,
+        daemon: &Arc<Daemon>,
+        stop: &mpsc::Sender<()>,
+        descriptors: &Arc<Places>,
+    ) -> std::io::Result<()> {
+        let time = self.request_time;
+        let start = |name, socket, routes, (most, of_peer)| {
+            let descriptors = (!matches!(socket, Socket::Unix(_))).then(|| descriptors.clone());
+            let places = Places::new("connections", most, of_peer);
+            let server = Server { name, socket, routes, places, descriptors, request_time: time };
+            tokio::spawn(server.run());
+        };
+        let routes = whole(router(daemon.clone(), stop.clone()), time);
         self.unix.set_nonblocking(true)?;
-        let unix = tokio::net::UnixListener::from_std(self.unix)?;
-        let unix_routes = routes.clone();
-        tokio::spawn(async move { axum::serve(unix, unix_routes).await });
+        let unix = net::UnixListener::from_std(self.unix)?;
+        start("control socket", Socket::Unix(unix), routes.clone(), CONTROL_PLACES);
         if let Some(metrics) = self.metrics {
-            metrics.set_nonblocking(true)?;
-            let metrics = tokio::net::TcpListener::from_std(metrics)?;
-            let routes = metrics_router(daemon.clone());
-            tokio::spawn(async move { axum::serve(metrics, routes).await });
+            let socket = Socket::Tcp(tokio_listener(metrics)?);
+            start("metrics", socket, whole(metrics_router(daemon.clone()), time), PORT_PLACES);
         }
         if let Some((tcp, config, token)) = self.tcp {
-            tcp.set_nonblocking(true)?;
-            let server = axum_server::from_tcp_rustls(tcp, config)?;
-            let routes = with_token(routes, token);
-            tokio::spawn(async move { server.serve(routes.into_make_service()).await });
+            let socket = Socket::Tls(tokio_listener(tcp)?, TlsAcceptor::from(config));
+            start("control API", socket, with_token(routes, token), PORT_PLACES);
         }
         Ok(())
     }
+}
+
+fn tokio_listener(listener: TcpListener) -> std::io::Result<net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    net::TcpListener::from_std(listener)
 }
 
 /// Routes behind a token.

@@ -4,13 +4,16 @@
 //! - What a request makes the daemon do runs on a thread of its own, never on the one that serves connections.
 //! - Whoever may open the Unix socket may do everything; over TCP whoever has the token.
 //! - Calls that take long answer at once with a job.
+//! - Connections are limited in number and time, see [`serve`].
 
 mod answer;
 mod disks;
 mod listen;
 mod openapi;
+mod patient;
 mod policy;
 mod pools;
+mod serve;
 mod system;
 
 pub use listen::{ListenError, Listeners, bind, bind_tcp, bind_unix};
@@ -19,7 +22,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{delete, get, post};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::daemon::Daemon;
 
@@ -28,6 +31,8 @@ use crate::daemon::Daemon;
 pub struct Control {
     daemon: Arc<Daemon>,
     stop: mpsc::Sender<()>,
+    /// One text of metrics is made at a time: each asks every reactor.
+    scrape: Arc<Mutex<()>>,
 }
 
 /// The API's routes. A request to stop the daemon goes to `stop`.
@@ -58,14 +63,15 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .route("/openapi.json", get(openapi::document))
         .fallback(answer::no_such_path)
         .method_not_allowed_fallback(answer::wrong_method)
-        .with_state(Control { daemon, stop })
+        .with_state(Control { daemon, stop, scrape: Arc::default() })
 }
 
 /// `/metrics` alone.
 pub fn metrics_router(daemon: Arc<Daemon>) -> Router {
     let (stop, _) = mpsc::channel(1);
-    Router::new()
-        .route("/metrics", get(system::metrics))
-        .fallback(answer::no_such_path)
-        .with_state(Control { daemon, stop })
+    Router::new().route("/metrics", get(system::metrics)).fallback(answer::no_such_path).with_state(Control {
+        daemon,
+        stop,
+        scrape: Arc::default(),
+    })
 }

@@ -77,6 +77,7 @@ pub async fn stop(State(control): State<Control>) -> StatusCode {
 /// Prometheus metrics.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 pub async fn metrics(State(control): State<Control>) -> Result<impl IntoResponse, Failure> {
+    let _turn = control.scrape.lock().await;
     let body = text(&control, |daemon| crate::metrics::text(daemon)).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], body))
 }

@@ -141,7 +141,9 @@ impl Listener {
                     Err(full) => full.to_string(),
                 },
                 Err(error) if Spare::is_wanted(&error) => {
-                    spare.lend(|| self.turn_away());
+                    spare.give();
+                    self.turn_away();
+                    spare.take_back();
                     error.to_string()
                 }
                 Err(error) => {

@@ -1,0 +1,213 @@
+//! HTTP/1 connections of the control API and of metrics.
+//!
+//! Invariants
+//! - A connection holds a place for all its life; so connections are bounded, in all and of a peer.
+//! - A TLS handshake, a request's head and its body each end by a deadline, however their bytes trickle. Between two
+//!   requests a connection may be idle for as long.
+//! - An answer that is not taken ends its connection.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
+
+use super::answer::Failure;
+use super::patient::Patient;
+use crate::descriptors::Spare;
+use crate::limits::{Full, Peer, Place, Places, TurnedAway};
+
+/// Longest body of a request: a curve of misses has some hundred kilobytes.
+const MOST_BODY_BYTES: usize = 2 << 20;
+/// The pause after the system could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long somebody who is turned away may take to read why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Where connections come from.
+pub enum Socket {
+    /// This host.
+    Unix(UnixListener),
+    /// The network.
+    Tcp(TcpListener),
+    /// The network, encrypted.
+    Tls(TcpListener, TlsAcceptor),
+}
+
+/// A socket with what it serves, to whom and how long.
+pub struct Server {
+    /// For messages.
+    pub name: &'static str,
+    /// Where it listens.
+    pub socket: Socket,
+    /// What it serves.
+    pub routes: Router,
+    /// Connections that it may have.
+    pub places: Arc<Places>,
+    /// File descriptors that they take, unless they have a reserve.
+    pub descriptors: Option<Arc<Places>>,
+    /// How long a request's head may take to come.
+    pub request_time: Duration,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+type Held = (Place, Option<Place>);
+
+impl Server {
+    /// Serves for ever.
+    pub async fn run(self) {
+        let (mut spare, mut turned_away) = (Spare::take(), TurnedAway::default());
+        loop {
+            let why = match self.accept().await {
+                Ok((stream, peer)) => match self.hold(peer) {
+                    Ok(held) => {
+                        self.begin(stream, held);
+                        continue;
+                    }
+                    Err(full) => {
+                        self.turn_away(stream, &full.to_string());
+                        full.to_string()
+                    }
+                },
+                Err(error) if Spare::is_wanted(&error) => {
+                    spare.give();
+                    // Another thread may have had the spare descriptor.
+                    if let Ok(Ok((stream, _))) = timeout(ACCEPT_PAUSE, self.accept()).await {
+                        tell_last_words(stream, &error.to_string()).await;
+                    }
+                    spare.take_back();
+                    error.to_string()
+                }
+                Err(error) => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    error.to_string()
+                }
+            };
+            if let Some(count) = turned_away.count() {
+                tracing::warn!(count, "{}: connections are closed at once: {why}", self.name);
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+        match &self.socket {
+            Socket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = Peer::of_stream(&stream);
+                Ok((Box::new(stream), peer))
+            }
+            Socket::Tcp(listener) | Socket::Tls(listener, _) => {
+                let (stream, address) = listener.accept().await?;
+                Ok((Box::new(stream), Peer::of_address(address.ip())))
+            }
+        }
+    }
+
+    fn hold(&self, peer: Peer) -> Result<Held, Full> {
+        let descriptor =
+            self.descriptors.as_ref().map(|descriptors| descriptors.take(peer, 1)).transpose()?;
+        Ok((self.places.take(peer, 1)?, descriptor))
+    }
+
+    fn begin(&self, stream: Box<dyn Stream>, held: Held) {
+        let (routes, time) = (self.routes.clone(), self.request_time);
+        match &self.socket {
+            Socket::Unix(_) | Socket::Tcp(_) => {
+                tokio::spawn(async move {
+                    serve(stream, routes, time).await;
+                    drop(held);
+                });
+            }
+            Socket::Tls(_, acceptor) => {
+                let handshake = timeout(time, acceptor.accept(stream));
+                tokio::spawn(async move {
+                    if let Ok(Ok(stream)) = handshake.await {
+                        serve(Box::new(stream), routes, time).await;
+                    }
+                    drop(held);
+                });
+            }
+        }
+    }
+
+    /// Tells somebody who may not connect why, unless that takes TLS.
+    fn turn_away(&self, stream: Box<dyn Stream>, why: &str) {
+        if matches!(self.socket, Socket::Unix(_)) {
+            let why = why.to_owned();
+            tokio::spawn(async move { tell_last_words(stream, &why).await });
+        }
+    }
+}
+
+async fn serve(stream: Box<dyn Stream>, routes: Router, request_time: Duration) {
+    let service =
+        service_fn(move |request: hyper::Request<Incoming>| routes.clone().oneshot(request.map(Body::new)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(request_time)
+        .serve_connection(TokioIo::new(Patient::new(stream, request_time)), service);
+    if let Err(error) = connection.await {
+        tracing::debug!("an HTTP connection ended: {error}");
+    }
+}
+
+/// Routes that see a request only when all of it has come, if it is not too long and comes in time.
+pub fn whole(routes: Router, time: Duration) -> Router {
+    routes.layer(axum::middleware::from_fn(move |request, next| with_body(request, next, time)))
+}
+
+/// Takes the whole body before anything is done with a request.
+async fn with_body(request: Request, next: Next, time: Duration) -> Response {
+    let (head, body) = request.into_parts();
+    match timeout(time, to_bytes(body, MOST_BODY_BYTES)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(head, bytes.into())).await,
+        Ok(Err(_)) => {
+            let what = format!("the body is broken off, or longer than {MOST_BODY_BYTES} bytes");
+            closing(StatusCode::PAYLOAD_TOO_LARGE, "too-large", what)
+        }
+        Err(_) => {
+            let what = format!("the body has not come within {} s", time.as_secs_f64());
+            closing(StatusCode::REQUEST_TIMEOUT, "too-slow", what)
+        }
+    }
+}
+
+/// An answer after which the connection is closed: what is left of its request is not read.
+fn closing(status: StatusCode, code: &str, what: String) -> Response {
+    let answer = Failure::new(status, code, what, "send the whole request at once").into_response();
+    ([("connection", "close")], answer).into_response()
+}
+
+async fn tell_last_words(mut stream: Box<dyn Stream>, why: &str) {
+    let hint = "close connections to the daemon that nobody uses, then try again";
+    let body = serde_json::json!({
+        "error": format!("the daemon takes no more connections: {why}"), "code": "busy", "hint": hint,
+    })
+    .to_string();
+    let text = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    // They may be gone already.
+    let _ = timeout(LAST_WORDS, async {
+        stream.write_all(text.as_bytes()).await?;
+        stream.shutdown().await
+    })
+    .await;
+}

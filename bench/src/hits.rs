@@ -34,8 +34,9 @@ const BUFFERS: u64 = 64;
 struct Copied(Vec<[u8; BLOCK_BYTES]>);
 
 impl Payloads for Copied {
-    fn take(&mut self, _: RequestTag, _: usize, into: &mut [u8]) {
+    fn take(&mut self, _: RequestTag, _: usize, into: &mut [u8]) -> bool {
         into.fill(0);
+        true
     }
 
     fn give(&mut self, tag: RequestTag, _: usize, from: &[u8]) {
@@ -49,8 +50,9 @@ impl Payloads for Copied {
 struct InPlace;
 
 impl Payloads for InPlace {
-    fn take(&mut self, _: RequestTag, _: usize, into: &mut [u8]) {
+    fn take(&mut self, _: RequestTag, _: usize, into: &mut [u8]) -> bool {
         into.fill(0);
+        true
     }
 
     fn give(&mut self, _: RequestTag, _: usize, from: &[u8]) {

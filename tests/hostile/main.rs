@@ -13,6 +13,8 @@ mod origin_away;
 mod origins;
 mod pools;
 mod tls;
+mod staging;
+mod vhost_user;
 
 /// How long a random attack goes on.
 pub fn seconds() -> Duration {

@@ -1,7 +1,7 @@
 //! The daemon under test and its command line.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -237,6 +237,14 @@ impl<'a> Haversack<'a> {
     pub fn stop(&mut self) -> Result<()> {
         let status = self.take()?.terminate(PATIENCE)?;
         crate::error::check(status.success(), format!("haversackd ended with {status}"))
+    }
+
+    /// Waits until the daemon has ended by itself.
+    ///
+    /// # Errors
+    /// If it goes on.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
+        self.take()?.wait(PATIENCE)
     }
 
     /// Runs `haversack` with these arguments against the daemon and returns what it printed.

@@ -49,8 +49,9 @@ impl Media for Device {
 struct Buffers(HashMap<RequestTag, Vec<u8>>);
 
 impl Payloads for Buffers {
-    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
         into.copy_from_slice(&self.0[&tag][at..at + into.len()]);
+        true
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {

@@ -52,6 +52,9 @@ pub enum RequestError {
     /// The disk is being detached.
     #[error("the disk is being detached")]
     Detached,
+    /// The data to be written could not be had from the client.
+    #[error("the client has lost the data to be written")]
+    PayloadLost,
 }
 
 /// Why a request was not taken. Nothing was started; the request gets no completion.

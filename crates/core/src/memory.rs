@@ -33,8 +33,16 @@ pub trait Memory {
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES];
     /// A frame's bytes, to change. For metadata pages; block data goes through the methods below.
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES];
-    /// Copies part of a write request's payload into a frame. Ranges are bytes.
-    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize);
+    /// Copies part of a write request's payload into a frame. Ranges are bytes. False if the payload is lost: what the
+    /// frame has then must not be used.
+    fn take(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) -> bool;
     /// Copies part of a frame into a read request's buffer.
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize);
     /// Copies part of a frame to the same place in another.
@@ -51,8 +59,8 @@ pub trait Memory {
 
 /// Where the payloads of requests live: the front end's side of [`HeapMemory`].
 pub trait Payloads {
-    /// Copies from the request's payload.
-    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]);
+    /// Copies from the request's payload; false if that is lost, such as when its client took the memory away.
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool;
     /// Copies into the request's buffer.
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]);
 }
@@ -104,10 +112,17 @@ impl<P: Payloads> Memory for HeapMemory<P> {
         &mut self.all_mut()[frame.0 as usize]
     }
 
-    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
+    fn take(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) -> bool {
         let into =
             &mut self.bytes.as_chunks_mut::<BLOCK_BYTES>().0[frame.0 as usize][frame_at..frame_at + len];
-        self.payloads.take(tag, payload_at, into);
+        self.payloads.take(tag, payload_at, into)
     }
 
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
@@ -177,7 +192,9 @@ impl Memory for NullMemory {
         &mut self.page
     }
 
-    fn take(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) {}
+    fn take(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) -> bool {
+        true
+    }
 
     fn give(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) {}
 

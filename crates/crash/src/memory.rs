@@ -20,9 +20,14 @@ pub struct Buffer {
     pub sector: u64,
     /// What a write carries.
     pub version: Version,
+    /// A part of a write was lost when the core asked for it.
+    pub lost: bool,
     /// What a read got.
     pub bytes: Vec<u8>,
 }
+
+/// Writes of which one loses its data.
+const LOST_ONE_IN: u64 = 251;
 
 /// The guests' buffers, found by the low 16 bits of the tag.
 #[derive(Default)]
@@ -36,8 +41,19 @@ impl Buffers {
     }
 }
 
+/// Now and then a guest loses the memory of a write, of all of it or from one of its first blocks on: what the
+/// core gets instead must never be seen.
+fn lost_from(tag: RequestTag) -> usize {
+    let sequence = tag.0 >> 16;
+    if sequence.is_multiple_of(LOST_ONE_IN) {
+        (sequence / LOST_ONE_IN % 4) as usize * BLOCK_BYTES
+    } else {
+        usize::MAX
+    }
+}
+
 impl Payloads for Buffers {
-    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
         let buffer = self.of(tag);
         assert!(
             at.is_multiple_of(SECTOR_BYTES) && into.len().is_multiple_of(SECTOR_BYTES),
@@ -47,6 +63,11 @@ impl Payloads for Buffers {
         for (i, sector) in into.chunks_exact_mut(SECTOR_BYTES).enumerate() {
             pattern::fill(buffer.disk, first + i as u64, buffer.version, sector);
         }
+        buffer.lost |= at >= lost_from(tag);
+        if buffer.lost {
+            into.fill(0xA5);
+        }
+        !buffer.lost
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
@@ -175,9 +196,16 @@ impl Memory for SimMemory {
         self.inner.frame_mut(frame)
     }
 
-    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
+    fn take(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) -> bool {
         self.note(frame, frame_at, len);
-        self.inner.take(tag, payload_at, frame, frame_at, len);
+        self.inner.take(tag, payload_at, frame, frame_at, len)
     }
 
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {

@@ -76,6 +76,7 @@ impl World {
         }
         let buffer = &mut buffers.0[slot];
         (buffer.tag, buffer.disk, buffer.sector, buffer.version) = (tag.0, disk as u16, sector, version);
+        buffer.lost = false;
         if op == Op::Read {
             buffer.bytes.resize(sectors as usize * SECTOR_BYTES, 0);
             for one in buffer.bytes.chunks_exact_mut(SECTOR_BYTES) {
@@ -133,9 +134,14 @@ impl World {
         self.pending -= 1;
         self.counts.requests += 1;
         let disk = request.disk;
-        if let Err(error) = result {
-            self.counts.errors += 1;
-            self.judge_error(&request, error)?;
+        let lost = self.core().memory_mut().buffers().0[slot].lost;
+        match result {
+            Err(error) => {
+                self.counts.errors += 1;
+                self.judge_error(&request, error, lost)?;
+            }
+            Ok(()) if lost => return violation!("{request:?} succeeded, although its data was lost"),
+            Ok(()) => {}
         }
         match request.op {
             Op::Read => {
@@ -177,7 +183,7 @@ impl World {
         }
     }
 
-    fn judge_error(&mut self, request: &Pending, error: RequestError) -> Flow {
+    fn judge_error(&mut self, request: &Pending, error: RequestError, lost: bool) -> Flow {
         let disk = &self.disks[request.disk];
         let fair = match error {
             RequestError::Origin => {
@@ -204,6 +210,7 @@ impl World {
             }
             RequestError::NotOwner => matches!(disk.life, Life::Releasing | Life::Released),
             RequestError::Detached => matches!(disk.life, Life::Leaving | Life::Detached),
+            RequestError::PayloadLost => lost,
         };
         if fair {
             return Ok(());

@@ -7,15 +7,17 @@
 //! Invariants
 //! - Only one process has the file at a time: it is locked while it is mapped.
 //! - A descriptor is stored after its frame's content: a fence keeps the compiler from moving either.
+//! - The file is never read as zeroes because somebody has cut it short, for a moment or for good: the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use haversack_core::{DESCRIPTOR_BYTES, FrameNo, Memory, Payloads, RequestTag, checksum};
+use haversack_guard::{Guard, Whole};
 use haversack_model::BLOCK_BYTES;
 
 use crate::error::{EngineError, Result, at};
@@ -24,13 +26,44 @@ use crate::mapping::Mapping;
 
 /// See the module.
 pub(crate) struct SharedMemory<P> {
+    /// Dropped before the mappings that they look after.
+    watch: Watch,
     descriptors: Mapping,
     frames: Mapping,
     staging_frames: u32,
     /// Keeps the lock.
     file: File,
+    file_bytes: u64,
     /// The requests' payloads.
     pub payloads: P,
+}
+
+/// Ends the process when the staging file loses pages.
+struct Watch {
+    message: String,
+    _guards: [Guard; 2],
+    /// Empty where the kernel does not allow it: then a file that is cut short and made longer again at once goes unseen.
+    _whole: Vec<Whole>,
+}
+
+impl Watch {
+    /// Watches the mappings of the descriptors and of the staging frames.
+    fn new(path: &Path, parts: [(*const u8, usize); 2]) -> io::Result<Watch> {
+        let message = format!(
+            "haversackd: the staging area {} has lost pages while it was in use: somebody has cut it short, or memory has failed. \
+             What was acknowledged and not flushed may be lost, as after a power failure. The process ends, so that what is \
+             left is not taken for data; the next start goes on from the cache devices",
+            path.display()
+        );
+        let [first, second] = parts.map(|(start, bytes)| Guard::ending(start, bytes, &message));
+        let whole: io::Result<Vec<Whole>> =
+            parts.iter().map(|(start, bytes)| Whole::watch(*start, *bytes)).collect();
+        let whole = whole.unwrap_or_else(|error| {
+            tracing::debug!(path = %path.display(), %error, "the staging area is not watched for missing pages");
+            Vec::new()
+        });
+        Ok(Watch { message, _guards: [first?, second?], _whole: whole })
+    }
 }
 
 fn descriptor_bytes(staging_frames: u32) -> usize {
@@ -81,18 +114,34 @@ impl<P> SharedMemory<P> {
         transfer_frames: u32,
         payloads: P,
     ) -> Result<SharedMemory<P>> {
-        let file = open_file(path, staging_file_bytes(staging_frames))?;
+        let file_bytes = staging_file_bytes(staging_frames);
+        let file = open_file(path, file_bytes)?;
         let head = descriptor_bytes(staging_frames);
         let staging = staging_frames as usize * BLOCK_BYTES;
         let map = at("map the staging area", path);
-        let mapped = || -> io::Result<(Mapping, Mapping)> {
+        let mapped = || -> io::Result<(Mapping, Mapping, Watch)> {
             let descriptors = Mapping::shared(&file, 0, head)?;
             let mut frames = Mapping::anonymous(staging + transfer_frames as usize * BLOCK_BYTES)?;
             frames.overlay(&file, head as u64, staging)?;
-            Ok((descriptors, frames))
+            let parts = [(&descriptors, head), (&frames, staging)];
+            let watch =
+                Watch::new(path, parts.map(|(mapping, bytes)| (mapping.address(0).cast_const(), bytes)))?;
+            Ok((descriptors, frames, watch))
         };
-        let (descriptors, frames) = mapped().map_err(map)?;
-        Ok(SharedMemory { descriptors, frames, staging_frames, file, payloads })
+        let (descriptors, frames, watch) = mapped().map_err(map)?;
+        Ok(SharedMemory { watch, descriptors, frames, staging_frames, file, file_bytes, payloads })
+    }
+
+    /// Ends the process if the staging file has lost pages. To be asked when the kernel could not use its memory.
+    pub fn check_whole(&self) {
+        let is_whole = self
+            .file
+            .metadata()
+            .is_ok_and(|file| file.len() == self.file_bytes && file.blocks() * 512 >= self.file_bytes);
+        if !is_whole {
+            eprintln!("{}", self.watch.message);
+            std::process::abort();
+        }
     }
 
     /// Empties the staging file: the pool was stopped cleanly, so nothing in it counts, and the next start may want
@@ -142,9 +191,16 @@ impl<P: Payloads> Memory for SharedMemory<P> {
         &mut self.all_mut()[frame.0 as usize]
     }
 
-    fn take(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
+    fn take(
+        &mut self,
+        tag: RequestTag,
+        payload_at: usize,
+        frame: FrameNo,
+        frame_at: usize,
+        len: usize,
+    ) -> bool {
         let frames = self.frames.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0;
-        self.payloads.take(tag, payload_at, &mut frames[frame.0 as usize][frame_at..frame_at + len]);
+        self.payloads.take(tag, payload_at, &mut frames[frame.0 as usize][frame_at..frame_at + len])
     }
 
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
@@ -185,7 +241,9 @@ mod tests {
 
     struct NoPayloads;
     impl Payloads for NoPayloads {
-        fn take(&mut self, _: RequestTag, _: usize, _: &mut [u8]) {}
+        fn take(&mut self, _: RequestTag, _: usize, _: &mut [u8]) -> bool {
+            true
+        }
         fn give(&mut self, _: RequestTag, _: usize, _: &[u8]) {}
     }
 

@@ -213,6 +213,9 @@ impl Reactor {
     }
 
     fn landed(&mut self, landing: Landing) {
+        if landing.result == Err(libc::EFAULT) {
+            self.core.memory().check_whole();
+        }
         match landing.owner {
             Owner::Mailbox => self.bell_listens = false,
             Owner::Device { io, device } => self.device_landed(io, device, landing),

@@ -35,6 +35,11 @@ impl DirtyLog {
         (self.window.len() as u64).saturating_mul(8 * PAGE_BYTES)
     }
 
+    /// Whether a part of it was taken away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.window.is_lost()
+    }
+
     /// Marks the pages of `len` bytes that were written at a guest address; those beyond the log are left out.
     pub(crate) fn mark(&self, guest_address: u64, len: u64) {
         if len == 0 {

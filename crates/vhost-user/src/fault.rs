@@ -77,6 +77,9 @@ pub enum Fault {
     /// The chain has no room for a request's header or status.
     #[error("the chain from descriptor {0} has no header of 16 bytes or no status byte")]
     Frame(u16),
+    /// Shared memory that is in use cannot be had any more.
+    #[error("the {0} is lost: its file was cut short, or the memory has failed")]
+    Lost(&'static str),
     /// The in-flight region has another layout, or is not of this ring.
     #[error("the in-flight region does not fit: {what} is {found}, expected {expected}")]
     InflightRegion {

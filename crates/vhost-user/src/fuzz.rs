@@ -52,6 +52,7 @@ pub fn vhost_ring(data: &[u8]) {
         kick: None,
         call: None,
         error: None,
+        connection: None,
         inflight: inflight.and_then(|region| region.queue(0)),
         log: None,
     };
@@ -101,7 +102,7 @@ fn use_data(queue: &Queue, request: &BlkRequest) {
     let mut buffer = vec![0; len];
     match request.operation {
         Operation::Read | Operation::GetId => queue.copy_to_guest(request.head, 0, &buffer),
-        Operation::Write => queue.copy_from_guest(request.head, 0, &mut buffer),
+        Operation::Write => assert!(queue.copy_from_guest(request.head, 0, &mut buffer)),
         Operation::Discard | Operation::WriteZeroes => assert!(!queue.ranges(request.head).is_empty()),
         Operation::Flush | Operation::Unsupported(_) => assert_eq!(len, 0),
     }

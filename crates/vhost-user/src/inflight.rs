@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::fault::Fault;
 use crate::mapping::{Mapping, Window};
@@ -59,7 +59,7 @@ pub(crate) struct InflightRegion {
 }
 
 impl InflightRegion {
-    /// A new, zeroed region in memory of its own, for the front end to keep.
+    /// A new, zeroed region in memory of its own, for the front end to keep. Nobody can cut it short.
     ///
     /// # Errors
     /// `InvalidInput` if the numbers make no sense; else what the kernel says.
@@ -69,8 +69,10 @@ impl InflightRegion {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let size_bytes = usize::from(queues) * queue_bytes(queue_size);
-        let file = rustix::fs::memfd_create("haversack-inflight", MemfdFlags::CLOEXEC)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("haversack-inflight", flags)?;
         rustix::fs::ftruncate(&file, size_bytes as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((InflightShape { size_bytes: size_bytes as u64, file_offset: 0, queues, queue_size }, file))
     }
 
@@ -200,6 +202,11 @@ impl InflightQueue {
         self.store(USED_INDEX, used_index);
     }
 
+    /// Whether a part of the region was taken away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.window.is_lost()
+    }
+
     fn flag(&self, head: u16) -> &std::sync::atomic::AtomicU8 {
         self.window.u8(entry(head) + IN_FLIGHT)
     }
@@ -252,6 +259,14 @@ mod tests {
         assert!(life.queue().recover(SIZE, 65530).unwrap().is_none());
         // Killed before the first completion: the index of the ring is not taken for a batch.
         assert!(life.recovered(65530).is_empty());
+    }
+
+    #[test]
+    fn a_region_of_ours_cannot_be_cut_short() {
+        let Life { shape, file } = Life::new();
+        for bytes in [0, shape.size_bytes - 1, shape.size_bytes + 1] {
+            assert_eq!(rustix::fs::ftruncate(&file, bytes), Err(rustix::io::Errno::PERM), "{bytes}");
+        }
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! The other side may change any byte at any time. So nothing here ever forms a reference to shared bytes: they are
 //! copied out and in, or accessed as atomics. Every access is checked against the bounds of its window; an access
 //! outside is a mistake of this crate, never of the guest, and panics.
+//!
+//! The other side may also cut the file short. What is touched then reads as zeroes, and the mapping is *lost*, which
+//! is to be asked before what was read is believed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
+use haversack_guard::Guard;
 use rustix::fs::FileType;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -25,6 +29,8 @@ pub(crate) struct Mapping {
     /// The first byte asked for, from `base`.
     start: usize,
     len: usize,
+    /// `None` once the mapping goes.
+    guard: Option<Guard>,
 }
 
 // SAFETY: a mapping is plain memory owned by this value; all accesses go through atomics or raw copies.
@@ -60,7 +66,15 @@ impl Mapping {
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, first) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address zero".into()))?;
-        Ok(Self { base, mapped_bytes, start: (offset - first) as usize, len: len as usize })
+        let mut mapping =
+            Self { base, mapped_bytes, start: (offset - first) as usize, len: len as usize, guard: None };
+        mapping.guard = Some(Guard::surviving(base.as_ptr(), mapped_bytes)?);
+        Ok(mapping)
+    }
+
+    /// Whether bytes of it could not be had any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
     /// How many bytes were asked for.
@@ -79,6 +93,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.guard = None;
         // SAFETY: the range is what mmap gave; whoever could use it holds a reference to this value.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
@@ -114,6 +129,11 @@ impl Window {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether bytes of the mapping could not be had any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 
     /// Whether the first byte lies at a multiple of `bytes` in this process's memory.

@@ -116,6 +116,11 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
+    /// Whether a part of it was taken away: cut short by its owner, or failed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.window.is_lost())
+    }
+
     /// The first guest address above all regions; zero if there is none.
     pub fn end_address(&self) -> u64 {
         self.regions.last().map_or(0, |r| r.description.guest_address + r.description.size_bytes)

@@ -4,13 +4,17 @@
 //! - Guest memory is trusted with nothing: a broken rule is [`Broken`], after which [`Queue::next`] gives no more.
 //!   Requests taken before can still be completed.
 //! - Segments of a request stay mapped until it is completed, even when the memory table is replaced meanwhile.
+//! - Shared memory that is taken away ends the connection. No request is taken from then on, nothing that was read is
+//!   believed, and the in-flight region goes on listing what was not answered, for the next connection.
 //! - The in-flight region, if there is one, follows every taking and completing (see `inflight`).
 //!
 //! The owner's loop: `set_notification(false)`, take requests with `next` until `None`, complete them at any time
 //! and in any order, `notify_if_needed` after a batch. To sleep: `set_notification(true)`, then ask `has_work` once
 //! more, then wait for the kick eventfd. A queue that was just handed over must be asked without waiting for a kick.
 
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -50,6 +54,8 @@ pub struct QueueSetup {
     pub call: Option<Arc<OwnedFd>>,
     /// Eventfd that tells the front end of a broken queue.
     pub error: Option<Arc<OwnedFd>>,
+    /// The front end's connection, ended when shared memory is lost.
+    pub connection: Option<Arc<UnixStream>>,
     /// What survives a kill of the process.
     pub inflight: Option<InflightQueue>,
     /// Where dirty pages are marked during a migration.
@@ -91,6 +97,7 @@ pub struct Queue {
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
     error: Option<Arc<OwnedFd>>,
+    connection: Option<Arc<UnixStream>>,
     inflight: Option<InflightQueue>,
     log: Option<Arc<DirtyLog>>,
     memory: Arc<GuestMemory>,
@@ -150,6 +157,7 @@ impl Queue {
             kick: setup.kick,
             call: setup.call,
             error: setup.error,
+            connection: setup.connection,
             inflight: setup.inflight,
             log: setup.log,
             memory: setup.memory,
@@ -166,6 +174,9 @@ impl Queue {
             broken: None,
         };
         queue.set_notification(true);
+        if let Some(what) = queue.lost() {
+            return Err(Fault::Lost(what));
+        }
         // The back end before this one may have been killed between completing a request and telling the guest.
         queue.signal_call();
         Ok(queue)
@@ -180,14 +191,50 @@ impl Queue {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
-        self.take().map_err(|fault| {
-            let broken = Broken { queue: self.index, fault };
-            self.broken = Some(broken);
-            if let Some(error) = &self.error {
-                signal(error);
+        let taken = self.take();
+        if self.notes_loss() {
+            // What was taken may be made of zeroes.
+            if let Ok(Some(request)) = taken {
+                self.forget(request.head);
             }
-            broken
-        })
+            return self.broken.map_or(Ok(None), Err);
+        }
+        taken.map_err(|fault| self.is_broken_by(fault))
+    }
+
+    fn is_broken_by(&mut self, fault: Fault) -> Broken {
+        let broken = Broken { queue: self.index, fault };
+        self.broken = Some(broken);
+        if let Some(error) = &self.error {
+            signal(error);
+        }
+        broken
+    }
+
+    /// Which shared memory was taken away, if any.
+    fn lost(&self) -> Option<&'static str> {
+        if !haversack_guard::any_lost() {
+            return None;
+        }
+        let memories = self.retired.iter().map(|retired| &retired.memory).chain([&self.memory]);
+        if self.ring.is_lost() || memories.into_iter().any(|memory| memory.is_lost()) {
+            return Some("guest memory");
+        }
+        let inflight = self.inflight.as_ref().filter(|region| region.is_lost()).map(|_| "in-flight region");
+        inflight.or_else(|| self.log.as_ref().filter(|log| log.is_lost()).map(|_| "dirty log"))
+    }
+
+    /// Whether shared memory was taken away; ends the connection if that is new.
+    fn notes_loss(&mut self) -> bool {
+        let Some(what) = self.lost() else { return false };
+        if !matches!(self.broken, Some(Broken { fault: Fault::Lost(_), .. })) {
+            self.is_broken_by(Fault::Lost(what));
+            if let Some(connection) = &self.connection {
+                // An error means that it has ended.
+                let _ = connection.shutdown(Shutdown::Both);
+            }
+        }
+        true
     }
 
     fn take(&mut self) -> Result<Option<BlkRequest>, Fault> {
@@ -266,13 +313,16 @@ impl Queue {
         window.address(segment.offset, segment.len_bytes as usize)
     }
 
-    /// Copies a part of a write's data, from byte `at` on.
+    /// Copies a part of a write's data, from byte `at` on. False if shared memory is lost: the bytes are not the guest's
+    /// then.
     ///
     /// # Panics
     /// No request is in flight under `head`, or it has less data.
-    pub fn copy_from_guest(&self, head: u16, at: usize, bytes: &mut [u8]) {
+    #[must_use]
+    pub fn copy_from_guest(&self, head: u16, at: usize, bytes: &mut [u8]) -> bool {
         let slot = self.slot_with(head, at, bytes.len());
         copy_out(slot.data(), self.memory_of(slot), at, bytes);
+        self.lost().is_none()
     }
 
     /// Copies a part of a read's data, from byte `at` on, and marks it as dirty.
@@ -302,7 +352,7 @@ impl Queue {
         }
     }
 
-    /// Answers a request and forgets it.
+    /// Answers a request and forgets it. Once shared memory is lost nothing is answered any more.
     ///
     /// # Panics
     /// No request is in flight under `head`.
@@ -318,15 +368,26 @@ impl Queue {
         let data_bytes = if slot.to_guest && status == Status::Ok { slot.data_bytes } else { 0 };
         let written = u32::try_from(data_bytes + 1).unwrap_or(u32::MAX);
         self.ring.put_used(self.used_index, head, written, log);
-        self.used_index = self.used_index.wrapping_add(1);
+        self.publish(head);
+        self.forget(head);
+    }
+
+    fn publish(&mut self, head: u16) {
         if let Some(inflight) = &mut self.inflight {
             inflight.before_used(head);
-            self.ring.set_used_index(self.used_index, log);
-            inflight.after_used(head, self.used_index);
-        } else {
-            self.ring.set_used_index(self.used_index, log);
         }
-        self.forget(head);
+        // The data, or the status, may have gone nowhere.
+        if self.notes_loss() {
+            return;
+        }
+        self.used_index = self.used_index.wrapping_add(1);
+        self.ring.set_used_index(self.used_index, self.log.as_deref());
+        if self.notes_loss() {
+            return;
+        }
+        if let Some(inflight) = &mut self.inflight {
+            inflight.after_used(head, self.used_index);
+        }
     }
 
     fn forget(&mut self, head: u16) {
@@ -382,7 +443,7 @@ impl Queue {
 
     /// Whether it is worth calling [`Queue::next`]; never so once the queue is broken.
     pub fn has_work(&self) -> bool {
-        let more = || self.ring.available_index() != self.last_available;
+        let more = || self.ring.available_index() != self.last_available || self.lost().is_some();
         self.broken.is_none() && (!self.resubmit.is_empty() || more())
     }
 

@@ -92,6 +92,11 @@ impl Ring {
         })
     }
 
+    /// Whether a part was taken away.
+    pub fn is_lost(&self) -> bool {
+        self.descriptors.is_lost() || self.available.is_lost() || self.used.is_lost()
+    }
+
     /// The driver's index; what it published before is visible afterwards.
     pub fn available_index(&self) -> u16 {
         self.available.load_u16(2, Ordering::Acquire)

@@ -161,7 +161,7 @@ fn serve_front_end<'scope>(
 ) -> io::Result<()> {
     let Some(id) = shared.front_ends.admit(socket.try_clone()?) else { return Ok(()) };
     let session = move || {
-        let ended = Session::new(shared, handler, id).run(&socket);
+        let ended = Session::new(shared, handler, id, socket).run();
         shared.front_ends.leave(id);
         handler.disconnected(ended.err());
     };

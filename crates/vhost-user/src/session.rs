@@ -18,7 +18,7 @@ use rustix::net::SendFlags;
 use crate::config::{CONFIG_SPACE_BYTES, WRITE_CACHE_OFFSET, feature, protocol_feature};
 use crate::connection::{self, Envelope};
 use crate::dirty_log::DirtyLog;
-use crate::fault::Broken;
+use crate::fault::{Broken, Fault};
 use crate::front_ends::FrontEndId;
 use crate::inflight::{InflightRegion, InflightShape};
 use crate::memory::{GuestMemory, MAX_MEMORY_REGIONS, MemoryError, RegionDescription};
@@ -50,6 +50,9 @@ pub enum SessionError {
         /// Why.
         source: io::Error,
     },
+    /// Shared memory was taken away while it was in use.
+    #[error("the {0} is lost: the front end has cut its file short, or the memory has failed")]
+    MemoryLost(&'static str),
     /// A queue cannot be started.
     #[error(transparent)]
     Queue(#[from] Broken),
@@ -140,6 +143,7 @@ pub(crate) struct Session<'a> {
     shared: &'a Shared,
     handler: &'a dyn Handler,
     id: FrontEndId,
+    socket: Arc<UnixStream>,
     features: u64,
     protocol_features: u64,
     memory: Arc<GuestMemory>,
@@ -148,15 +152,18 @@ pub(crate) struct Session<'a> {
     rings: Vec<RingState>,
     /// What the handler was last told.
     write_cache: Option<bool>,
+    /// Shared memory that was taken away.
+    lost: Option<&'static str>,
 }
 
 impl<'a> Session<'a> {
-    pub fn new(shared: &'a Shared, handler: &'a dyn Handler, id: FrontEndId) -> Self {
+    pub fn new(shared: &'a Shared, handler: &'a dyn Handler, id: FrontEndId, socket: UnixStream) -> Self {
         let queues = shared.config().queues;
         Self {
             shared,
             handler,
             id,
+            socket: Arc::new(socket),
             features: 0,
             protocol_features: 0,
             memory: Arc::default(),
@@ -164,18 +171,21 @@ impl<'a> Session<'a> {
             inflight: None,
             rings: (0..queues).map(|_| RingState::default()).collect(),
             write_cache: None,
+            lost: None,
         }
     }
 
     /// Serves messages until the front end closes the connection or an error ends it.
-    pub fn run(&mut self, socket: &UnixStream) -> Result<(), SessionError> {
-        let served = self.serve(socket);
+    pub fn run(&mut self) -> Result<(), SessionError> {
+        let served = self.serve();
         let stopped = self.stop_all();
-        served.and(stopped)
+        // Whatever else went wrong came of that.
+        self.lost.map_or(Ok(()), |what| Err(SessionError::MemoryLost(what))).and(served).and(stopped)
     }
 
-    fn serve(&mut self, socket: &UnixStream) -> Result<(), SessionError> {
-        while let Some(envelope) = connection::receive(socket)? {
+    fn serve(&mut self) -> Result<(), SessionError> {
+        let socket = self.socket.clone();
+        while let Some(envelope) = connection::receive(&socket)? {
             let number = envelope.number;
             let acknowledge =
                 envelope.need_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
@@ -190,7 +200,7 @@ impl<'a> Session<'a> {
             };
             if let Some(bytes) = reply {
                 let file = outcome.as_ref().ok().and_then(Option::as_ref).and_then(|r| r.file.as_ref());
-                connection::send(socket, &bytes, file.map(AsFd::as_fd), SendFlags::empty())?;
+                connection::send(&socket, &bytes, file.map(AsFd::as_fd), SendFlags::empty())?;
             }
             outcome?;
         }
@@ -330,6 +340,7 @@ impl<'a> Session<'a> {
             kick: ring.kick.clone(),
             call: ring.call.clone(),
             error: ring.error.clone(),
+            connection: Some(self.socket.clone()),
             inflight: self.inflight.as_ref().and_then(|region| region.queue(index)),
             log,
         })?;
@@ -356,6 +367,9 @@ impl<'a> Session<'a> {
         if std::mem::take(&mut ring.running) {
             let queue = self.handler.queue_stopped(index).ok_or(SessionError::Lost(index))?;
             ring.base = queue.next_available();
+            if let Some(Broken { fault: Fault::Lost(what), .. }) = queue.broken() {
+                self.lost = Some(what);
+            }
             if !self.is_running() {
                 self.shared.front_ends.release(self.id);
             }

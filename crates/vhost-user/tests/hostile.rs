@@ -28,6 +28,7 @@ fn setup(driver: &Driver) -> QueueSetup {
         kick: None,
         call: None,
         error: None,
+        connection: None,
         inflight: None,
         log: None,
     }

@@ -40,6 +40,7 @@ fn setup(driver: &Driver, ram: &Ram) -> QueueSetup {
         kick: None,
         call: None,
         error: None,
+        connection: None,
         inflight: None,
         log: None,
     }
@@ -83,8 +84,8 @@ fn write_then_read_in_odd_pieces() {
         assert_eq!(request, BlkRequest { head, operation: Operation::Write, sector: 77, len_bytes: 1536 });
         assert_eq!(queue.segments(head).len(), 4, "the middle piece is cut at the region's end");
         let mut copied = vec![0; 1536];
-        queue.copy_from_guest(head, 0, &mut copied[..700]);
-        queue.copy_from_guest(head, 700, &mut copied[700..]);
+        assert!(queue.copy_from_guest(head, 0, &mut copied[..700]));
+        assert!(queue.copy_from_guest(head, 700, &mut copied[700..]));
         assert_eq!(copied, data);
         queue.complete(head, Status::Ok);
         assert_eq!(driver.completed(), Some((head, 1, 0)));
@@ -131,7 +132,7 @@ fn header_and_status_may_be_cut_anywhere() {
     driver.submit_chain(&[(frame, 528, false), (status_at, 1, true)], status_at).unwrap();
     let request = next(&mut queue);
     let mut copied = [0; 512];
-    queue.copy_from_guest(request.head, 0, &mut copied);
+    assert!(queue.copy_from_guest(request.head, 0, &mut copied));
     assert_eq!((request.operation, copied), (Operation::Write, [3; 512]));
 }
 

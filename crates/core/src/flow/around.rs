@@ -188,8 +188,11 @@ impl<M: Memory> Core<M> {
             for block in (next..next + window).map(BlockNo) {
                 let frame = self.request_frame(true).expect("the window fits the frames");
                 let part = self.part(number, block);
-                self.take(number, block, part, frame);
                 self.ios[io].frames.push(frame);
+                if !self.take(number, block, part, frame) {
+                    self.drop_window(number, io);
+                    return;
+                }
             }
             self.disk_mut(disk).stats.origin_written_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
             self.write_origin(io, disk, first, sectors, durable);
@@ -200,6 +203,16 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).origin_writes += 1;
         let (io, sector, discard) = (IoId(io), SectorNo(first), op == Op::Discard);
         self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable });
+    }
+
+    /// The client has lost what the window was to write: nothing was sent.
+    fn drop_window(&mut self, number: u32, io: u32) {
+        for frame in std::mem::take(&mut self.ios[io].frames) {
+            self.free_frame(frame, true);
+        }
+        self.ios.put(io);
+        self.requests[number].outstanding -= 1;
+        self.end_window(number);
     }
 
     pub(crate) fn around_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {

@@ -250,13 +250,17 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Copies sectors of a block from the writer to a frame.
-    pub(crate) fn take(&mut self, number: u32, block: BlockNo, mask: u8, frame: FrameNo) {
+    /// Copies sectors of a block from the writer to a frame. If the writer has lost them the request fails: false.
+    pub(crate) fn take(&mut self, number: u32, block: BlockNo, mask: u8, frame: FrameNo) -> bool {
         let tag = self.requests[number].tag;
         for (first, count) in crate::disk::runs(mask) {
             let payload_at = self.payload_at(number, block, first);
             let (at, len) = (first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
-            self.memory.take(tag, payload_at, frame, at, len);
+            if !self.memory.take(tag, payload_at, frame, at, len) {
+                self.fail(number, RequestError::PayloadLost);
+                return false;
+            }
         }
+        true
     }
 }

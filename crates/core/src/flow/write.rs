@@ -58,14 +58,16 @@ impl<M: Memory> Core<M> {
         let Some(frame) = frame else {
             return Some(Park::Staging);
         };
-        self.disk_mut(disk).lost.remove(&block.0);
         if self.is_zero_op(number) {
             for (first, count) in runs(mask) {
                 self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
             }
-        } else {
-            self.take(number, block, mask, frame);
+        } else if !self.take(number, block, mask, frame) {
+            self.staging.give_back(frame);
+            self.wake_staging();
+            return None;
         }
+        self.disk_mut(disk).lost.remove(&block.0);
         let cached = staged.is_some() || slot.is_some();
         let stats = &mut self.disk_mut(disk).stats;
         stats.write_hits += u64::from(cached);

@@ -97,8 +97,8 @@ pub(crate) trait Client {
     fn status(&mut self, _: &mut ClientContext<'_>, _: u32, _: &[(u64, u32)]) {}
     /// The disk has another size.
     fn resized(&mut self, _: u64) {}
-    /// Copies from a write request's payload.
-    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]);
+    /// Copies from a write request's payload; false if it is lost.
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool;
     /// Copies into a read request's buffer.
     fn give(&mut self, slot: u32, at: usize, from: &[u8]);
     /// No more requests: the disk is gone or the shard ends.
@@ -182,9 +182,9 @@ impl Front {
 }
 
 impl Payloads for Front {
-    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
         let (client, slot) = Front::client_of(tag);
-        self.get_mut(client).expect("a client stays while it has requests").take(slot, at, into);
+        self.get_mut(client).expect("a client stays while it has requests").take(slot, at, into)
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {

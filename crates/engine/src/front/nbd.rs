@@ -383,7 +383,7 @@ impl NbdConnection {
 fn words(error: RequestError) -> (Errno, String) {
     let errno = match error {
         RequestError::Detached | RequestError::NotOwner => Errno::ESHUTDOWN,
-        RequestError::Origin | RequestError::DataLost => Errno::EIO,
+        RequestError::Origin | RequestError::DataLost | RequestError::PayloadLost => Errno::EIO,
     };
     (errno, error.to_string())
 }
@@ -483,8 +483,9 @@ impl Client for NbdConnection {
         self.rules.size_bytes = sectors * SECTOR_BYTES as u64;
     }
 
-    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) {
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool {
         into.copy_from_slice(&self.slots[slot as usize].buffer[at..at + into.len()]);
+        true
     }
 
     fn give(&mut self, slot: u32, at: usize, from: &[u8]) {

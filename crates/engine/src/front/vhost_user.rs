@@ -450,8 +450,8 @@ impl Client for QueueClient {
         op.map(|op| Finished { op, started_us })
     }
 
-    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) {
-        self.queue().copy_from_guest(slot as u16, at, into);
+    fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool {
+        self.queue().copy_from_guest(slot as u16, at, into)
     }
 
     fn give(&mut self, slot: u32, at: usize, from: &[u8]) {

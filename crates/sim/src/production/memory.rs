@@ -25,7 +25,9 @@ impl SimMemory for NullMemory {
 struct NoPayloads;
 
 impl Payloads for NoPayloads {
-    fn take(&mut self, _: RequestTag, _: usize, _: &mut [u8]) {}
+    fn take(&mut self, _: RequestTag, _: usize, _: &mut [u8]) -> bool {
+        true
+    }
 
     fn give(&mut self, _: RequestTag, _: usize, _: &[u8]) {}
 }
@@ -62,7 +64,9 @@ impl Memory for PageMemory {
         self.heap.frame_mut(frame)
     }
 
-    fn take(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) {}
+    fn take(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) -> bool {
+        true
+    }
 
     fn give(&mut self, _: RequestTag, _: usize, _: FrameNo, _: usize, _: usize) {}
 

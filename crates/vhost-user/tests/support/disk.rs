@@ -256,7 +256,11 @@ impl Work {
             Operation::Read => self.queue.copy_to_guest(request.head, 0, &storage[at..at + len]),
             Operation::Write => {
                 self.state.taken.lock().unwrap().push(request.sector);
-                self.queue.copy_from_guest(request.head, 0, &mut storage[at..at + len]);
+                let mut bytes = vec![0; len];
+                if !self.queue.copy_from_guest(request.head, 0, &mut bytes) {
+                    return Status::IoError;
+                }
+                storage[at..at + len].copy_from_slice(&bytes);
             }
             Operation::Discard | Operation::WriteZeroes => {
                 for range in self.queue.ranges(request.head) {

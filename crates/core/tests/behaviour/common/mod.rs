@@ -20,8 +20,9 @@ pub use storage::{Device, Origin, POOL, Shelf, device_id, disk_id};
 pub struct Buffers(pub HashMap<RequestTag, Vec<u8>>);
 
 impl Payloads for Buffers {
-    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) {
+    fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
         into.copy_from_slice(&self.0[&tag][at..at + into.len()]);
+        true
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {

@@ -1,0 +1,201 @@
+//! Front ends that take their memory away while requests are under way: the daemon and everybody else go on, the
+//! connection ends, and nothing but what was written is ever on a disk.
+
+#[path = "../../crates/vhost-user/tests/support/mod.rs"]
+mod support;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use haversack_e2e::connection::{Command, Connection};
+use haversack_e2e::error::check;
+use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::tools::{PATIENCE, wait_until};
+use haversack_e2e::{Result, image, test};
+use haversack_vhost_user::feature;
+use vhost::{VhostBackend, VhostUserDirtyLogRegion};
+
+use support::client::{Client, Inflight};
+use support::driver::{self, BUFFERS, Driver};
+use support::{Numbers, RAM_BYTES, Ram, memory_file};
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 64;
+const QUEUE_SIZE: u16 = 128;
+const LOG_BYTES: u64 = RAM_BYTES / 4096 / 8;
+
+/// What a hostile front end cuts short.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Rings,
+    Buffers,
+    Inflight,
+    Log,
+}
+
+const TARGETS: [Target; 4] = [Target::Rings, Target::Buffers, Target::Inflight, Target::Log];
+
+/// A disk that is attacked, and the number that each of its blocks may be full of.
+struct Victim {
+    name: &'static str,
+    may_be: Vec<Vec<u8>>,
+}
+
+impl Victim {
+    fn new(name: &'static str) -> Self {
+        Self { name, may_be: vec![vec![0]; BLOCKS as usize] }
+    }
+
+    /// Reads all blocks: each is full of a number that it may be full of, and which is what counts from now on.
+    fn verify(&mut self, daemon: &Haversack) -> Result<()> {
+        let mut connection = Connection::open(&daemon.socket("nbd.sock"), self.name)?;
+        for (block, may_be) in self.may_be.iter_mut().enumerate() {
+            let mut data = [0; BLOCK as usize];
+            connection.ask(Command::Read, block as u64 * BLOCK, BLOCK as u32, &mut data)?;
+            let found = data[0];
+            let what = format!(
+                "{}: block {block} starts with {found}, expected all of one of {may_be:?}",
+                self.name
+            );
+            check(may_be.contains(&found) && data == [found; BLOCK as usize], what)?;
+            *may_be = vec![found];
+        }
+        Ok(())
+    }
+}
+
+struct Attack<'a> {
+    daemon: &'a Haversack<'a>,
+    numbers: Numbers,
+    version: u8,
+}
+
+impl Attack<'_> {
+    fn connect(&self, disk: &str, ram: &Ram) -> Client {
+        Client::new(&self.daemon.socket(&format!("{disk}.sock")), ram, 0)
+    }
+
+    /// Writes blocks full of the next number, from these buffers; does not wait for answers.
+    fn submit(&mut self, client: &mut Client, victim: &mut Victim, buffers: Range<u64>) {
+        self.version = self.version % 250 + 1;
+        let version = self.version;
+        for place in buffers {
+            let (block, buffer) = (self.numbers.below(BLOCKS), BUFFERS + place * BLOCK);
+            client.ram.write(buffer, &[version; BLOCK as usize]);
+            if client.queues[0].submit(driver::WRITE, block * 8, &[(buffer, BLOCK as u32)]).is_some() {
+                victim.may_be[block as usize].push(version);
+            }
+        }
+    }
+
+    /// A front end that writes, and takes something away.
+    fn cut_short(&mut self, victim: &mut Victim, target: Target) -> Result<()> {
+        let ram = Ram::new();
+        let mut client = self.connect(victim.name, &ram);
+        let inflight = matches!(target, Target::Inflight).then(|| {
+            let Inflight(shape, ours) = client.new_inflight(1, QUEUE_SIZE);
+            Inflight(shape, memory_file(ours.metadata().map_or(0, |file| file.len())))
+        });
+        client.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], inflight.as_ref());
+        let log = memory_file(LOG_BYTES);
+        if matches!(target, Target::Log) {
+            let region = VhostUserDirtyLogRegion {
+                mmap_size: LOG_BYTES,
+                mmap_offset: 0,
+                mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&log),
+            };
+            client.frontend.set_log_base(0, Some(region)).expect("the log is taken");
+            client.frontend.set_features(client.features | feature::LOG_ALL).expect("and used");
+        }
+        let count = 1 + self.numbers.below(20);
+        self.submit(&mut client, victim, 0..count);
+        std::thread::sleep(Duration::from_micros(self.numbers.below(1500)));
+        let cut = match target {
+            Target::Rings => ram.file.set_len(0),
+            Target::Buffers => ram.file.set_len(BUFFERS + self.numbers.below(20) * BLOCK),
+            Target::Inflight => inflight.as_ref().map_or(Ok(()), |region| region.1.set_len(0)),
+            Target::Log => log.set_len(0),
+        };
+        cut.map_err(haversack_e2e::Error::io("cut short"))?;
+        match target {
+            Target::Rings => client.queues[0].kick.write(1).expect("rung"),
+            Target::Buffers => {
+                let beyond = (BUFFERS + 64 * BLOCK, BLOCK as u32);
+                client.queues[0].submit(driver::WRITE, 0, &[beyond]);
+            }
+            Target::Inflight | Target::Log => self.submit(&mut client, victim, 30..31),
+        }
+        wait_until(&format!("the end of a connection that lost its {target:?}"), PATIENCE, || {
+            Ok(client.frontend.get_features().is_err())
+        })
+    }
+
+    /// A front end that behaves is served by the same socket.
+    fn behave(&mut self, victim: &mut Victim) -> Result<()> {
+        let ram = Ram::new();
+        let mut client = self.connect(victim.name, &ram);
+        client.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], None);
+        let (from, to) = (BUFFERS, BUFFERS + BLOCK);
+        ram.write(from, &[255; BLOCK as usize]);
+        check(client.queues[0].run(driver::WRITE, 8, &[(from, BLOCK as u32)]) == 0, "a write fails")?;
+        check(client.queues[0].run(driver::READ, 8, &[(to, BLOCK as u32)]) == 0, "a read fails")?;
+        check(ram.bytes(to, BLOCK as usize) == [255; BLOCK as usize], "a read is wrong")?;
+        victim.may_be[1] = vec![255];
+        Ok(())
+    }
+}
+
+/// Writes and reads another disk until told to end; every request must succeed promptly.
+fn neighbour(daemon: &Haversack, ends: &AtomicBool) -> Result<()> {
+    let mut connection = Connection::open(&daemon.socket("nbd.sock"), "neighbour")?;
+    for round in 0u64.. {
+        let (offset, value) = (round % 512 * BLOCK, (round % 251) as u8);
+        let start = Instant::now();
+        connection.ask(Command::Write, offset, BLOCK as u32, &mut [value; BLOCK as usize])?;
+        let mut data = [0; BLOCK as usize];
+        connection.ask(Command::Read, offset, BLOCK as u32, &mut data)?;
+        check(data == [value; BLOCK as usize], format!("the neighbour's block at {offset} is wrong"))?;
+        check(start.elapsed() < Duration::from_secs(2), "the neighbour waits")?;
+        if ends.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_front_end_that_takes_its_memory_away_ends_its_connection_alone() {
+    test("front ends that cut their files short", |place| {
+        let files = ["wb", "pt", "neighbour"].map(|name| image::zeroes(place, &format!("{name}.img"), 16));
+        let [wb, pt, other] = files;
+        let disk = |name: &str, file: std::path::PathBuf| Disk::new(name, file.display().to_string());
+        let disks =
+            vec![disk("wb", wb?), Disk { mode: "pt".into(), ..disk("pt", pt?) }, disk("neighbour", other?)];
+        let daemon = Haversack::start(place, Settings::new(128, disks))?;
+        let mut attack = Attack {
+            daemon: &daemon,
+            numbers: Numbers(crate::seed("front ends that cut short")),
+            version: 0,
+        };
+        let mut victims = [Victim::new("wb"), Victim::new("pt")];
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let neighbour = scope.spawn(|| neighbour(&daemon, &ends));
+            let attacked = crate::rounds(|round| {
+                let victim = &mut victims[(round % 2) as usize];
+                for target in TARGETS {
+                    attack.cut_short(victim, target)?;
+                    victim.verify(&daemon)?;
+                }
+                attack.behave(victim)
+            });
+            ends.store(true, Ordering::Relaxed);
+            attacked.and(neighbour.join().expect("no panic"))
+        })?;
+        for what in ["guest memory", "in-flight region", "dirty log"] {
+            daemon.wait_for_log(&[&format!("the {what} is lost")])?;
+        }
+        Ok(())
+    });
+}

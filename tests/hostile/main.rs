@@ -12,8 +12,8 @@ mod nbd;
 mod origin_away;
 mod origins;
 mod pools;
-mod tls;
 mod staging;
+mod tls;
 mod vhost_user;
 
 /// How long a random attack goes on.

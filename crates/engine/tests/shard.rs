@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
+use common::departing::Departing;
 use common::*;
 use haversack_engine::pool::Formatting;
 use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard, TlsFiles};
+use haversack_model::WriteMode;
 use haversack_nbd::{Command, CommandFlags, Errno};
 
 fn file(path: std::path::PathBuf) -> OriginSpec {
@@ -110,6 +114,35 @@ fn an_nbd_origin_may_go_and_come_back() {
     assert_eq!(client.read(4096, 16), vec![0; 16 * 512]);
     shard.handle().clean(disk).unwrap().wait().unwrap();
     assert_eq!(client.read(0, 200), patterns(0, 200, 1));
+}
+
+/// Such as nbdkit after SIGTERM. What it answers is no error of the disk: it is asked again when it is back.
+#[test]
+fn a_server_that_is_shutting_down_is_waited_for() {
+    let (place, near) = (Place::new("departing"), Place::new("near"));
+    let socket = place.path("nbd.sock");
+    let server = Departing::serve(patterns(0, 8 * MIB / 512, 0), &socket);
+    let (shard, _) = start(&near.pool(&[32], false));
+    let uri = format!("nbd+unix:///disk?socket={}", socket.display());
+    let mut spec = spec(1, 8, OriginSpec::Nbd { uri, connections: 2, tls: TlsFiles::default() });
+    spec.config.mode = WriteMode::PassThrough;
+    let disk = attach(&shard, spec);
+    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    client.write(0, 100, 1);
+    client.flush();
+    server.leaves.store(true, Ordering::Relaxed);
+    let asker = std::thread::spawn(move || {
+        client.flush();
+        client.write(100, 100, 1);
+        assert_eq!(client.read(0, 300), [patterns(0, 200, 1), patterns(200, 100, 0)].concat());
+        client.flush();
+    });
+    // Longer than failed requests are tried again.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let connections = server.connections.load(Ordering::Relaxed);
+    assert!(connections < 200, "{connections} connections in five seconds");
+    server.leaves.store(false, Ordering::Relaxed);
+    asker.join().unwrap();
 }
 
 #[test]

@@ -149,7 +149,11 @@ pub(super) fn start(
     let (wanted, wishes) = mpsc::channel();
     let (arrivals, arrived) = mpsc::channel();
     let serve = move || {
+        let mut soonest = Instant::now();
         while wishes.recv().is_ok() {
+            // A server that takes connections and drops them must not keep both sides busy.
+            std::thread::sleep(soonest.saturating_duration_since(Instant::now()));
+            soonest = Instant::now() + SHORTEST_PAUSE;
             if !serve_wish(&server, &needed_bytes, disk, &handle, &arrivals) {
                 break;
             }

@@ -11,6 +11,7 @@
 //! - A request that must be durable is sent with FUA, or, to a server without it, written and then flushed; if any
 //!   connection is lost before that flush has ended, it is written again. Without a connection it is refused soon, since
 //!   the cache takes its data.
+//! - A server that says it is shutting down is gone: what it answers so counts as not answered, and its connection ends.
 //! - A server tells an export's size once for a connection. When the disk has grown, each connection is replaced: the
 //!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use haversack_core::{IoFailure, OriginMedia, Writer};
 use haversack_model::{DiskHandle, Micros};
-use haversack_nbd::{Command, CommandFlags, TransmissionFlags};
+use haversack_nbd::{Command, CommandFlags, Errno, TransmissionFlags};
 
 use super::connector::{self, Connection, Server};
 use super::link::{Link, Part};
@@ -333,17 +334,7 @@ impl NbdOrigin {
             self.write_again();
         }
         for part in link.into_parts() {
-            let job = self.job(part.job);
-            job.outstanding -= 1;
-            if job.failed.is_some() {
-                self.finish_if_done(context, part.job);
-                continue;
-            }
-            // Sent again from its lowest part on; what was done twice does no harm.
-            job.next_bytes = job.next_bytes.min(part.at_bytes);
-            if !self.waiting.contains(&part.job) {
-                self.waiting.push_back(part.job);
-            }
+            self.send_again(context, part);
         }
         if self.links.iter().all(Option::is_none) && !self.closing && !self.told_away {
             self.told_away = true;
@@ -351,6 +342,21 @@ impl NbdOrigin {
             context.events.push(EngineEvent::OriginAway { disk: context.id, why });
         }
         self.send_waiting(context);
+    }
+
+    /// A part has no reply, and its connection ends.
+    fn send_again(&mut self, context: &mut OriginContext<'_>, part: Part) {
+        let job = self.job(part.job);
+        job.outstanding -= 1;
+        if job.failed.is_some() {
+            self.finish_if_done(context, part.job);
+            return;
+        }
+        // Sent again from its lowest part on; what was done twice does no harm.
+        job.next_bytes = job.next_bytes.min(part.at_bytes);
+        if !self.waiting.contains(&part.job) {
+            self.waiting.push_back(part.job);
+        }
     }
 
     /// What was written to be flushed, and may be lost with a connection, is written again.
@@ -465,6 +471,11 @@ impl Origin for NbdOrigin {
             jobs[job as usize].as_ref().map_or(&[], |job| &job.request.iovecs[..])
         });
         while let Some((part, result)) = self.links[place].as_mut().and_then(Link::next_done) {
+            if result == Err(Errno::ESHUTDOWN) {
+                self.links[place].iter_mut().for_each(|link| link.hang_up("the server is shutting down"));
+                self.send_again(context, part);
+                continue;
+            }
             let job = self.job(part.job);
             job.outstanding -= 1;
             if result.is_err() {

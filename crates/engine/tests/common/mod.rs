@@ -1,6 +1,8 @@
 //! What the engine's tests share: pools on files, and a blocking NBD client and server.
 #![allow(dead_code)]
 
+pub mod departing;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -194,6 +194,7 @@ impl<M: Memory> Core<M> {
         if io.purpose.flushes_origin() && result.is_ok() {
             let disk = self.disk_mut(io.disk.expect("an origin is of a disk"));
             disk.origin_durable = disk.origin_durable.max(io.seq);
+            disk.origin_unmarked &= disk.origin_durable < disk.origin_changes;
         }
         match io.purpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),

@@ -73,6 +73,8 @@ pub(crate) struct Disk {
     /// and how many of them are durable. What the cleaner writes is not counted: it stays dirty until it is durable.
     pub origin_changes: u64,
     pub origin_durable: u64,
+    /// Some of what is not durable there is of another time, and no intent map marks it.
+    pub origin_unmarked: bool,
     /// I/Os to the origin that change it and are in flight.
     pub origin_writes: u32,
     /// Requests in flight.
@@ -121,6 +123,7 @@ impl Disk {
             restage: VecDeque::new(),
             restaging: 0,
             origin_changes: 0,
+            origin_unmarked: record.origin_volatile,
             origin_durable: 0,
             origin_writes: 0,
             requests: 0,
@@ -147,6 +150,7 @@ impl Disk {
             owned: self.owned,
             epoch: self.epoch,
             may_be_dirty: self.may_be_dirty,
+            origin_volatile: self.origin_unmarked,
             damage: self.damage,
             persistence: self.persistence,
             since_seq: self.since_seq,
@@ -259,6 +263,7 @@ mod tests {
             owned: true,
             epoch: 1,
             may_be_dirty: false,
+            origin_volatile: false,
             damage: Damage::None,
             persistence: Persistence::All,
             since_seq: 0,

@@ -3,7 +3,7 @@
 use haversack_core::bugs;
 use haversack_crash::run::{self, Options, run_seed};
 
-const MOST_POINTS: u64 = 60_000;
+const MOST_POINTS: u64 = 200_000;
 
 #[test]
 fn every_planted_mistake_is_caught() {

@@ -40,7 +40,7 @@ impl<M: Memory> Core<M> {
             Err(JobError::NotOwner)
         } else if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
             Err(JobError::DataLost)
-        } else if dirty == 0 || newer_only && idle && self.staging.lists[disk.0 as usize].len == 0 {
+        } else if dirty == 0 || newer_only && idle && !self.stages_older(disk, since_us) {
             Ok(())
         } else if idle && self.only_lost_left(disk) {
             Err(JobError::DataLost)
@@ -51,6 +51,16 @@ impl<M: Memory> Core<M> {
         };
         self.disk_mut(disk).cleaner.all = false;
         self.end_job(disk, result);
+    }
+
+    /// Whether anything is staged, or on its way to a device that has failed meanwhile, that was dirty at that time.
+    fn stages_older(&self, disk: DiskNo, since_us: Micros) -> bool {
+        let is_older = |frame| {
+            let staged = self.staging.get(frame);
+            staged.dirty && !staged.superseded && staged.since_us <= since_us
+        };
+        self.staging.lists[disk.0 as usize].len > 0
+            || self.disk(disk).flush.staged_dirty() > 0 && self.staging.all_of(disk).any(is_older)
     }
 
     /// Finishes a disk's requests, cleans it and takes no more. Its clean blocks stay for the next time.

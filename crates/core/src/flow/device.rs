@@ -1,6 +1,6 @@
 //! Cache devices: failure, arrival, removal.
 
-use haversack_model::{DeviceNo, DiskNo, Micros};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Event, JobError, JobId};
 use crate::checksum;
@@ -15,7 +15,6 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::read_errors::ReadErrors;
 use crate::store::slot::SlotNo;
-use haversack_model::Uuid;
 
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +92,7 @@ impl<M: Memory> Core<M> {
             if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
         });
         for (disk, block) in &lost {
+            self.mark_staged_lost(*disk, *block);
             let d = self.disk_mut(*disk);
             d.lost.insert(block.0);
             d.stats.lost_blocks += 1;
@@ -118,6 +118,18 @@ impl<M: Memory> Core<M> {
             }
         }
         self.wake_staging();
+    }
+
+    /// What is staged of a block whose dirty sectors are lost must not overtake them unnoticed on flash, should the device
+    /// be back after a crash: clean sectors are forgotten, beside dirty ones the others count as lost.
+    fn mark_staged_lost(&mut self, disk: DiskNo, block: BlockNo) {
+        let inside = self.disk(disk).inside(block);
+        let Some((frame, staged)) = self.staging.find(disk, block) else { return };
+        if staged.dirty {
+            self.staging.get_mut(frame).poisoned = staged.mask != inside;
+        } else if !staged.committing {
+            self.unstage(frame);
+        }
     }
 
     /// The device that is being emptied stays in use if all others are gone.

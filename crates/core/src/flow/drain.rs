@@ -5,6 +5,7 @@
 //!
 //! Invariants
 //! - Nothing new goes to the device, so a segment that is free stays free: one pass over the device is enough.
+//! - A block that is lost leaves the flash only when the record says that its disk has lost something.
 //! - Each call looks at a bounded number of blocks, however large the device is.
 
 use haversack_model::{DeviceNo, DiskNo};
@@ -27,6 +28,8 @@ pub(crate) struct Drain {
     begun: u32,
     /// Those that are not free yet.
     segments: Vec<u32>,
+    /// The version of the record that tells of what was lost on the device before.
+    loss_version: Option<u64>,
 }
 
 impl<M: Memory> Core<M> {
@@ -100,17 +103,27 @@ impl<M: Memory> Core<M> {
             let primary = self.store.lookup(disk, block).filter(|_| self.has_dirty_copy(number));
             let Some((primary, p)) = primary else { continue };
             if p.poisoned() {
-                self.store.invalidate(disk, block);
-                let d = self.disk_mut(disk);
-                d.lost.insert(block.0);
-                d.damage = d.damage.max(Damage::Lost);
-                self.change_record();
+                if self.has_recorded_loss(disk) {
+                    self.store.invalidate(disk, block);
+                    self.disk_mut(disk).lost.insert(block.0);
+                }
             } else if self.staging.find(disk, block).is_none() {
                 self.ask_restage(disk, primary);
                 asked += 1;
             }
         }
         asked
+    }
+
+    /// Has the record say that the disk has lost something. True when it does: until then the flash alone tells.
+    fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
+        let d = self.disk_mut(disk);
+        let is_new = d.damage < Damage::Lost;
+        d.damage = d.damage.max(Damage::Lost);
+        if is_new || self.drain.loss_version.is_none() {
+            self.drain.loss_version = Some(self.change_record());
+        }
+        self.drain.loss_version.is_some_and(|version| self.record.is_durable(version))
     }
 
     /// The device stays in use. What was begun is given up none the less.

@@ -55,11 +55,14 @@ impl<M: Memory> Core<M> {
         }
         let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
-        if void || lost {
+        // A kill may find the record of an earlier attach durable and its marks not.
+        let unmarked = known.is_some() && self.disk(disk).origin_unmarked;
+        if void || lost || unmarked {
             // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
             let d = self.disk_mut(disk);
             d.intents.mark_all_durably();
             d.origin_changes += 1;
+            d.origin_unmarked = true;
         }
         let version = self.change_record();
         let job = self.start_job(disk, JobKind::Attach, Some(version));
@@ -118,6 +121,7 @@ impl<M: Memory> Core<M> {
             owned: true,
             epoch,
             may_be_dirty: false,
+            origin_volatile: epoch > FIRST_EPOCH,
             damage: Damage::None,
             persistence: config.persistence,
             since_seq: self.sequence.last() + 1,
@@ -128,7 +132,7 @@ impl<M: Memory> Core<M> {
         }
         let mut d = Disk::new(&record);
         // Under a later epoch than the first, another host may have left volatile writes at the origin.
-        d.origin_changes = epoch.saturating_sub(FIRST_EPOCH).min(1);
+        d.origin_changes = u64::from(record.origin_volatile);
         d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
         self.disks[at] = Some(d);
         self.store.add_disk(disk);

@@ -100,7 +100,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn stage_clean(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
         let old = self.staging.find(disk, block).map_or(0, |(_, s)| s.mask);
         let new = if planted(Bug::FillWithoutLock) { mask } else { mask & !old };
-        if new == 0 || self.store.usable_devices().next().is_none() {
+        // Of a block whose dirty sectors are lost nothing is cached: it would overtake them, should they come back.
+        let lost = self.disk(disk).lost.contains(&block.0);
+        if new == 0 || lost || self.store.usable_devices().next().is_none() {
             return;
         }
         let frame = if self.staging.free() > self.spare_frames() { self.staging.allocate() } else { None };

@@ -66,6 +66,8 @@ pub struct DiskRecord {
     pub epoch: u64,
     /// Whether blocks of it may be dirty on flash.
     pub may_be_dirty: bool,
+    /// Whether the origin may hold writes in its volatile cache that no intent map marks.
+    pub origin_volatile: bool,
     /// Whether dirty blocks of it were lost. Which ones the record does not say.
     pub damage: Damage,
     /// What survives a restart.
@@ -176,7 +178,8 @@ impl PoolRecord {
             w.flag(disk.is_some());
             if let Some(d) = disk {
                 w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
-                w.flag(d.may_be_dirty).u8(damage_code(d.damage)).u8(persistence_code(d.persistence));
+                w.u8(u8::from(d.may_be_dirty) | u8::from(d.origin_volatile) << 1);
+                w.u8(damage_code(d.damage)).u8(persistence_code(d.persistence));
                 w.u64(d.since_seq).u64(d.clean_seq);
             }
         }
@@ -231,13 +234,16 @@ impl PoolRecord {
     }
 
     fn disk(r: &mut Reader<'_>) -> Option<DiskRecord> {
+        let (id, sectors, phase) = (DiskId(r.array()?), r.u64()?, r.u8()?);
+        let (owned, epoch, flags) = (r.flag()?, r.u64()?, r.u8()?);
         Some(DiskRecord {
-            id: DiskId(r.array()?),
-            sectors: r.u64()?,
-            phase: r.u8()?,
-            owned: r.flag()?,
-            epoch: r.u64()?,
-            may_be_dirty: r.flag()?,
+            id,
+            sectors,
+            phase,
+            owned,
+            epoch,
+            may_be_dirty: flags & 1 != 0,
+            origin_volatile: flags & 2 != 0,
             damage: damage_of(r.u8()?)?,
             persistence: persistence_of(r.u8()?)?,
             since_seq: r.u64()?,
@@ -259,6 +265,7 @@ mod tests {
             owned: true,
             epoch: 4,
             may_be_dirty: true,
+            origin_volatile: true,
             damage: Damage::Uncertain,
             persistence: Persistence::Dirty,
             since_seq: 9,

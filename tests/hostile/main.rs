@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 mod api;
 mod bystander;
+mod greedy;
 mod nbd;
 mod origin_away;
 mod origins;

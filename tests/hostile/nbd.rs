@@ -25,6 +25,7 @@ pub fn attacked<'a>(place: &'a Place, nbd: &str) -> Result<(Haversack<'a>, u16)>
     };
     let mut settings = Settings::new(256, vec![disk("quiet")?, disk("hostile")?]);
     let port = tools::free_port()?;
+    settings.pool = "client_memory = \"64MiB\"\n".to_owned();
     let socket = place.path("run").join("nbd.sock");
     settings.nbd = format!(
         "listen = [\"unix:{}\", \"tcp:127.0.0.1:{port}\"]\nnegotiation_time = \"{}s\"\n{nbd}",

@@ -30,6 +30,16 @@ pub enum Command {
     Zeroes = 6,
 }
 
+/// The header of a request.
+pub fn header(command: Command, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
+    let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
+    request.extend((command as u32).to_be_bytes());
+    request.extend(cookie.to_be_bytes());
+    request.extend(offset_bytes.to_be_bytes());
+    request.extend(length_bytes.to_be_bytes());
+    request
+}
+
 /// A connection past its negotiation.
 #[derive(Debug)]
 pub struct Connection {
@@ -64,6 +74,11 @@ impl Connection {
         Ok(Self { socket, cookie: 0, size_bytes })
     }
 
+    /// The connection itself, for who asks without waiting for answers.
+    pub fn socket(&mut self) -> &mut UnixStream {
+        &mut self.socket
+    }
+
     /// Asks and waits for the answer. `data` is what is written, or where to put what is read.
     ///
     /// # Errors
@@ -76,11 +91,7 @@ impl Connection {
         data: &mut [u8],
     ) -> Result<()> {
         self.cookie += 1;
-        let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
-        request.extend((command as u32).to_be_bytes());
-        request.extend(self.cookie.to_be_bytes());
-        request.extend(offset_bytes.to_be_bytes());
-        request.extend(length_bytes.to_be_bytes());
+        let mut request = header(command, self.cookie, offset_bytes, length_bytes);
         if command == Command::Write {
             request.extend_from_slice(data);
         }

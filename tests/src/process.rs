@@ -146,6 +146,18 @@ impl Process {
         Ok(())
     }
 
+    /// Bytes of memory that the server has for itself alone: not those of files that it maps.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn memory_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.id());
+        let status = std::fs::read_to_string(&path).map_err(Error::io(path.clone()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        kib.map(|kib| kib << 10).ok_or_else(|| Error::Check(format!("{path} does not tell RssAnon")))
+    }
+
     /// The server's process id.
     pub fn id(&self) -> u32 {
         self.child.id()

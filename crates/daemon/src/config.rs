@@ -162,6 +162,9 @@ pub struct PoolConfig {
     /// Memory for data on its way.
     #[serde(default = "transfer")]
     pub transfer: Size,
+    /// Memory for what NBD clients are sent and send.
+    #[serde(default = "client_memory")]
+    pub client_memory: Size,
     /// How long the reactor looks for new work before it sleeps, in microseconds.
     #[serde(default = "poll_us")]
     pub poll_us: u32,
@@ -181,6 +184,10 @@ fn staging() -> Size {
 
 fn transfer() -> Size {
     Size(32 << 20)
+}
+
+fn client_memory() -> Size {
+    Size(256 << 20)
 }
 
 fn poll_us() -> u32 {

@@ -234,6 +234,7 @@ fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, R
     Ok(ShardConfig {
         staging_blocks: settings::blocks(pool.staging).map_err(wrong)?,
         transfer_blocks: settings::blocks(pool.transfer).map_err(wrong)?,
+        client_bytes: usize::try_from(pool.client_memory.0).unwrap_or(usize::MAX),
         core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
         open: OpenOptions { accept_missing, contents_void },
         poll_us: pool.poll_us,

@@ -19,6 +19,9 @@ pub struct ShardConfig {
     pub staging_blocks: u32,
     /// Blocks of memory for data on its way between devices, origins and the staging area.
     pub transfer_blocks: u32,
+    /// Memory for the payloads of NBD clients' requests. A disk may take as much as it leaves free; each disk may have
+    /// one request besides, and each client a small one.
+    pub client_bytes: usize,
     /// Settings of the cache core.
     pub core: CoreConfig,
     /// How to open the pool.
@@ -39,7 +42,7 @@ impl ShardConfig {
     /// How the names of staging areas in `/dev/shm` begin.
     pub const STAGING_PREFIX: &str = "haversack-";
 
-    /// A shard with the defaults: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory.
+    /// A shard with the defaults: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory, 256 MiB for NBD clients.
     pub fn new(name: &str, devices: Vec<PathBuf>) -> ShardConfig {
         ShardConfig {
             name: name.to_string(),
@@ -47,6 +50,7 @@ impl ShardConfig {
             staging_path: ShardConfig::staging_path_of(name),
             staging_blocks: 16_384,
             transfer_blocks: 8_192,
+            client_bytes: 256 << 20,
             core: CoreConfig::default(),
             open: OpenOptions::default(),
             poll_us: 50,

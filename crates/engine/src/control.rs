@@ -166,7 +166,7 @@ impl Reactor {
         if self.core.memory().payloads.count(client.disk, ClientKind::Nbd) >= most as usize {
             return Err(EngineError::TooManyConnections { disk, most });
         }
-        let connection = NbdConnection::new(client).map_err(EngineError::Socket)?;
+        let connection = NbdConnection::new(client, self.budget.clone()).map_err(EngineError::Socket)?;
         self.add_client(Box::new(connection));
         Ok(())
     }

@@ -33,6 +33,7 @@ mod signature;
 pub mod snapshot;
 mod tls;
 pub mod tls_pump;
+mod turns;
 
 pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
 pub use error::EngineError;

@@ -11,7 +11,8 @@
 //! - The core goes by places of disks. What comes from elsewhere names a disk by its handle, which is looked up each time:
 //!   nothing that began before a detach reaches the next disk in that place.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -27,7 +28,8 @@ use crate::device::CacheDevice;
 use crate::disks::Disks;
 use crate::error::{EngineError, Result};
 use crate::faults::DeviceOp;
-use crate::front::{Asked, Client, ClientContext, Front, Wish};
+use crate::front::budget::Budget;
+use crate::front::{Asked, Client, ClientContext, Front, Tag, Wish};
 use crate::handle::EngineEvent;
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
@@ -39,6 +41,7 @@ use crate::polling::Polling;
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
 use crate::shard_clock::ShardClock;
+use crate::turns::{PART_SECTORS, Turns};
 
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
@@ -67,7 +70,15 @@ pub(crate) struct Reactor {
     pub(crate) subscribers: Vec<Sender<EngineEvent>>,
     asked: Vec<Wish>,
     batch: Vec<Request>,
+    /// Whose the requests of a batch are.
+    of_disks: Vec<DiskHandle>,
     runs: Vec<(u64, u32)>,
+    /// Which requests may go to the core.
+    pub(crate) turns: Turns,
+    /// Requests that are in several parts, by client and slot: how many of the parts are left, and what has failed.
+    parts: HashMap<(u32, u32), (u32, std::result::Result<(), RequestError>)>,
+    /// Memory for the payloads of NBD clients.
+    pub(crate) budget: Rc<Budget>,
     /// Requests for which the core has no room yet.
     backlog: VecDeque<(DiskHandle, Request)>,
     /// I/Os of devices that fail on demand.
@@ -131,7 +142,11 @@ impl Reactor {
             subscribers: Vec::new(),
             asked: Vec::new(),
             batch: Vec::new(),
+            of_disks: Vec::new(),
             runs: Vec::new(),
+            turns: Turns::default(),
+            parts: HashMap::new(),
+            budget: Budget::new(config.client_bytes),
             backlog: VecDeque::new(),
             struck: Vec::new(),
             answers: Vec::new(),
@@ -184,6 +199,7 @@ impl Reactor {
 
     /// Does what can be done now. False if there was nothing.
     fn turn(&mut self) -> bool {
+        self.turns.next_turn();
         let mut worked = self.open_letters();
         for _ in 0..LANDINGS_AT_A_TIME {
             let Some(landing) = self.ring.landed() else { break };
@@ -195,6 +211,7 @@ impl Reactor {
             worked = true;
         }
         worked |= self.polled(|client, context| client.poll(context));
+        worked |= self.take_turns();
         worked |= self.pass_time();
         self.carry_out() | worked
     }
@@ -281,12 +298,12 @@ impl Reactor {
         let (mut asked, mut batch) = (std::mem::take(&mut self.asked), std::mem::take(&mut self.batch));
         for wish in asked.drain(..) {
             match wish {
-                Wish::Request(asked) if is_attached => batch.push(asked.request(client)),
+                Wish::Request(asked) if is_attached => self.ask(client, asked, &mut batch),
                 Wish::Status { slot, sector, sectors, .. } if is_attached => {
                     self.tell_status(client, slot, disk.number(), sector, sectors);
                 }
                 Wish::Request(Asked { slot, .. }) | Wish::Status { slot, .. } => {
-                    self.completed(Front::tag(client, slot), Err(RequestError::Detached));
+                    self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
                 }
             }
         }
@@ -299,6 +316,40 @@ impl Reactor {
             self.submit(disk, request);
         }
         self.batch = batch;
+    }
+
+    /// Adds what may start now of a request to the batch; the rest waits for the disk's turn.
+    fn ask(&mut self, client: u32, asked: Asked, batch: &mut Vec<Request>) {
+        // Where I/Os are done one at a time, requests are as the client made them.
+        let part_sectors = if self.in_turn.is_none() { PART_SECTORS } else { u32::MAX };
+        let mut count = 0;
+        for request in asked.requests(client, part_sectors) {
+            count += 1;
+            if self.turns.starts(asked.disk, &request, self.now) {
+                batch.push(request);
+            }
+        }
+        if count > 1 {
+            self.parts.insert((client, asked.slot), (count, Ok(())));
+        }
+    }
+
+    /// Starts requests that wait for their disks' turns. True if some did, or may in the next turn.
+    fn take_turns(&mut self) -> bool {
+        let (mut batch, mut of_disks) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.of_disks));
+        while let Some((disk, request)) = self.turns.next(self.now) {
+            batch.push(request);
+            of_disks.push(disk);
+        }
+        let any = !batch.is_empty();
+        if batch.len() > 1 {
+            self.core.prefetch(&batch);
+        }
+        for (request, disk) in batch.drain(..).zip(of_disks.drain(..)) {
+            self.submit(disk, request);
+        }
+        (self.batch, self.of_disks) = (batch, of_disks);
+        any || self.turns.is_due(self.now)
     }
 
     fn tell_status(&mut self, client: u32, slot: u32, disk: DiskNo, sector: SectorNo, sectors: u64) {
@@ -523,7 +574,9 @@ impl Reactor {
     }
 
     fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
-        let (client, slot) = Front::client_of(tag);
+        let tag = Tag::decode(tag);
+        let Tag { client, slot, .. } = tag;
+        let Some(result) = self.whole(tag, result) else { return };
         let front = &mut self.core.memory_mut().payloads;
         let Some(state) = front.get_mut(client) else { return };
         let (disk, kind) = (state.disk(), state.kind());
@@ -535,6 +588,25 @@ impl Reactor {
             live.client_latency(kind, done, self.now);
         }
         self.submit_asked(client);
+    }
+
+    /// The result of a request, once all its parts are done.
+    fn whole(
+        &mut self,
+        tag: Tag,
+        result: std::result::Result<(), RequestError>,
+    ) -> Option<std::result::Result<(), RequestError>> {
+        if let Some(disk) = self.core.memory_mut().payloads.get_mut(tag.client).map(|client| client.disk()) {
+            self.turns.ended(disk, tag.units.into());
+        }
+        if self.parts.is_empty() {
+            return Some(result);
+        }
+        let key = (tag.client, tag.slot);
+        let Some((left, so_far)) = self.parts.get_mut(&key) else { return Some(result) };
+        *left -= 1;
+        *so_far = so_far.and(result);
+        if *left > 0 { None } else { self.parts.remove(&key).map(|(_, result)| result) }
     }
 
     fn core_event(&mut self, event: Event) {
@@ -592,6 +664,11 @@ impl Reactor {
             Afterwards::Detached(disk) => {
                 for client in self.clients_of(disk) {
                     self.client(client, |client, context| client.close(context));
+                }
+                // The core has refused them before it let the disk go, or would.
+                for request in self.turns.remove(disk) {
+                    let Tag { client, slot, .. } = Tag::decode(request.tag);
+                    self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
                 }
                 self.disks.detach(disk);
                 self.origin(disk, |origin, context| origin.close(context));

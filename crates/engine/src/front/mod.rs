@@ -1,14 +1,16 @@
 //! Front ends: how guests reach their disks. Each connection or queue is a [`Client`]; [`Front`] holds them all and is
 //! the core's way to the payloads of their requests.
 
+pub(crate) mod budget;
 pub mod nbd;
 pub mod vhost_user;
 
 use haversack_core::{Op, Payloads, Request, RequestError, RequestTag};
-use haversack_model::{DiskHandle, Micros, SectorNo};
+use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::reactor::Finished;
 use crate::ring::{Landing, Ring};
+use crate::turns::{self, PART_SECTORS};
 
 /// A request that a client hands over.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +36,53 @@ pub(crate) enum Wish {
 }
 
 impl Asked {
-    /// The request as the core takes it, once its disk was found to be attached.
-    pub fn request(self, client: u32) -> Request {
-        let tag = Front::tag(client, self.slot);
-        Request { tag, disk: self.disk.number(), op: self.op, sector: self.sector, sectors: self.sectors }
+    /// The request as the core takes it, once its disk was found to be attached: in parts if it is long and has data.
+    pub fn requests(self, client: u32, part_sectors: u32) -> impl Iterator<Item = Request> {
+        let has_data = matches!(self.op, Op::Read | Op::Write { .. });
+        let part_sectors = if has_data { part_sectors } else { u32::MAX };
+        let parts = self.sectors.div_ceil(part_sectors).max(1);
+        (0..parts).map(move |part| {
+            let at = part * part_sectors;
+            let sectors = (self.sectors - at).min(part_sectors);
+            let units = turns::units(self.op, sectors) as u8;
+            let tag = Tag { client, slot: self.slot, part: part as u8, units };
+            let sector = SectorNo(self.sector.0 + u64::from(at));
+            Request { tag: tag.encode(), disk: self.disk.number(), op: self.op, sector, sectors }
+        })
+    }
+}
+
+/// What the core is told to call a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag {
+    pub client: u32,
+    pub slot: u32,
+    /// Which of its parts it is.
+    pub part: u8,
+    /// What it counts for while it is in the core; 0 if it never was.
+    pub units: u8,
+}
+
+impl Tag {
+    /// A request that never gets to the core.
+    pub fn refused(client: u32, slot: u32) -> Tag {
+        Tag { client, slot, part: 0, units: 0 }
+    }
+
+    pub fn encode(self) -> RequestTag {
+        debug_assert!(self.client < 1 << 24 && self.slot < 1 << 24);
+        let (client, slot) = (u64::from(self.client), u64::from(self.slot));
+        RequestTag(client << 40 | slot << 16 | u64::from(self.part) << 8 | u64::from(self.units))
+    }
+
+    pub fn decode(tag: RequestTag) -> Tag {
+        let (client, slot) = ((tag.0 >> 40) as u32, (tag.0 >> 16) as u32 & 0xff_ffff);
+        Tag { client, slot, part: (tag.0 >> 8) as u8, units: tag.0 as u8 }
+    }
+
+    /// Where in the request's data its part begins.
+    fn data_at(self) -> usize {
+        usize::from(self.part) * PART_SECTORS as usize * SECTOR_BYTES
     }
 }
 
@@ -121,16 +166,6 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// The tag of a client's request.
-    pub fn tag(client: u32, slot: u32) -> RequestTag {
-        RequestTag(u64::from(client) << 32 | u64::from(slot))
-    }
-
-    /// The client and slot that a tag names.
-    pub fn client_of(tag: RequestTag) -> (u32, u32) {
-        ((tag.0 >> 32) as u32, tag.0 as u32)
-    }
-
     pub fn insert(&mut self, client: Box<dyn Client>) -> u32 {
         let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
         if at == self.clients.len() {
@@ -183,12 +218,37 @@ impl Front {
 
 impl Payloads for Front {
     fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
-        let (client, slot) = Front::client_of(tag);
-        self.get_mut(client).expect("a client stays while it has requests").take(slot, at, into)
+        let tag = Tag::decode(tag);
+        let client = self.get_mut(tag.client).expect("a client stays while it has requests");
+        client.take(tag.slot, tag.data_at() + at, into)
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
-        let (client, slot) = Front::client_of(tag);
-        self.get_mut(client).expect("a client stays while it has requests").give(slot, at, from);
+        let tag = Tag::decode(tag);
+        let client = self.get_mut(tag.client).expect("a client stays while it has requests");
+        client.give(tag.slot, tag.data_at() + at, from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_model::DiskNo;
+
+    use super::*;
+
+    #[test]
+    fn long_requests_go_in_parts_and_tags_tell_which() {
+        let disk = DiskHandle::new(DiskNo(3), 1);
+        let asked = Asked { slot: 70_000, disk, op: Op::Read, sector: SectorNo(5), sectors: 65_536 };
+        let parts: Vec<Request> = asked.requests(9, PART_SECTORS).collect();
+        assert_eq!(parts.len(), 64);
+        let tag = Tag::decode(parts[63].tag);
+        assert_eq!((tag.client, tag.slot, tag.part), (9, 70_000, 63));
+        assert_eq!((parts[63].sector, parts[63].sectors), (SectorNo(5 + 63 * 1024), 1024));
+        assert_eq!(tag.data_at(), 63 << 19);
+        for op in [Op::Discard, Op::Flush] {
+            assert_eq!(Asked { op, ..asked }.requests(9, PART_SECTORS).count(), 1);
+        }
+        assert_eq!(Asked { sectors: 0, op: Op::Flush, ..asked }.requests(9, PART_SECTORS).count(), 1);
     }
 }

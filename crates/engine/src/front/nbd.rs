@@ -4,14 +4,16 @@
 //! leave in batches, one send at a time.
 //!
 //! Invariants
-//! - At most [`SLOTS`] requests of a connection are in flight, with at most [`MOST_BYTES`] of payload unless it is a
-//!   single one; beyond that nothing is received.
+//! - At most [`SLOTS`] requests of a connection are in flight, with as much payload as the pool's [`Budget`] grants. While
+//!   a request waits for that, or [`MOST_UNSENT`] bytes of replies for the client, nothing is received and nothing started.
+//! - Memory of a long payload is given by the system as the data comes, not when the header does.
 //! - A slot is free again when its reply has left.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
@@ -21,21 +23,25 @@ use haversack_nbd::{
     Replier, ReplyHead, Request, RequestReader, RequestRules, ServerError, Verdict,
 };
 
+use super::budget::Budget;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::reactor::Finished;
 use crate::ring::{Landing, Owner};
 
 /// Requests in flight.
 const SLOTS: usize = 256;
-/// Bytes of payload in flight.
-const MOST_BYTES: usize = 64 << 20;
+/// Bytes of replies that have not left, beyond which no request is started.
+const MOST_UNSENT: usize = 4 << 20;
+/// Bytes of a payload that are received at a time: the reactor has other clients.
+const RECEIVED_AT_A_TIME: usize = 256 << 10;
 const INPUT_BYTES: usize = 64 << 10;
 /// Most replies of one send.
 const REPLIES_AT_A_TIME: usize = 128;
 /// A prefetch goes on in parts of so many sectors.
 const PREFETCH_SECTORS: u32 = 2048;
-/// Buffers larger than this are given back when their request is done.
+/// Buffers larger than this are given back when their request is done, others if there are as many bytes of them.
 const KEPT_BYTES: usize = 256 << 10;
+const MOST_KEPT_BYTES: usize = 4 << 20;
 /// Bytes of a block status reply of one context.
 const STATUS_BYTES: usize = 16 << 10;
 
@@ -110,7 +116,15 @@ pub(crate) struct NbdConnection {
     slots: Vec<Slot>,
     free: Vec<u32>,
     in_core: usize,
+    budget: Rc<Budget>,
+    /// What it has of the budget.
     payload_bytes: usize,
+    /// Bytes of buffers of slots that are free.
+    kept_bytes: usize,
+    /// Bytes of replies that have not left.
+    unsent_bytes: usize,
+    /// A request that waits for the budget.
+    waiting: Option<Request>,
     /// The write whose payload is being received.
     filling: Option<u32>,
     receiving: bool,
@@ -125,7 +139,7 @@ pub(crate) struct NbdConnection {
 }
 
 impl NbdConnection {
-    pub fn new(client: NbdClient) -> std::io::Result<NbdConnection> {
+    pub fn new(client: NbdClient, budget: Rc<Budget>) -> std::io::Result<NbdConnection> {
         // The ring waits for a socket only if the socket would.
         let socket = UnixStream::from(client.socket);
         socket.set_nonblocking(false)?;
@@ -142,7 +156,11 @@ impl NbdConnection {
             slots: Vec::new(),
             free: Vec::new(),
             in_core: 0,
+            budget,
             payload_bytes: 0,
+            kept_bytes: 0,
+            unsent_bytes: 0,
+            waiting: None,
             filling: None,
             receiving: false,
             replies: VecDeque::new(),
@@ -161,7 +179,8 @@ impl NbdConnection {
         let into = match self.filling {
             Some(slot) => {
                 let slot = &mut self.slots[slot as usize];
-                &mut slot.buffer[slot.received..slot.request.length as usize]
+                let end = (slot.request.length as usize).min(slot.received + RECEIVED_AT_A_TIME);
+                &mut slot.buffer[slot.received..end]
             }
             None => &mut self.input[..],
         };
@@ -173,7 +192,7 @@ impl NbdConnection {
 
     fn has_room(&self) -> bool {
         let busy = self.slots.len() - self.free.len();
-        self.filling.is_some() || busy < SLOTS && (self.payload_bytes < MOST_BYTES || busy == 0)
+        self.filling.is_some() || busy < SLOTS && self.waiting.is_none() && self.unsent_bytes < MOST_UNSENT
     }
 
     fn received(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
@@ -206,6 +225,11 @@ impl NbdConnection {
     }
 
     fn parse(&mut self, context: &mut ClientContext<'_>) {
+        if let Some(request) = self.waiting.take()
+            && !self.closing
+        {
+            self.serve(context, request);
+        }
         while !self.closing && self.has_room() && !self.unparsed.is_empty() {
             if let Err(error) = self.parse_one(context) {
                 tracing::info!(disk = self.name, %error, "closing an NBD connection");
@@ -233,7 +257,14 @@ impl NbdConnection {
         Ok(())
     }
 
+    /// Starts a request, unless it has to wait for memory.
     fn serve(&mut self, context: &mut ClientContext<'_>, request: Request) {
+        let bytes = payload_bytes(&request);
+        if bytes > 0 && !self.budget.take(self.disk, self.payload_bytes, bytes) {
+            self.waiting = Some(request);
+            return;
+        }
+        self.payload_bytes += bytes;
         let slot = self.take_slot(request, context.now);
         if request.command != Command::Write {
             self.ask(context, slot);
@@ -261,14 +292,12 @@ impl NbdConnection {
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[number as usize];
-        let bytes = match request.command {
-            Command::Read | Command::Write => request.length as usize,
-            _ => 0,
-        };
+        let bytes = payload_bytes(&request);
+        self.kept_bytes -= slot.buffer.len();
         if slot.buffer.len() < bytes {
-            slot.buffer.resize(bytes, 0);
+            // Zeroes of the system's: pages that are not there before they are written.
+            slot.buffer = vec![0; bytes];
         }
-        self.payload_bytes += bytes;
         (slot.request, slot.received, slot.started_us, slot.free) = (request, 0, now, false);
         slot.next_sector = request.offset / SECTOR_BYTES as u64;
         slot.left_sectors = u64::from(request.length) / SECTOR_BYTES as u64;
@@ -321,6 +350,7 @@ impl NbdConnection {
     }
 
     fn reply(&mut self, head: Head, slot: Option<u32>, data_bytes: usize) {
+        self.unsent_bytes += data_bytes;
         self.replies.push_back(Reply { head, slot, data_bytes });
     }
 
@@ -330,7 +360,7 @@ impl NbdConnection {
         }
         if self.broken {
             while let Some(reply) = self.replies.pop_front() {
-                self.release(reply.slot);
+                self.left(&reply);
             }
             return;
         }
@@ -351,7 +381,7 @@ impl NbdConnection {
     fn sent(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
         self.is_sending = false;
         while let Some(reply) = self.leaving.pop() {
-            self.release(reply.slot);
+            self.left(&reply);
         }
         if result.is_err() {
             (self.closing, self.broken) = (true, true);
@@ -359,15 +389,20 @@ impl NbdConnection {
         self.parse(context);
     }
 
-    fn release(&mut self, slot: Option<u32>) {
-        let Some(number) = slot else { return };
+    /// A reply has left, or never will.
+    fn left(&mut self, reply: &Reply) {
+        self.unsent_bytes -= reply.data_bytes;
+        let Some(number) = reply.slot else { return };
         let slot = &mut self.slots[number as usize];
-        if matches!(slot.request.command, Command::Read | Command::Write) {
-            self.payload_bytes -= slot.request.length as usize;
+        let bytes = payload_bytes(&slot.request);
+        self.payload_bytes -= bytes;
+        if bytes > 0 {
+            self.budget.give(self.disk, bytes);
         }
-        if slot.buffer.len() > KEPT_BYTES {
+        if slot.buffer.len() > KEPT_BYTES || self.kept_bytes + slot.buffer.len() > MOST_KEPT_BYTES {
             slot.buffer = Vec::new();
         }
+        self.kept_bytes += slot.buffer.len();
         slot.free = true;
         self.free.push(number);
     }
@@ -377,6 +412,22 @@ impl NbdConnection {
         self.closing = true;
         // SAFETY: the descriptor is open. Flights on it land.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl Drop for NbdConnection {
+    fn drop(&mut self) {
+        if self.payload_bytes > 0 {
+            self.budget.give(self.disk, self.payload_bytes);
+        }
+    }
+}
+
+/// Memory that a request needs.
+fn payload_bytes(request: &Request) -> usize {
+    match request.command {
+        Command::Read | Command::Write => request.length as usize,
+        _ => 0,
     }
 }
 
@@ -399,12 +450,17 @@ impl Client for NbdConnection {
 
     /// What is done in one turn leaves together in the next.
     fn is_polled(&self) -> bool {
-        !self.is_sending && !self.replies.is_empty()
+        !self.is_sending && !self.replies.is_empty() || self.waiting.is_some() && !self.closing
     }
 
     fn poll(&mut self, context: &mut ClientContext<'_>) -> bool {
-        self.send(context);
-        true
+        let (had_replies, waited) = (!self.is_sending && !self.replies.is_empty(), self.waiting.is_some());
+        if waited && !self.closing {
+            self.parse(context);
+        } else {
+            self.send(context);
+        }
+        had_replies || waited && self.waiting.is_none()
     }
 
     fn begin(&mut self, context: &mut ClientContext<'_>) {

@@ -1,5 +1,9 @@
 //! What the fuzz targets call: one side meets arbitrary bytes.
 
+mod management;
+
+pub use management::{Handed, nbd_management_bytes};
+
 use crate::constants::MAX_OPTION_BYTES;
 use crate::{
     BlockSize, ClientNegotiation, ClientSession, ClientStep, Command, CommandFlags, Connected, Event,

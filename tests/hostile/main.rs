@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 mod api;
 mod bystander;
 mod greedy;
+mod membership;
 mod nbd;
 mod origin_away;
 mod origins;

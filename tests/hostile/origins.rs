@@ -221,7 +221,8 @@ fn flush_offline_does_not_write_to_a_cache_device() {
         let [symbolic, _] = other_names(Path::new(&cache))?;
         for origin in [&cache, &symbolic] {
             let mut flush = tools::own("haversack")?;
-            flush.args(["flush-offline", "vm1", "--origin", origin, &cache]);
+            flush.args(["flush-offline", "vm1", "--origin", origin, "--confirm", "vm1"]);
+            flush.args(["--different-origin", "vm1", &cache]);
             match tools::run(flush) {
                 Err(Error::Failed { output, .. }) => check(output.contains("cache device"), output)?,
                 Err(error) => return Err(error),

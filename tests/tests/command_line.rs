@@ -120,12 +120,26 @@ fn dirty_blocks_of_a_dead_host_are_saved() {
         let nobody = run(&daemon, &["--json", "flush-offline", "vm3", "--origin", &path, &device])?;
         complains(&nobody, 1, "failed")?;
         let small = image::zeroes(place, "small.img", 8)?.display().to_string();
-        let small = run(&daemon, &["--json", "flush-offline", "vm1", "--origin", &small, &device])?;
+        let smaller = ["--json", "flush-offline", "vm1", "--origin", &small, "--confirm", "vm1", &device];
+        let other = run(&daemon, &smaller)?;
+        complains(&other, 1, "failed")?;
+        check(other.stderr.contains("--different-origin vm1"), format!("another origin: {other:?}"))?;
+        let small = run(&daemon, &[&smaller[..], &["--different-origin", "vm1"]].concat())?;
         complains(&small, 1, "failed")?;
         check(small.stderr.contains("32768 sectors"), format!("an origin that is too small: {small:?}"))?;
-        let flushed = daemon.json(&["flush-offline", "vm1", "--origin", &path, &device])?;
+        let unconfirmed = run(&daemon, &["--json", "flush-offline", "vm1", &device])?;
+        complains(&unconfirmed, 6, "not-confirmed")?;
+        let listed = daemon.json(&["flush-offline", "--list", &device])?;
+        let of_disk =
+            |name: &str| listed.as_array().and_then(|d| d.iter().find(|d| d["name"] == name).cloned());
+        let vm1 = of_disk("vm1").unwrap_or_default();
+        check(vm1["dirty_bytes"] == 16 * MIB && vm1["origin"] == path, format!("the list: {listed}"))?;
+        let planned = daemon.json(&["flush-offline", "vm1", "--dry-run", &device])?;
+        check(planned["blocks"] == 4096 && planned["origin"] == path, format!("the plan: {planned}"))?;
+        let flushed = daemon.json(&["flush-offline", "vm1", "--confirm", "vm1", &device])?;
         check(flushed["blocks"] == 4096, format!("not all of vm1: {flushed}"))?;
-        let text = daemon.command(&["flush-offline", "vm2", "--origin", &origin.uri(), &device])?;
+        let confirmed = ["--origin", &origin.uri(), "--confirm", "vm2"];
+        let text = daemon.command(&[&["flush-offline", "vm2"], &confirmed[..], &[&device]].concat())?;
         check(text.contains("4096 blocks"), format!("not all of vm2: {text}"))?;
         for (file, source) in files.iter().zip(&sources) {
             scenario::same_digest(file, &image::digest(source)?)?;

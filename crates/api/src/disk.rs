@@ -361,6 +361,9 @@ pub struct DiskConfig {
     /// that the origin does not have is given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
+    /// Attach although what is cached is of another origin: the disk's name, repeated. Dirty data goes to the new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_origin_change: Option<String>,
 }
 
 /// QEMU takes as many queues as the guest has processors, unless it is told, and refuses a device with less.
@@ -419,6 +422,7 @@ impl DiskConfig {
             read_only: false,
             nbd: true,
             accept_loss: None,
+            accept_origin_change: None,
         }
     }
 }

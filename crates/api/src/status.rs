@@ -68,6 +68,9 @@ pub struct PoolStatus {
     pub record_pages: u64,
     /// The cache devices.
     pub devices: Vec<DeviceStatus>,
+    /// Devices that were not found when the pool was opened, and where they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
 }
 
 /// A cache device.

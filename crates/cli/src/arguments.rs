@@ -360,6 +360,10 @@ pub struct Attach {
     /// the origin does not have is given up.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
+    /// The disk's name, repeated: what is cached of it belongs to this origin too, though it was attached with another one
+    /// (the image was moved or restored). Dirty data is written to this one.
+    #[arg(long, value_name = "NAME")]
+    pub accept_origin_change: Option<String>,
     #[command(flatten)]
     pub settings: Settings,
 }
@@ -381,16 +385,26 @@ pub struct OriginTls {
 /// What to flush without a daemon.
 #[derive(Args)]
 pub struct FlushOffline {
-    /// The disk's name or identity.
-    pub disk: String,
-    /// Its origin: a path or NBD URI.
+    /// The disk's name or identity, and then the pool's devices; with --list only the devices.
+    #[arg(required = true, value_name = "DISK|DEVICE")]
+    pub disk_and_devices: Vec<String>,
+    /// List the pool's disks, their origins and what is dirty. Writes nothing.
     #[arg(long)]
-    pub origin: String,
+    pub list: bool,
+    /// Say what would be written, and where. Writes nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Its origin, a path or NBD URI; the one that it was attached with if not given.
+    #[arg(long)]
+    pub origin: Option<String>,
     #[command(flatten)]
     pub tls: OriginTls,
-    /// The pool's devices.
-    #[arg(required = true)]
-    pub devices: Vec<PathBuf>,
+    /// The disk's name, repeated: write to its origin without being asked.
+    #[arg(long, value_name = "NAME")]
+    pub confirm: Option<String>,
+    /// The disk's name, repeated: write to an origin that it was not attached with.
+    #[arg(long, value_name = "NAME")]
+    pub different_origin: Option<String>,
 }
 
 /// An event by its name.

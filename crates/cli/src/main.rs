@@ -7,6 +7,7 @@ mod client;
 mod compare;
 mod error;
 mod events;
+mod flush_offline;
 mod follow;
 mod generate;
 mod offline;

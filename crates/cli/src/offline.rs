@@ -3,13 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use haversack_engine::pool::{self, CheckReport, Formatting};
-use haversack_engine::{OriginSpec, TlsFiles};
-use haversack_model::DiskId;
-use indicatif::ProgressBar;
 use serde_json::json;
-use uuid::Uuid;
 
-use crate::arguments::{FlushOffline, OriginTls};
 use crate::error::{CliError, Result};
 use crate::output;
 use crate::run::ask;
@@ -106,39 +101,4 @@ fn text_of(report: &CheckReport) -> String {
         );
     }
     out
-}
-
-/// Writes a disk's dirty blocks to its origin.
-pub fn flush(arguments: &FlushOffline, as_json: bool) -> Result<()> {
-    let id = Uuid::parse_str(&arguments.disk)
-        .unwrap_or_else(|_| Uuid::new_v5(&haversack_api::DISK_NAMESPACE, arguments.disk.as_bytes()));
-    let origin = origin(&arguments.origin, &arguments.tls)?;
-    let bar = ProgressBar::new(0);
-    let written = pool::flush_offline(&arguments.devices, DiskId(id.into_bytes()), &origin, |progress| {
-        bar.set_length(progress.total_blocks);
-        bar.set_position(progress.done_blocks);
-    });
-    bar.finish_and_clear();
-    let blocks = written.map_err(failed)?;
-    let text = format!("{blocks} blocks written to {}\n", arguments.origin);
-    output::print(as_json, &json!({ "disk": arguments.disk, "blocks": blocks }), &text)
-}
-
-fn origin(text: &str, tls: &OriginTls) -> Result<OriginSpec> {
-    let tls = TlsFiles {
-        ca: tls.origin_ca.clone(),
-        certificate: tls.origin_certificate.clone(),
-        key: tls.origin_key.clone(),
-    };
-    match text.split_once(':') {
-        None => Ok(OriginSpec::File { path: text.into() }),
-        Some(("file", path)) => Ok(OriginSpec::File { path: path.into() }),
-        Some(("nbd" | "nbds" | "nbd+unix" | "nbds+unix", _)) => {
-            Ok(OriginSpec::Nbd { uri: text.into(), connections: 1, tls })
-        }
-        Some(_) if text.starts_with('/') => Ok(OriginSpec::File { path: text.into() }),
-        Some(_) => Err(CliError::Usage(format!(
-            "origin '{text}': expected a path or an NBD URI; export other stores with qemu-storage-daemon"
-        ))),
-    }
 }

@@ -18,7 +18,7 @@ use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
 use crate::trace::TraceCommand;
-use crate::{events, offline, output, policy, record, show, top, trace};
+use crate::{events, flush_offline, offline, output, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Pool(PoolCommand::Check { devices, thorough }) => {
             offline::check(devices, *thorough, as_json)
         }
-        Command::FlushOffline(flush) => offline::flush(flush, as_json),
+        Command::FlushOffline(flush) => flush_offline::run(flush, as_json),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "haversack", &mut script);
@@ -251,6 +251,7 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
         read_only: attach.read_only,
         nbd: !attach.no_nbd,
         accept_loss: attach.accept_loss.clone(),
+        accept_origin_change: attach.accept_origin_change.clone(),
         mode: settings.mode.unwrap_or(default.mode),
         target: settings.target.unwrap_or(default.target),
         admission: settings.admission.unwrap_or(default.admission),

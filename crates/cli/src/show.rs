@@ -30,6 +30,9 @@ pub fn pool(pool: &PoolStatus) -> String {
     if let Some(error) = &pool.error {
         let _ = writeln!(out, "  not open: {error}");
     }
+    for missing in &pool.missing {
+        let _ = writeln!(out, "  missing: {missing}");
+    }
     for device in &pool.devices {
         let size = Size(device.capacity_bytes).rounded();
         let _ = writeln!(

@@ -10,6 +10,7 @@ use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
 use crate::format::superblock::{Found, Superblock};
 use crate::media::{IoFailure, Media};
+use crate::recover::scan;
 
 /// Bytes of a device with so many segments.
 pub fn device_bytes(segments: u32) -> u64 {
@@ -21,13 +22,53 @@ pub fn metadata_bytes() -> u64 {
     geometry::device_bytes(0)
 }
 
-/// The pool whose superblock a page is.
-pub fn pool_of(page: &[u8; BLOCK_BYTES]) -> Option<Uuid> {
+/// Who a cache device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceIdentity {
+    /// The pool that it is of.
+    pub pool: Uuid,
+    /// The device.
+    pub device: Uuid,
+    /// Its place in the pool.
+    pub number: DeviceNo,
+}
+
+/// The device whose superblock a page is.
+pub fn device_of(page: &[u8; BLOCK_BYTES]) -> Option<DeviceIdentity> {
     match Superblock::decode(page) {
-        Found::Valid(superblock) => Some(superblock.pool),
+        Found::Valid(Superblock { pool, device, number, .. }) => {
+            Some(DeviceIdentity { pool, device, number })
+        }
         _ => None,
     }
 }
+
+/// The device that a place in `media` is; none if it carries no superblock of this version, or cannot be read.
+pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> {
+    let mut page = [0; BLOCK_BYTES];
+    (0..2).find_map(|copy| {
+        media.read(device, geometry::superblock_bytes(copy), &mut page).ok()?;
+        device_of(&page)
+    })
+}
+
+/// The devices that a pool has in use, as the newest record on some of them tells. Empty if none can be read.
+pub fn members(media: &mut dyn Media) -> Vec<DeviceIdentity> {
+    let pool = (0..media.devices()).find_map(|device| identify(media, device)).map(|identity| identity.pool);
+    let records = (0..media.devices()).filter_map(|device| scan::read_record(media, device).ok().flatten());
+    let newest = records.max_by_key(|record| record.generation);
+    let (Some(pool), Some(record)) = (pool, newest) else { return Vec::new() };
+    let in_use = record.devices.iter().enumerate().filter_map(|(at, device)| Some((at, (*device)?)));
+    in_use
+        .filter(|(_, device)| device.state.is_in_use())
+        .map(|(at, device)| DeviceIdentity { pool, device: device.id, number: DeviceNo(at as u8) })
+        .collect()
+}
+
+/// Where the labels of devices are: `(byte offset, bytes)`.
+pub const DEVICE_LABELS: (u64, usize) = (geometry::DEVICE_LABEL_START * PAGE_BYTES, 2 * BLOCK_BYTES);
+/// Where the labels of disks are.
+pub const DISK_LABELS: (u64, usize) = (geometry::DISK_LABEL_START * PAGE_BYTES, 128 * BLOCK_BYTES);
 
 /// Whether a copy of the pool record begins at a byte offset of a device.
 pub fn is_record(offset_bytes: u64) -> bool {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
+use haversack_engine::label::{self, Label};
 use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
-use haversack_model::{BLOCK_BYTES, DiskHandle, SECTOR_BYTES};
+use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
 
 use crate::backend::{Backend, StartedJob, VhostUser};
 use crate::daemon::{Daemon, Disk, not_attached};
@@ -22,7 +23,7 @@ use crate::helper::{Helper, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
-use crate::pool::KnownDisk;
+use crate::pool::{KnownDisk, Pool};
 use crate::state::RememberedDisk;
 use crate::{settings, system};
 
@@ -43,6 +44,48 @@ fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     let Ok(snapshot) = backend.snapshot() else { return 0 };
     let found = snapshot.disks.iter().find(|found| found.disk == disk);
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
+}
+
+/// Refuses an origin that is not the one whose blocks are cached: they would be read in place of its own, and the dirty ones
+/// written over its own.
+fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
+    let Some(known) = pool.known(id).filter(|known| known.cached_bytes + known.dirty_bytes > 0) else {
+        return Ok(());
+    };
+    let label = pool.backend.disk_labels()?.into_iter().find(|label| label.id.0 == id.0);
+    let Some(label) = label.filter(|label| !label.is_of(&config.origin)) else { return Ok(()) };
+    let name = &config.name;
+    if config.accept_origin_change.as_ref() == Some(name) {
+        tracing::warn!(disk = name, before = label.place, now = config.origin, "another origin is accepted");
+        return Ok(());
+    }
+    Err(DaemonError::conflict(
+        format!(
+            "disk '{name}' has {} cached bytes, {} of them dirty, of another origin, {}; the origin named now is {}, another \
+             one or another file of that name",
+            known.cached_bytes, known.dirty_bytes, label.place, config.origin
+        ),
+        "name the origin that it had; or forget the disk; or, if it is the same data, repeat its name as \
+         accept_origin_change",
+    ))
+}
+
+/// Keeps on flash which origin the disk has, for the day when its host is dead.
+fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, sectors: u64) {
+    let (place, inode) = label::place_of(&config.origin);
+    let label = Label {
+        id: Uuid(id.0),
+        seen_s: label::now_s(),
+        size_bytes: sectors * SECTOR_BYTES as u64,
+        inode,
+        name: config.name.clone(),
+        place_crc: label::place_crc(&place),
+        place,
+        ..Label::default()
+    };
+    if let Err(error) = pool.backend.label_disk(handle, label) {
+        tracing::warn!(disk = config.name, "its origin is not noted on flash: {error}");
+    }
 }
 
 impl Daemon {
@@ -147,7 +190,7 @@ impl Daemon {
 
     fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
         // Losses are accepted once.
-        let config = DiskConfig { accept_loss: None, ..disk.config() };
+        let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
         Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
     }
 
@@ -157,6 +200,7 @@ impl Daemon {
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
+        refuse_other_origin(pool, &config, disk.id)?;
         let helper = self.start_helper(&config, &origin)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
@@ -164,6 +208,7 @@ impl Daemon {
         let (handle, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
+        label(pool, &config, disk.id, handle, sectors);
         let served = self.serve_vhost_user(&config, handle, sectors);
         let vhost_user = match served {
             Ok(server) => server,

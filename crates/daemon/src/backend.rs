@@ -9,9 +9,10 @@ use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Progress, Re
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
+use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
-use haversack_engine::{NbdClient, VhostUserConfig, VhostUserServer};
+use haversack_engine::{MissingDevice, NbdClient, VhostUserConfig, VhostUserServer};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 /// A management job of the data path.
@@ -88,6 +89,12 @@ pub trait Backend: Send + Sync {
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>>;
     /// See [`Handle::loss_recorded`].
     fn loss_recorded(&self) -> Result<()>;
+    /// See [`Handle::missing_devices`].
+    fn missing_devices(&self) -> Result<Vec<MissingDevice>>;
+    /// See [`Handle::label_disk`].
+    fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()>;
+    /// See [`Handle::disk_labels`].
+    fn disk_labels(&self) -> Result<Vec<Label>>;
     /// See [`Handle::add_nbd_client`].
     fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
     /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
@@ -197,6 +204,18 @@ impl Backend for Handle {
 
     fn loss_recorded(&self) -> Result<()> {
         Handle::loss_recorded(self)
+    }
+
+    fn missing_devices(&self) -> Result<Vec<MissingDevice>> {
+        Handle::missing_devices(self)
+    }
+
+    fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()> {
+        Handle::label_disk(self, disk, label)
+    }
+
+    fn disk_labels(&self) -> Result<Vec<Label>> {
+        Handle::disk_labels(self)
     }
 
     fn add_nbd_client(&self, client: NbdClient) -> Result<()> {

@@ -51,9 +51,6 @@ pub struct Pool {
 impl Pool {
     /// A pool that was just opened.
     pub fn new(name: &str, backend: Arc<dyn Backend>, report: &OpenReport) -> Pool {
-        if !report.missing.is_empty() {
-            tracing::warn!(pool = name, devices = ?report.missing, "cache devices are missing: the pool is degraded");
-        }
         if report.damaged_segments > 0 {
             tracing::warn!(
                 pool = name,

@@ -63,8 +63,12 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if disk.connections == 0 {
         return Err(of_disk("connections are 1 or more".into()));
     }
-    if disk.accept_loss.as_ref().is_some_and(|name| *name != disk.name) {
-        return Err(of_disk(format!("accept_loss must repeat the disk's name, '{}'", disk.name)));
+    for (key, repeated) in
+        [("accept_loss", &disk.accept_loss), ("accept_origin_change", &disk.accept_origin_change)]
+    {
+        if repeated.as_ref().is_some_and(|name| *name != disk.name) {
+            return Err(of_disk(format!("{key} must repeat the disk's name, '{}'", disk.name)));
+        }
     }
     Ok(())
 }

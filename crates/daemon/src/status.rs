@@ -250,6 +250,7 @@ fn closed_status(name: &str, why: String) -> PoolStatus {
         flushes: 0,
         record_pages: 0,
         devices: Vec::new(),
+        missing: Vec::new(),
     }
 }
 
@@ -270,6 +271,7 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         flushes: stats.flushes,
         record_pages: stats.record_pages,
         devices: snapshot.map(|s| s.devices.iter().map(device).collect()).unwrap_or_default(),
+        missing: pool.backend.missing_devices().unwrap_or_default().iter().map(ToString::to_string).collect(),
     }
 }
 

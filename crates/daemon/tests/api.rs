@@ -21,9 +21,10 @@ use haversack_daemon::control::router;
 use haversack_daemon::daemon::Daemon;
 use haversack_daemon::state::State;
 use haversack_engine::error::{EngineError, Result};
+use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::{
-    DiskSnapshot, DiskSpec, EngineEvent, Latencies, NbdClient, Snapshot, VhostUserConfig,
+    DiskSnapshot, DiskSpec, EngineEvent, Latencies, MissingDevice, NbdClient, Snapshot, VhostUserConfig,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, WriteMode};
 use http_body_util::BodyExt;
@@ -174,6 +175,15 @@ impl Backend for Fake {
     }
     fn loss_recorded(&self) -> Result<()> {
         Ok(())
+    }
+    fn missing_devices(&self) -> Result<Vec<MissingDevice>> {
+        Ok(Vec::new())
+    }
+    fn label_disk(&self, _: DiskHandle, _: Label) -> Result<()> {
+        Ok(())
+    }
+    fn disk_labels(&self) -> Result<Vec<Label>> {
+        Ok(Vec::new())
     }
     fn add_nbd_client(&self, _: NbdClient) -> Result<()> {
         Ok(())

@@ -142,6 +142,11 @@ impl Reactor {
         Ok(job)
     }
 
+    /// The devices in use, opened once more.
+    pub(crate) fn devices_again(&self) -> Result<Vec<CacheDevice>> {
+        self.devices.iter().flatten().filter(|live| !live.retired).map(|live| live.device.again()).collect()
+    }
+
     pub(crate) fn shutdown(&mut self) -> JobId {
         let job = self.core_call(|core, now| core.shutdown(now));
         self.afterwards.push((job, Afterwards::Stopped));

@@ -89,6 +89,14 @@ impl CacheDevice {
         }
         Ok(CacheDevice { is_new: true, ..opened? })
     }
+
+    /// The same open device once more; it stays open and locked until both are dropped.
+    pub fn again(&self) -> Result<CacheDevice> {
+        let file = self.file.try_clone().map_err(at("open", &self.path))?;
+        let (path, capacity_bytes) = (self.path.clone(), self.capacity_bytes);
+        Ok(CacheDevice { file, path, capacity_bytes, faults: None, is_new: false })
+    }
+
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

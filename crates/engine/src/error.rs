@@ -41,6 +41,37 @@ pub enum EngineError {
         /// The device.
         path: PathBuf,
     },
+    /// None of the devices that are listed is of a pool.
+    #[error(
+        "no device of pool '{pool}' is found: {why}; check the paths, or make the pool if there was none"
+    )]
+    NoDevices {
+        /// The pool's name.
+        pool: String,
+        /// What each of the listed devices is.
+        why: String,
+    },
+    /// The devices that are listed are of several pools.
+    #[error("pool '{pool}': the listed devices are of several pools, list those of one: {devices}")]
+    SeveralPools {
+        /// The pool's name.
+        pool: String,
+        /// Which is of which pool.
+        devices: String,
+    },
+    /// A device is missing that the pool cannot do without.
+    #[error(
+        "{device} is missing, and may hold the only copy of data that no origin has: bring it back, under any name, or \
+         accept the loss with accept_missing = \"{pool}\"{seen}"
+    )]
+    DeviceMissing {
+        /// The pool's name.
+        pool: String,
+        /// The device, and where it was.
+        device: String,
+        /// What else was seen.
+        seen: String,
+    },
     /// Another process uses the origin.
     #[error(
         "origin {path}: in use by {by}; an image has one writer: stop that, or give the disk its own image"

@@ -3,8 +3,8 @@
 //! No call here waits for I/O of a device or an origin, except those that say so: what takes long is a [`Job`].
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use haversack_core::{
@@ -13,11 +13,14 @@ use haversack_core::{
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
+use crate::assembly::{self, MissingDevice};
 use crate::config::{DiskSpec, ShardConfig};
+use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::front;
 use crate::front::nbd::NbdClient;
 use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
+use crate::label::{self, Kind, Label};
 use crate::mailbox::Mailbox;
 use crate::media::Devices;
 use crate::origin;
@@ -57,7 +60,7 @@ impl Shard {
         let thread = std::thread::Builder::new().name(format!("shard-{name}")).spawn(serve);
         let thread = Some(thread.map_err(EngineError::Ring)?);
         let report = opened.recv().map_err(|_| EngineError::Stopped(name.clone()))??;
-        Ok((Shard { handle: Handle { name, clock, mailbox }, thread }, report))
+        Ok((Shard { handle: Handle { name, clock, mailbox, labelling: Arc::default() }, thread }, report))
     }
 
     /// The way to speak to the shard.
@@ -129,6 +132,8 @@ pub struct Handle {
     name: String,
     clock: Arc<ShardClock>,
     mailbox: Mailbox,
+    /// Held while labels are written: a page has those of several.
+    labelling: Arc<Mutex<()>>,
 }
 
 impl Handle {
@@ -283,7 +288,9 @@ impl Handle {
     pub fn add_device(&self, path: &Path, formatting: Formatting) -> Result<Job> {
         let mut media = Devices::create(&[path.to_path_buf()], formatting)?;
         let made = media.devices[0].is_new.then(|| path.to_path_buf());
+        let _labelling = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
         let added = self.prepare_device(&mut media).and_then(|new| {
+            self.label_device(&media.devices[0])?;
             let device = media.devices.pop().expect("one was opened");
             self.job(move |reactor| reactor.add_device(device, new))
         });
@@ -298,6 +305,50 @@ impl Handle {
         let number = number.ok_or(ManageError::DeviceTableFull)?;
         let id = crate::pool::random_id()?;
         Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id)?)
+    }
+
+    /// Gives a new device all labels, and the others its own.
+    fn label_device(&self, new: &CacheDevice) -> Result<()> {
+        let mut devices = self.open_again()?;
+        devices.devices.push(new.again()?);
+        label::copy(&mut devices)?;
+        let at = devices.devices.len() - 1;
+        let Some(identity) = haversack_core::pool::identify(&mut devices, at) else { return Ok(()) };
+        let label = assembly::device_label(&self.name, identity, new, label::now_s());
+        label::write(&mut devices, Kind::Device, &[(usize::from(identity.number.0), label)])
+    }
+
+    /// The devices in use, opened once more.
+    fn open_again(&self) -> Result<Devices> {
+        Devices::of(self.run(|reactor| reactor.devices_again())??)
+    }
+
+    /// The devices that the pool has in use and that were not found when it was opened.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn missing_devices(&self) -> Result<Vec<MissingDevice>> {
+        self.run(|reactor| reactor.missing.clone())
+    }
+
+    /// Keeps on flash what is known of a disk, in the calling thread.
+    ///
+    /// # Errors
+    /// The disk was detached, or a device cannot be written.
+    pub fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()> {
+        let _labelling = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
+        let (number, pool) = self
+            .run(move |reactor| Ok::<_, EngineError>((reactor.attached(disk)?, reactor.core.pool_id())))??;
+        let mut devices = self.open_again()?;
+        label::write(&mut devices, Kind::Disk, &[(usize::from(number.0), Label { pool, ..label })])
+    }
+
+    /// What is kept on flash of disks, in the calling thread.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn disk_labels(&self) -> Result<Vec<Label>> {
+        Ok(label::read(&mut self.open_again()?, Kind::Disk))
     }
 
     /// Empties a device and takes it out of the pool.

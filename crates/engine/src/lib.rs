@@ -4,6 +4,7 @@
 //! it, add clients and ask for figures. Nothing on the way of a request allocates, locks or calls the kernel but
 //! through the ring.
 
+mod assembly;
 pub mod clock;
 pub mod config;
 mod control;
@@ -16,6 +17,7 @@ pub mod handle;
 pub mod histogram;
 mod identity;
 mod in_turn;
+pub mod label;
 mod live;
 mod lock;
 mod mailbox;
@@ -35,6 +37,7 @@ mod tls;
 pub mod tls_pump;
 mod turns;
 
+pub use assembly::MissingDevice;
 pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
 pub use error::EngineError;
 pub use front::nbd::{Held, NbdClient};

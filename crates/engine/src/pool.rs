@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-pub use haversack_core::offline::CheckReport;
 use haversack_core::offline::{self, FlushProgress, OfflineError};
+pub use haversack_core::offline::{CheckReport, DiskReport};
 use haversack_core::{Media, OriginMedia, PoolConfig};
-use haversack_model::{BLOCK_BYTES, DiskId, Uuid};
+use haversack_model::{DiskId, Uuid};
 
 use crate::config::OriginSpec;
 use crate::error::{EngineError, Result, at};
+use crate::label::{self, Kind, Label};
 use crate::media::Devices;
 
 /// How a device becomes a cache device.
@@ -47,11 +48,7 @@ pub fn pool_on(path: &Path) -> Result<Uuid> {
 }
 
 fn find_pool(devices: &mut Devices) -> Option<Uuid> {
-    let mut page = [0; BLOCK_BYTES];
-    [0, BLOCK_BYTES as u64].into_iter().find_map(|copy| {
-        devices.read(0, copy, &mut page).ok()?;
-        haversack_core::pool::pool_of(&page)
-    })
+    haversack_core::pool::identify(devices, 0).map(|identity| identity.pool)
 }
 
 /// Overwrites a device's metadata with zeroes: it carries no pool any more, and all that was cached on it is lost.
@@ -74,6 +71,18 @@ pub fn wipe(path: &Path) -> Result<()> {
 /// The pool cannot be read.
 pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
     Ok(offline::check(&mut Devices::open(paths)?, thorough)?)
+}
+
+/// The disks of a pool that no daemon uses, and what is noted of each.
+///
+/// # Errors
+/// The pool cannot be read.
+pub fn disks(paths: &[PathBuf]) -> Result<Vec<(DiskReport, Option<Label>)>> {
+    let mut devices = Devices::open(paths)?;
+    let report = offline::check(&mut devices, false)?;
+    let labels = label::read(&mut devices, Kind::Disk);
+    let of = |disk: &DiskReport| labels.iter().find(|label| label.id.0 == disk.id.0).cloned();
+    Ok(report.disks.into_iter().map(|disk| (disk.clone(), of(&disk))).collect())
 }
 
 /// Why an offline flush failed.

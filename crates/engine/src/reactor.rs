@@ -23,6 +23,7 @@ use haversack_core::{
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
+use crate::assembly::{self, MissingDevice};
 use crate::config::ShardConfig;
 use crate::device::CacheDevice;
 use crate::disks::Disks;
@@ -34,7 +35,7 @@ use crate::handle::EngineEvent;
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
 use crate::mailbox::Letters;
-use crate::media::{Devices, failure};
+use crate::media::failure;
 use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
@@ -61,6 +62,8 @@ pub(crate) struct Reactor {
     pub(crate) ring: Ring,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
+    /// Devices that were not found when the pool was opened.
+    pub(crate) missing: Vec<MissingDevice>,
     pub(crate) disks: Disks,
     letters: Letters,
     bell_listens: bool,
@@ -108,7 +111,7 @@ impl Reactor {
         clock: Arc<ShardClock>,
         letters: Letters,
     ) -> Result<(Reactor, OpenReport)> {
-        let mut devices = Devices::open(&config.devices)?;
+        let mut assembly = assembly::assemble(&config.name, &config.devices)?;
         let memory = SharedMemory::open(
             &config.staging_path,
             config.staging_blocks,
@@ -122,9 +125,11 @@ impl Reactor {
         let now = clock.now_us();
         // By a clock that stands, a look for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
-        let (core, report) = Core::open(&mut devices, memory, config.core, &config.open, now)
-            .map_err(|failure| EngineError::Pool(failure.error))?;
-        let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
+        let (core, report) = Core::open(&mut assembly.devices, memory, config.core, &config.open, now)
+            .map_err(|failure| assembly.explain(failure.error))?;
+        assembly.tell();
+        assembly.label();
+        let mut opened: Vec<Option<CacheDevice>> = assembly.devices.devices.into_iter().map(Some).collect();
         let mut live: Vec<Option<LiveDevice>> = Vec::new();
         for (device, place) in &report.devices {
             put(&mut live, device.0.into(), LiveDevice::new(opened[*place].take().expect("named once")));
@@ -134,6 +139,7 @@ impl Reactor {
             ring,
             clock,
             devices: live,
+            missing: assembly.missing,
             disks: Disks::default(),
             letters,
             bell_listens: false,

@@ -92,7 +92,7 @@ impl<M: Memory> Core<M> {
             if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
         });
         for (disk, block) in &lost {
-            self.mark_staged_lost(*disk, *block);
+            self.forget_clean_frame(*disk, *block);
             let d = self.disk_mut(*disk);
             d.lost.insert(block.0);
             d.stats.lost_blocks += 1;
@@ -120,14 +120,11 @@ impl<M: Memory> Core<M> {
         self.wake_staging();
     }
 
-    /// What is staged of a block whose dirty sectors are lost must not overtake them unnoticed on flash, should the device
-    /// be back after a crash: clean sectors are forgotten, beside dirty ones the others count as lost.
-    fn mark_staged_lost(&mut self, disk: DiskNo, block: BlockNo) {
-        let inside = self.disk(disk).inside(block);
-        let Some((frame, staged)) = self.staging.find(disk, block) else { return };
-        if staged.dirty {
-            self.staging.get_mut(frame).poisoned = staged.mask != inside;
-        } else if !staged.committing {
+    /// Forgets clean sectors that are staged of a block whose dirty ones are lost: on flash they would overtake these unnoticed,
+    /// should the device be back after a crash.
+    fn forget_clean_frame(&mut self, disk: DiskNo, block: BlockNo) {
+        let staged = self.staging.find(disk, block);
+        if let Some((frame, _)) = staged.filter(|(_, s)| !s.dirty && !s.committing) {
             self.unstage(frame);
         }
     }

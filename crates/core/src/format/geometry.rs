@@ -4,13 +4,15 @@
 //! page 0, 1        superblock, two copies
 //! page 2..34       pool record, copy A
 //! page 34..66      pool record, copy B
+//! page 66, 67      labels of devices: a sector for each
 //! page 128..2176   write-intent maps: pages A and B of each of 1,024 disks
+//! page 2176..2304  labels of disks: a sector for each
 //! page 2304...     segments of 256 pages: metadata pages A and B, 253 slots, one page unused
 //! ```
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
-use crate::config::MAX_DISKS;
+use crate::config::{MAX_DEVICES, MAX_DISKS};
 
 /// Bytes of a page, as of a block.
 pub const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
@@ -26,9 +28,15 @@ pub const RECORD_PAGES: u64 = 32;
 const RECORD_START: u64 = 2;
 const INTENT_START: u64 = 128;
 const SEGMENT_START: u64 = 2304;
+/// The first page of device labels, which the core neither reads nor writes.
+pub const DEVICE_LABEL_START: u64 = 66;
+/// The first page of disk labels, which the core neither reads nor writes.
+pub const DISK_LABEL_START: u64 = 2176;
 
-const _: () = assert!(RECORD_START + 2 * RECORD_PAGES <= INTENT_START);
-const _: () = assert!(INTENT_START + 2 * MAX_DISKS as u64 <= SEGMENT_START);
+const _: () = assert!(RECORD_START + 2 * RECORD_PAGES <= DEVICE_LABEL_START);
+const _: () = assert!(DEVICE_LABEL_START + MAX_DEVICES as u64 / 8 <= INTENT_START);
+const _: () = assert!(INTENT_START + 2 * MAX_DISKS as u64 <= DISK_LABEL_START);
+const _: () = assert!(DISK_LABEL_START + MAX_DISKS as u64 / 8 <= SEGMENT_START);
 
 /// Byte offset of superblock copy 0 or 1.
 pub fn superblock_bytes(copy: u64) -> u64 {

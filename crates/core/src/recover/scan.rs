@@ -92,7 +92,7 @@ fn read_superblock(media: &mut dyn Media, device: usize) -> Result<Superblock, P
     })
 }
 
-fn read_record(media: &mut dyn Media, device: usize) -> Result<Option<PoolRecord>, PoolError> {
+pub(crate) fn read_record(media: &mut dyn Media, device: usize) -> Result<Option<PoolRecord>, PoolError> {
     let mut newest: Option<PoolRecord> = None;
     for copy in 0..2 {
         let start = geometry::record_bytes(copy);

@@ -96,7 +96,7 @@ impl OpenFile {
         if self.size_bytes < page.len() as u64 || self.file.read_exact_at(&mut page, 0).is_err() {
             return Ok(());
         }
-        match haversack_core::pool::pool_of(&page) {
+        match haversack_core::pool::device_of(&page).map(|identity| identity.pool) {
             Some(pool) => Err(EngineError::OriginIsCacheDevice { path: PathBuf::from(path), pool }),
             None => Ok(()),
         }

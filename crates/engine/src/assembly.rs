@@ -1,0 +1,288 @@
+//! Finding a pool's devices: the configuration names one of them or more, or a pattern; the pool itself knows the others.
+//!
+//! Who is of the pool, the pool's record on the devices says. Where a device was, its label says; if it is not there it is
+//! looked for among the block devices and in the directories of those that were found.
+//!
+//! Invariants
+//! - A device that is not of the pool is left out, whatever its place in the list, and said to be.
+//! - Whether the pool can do without those that are missing is the core's to say.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use haversack_core::PoolError;
+use haversack_core::pool::{self, DeviceIdentity};
+use haversack_model::{BLOCK_BYTES, DeviceNo, Uuid};
+
+use crate::device::CacheDevice;
+use crate::error::{EngineError, Result};
+use crate::faults::Faults;
+use crate::identity::StorageIdentity;
+use crate::label::{self, Kind, Label};
+use crate::media::Devices;
+
+/// Most files of a directory that are looked at in search of a device.
+const MOST_FILES: usize = 4096;
+
+/// A device that the pool has in use and that was not found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MissingDevice {
+    /// Its place in the pool.
+    pub number: DeviceNo,
+    /// Its identity.
+    pub id: Uuid,
+    /// Where it was when the pool was last opened with it.
+    pub path: Option<PathBuf>,
+    /// When that was, in seconds since 1970.
+    pub seen_s: Option<u64>,
+}
+
+/// The devices of a pool, as far as they were found.
+pub(crate) struct Assembly {
+    pub devices: Devices,
+    pub missing: Vec<MissingDevice>,
+    /// What was listed and is not used, and why.
+    pub left_out: Vec<String>,
+    members: Vec<DeviceIdentity>,
+    labels: Vec<Label>,
+    name: String,
+}
+
+/// A device that was opened, and who it is.
+type Candidate = (CacheDevice, DeviceIdentity);
+
+/// Finds the devices of a pool.
+///
+/// # Errors
+/// None of them is found, they are of several pools, or one is in use.
+pub(crate) fn assemble(name: &str, listed: &[PathBuf]) -> Result<Assembly> {
+    let mut left_out = Vec::new();
+    let candidates = open_listed(listed, &mut left_out)?;
+    let candidates = of_one_pool(name, candidates, &mut left_out)?;
+    let mut devices = Devices::of(candidates.into_iter().map(|(device, _)| device).collect())?;
+    let labels = label::read(&mut devices, Kind::Device);
+    let mut assembly =
+        Assembly { devices, missing: Vec::new(), left_out, members: Vec::new(), labels, name: name.into() };
+    // A device that is found may know of others.
+    while assembly.find_more()? {}
+    Ok(assembly)
+}
+
+/// Opens what is listed. What is not there or carries no pool is left out.
+fn open_listed(listed: &[PathBuf], left_out: &mut Vec<String>) -> Result<Vec<Candidate>> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut seen: Vec<StorageIdentity> = Vec::new();
+    for entry in listed {
+        let pattern = is_pattern(entry);
+        for name in if pattern { expand(entry) } else { vec![entry.clone()] } {
+            let (path, _) = Faults::of(&name);
+            let identity = match StorageIdentity::of(&path) {
+                Ok(identity) => identity,
+                Err(error) => {
+                    left_out.push(format!("{}: {error}", path.display()));
+                    continue;
+                }
+            };
+            if seen.contains(&identity) || pattern && identify(&path).is_none() {
+                continue;
+            }
+            seen.push(identity);
+            let mut device = Devices::of(vec![CacheDevice::open(&name)?])?;
+            match pool::identify(&mut device, 0) {
+                Some(identity) => candidates.extend(device.devices.pop().map(|device| (device, identity))),
+                None => left_out
+                    .push(format!("{}: carries no pool of this version, or cannot be read", path.display())),
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Keeps the devices of one pool: of the only one there is, or of the one that bears the name.
+fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Result<Vec<Candidate>> {
+    let mut candidates = candidates;
+    let pools: BTreeSet<Uuid> = candidates.iter().map(|(_, identity)| identity.pool).collect();
+    if pools.is_empty() {
+        return Err(EngineError::NoDevices { pool: name.into(), why: left_out.join("; ") });
+    }
+    if pools.len() == 1 {
+        return Ok(candidates);
+    }
+    let mut named = BTreeSet::new();
+    for (device, identity) in &candidates {
+        let mut device = Devices::of(vec![device.again()?])?;
+        let labels = label::read(&mut device, Kind::Device);
+        if labels.iter().any(|label| label.pool == identity.pool && label.name == name) {
+            named.insert(identity.pool);
+        }
+    }
+    let (Some(pool), 1) = (named.first().copied(), named.len()) else {
+        let each =
+            candidates.iter().map(|(device, i)| format!("{} is of pool {}", device.path.display(), i.pool));
+        let devices = each.collect::<Vec<_>>().join(", ");
+        return Err(EngineError::SeveralPools { pool: name.into(), devices });
+    };
+    candidates.retain(|(device, identity)| {
+        if identity.pool != pool {
+            left_out.push(format!("{}: of another pool, {}", device.path.display(), identity.pool));
+        }
+        identity.pool == pool
+    });
+    Ok(candidates)
+}
+
+fn is_pattern(path: &Path) -> bool {
+    path.to_string_lossy().contains(['*', '?', '['])
+}
+
+fn expand(pattern: &Path) -> Vec<PathBuf> {
+    let paths = glob::glob(&pattern.to_string_lossy());
+    paths.into_iter().flatten().filter_map(std::result::Result::ok).collect()
+}
+
+/// The device that a path is, looked at without a lock.
+fn identify(path: &Path) -> Option<DeviceIdentity> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return None;
+    }
+    let file = File::open(path).ok()?;
+    let mut page = [0; BLOCK_BYTES];
+    (0..2).find_map(|copy| {
+        file.read_exact_at(&mut page, copy * BLOCK_BYTES as u64).ok()?;
+        pool::device_of(&page)
+    })
+}
+
+impl Assembly {
+    /// Looks for devices that the pool has in use and that are not here. True if one was found.
+    fn find_more(&mut self) -> Result<bool> {
+        self.members = pool::members(&mut self.devices);
+        let present: Vec<Uuid> = self.present().into_iter().map(|(_, identity)| identity.device).collect();
+        let absent: Vec<DeviceIdentity> =
+            self.members.iter().filter(|member| !present.contains(&member.device)).copied().collect();
+        self.missing.clear();
+        let mut found = false;
+        for member in absent {
+            let label = self.labels.iter().find(|label| label.id == member.device);
+            let (path, seen_s) = (label.map(|l| PathBuf::from(&l.place)), label.map(|l| l.seen_s));
+            match self.find(&member, path.as_deref()) {
+                Some(path) => {
+                    tracing::info!(pool = self.name, device = member.number.0, path = %path.display(), "found a device that is not listed");
+                    self.devices.devices.push(CacheDevice::open(&path)?);
+                    found = true;
+                }
+                None => {
+                    self.missing.push(MissingDevice {
+                        number: member.number,
+                        id: member.device,
+                        path,
+                        seen_s,
+                    });
+                }
+            }
+        }
+        if found {
+            self.labels = label::read(&mut self.devices, Kind::Device);
+        }
+        Ok(found)
+    }
+
+    fn present(&mut self) -> Vec<(usize, DeviceIdentity)> {
+        let devices = 0..self.devices.devices.len();
+        devices.filter_map(|at| Some((at, pool::identify(&mut self.devices, at)?))).collect()
+    }
+
+    /// Where a device is: where it was, or else anywhere near.
+    fn find(&self, member: &DeviceIdentity, before: Option<&Path>) -> Option<PathBuf> {
+        let is_it = |path: &PathBuf| identify(path).is_some_and(|found| found == *member);
+        before.map(Path::to_path_buf).into_iter().chain(block_devices()).chain(self.neighbours()).find(is_it)
+    }
+
+    /// The files in the directories of the devices that are files.
+    fn neighbours(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let files = self.devices.devices.iter().filter(|device| device.path.is_file());
+        let directories: BTreeSet<&Path> = files.filter_map(|device| device.path.parent()).collect();
+        directories.into_iter().flat_map(|directory| {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).take(MOST_FILES)
+        })
+    }
+
+    /// What the core's refusal means: which device is missing, where it was, and what else was seen.
+    pub fn explain(&self, error: PoolError) -> EngineError {
+        let PoolError::MissingDevice { device, .. } = error else { return error.into() };
+        match self.missing.iter().find(|missing| missing.number == device) {
+            Some(missing) => EngineError::DeviceMissing {
+                pool: self.name.clone(),
+                device: missing.to_string(),
+                seen: self.left_out.iter().map(|what| format!("; {what}")).collect(),
+            },
+            None => error.into(),
+        }
+    }
+
+    /// Says in the log what is missing and what is left out.
+    pub fn tell(&self) {
+        for what in &self.left_out {
+            tracing::warn!(pool = self.name, "listed and not used: {what}");
+        }
+        for missing in &self.missing {
+            tracing::warn!(pool = self.name, "{missing} is missing: the pool is degraded");
+        }
+    }
+
+    /// Writes on all devices where each of them is now. They are usable without.
+    pub fn label(&mut self) {
+        let seen_s = label::now_s();
+        let present = self.present();
+        let labels: Vec<(usize, Label)> = present
+            .into_iter()
+            .map(|(at, identity)| {
+                let device = &self.devices.devices[at];
+                (usize::from(identity.number.0), device_label(&self.name, identity, device, seen_s))
+            })
+            .collect();
+        if let Err(error) = label::write(&mut self.devices, Kind::Device, &labels) {
+            tracing::warn!(pool = self.name, "{error}");
+        }
+    }
+}
+
+/// The label of a device that is here now.
+pub(crate) fn device_label(pool: &str, identity: DeviceIdentity, device: &CacheDevice, seen_s: u64) -> Label {
+    let path = std::path::absolute(&device.path).unwrap_or_else(|_| device.path.clone());
+    let place = path.display().to_string();
+    Label {
+        pool: identity.pool,
+        id: identity.device,
+        seen_s,
+        size_bytes: device.capacity_bytes,
+        inode: 0,
+        name: pool.to_string(),
+        place_crc: label::place_crc(&place),
+        place,
+    }
+}
+
+impl std::fmt::Display for MissingDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "device {} ({})", self.number.0, self.id)?;
+        let (Some(path), Some(seen_s)) = (&self.path, self.seen_s) else { return Ok(()) };
+        let time = chrono::DateTime::from_timestamp(seen_s as i64, 0).unwrap_or_default();
+        write!(
+            f,
+            ", which was {} when the pool was opened on {}",
+            path.display(),
+            time.format("%Y-%m-%d %H:%M UTC")
+        )
+    }
+}
+
+/// All block devices of the system.
+fn block_devices() -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    entries.map(|entry| Path::new("/dev").join(entry.file_name()))
+}

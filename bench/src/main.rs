@@ -20,7 +20,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 
 const USAGE: &str = "\
 usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--staging N]
-       haversack-bench engine [nbd|vhost-user|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
+       haversack-bench engine [nbd|vhost-user|fairness|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
                              [--poll N] [--other FILE]
 
   memory        RAM per cached block with 10 million cached blocks
@@ -28,7 +28,7 @@ usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--stagin
   monitor       what recording requests costs
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
-  engine        the live data path beside its peers: NBD, vhost-user-blk, and 100 idle disks
+  engine        the live data path beside its peers: NBD, vhost-user-blk, a disk beside hostile ones, and 100 idle disks
   --traces DIR  where the traces are (default ../shared/traces beside the repository)
   --staging N   staging frames for the traces (default 256, at least 64)
   --json        one object a line
@@ -62,7 +62,9 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
-            "nbd" | "vhost-user" | "idle" | "all" if parsed.what == "engine" => parsed.live.what = word,
+            "nbd" | "vhost-user" | "fairness" | "idle" | "all" if parsed.what == "engine" => {
+                parsed.live.what = word
+            }
             "memory" | "hits" | "monitor" | "traces" | "all" | "engine" => parsed.what = word,
             "--traces" => parsed.traces = value()?.into(),
             "--json" => parsed.live.json = true,

@@ -2,6 +2,7 @@
 //! filter and qemu-storage-daemon, in one run on the same machine and the same device.
 
 mod contest;
+mod fairness;
 mod guest;
 mod idle;
 mod load;
@@ -34,7 +35,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// What is asked for on the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `nbd`, `vhost-user`, `idle` or `all`.
+    /// `nbd`, `vhost-user`, `fairness`, `idle` or `all`.
     pub what: String,
     /// One object a line, for programs.
     pub json: bool,
@@ -77,6 +78,9 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         let place = Place::new(directory)?;
         if wants("nbd") {
             nbd::run(options, directory, &place)?;
+        }
+        if wants("fairness") {
+            fairness::run(options, directory, &place)?;
         }
         if wants("vhost-user") {
             vhost_user::run(options, directory, &place)?;

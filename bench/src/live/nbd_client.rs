@@ -24,7 +24,8 @@ pub struct NbdClient {
     requests: [(usize, u64); MOST_DEPTH],
 }
 
-fn negotiate(stream: &mut UnixStream, export: &str) -> io::Result<Connected> {
+/// Negotiates, up to the first request.
+pub fn negotiate(stream: &mut UnixStream, export: &str) -> io::Result<Connected> {
     let mut negotiation = ClientNegotiation::new(export, TlsPolicy::Off).map_err(io::Error::other)?;
     let (mut output, mut buffer) = (Vec::new(), vec![0; 8192]);
     loop {

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_core::DiskConfig;
@@ -24,7 +25,7 @@ use super::process::Process;
 pub struct Service {
     /// Where sockets and the cache are.
     pub directory: PathBuf,
-    /// The image behind each disk.
+    /// The image behind the first disk; the others have sparse ones of their own.
     pub image: PathBuf,
     /// Bytes of each disk.
     pub disk_bytes: u64,
@@ -56,6 +57,16 @@ impl Service {
     /// A disk's vhost-user socket.
     pub fn vhost_user_socket(&self, disk: u16) -> PathBuf {
         self.directory.join(format!("haversack-{disk}"))
+    }
+
+    /// A disk's image; no two disks may have the same.
+    fn image_of(&self, disk: u16) -> io::Result<PathBuf> {
+        if disk == 0 {
+            return Ok(self.image.clone());
+        }
+        let path = self.directory.join(format!("image-{disk}"));
+        std::fs::File::create(&path)?.set_len(self.disk_bytes)?;
+        Ok(path)
     }
 
     /// The staging area: always in memory.
@@ -150,6 +161,7 @@ fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<d
             socket: stream.into(),
             negotiated,
             max_connections: u32::MAX,
+            held: Arc::new(()),
         })?;
     }
     Ok(())
@@ -164,7 +176,7 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
         config: DiskConfig::new(DiskId(id), service.disk_bytes / 512),
         epoch: 1,
         accept_loss: false,
-        origin: OriginSpec::File { path: service.image.clone() },
+        origin: OriginSpec::File { path: service.image_of(number)? },
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(10),
         read_only: false,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use haversack_core::{
     Action, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
-    RequestTag,
+    RequestTag, Writer,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
@@ -542,6 +542,9 @@ impl Reactor {
         let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         let started_us = self.now;
         let writer = self.core.writer(io);
+        if writer == Writer::Guest {
+            self.turns.origin_started(disk, len_bytes);
+        }
         let request = OriginRequest { io, op, writer, durable, offset_bytes, len_bytes, iovecs, started_us };
         self.origin(disk, |o, context| o.start(context, request));
     }
@@ -573,6 +576,9 @@ impl Reactor {
             },
             _ => request,
         };
+        if request.writer == Writer::Guest {
+            self.turns.origin_ended(disk, request.len_bytes);
+        }
         let io = request.io;
         self.spare_iovecs.push(request.iovecs);
         self.ios -= 1;

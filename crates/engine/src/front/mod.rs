@@ -241,11 +241,11 @@ mod tests {
         let disk = DiskHandle::new(DiskNo(3), 1);
         let asked = Asked { slot: 70_000, disk, op: Op::Read, sector: SectorNo(5), sectors: 65_536 };
         let parts: Vec<Request> = asked.requests(9, PART_SECTORS).collect();
-        assert_eq!(parts.len(), 64);
-        let tag = Tag::decode(parts[63].tag);
-        assert_eq!((tag.client, tag.slot, tag.part), (9, 70_000, 63));
-        assert_eq!((parts[63].sector, parts[63].sectors), (SectorNo(5 + 63 * 1024), 1024));
-        assert_eq!(tag.data_at(), 63 << 19);
+        assert_eq!(parts.len(), 128);
+        let tag = Tag::decode(parts[127].tag);
+        assert_eq!((tag.client, tag.slot, tag.part), (9, 70_000, 127));
+        assert_eq!((parts[127].sector, parts[127].sectors), (SectorNo(5 + 127 * 512), 512));
+        assert_eq!(tag.data_at(), 127 << 18);
         for op in [Op::Discard, Op::Flush] {
             assert_eq!(Asked { op, ..asked }.requests(9, PART_SECTORS).count(), 1);
         }

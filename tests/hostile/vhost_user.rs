@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Result, image, test};
 use haversack_vhost_user::feature;
@@ -195,6 +196,37 @@ fn a_front_end_that_takes_its_memory_away_ends_its_connection_alone() {
         })?;
         for what in ["guest memory", "in-flight region", "dirty log"] {
             daemon.wait_for_log(&[&format!("the {what} is lost")])?;
+        }
+        Ok(())
+    });
+}
+
+/// What the figures say must not be less than what the guest has waited for, nor more than that and a little.
+#[test]
+fn latencies_are_what_the_guest_waits_for() {
+    test("latencies over vhost-user", |place| {
+        let wb = image::zeroes(place, "wb.img", 16)?;
+        let slow = image::zeroes(place, "slow.img", 16)?;
+        let file = slow.display().to_string();
+        let origin = Nbdkit::start(place, "slow", &["--filter=delay", "file", &file, "wdelay=30ms"])?;
+        let pt = Disk { mode: "pt".into(), ..Disk::new("pt", origin.uri()) };
+        let disks = vec![Disk::new("wb", wb.display().to_string()), pt];
+        let daemon = Haversack::start(place, Settings::new(128, disks))?;
+        for (name, least_us) in [("wb", 1.0), ("pt", 30_000.0)] {
+            let ram = Ram::new();
+            let mut client = Client::new(&daemon.socket(&format!("{name}.sock")), &ram, 0);
+            client.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], None);
+            let start = Instant::now();
+            for write in 0..50 {
+                let status = client.queues[0].run(driver::WRITE, write * 8, &[(BUFFERS, BLOCK as u32)]);
+                check(status == 0, "a write fails")?;
+            }
+            let waited_us = start.elapsed().as_micros() as f64 / 50.0;
+            let shown = daemon.json(&["disk", "show", name])?;
+            let write = &shown["vhost_user_latency"]["write"];
+            let mean_us = write["mean_us"].as_f64().unwrap_or_default();
+            place.say(&format!("{name}: {mean_us} us, the guest waited for {waited_us} us a write: {write}"));
+            check((least_us..waited_us).contains(&mean_us), format!("{name}: a mean of {mean_us} us"))?;
         }
         Ok(())
     });

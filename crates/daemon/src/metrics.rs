@@ -16,9 +16,9 @@ use crate::status::{flash_writes, pool_state};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Upper bounds of latency buckets, in microseconds.
-const BUCKETS_US: [u64; 16] = [
+const BUCKETS_US: [u64; 18] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000,
-    10_000_000,
+    2_000_000, 5_000_000, 10_000_000,
 ];
 
 /// The text of all metrics.
@@ -299,6 +299,13 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
                     out.histogram(name, &labels, &histogram);
                 }
             }
+        }
+    }
+    let name = "haversack_pool_turn_seconds";
+    out.head(name, "histogram", "What turns of the pool's thread took; meanwhile it served nobody else.");
+    for s in seen {
+        if let Some(snapshot) = &s.snapshot {
+            out.histogram(name, &[("pool", &s.pool.name)], &snapshot.turns);
         }
     }
     let name = "haversack_origin_seconds";

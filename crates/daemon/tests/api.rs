@@ -168,7 +168,14 @@ impl Backend for Fake {
     fn snapshot(&self) -> Result<Snapshot> {
         let pool = PoolStats { capacity_blocks: 1000, devices: 1, ..PoolStats::default() };
         let disks = self.attached.lock().unwrap().clone();
-        Ok(Snapshot { pool, time_us: 0, ios_in_flight: 0, devices: Vec::new(), disks })
+        Ok(Snapshot {
+            pool,
+            time_us: 0,
+            ios_in_flight: 0,
+            turns: haversack_engine::histogram::Histogram::default(),
+            devices: Vec::new(),
+            disks,
+        })
     }
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
         Ok(mpsc::channel().1)

@@ -35,6 +35,7 @@ mod signature;
 pub mod snapshot;
 mod tls;
 pub mod tls_pump;
+mod turn_times;
 mod turns;
 
 pub use assembly::MissingDevice;

@@ -30,7 +30,7 @@ use crate::disks::Disks;
 use crate::error::{EngineError, Result};
 use crate::faults::DeviceOp;
 use crate::front::budget::Budget;
-use crate::front::{Asked, Client, ClientContext, Front, Tag, Wish};
+use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
 use crate::handle::EngineEvent;
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
@@ -42,6 +42,7 @@ use crate::polling::Polling;
 use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
 use crate::shard_clock::ShardClock;
+use crate::turn_times::TurnTimes;
 use crate::turns::{PART_SECTORS, Turns};
 
 /// The core as the engine runs it.
@@ -99,6 +100,9 @@ pub(crate) struct Reactor {
     /// When timers are looked at again.
     timers_us: Micros,
     pub(crate) now: Micros,
+    pub(crate) turn_times: TurnTimes,
+    /// What was completed in this turn, to be counted at its end: by then the guests have their answers.
+    finished: Vec<(DiskHandle, ClientKind, Finished)>,
     pub(crate) stopped: bool,
     /// Everything staged is on flash, and the record says so.
     stopped_cleanly: bool,
@@ -165,6 +169,8 @@ impl Reactor {
             in_turn: config.clock_file.is_some().then(InTurn::default),
             timers_us: 0,
             now,
+            turn_times: TurnTimes::default(),
+            finished: Vec::new(),
             stopped: false,
             stopped_cleanly: false,
         };
@@ -175,9 +181,12 @@ impl Reactor {
     pub fn run(mut self) {
         while !self.stopped {
             self.now = self.clock.now_us();
+            self.turn_times.next(self.now);
             let worked = self.turn();
+            self.count_finished();
             self.ring.submit();
             if worked {
+                self.turn_times.worked();
                 self.polling.found();
                 continue;
             }
@@ -189,6 +198,7 @@ impl Reactor {
                 continue;
             }
             let time = self.time_to_sleep();
+            self.turn_times.sleep(self.clock.now_us());
             self.ring.wait(time);
         }
         if !self.ring.quiesce() {
@@ -596,9 +606,7 @@ impl Reactor {
         let (now, poll_us) = (self.now, self.poll_us);
         let done = state.complete(&mut ClientContext { ring, client, now, poll_us, asked }, slot, result);
         front.has_acted(client);
-        if let (Some(done), Some(live)) = (done, self.disks.get_mut(disk)) {
-            live.client_latency(kind, done, self.now);
-        }
+        self.finished.extend(done.map(|done| (disk, kind, done)));
         self.submit_asked(client);
     }
 
@@ -619,6 +627,19 @@ impl Reactor {
         *left -= 1;
         *so_far = so_far.and(result);
         if *left > 0 { None } else { self.parts.remove(&key).map(|(_, result)| result) }
+    }
+
+    fn count_finished(&mut self) {
+        if self.finished.is_empty() {
+            return;
+        }
+        // By a clock that stands, a turn takes no time.
+        let now = if self.clock.runs() { self.clock.now_us() } else { self.now };
+        for (disk, kind, done) in self.finished.drain(..) {
+            if let Some(live) = self.disks.get_mut(disk) {
+                live.client_latency(kind, done, now);
+            }
+        }
     }
 
     fn core_event(&mut self, event: Event) {

@@ -14,6 +14,8 @@ pub struct Snapshot {
     pub time_us: Micros,
     /// I/Os of devices and origins that have not ended.
     pub ios_in_flight: u64,
+    /// What turns of the shard's thread took: meanwhile nobody else was served.
+    pub turns: Histogram,
     /// The cache devices in use.
     pub devices: Vec<DeviceSnapshot>,
     /// The attached disks.

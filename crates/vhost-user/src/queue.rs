@@ -503,6 +503,11 @@ impl Queue {
         self.in_flight
     }
 
+    /// The available ring's index: what the driver has put there.
+    pub fn available(&self) -> u16 {
+        self.ring.available_index()
+    }
+
     /// The next index to be taken from the available ring: where a successor goes on.
     pub fn next_available(&self) -> u16 {
         self.last_available

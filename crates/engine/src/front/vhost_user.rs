@@ -9,6 +9,7 @@
 //! - A queue is given back only when nothing of it is in flight.
 //! - A queue falls asleep only if it has no request after kicks were asked for.
 
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -178,6 +179,37 @@ struct Pending {
     started_us: Micros,
 }
 
+/// When requests were put into the available ring, as well as can be told: after the last look that did not see them. So
+/// no wait is taken for shorter than it was, but for the time that a kick takes to wake the reactor.
+#[derive(Default)]
+struct Arrivals {
+    /// Up to which index requests arrived after which time.
+    seen: VecDeque<(u16, Micros)>,
+    looked_us: Micros,
+    available: u16,
+}
+
+impl Arrivals {
+    /// The ring was looked at and has requests up to this index.
+    fn look(&mut self, available: u16, now: Micros) {
+        // A guest may change the index at will.
+        if available != self.available && self.seen.len() < haversack_vhost_user::MAX_QUEUE_SIZE.into() {
+            self.seen.push_back((available, self.looked_us));
+            self.available = available;
+        }
+        self.looked_us = now;
+    }
+
+    /// When the request arrived that was just taken; `next` is the index of the one after it.
+    fn of_taken(&mut self, next: u16) -> Micros {
+        // Indices wrap around; a ring is far shorter than half of their range.
+        while self.seen.front().is_some_and(|(upto, _)| next.wrapping_sub(*upto).cast_signed() > 0) {
+            self.seen.pop_front();
+        }
+        self.seen.front().map_or(self.looked_us, |(_, since_us)| *since_us)
+    }
+}
+
 /// See the module.
 pub(crate) struct QueueClient {
     disk: DiskHandle,
@@ -191,6 +223,7 @@ pub(crate) struct QueueClient {
     awake: bool,
     /// When it last had a request or a completion.
     busy_us: Micros,
+    arrivals: Arrivals,
     listening: bool,
     kick: Option<i32>,
     stopping: Option<Sender<Queue>>,
@@ -214,6 +247,7 @@ impl QueueClient {
             completed: false,
             awake: true,
             busy_us: 0,
+            arrivals: Arrivals::default(),
             listening: false,
             kick,
             stopping: None,
@@ -262,9 +296,15 @@ impl QueueClient {
     /// Takes requests. True if there were any.
     fn take_requests(&mut self, context: &mut ClientContext<'_>) -> bool {
         let mut any = false;
+        let available = self.queue().available();
+        self.arrivals.look(available, context.now);
         for _ in 0..REQUESTS_AT_A_TIME {
             match self.queue().next() {
-                Ok(Some(request)) => self.ask(context, request),
+                Ok(Some(request)) => {
+                    let next = self.queue().next_available();
+                    let arrived_us = self.arrivals.of_taken(next);
+                    self.ask(context, request, arrived_us);
+                }
                 Ok(None) => break,
                 Err(broken) => {
                     if !std::mem::replace(&mut self.told_broken, true) {
@@ -278,14 +318,16 @@ impl QueueClient {
         any
     }
 
-    fn ask(&mut self, context: &mut ClientContext<'_>, request: BlkRequest) {
+    fn ask(&mut self, context: &mut ClientContext<'_>, request: BlkRequest, started_us: Micros) {
         let head = request.head;
         let sectors = request.len_bytes / 512;
         let op = match request.operation {
             Operation::Read => Op::Read,
             Operation::Write => Op::Write { fua: !self.write_cache.load(Ordering::Relaxed) },
             Operation::Flush => Op::Flush,
-            Operation::Discard | Operation::WriteZeroes => return self.ask_ranges(context, request),
+            Operation::Discard | Operation::WriteZeroes => {
+                return self.ask_ranges(context, request, started_us);
+            }
             Operation::GetId => {
                 let (serial, len) = (self.serial, request.len_bytes as usize);
                 self.queue().copy_to_guest(head, 0, &serial[..len]);
@@ -296,13 +338,13 @@ impl QueueClient {
         if sectors == 0 && op != Op::Flush {
             return self.answer(head, Status::Ok);
         }
-        self.note(head, Pending { op: Some(op), parts: 1, failed: false, started_us: context.now });
+        self.note(head, Pending { op: Some(op), parts: 1, failed: false, started_us });
         let (sector, sectors) =
             if op == Op::Flush { (SectorNo(0), 0) } else { (SectorNo(request.sector), sectors) };
         context.asked.push(Wish::Request(Asked { slot: head.into(), disk: self.disk, op, sector, sectors }));
     }
 
-    fn ask_ranges(&mut self, context: &mut ClientContext<'_>, request: BlkRequest) {
+    fn ask_ranges(&mut self, context: &mut ClientContext<'_>, request: BlkRequest, started_us: Micros) {
         let (head, disk) = (request.head, self.disk);
         let discards = request.operation == Operation::Discard;
         let op = |unmap| if discards || unmap { Op::Discard } else { Op::WriteZeroes };
@@ -321,7 +363,7 @@ impl QueueClient {
         if parts == 0 {
             return self.answer(head, Status::Ok);
         }
-        self.note(head, Pending { op: Some(op(true)), parts, failed: false, started_us: context.now });
+        self.note(head, Pending { op: Some(op(true)), parts, failed: false, started_us });
     }
 
     fn note(&mut self, head: u16, pending: Pending) {
@@ -336,6 +378,7 @@ impl QueueClient {
         self.busy_us = now;
         if !std::mem::replace(&mut self.awake, true) {
             self.queue().set_notification(false);
+            self.arrivals.looked_us = now;
         }
     }
 
@@ -379,6 +422,7 @@ impl Client for QueueClient {
     fn begin(&mut self, context: &mut ClientContext<'_>) {
         self.queue().set_notification(false);
         self.busy_us = context.now;
+        self.arrivals.looked_us = context.now;
         self.take_requests(context);
         self.listen(context);
     }
@@ -403,6 +447,7 @@ impl Client for QueueClient {
             return false;
         }
         if !self.queue().has_work() {
+            self.arrivals.looked_us = context.now;
             return self.is_idle(context) && self.fall_asleep(context);
         }
         self.busy_us = context.now;
@@ -468,5 +513,27 @@ impl Client for QueueClient {
 impl From<haversack_vhost_user::ConfigError> for EngineError {
     fn from(error: haversack_vhost_user::ConfigError) -> EngineError {
         EngineError::Manage(haversack_core::ManageError::BadConfig(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_arrive_after_the_last_look_that_did_not_see_them() {
+        let mut arrivals = Arrivals { looked_us: 10, available: 65_533, ..Arrivals::default() };
+        arrivals.look(65_535, 20);
+        assert_eq!(arrivals.of_taken(65_534), 10);
+        // Two more, of which the second look sees none; the indices wrap around.
+        arrivals.look(65_535, 30);
+        arrivals.look(1, 40);
+        assert_eq!(arrivals.of_taken(65_535), 10);
+        assert_eq!([0, 1].map(|next| arrivals.of_taken(next)), [30, 30]);
+        assert_eq!(arrivals.of_taken(2), 40, "one that came between look and taking");
+        arrivals.looked_us = 90;
+        arrivals.look(3, 95);
+        assert_eq!(arrivals.of_taken(3), 90);
+        assert!(arrivals.seen.len() <= 1);
     }
 }

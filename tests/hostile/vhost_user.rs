@@ -5,6 +5,7 @@
 mod support;
 
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::{PATIENCE, wait_until};
-use haversack_e2e::{Result, image, test};
+use haversack_e2e::{Error, Result, image, test};
 use haversack_vhost_user::feature;
 use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 
@@ -104,7 +105,7 @@ impl Attack<'_> {
             let region = VhostUserDirtyLogRegion {
                 mmap_size: LOG_BYTES,
                 mmap_offset: 0,
-                mmap_handle: std::os::fd::AsRawFd::as_raw_fd(&log),
+                mmap_handle: log.as_raw_fd(),
             };
             client.frontend.set_log_base(0, Some(region)).expect("the log is taken");
             client.frontend.set_features(client.features | feature::LOG_ALL).expect("and used");
@@ -229,5 +230,46 @@ fn latencies_are_what_the_guest_waits_for() {
             check((least_us..waited_us).contains(&mean_us), format!("{name}: a mean of {mean_us} us"))?;
         }
         Ok(())
+    });
+}
+
+/// A kick that is a blocking eventfd, and that somebody else reads as well: the pool's thread, told that it is rung, must
+/// not wait for the next.
+#[test]
+fn a_front_end_that_steals_its_own_kicks_keeps_nobody_waiting() {
+    test("a front end that steals its kicks", |place| {
+        let disk = |name: &str| -> Result<Disk> {
+            let file = image::zeroes(place, &format!("{name}.img"), 16)?;
+            Ok(Disk::new(name, file.display().to_string()))
+        };
+        let daemon = Haversack::start(place, Settings::new(128, vec![disk("wb")?, disk("neighbour")?]))?;
+        let ends = AtomicBool::new(false);
+        let ram = Ram::new();
+        let mut client = Client::new(&daemon.socket("wb.sock"), &ram, 0);
+        client.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], None);
+        let kick = client.queues[0].kick.try_clone().map_err(Error::io("the kick"))?;
+        // SAFETY: the eventfd is open until the end of the block.
+        let blocking = unsafe { std::os::fd::BorrowedFd::borrow_raw(kick.as_raw_fd()) };
+        rustix::fs::fcntl_setfl(blocking, rustix::fs::OFlags::RDWR).expect("it can be made blocking");
+        std::thread::scope(|scope| {
+            let neighbour = scope.spawn(|| neighbour(&daemon, &ends));
+            let thief = scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let _ = kick.read();
+                }
+            });
+            let start = Instant::now();
+            while start.elapsed() < crate::seconds() && !neighbour.is_finished() {
+                client.queues[0].kick.write(1).expect("rung");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            ends.store(true, Ordering::Relaxed);
+            let neighbour = neighbour.join().expect("no panic");
+            while !thief.is_finished() {
+                client.queues[0].kick.write(1).expect("rung");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            neighbour
+        })
     });
 }

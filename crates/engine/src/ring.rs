@@ -391,11 +391,13 @@ impl Ring {
     }
 }
 
-/// Resets an eventfd that has been rung.
+/// Resets an eventfd that has been rung. Whoever else has it may have reset it meanwhile, and may have made it blocking: so
+/// it is read in the way that never waits.
 fn reset(bell: RawFd) {
     let mut value = 0u64;
-    // SAFETY: reads eight bytes into a value that lives through the call. It does not block: the bell has been rung.
-    unsafe { libc::read(bell, (&raw mut value).cast(), 8) };
+    let into = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
+    // SAFETY: reads eight bytes into a value that lives through the call.
+    unsafe { libc::preadv2(bell, &raw const into, 1, -1, libc::RWF_NOWAIT) };
 }
 
 /// The address behind a piece of memory.

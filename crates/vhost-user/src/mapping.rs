@@ -20,6 +20,17 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// `f_type` of hugetlbfs, whose files are mapped in units of their own page size.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// `f_type` of file systems whose pages come from another process or host, which may never answer.
+const SLOW_FILE_SYSTEMS: [(u64, &str); 7] = [
+    (0x6573_5546, "FUSE"),
+    (0x6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "Ceph"),
+    (0x6b41_4653, "AFS"),
+];
+
 /// A shared, writable mapping of a part of a file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -102,7 +113,14 @@ impl Drop for Mapping {
 /// The unit in which a file must be mapped.
 fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
     let of_file = rustix::fs::fstatfs(file)?;
-    let huge = of_file.f_type as u64 == HUGETLBFS_MAGIC;
+    let kind = of_file.f_type as u64 & u64::from(u32::MAX);
+    if let Some((_, name)) = SLOW_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
+        let what = format!(
+            "its file is on {name}: whoever touches it may have to wait for ever; use a local file system"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    let huge = kind == HUGETLBFS_MAGIC;
     Ok(if huge { of_file.f_bsize as u64 } else { rustix::param::page_size() as u64 })
 }
 

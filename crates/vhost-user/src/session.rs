@@ -8,8 +8,9 @@
 //! - Any error ends the session. Running queues are stopped in order, so the next session finds them at rest.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -56,6 +57,14 @@ pub enum SessionError {
     /// A queue cannot be started.
     #[error(transparent)]
     Queue(#[from] Broken),
+    /// A descriptor that whoever drives the queue might have to wait for.
+    #[error("the {what} descriptor of a queue is {found:?}, not an eventfd")]
+    NoEventfd {
+        /// What it is for.
+        what: &'static str,
+        /// What it is.
+        found: PathBuf,
+    },
     /// A queue that the disk does not have.
     #[error("queue {found} is not one of the disk's {queues}")]
     NoSuchQueue {
@@ -267,19 +276,20 @@ impl<'a> Session<'a> {
             Request::SetRingKick { index, .. } => {
                 let index = self.ring_index(index.into())?;
                 self.stop(index)?;
+                let kick = file.map(|file| eventfd("kick", file)).transpose()?;
                 let ring = self.ring(index);
-                (ring.kick, ring.kicked_off) = (file.map(Arc::new), true);
+                (ring.kick, ring.kicked_off) = (kick.map(Arc::new), true);
                 self.start_if_ready(index)?;
             }
             Request::SetRingCall { index, .. } => {
                 let index = self.ring_index(index.into())?;
-                let call = file.map(nonblocking).transpose()?;
+                let call = file.map(|file| nonblocking("call", file)).transpose()?;
                 self.ring(index).call.clone_from(&call);
                 self.update(index, QueueUpdate::Call(call));
             }
             Request::SetRingError { index, .. } => {
                 let index = self.ring_index(index.into())?;
-                let error = file.map(nonblocking).transpose()?;
+                let error = file.map(|file| nonblocking("error", file)).transpose()?;
                 self.ring(index).error.clone_from(&error);
                 self.update(index, QueueUpdate::Error(error));
             }
@@ -527,9 +537,20 @@ fn fit(queue: u16, what: &'static str, found: u32) -> Result<u16, SessionError> 
     u16::try_from(found).map_err(|_| SessionError::QueueValue { queue, what, found })
 }
 
-/// Makes sure that a write to an eventfd never blocks whoever drives the queue.
-fn nonblocking(file: OwnedFd) -> io::Result<Arc<OwnedFd>> {
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK)?;
+/// Makes sure that a descriptor is an eventfd: whoever drives the queue uses it, and any other may keep him waiting.
+fn eventfd(what: &'static str, file: OwnedFd) -> Result<OwnedFd, SessionError> {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let found = std::fs::read_link(link)?;
+    if found.as_os_str() == "anon_inode:[eventfd]" {
+        return Ok(file);
+    }
+    Err(SessionError::NoEventfd { what, found })
+}
+
+/// An eventfd whose writes do not block.
+fn nonblocking(what: &'static str, file: OwnedFd) -> Result<Arc<OwnedFd>, SessionError> {
+    let file = eventfd(what, file)?;
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
     Ok(Arc::new(file))
 }

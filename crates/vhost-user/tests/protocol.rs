@@ -383,3 +383,25 @@ fn the_socket_is_private_and_nobody_elses() {
     let odd = DeviceConfig { block_bytes: 1000, ..config(1) };
     assert!(matches!(serve(&path, 0o600, odd, disk), Err(ServeError::Config(..))));
 }
+
+/// Whoever drives a queue reads its kick and writes its call: what is no eventfd could keep him waiting.
+#[test]
+fn descriptors_that_are_no_eventfds_end_the_session() {
+    let (server, disk) = served(1);
+    let set: [fn(&mut Client, &vmm_sys_util::eventfd::EventFd) -> bool; 3] = [
+        |client, file| client.frontend.set_vring_kick(0, file).is_err(),
+        |client, file| client.frontend.set_vring_call(0, file).is_err(),
+        |client, file| client.frontend.set_vring_err(0, file).is_err(),
+    ];
+    for (set, what) in set.into_iter().zip(["kick", "call", "error"]) {
+        disk.events.lock().unwrap().clear();
+        let ram = Ram::new();
+        let mut client = Client::new(server.path(), &ram, 0);
+        let pipe = std::os::fd::IntoRawFd::into_raw_fd(std::io::pipe().unwrap().1);
+        // SAFETY: the descriptor was just given up by its owner.
+        let file = unsafe { std::os::fd::FromRawFd::from_raw_fd(pipe) };
+        assert!(set(&mut client, &file));
+        let cause = disconnected(&disk).expect("an error");
+        assert!(cause.contains(&format!("the {what} descriptor")) && cause.contains("pipe"), "{cause}");
+    }
+}

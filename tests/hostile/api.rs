@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::verify::Bystander;
 use haversack_e2e::{Error, Place, Result, image, test, tools};
 
-use crate::bystander::Bystander;
 use crate::nbd::{SLACK, is_closed_by, threads};
 
 /// The time for a request, here.

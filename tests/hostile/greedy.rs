@@ -10,9 +10,9 @@ use haversack_e2e::connection::{Command, Connection, header};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::Haversack;
 use haversack_e2e::tools::{self, PATIENCE};
+use haversack_e2e::verify::Bystander;
 use haversack_e2e::{Error, MIB, Result, test};
 
-use crate::bystander::Bystander;
 use crate::nbd::attacked;
 use crate::seconds;
 

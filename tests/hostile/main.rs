@@ -7,7 +7,6 @@
 use std::time::{Duration, Instant};
 
 mod api;
-mod bystander;
 mod greedy;
 mod membership;
 mod nbd;
@@ -15,6 +14,7 @@ mod origin_away;
 mod origins;
 mod pools;
 mod staging;
+mod storm;
 mod tls;
 mod vhost_user;
 

@@ -126,6 +126,9 @@ fn a_pattern_lists_the_devices() {
     });
 }
 
+/// Puts something in the place of a device.
+type StandIn<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
+
 /// The device is not there, is blank, and is another pool's: each time the pool starts degraded.
 #[test]
 fn a_redundant_pool_starts_without_one_of_its_devices() {
@@ -139,7 +142,7 @@ fn a_redundant_pool_starts_without_one_of_its_devices() {
         tools::run(create)?;
         std::fs::create_dir(place.path("aside")).map_err(Error::io("a directory"))?;
         move_file(place, "one.img", "aside/one.img")?;
-        let stand_ins: [(&str, &dyn Fn(&Path) -> std::io::Result<()>); 3] = [
+        let stand_ins: [(&str, StandIn); 3] = [
             ("nothing", &|_| Ok(())),
             ("a blank file", &|path| std::fs::write(path, vec![0; 64 << 20])),
             ("another pool's device", &|path| std::fs::copy(&other, path).map(|_| ())),

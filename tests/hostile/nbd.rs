@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::verify::Bystander;
 use haversack_e2e::{Error, Place, Result, image, test, tools};
-
-use crate::bystander::Bystander;
 
 /// The time for a negotiation, here.
 pub const NEGOTIATION: Duration = Duration::from_secs(2);

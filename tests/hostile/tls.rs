@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use haversack_e2e::certificates::Certificates;
 use haversack_e2e::error::check;
+use haversack_e2e::verify::Bystander;
 use haversack_e2e::{Error, Result, test};
 
-use crate::bystander::Bystander;
 use crate::nbd::{NEGOTIATION, SLACK, attacked, connect, is_closed_by};
 
 /// A handshake record of 512 bytes, and a hello of 508: complete after much longer than a negotiation may take.

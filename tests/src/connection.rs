@@ -98,6 +98,13 @@ impl Connection {
         self.socket.write_all(&request).map_err(lost)?;
         let mut reply = [0; 16];
         self.socket.read_exact(&mut reply).map_err(lost)?;
+        let errno = u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"));
+        if errno != 0 {
+            return Err(Error::Refused {
+                what: format!("{command:?} of {length_bytes} bytes at {offset_bytes}"),
+                errno,
+            });
+        }
         let mut expected = REPLY_MAGIC.to_be_bytes().to_vec();
         expected.extend([0; 4]);
         expected.extend(self.cookie.to_be_bytes());

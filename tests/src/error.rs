@@ -34,6 +34,14 @@ pub enum Error {
         /// The limit.
         limit: Duration,
     },
+    /// An NBD server answered a request with an error.
+    #[error("{what}: the server answers with error {errno}")]
+    Refused {
+        /// The request.
+        what: String,
+        /// The error's number.
+        errno: u32,
+    },
     /// The guest answered a command with an error.
     #[error("guest: {command}: {answer}")]
     Guest {

@@ -337,6 +337,14 @@ impl<'a> Haversack<'a> {
         self.command(&["disk", "detach", disk]).map(|_| ())
     }
 
+    /// Detaches a disk although clients are connected.
+    ///
+    /// # Errors
+    /// What the daemon complained of.
+    pub fn detach_forced(&self, disk: &str) -> Result<()> {
+        self.command(&["disk", "detach", disk, "--force"]).map(|_| ())
+    }
+
     /// Attaches a disk of the settings again.
     ///
     /// # Errors

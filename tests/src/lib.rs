@@ -33,6 +33,7 @@ pub mod scenario;
 pub mod storage_daemon;
 pub mod tgt;
 pub mod tools;
+pub mod verify;
 
 pub use error::{Error, Result};
 pub use guest::{Answer, Attachment, Guest};

@@ -1,0 +1,210 @@
+//! A client that knows what each read may return: whatever else happens to the daemon, its bytes are right.
+//!
+//! A block that was written and acknowledged reads as its last version, a daemon that was killed between included. A write
+//! or zeroing that was not answered may have happened or not, until a read has shown which.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::connection::{Command, Connection};
+use crate::error::check;
+use crate::{Error, Result};
+
+const BLOCK_BYTES: usize = 4096;
+/// `NBD_ESHUTDOWN`.
+const SHUTDOWN: u32 = 108;
+
+/// What a block may read as: one of these versions. Version 0 is zeroes.
+type Versions = Vec<u64>;
+
+/// See the module. It uses the first blocks of a disk that nobody else writes, and that reads as zeroes at first.
+#[derive(Debug)]
+pub struct Verifier {
+    socket: PathBuf,
+    disk: String,
+    connection: Option<Connection>,
+    blocks: Vec<Versions>,
+    next_version: u64,
+    random: u64,
+    /// How long each request took.
+    pub times: Vec<Duration>,
+}
+
+impl Verifier {
+    /// A client of a disk's first `blocks` blocks. Connects when it is first needed.
+    pub fn new(socket: &Path, disk: &str, blocks: usize, seed: u64) -> Self {
+        Self {
+            socket: socket.to_owned(),
+            disk: disk.to_owned(),
+            connection: None,
+            blocks: vec![vec![0]; blocks],
+            next_version: 1,
+            random: seed | 1,
+            times: Vec::new(),
+        }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    /// One random request. A lost connection is no failure: the next request connects again.
+    ///
+    /// # Errors
+    /// A read returns other bytes than it may.
+    pub fn step(&mut self) -> Result<()> {
+        let block = self.draw(self.blocks.len() as u64) as usize;
+        let what = self.draw(100);
+        let start = Instant::now();
+        let result = match what {
+            0..40 => self.read(block),
+            40..92 => self.change(block, Command::Write),
+            92..96 => self.change(block, Command::Zeroes),
+            _ => self.ask(Command::Flush, block, &mut []).map(|_| ()),
+        };
+        self.times.push(start.elapsed());
+        result
+    }
+
+    /// Reads every block.
+    ///
+    /// # Errors
+    /// One returns other bytes than it may, or the disk cannot be reached.
+    pub fn verify_all(&mut self) -> Result<()> {
+        for block in 0..self.blocks.len() {
+            let before = self.times.len();
+            self.read(block)?;
+            let answered = self.connection.is_some() || self.times.len() > before;
+            check(answered, format!("disk '{}' does not answer", self.disk))?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, block: usize) -> Result<()> {
+        let mut data = [0; BLOCK_BYTES];
+        if !self.ask(Command::Read, block, &mut data)? {
+            return Ok(());
+        }
+        let matches = |version: &u64| data == content(block, *version);
+        let Some(version) = self.blocks[block].iter().copied().find(matches) else {
+            let versions = &self.blocks[block];
+            let found = u64::from_le_bytes(data[8..16].try_into().unwrap_or_default());
+            return Err(Error::Check(format!(
+                "disk '{}' block {block}: wrong bytes (version {found}?), allowed are versions {versions:?}",
+                self.disk
+            )));
+        };
+        self.blocks[block] = vec![version];
+        Ok(())
+    }
+
+    fn change(&mut self, block: usize, command: Command) -> Result<()> {
+        let version = if command == Command::Zeroes { 0 } else { self.next_version };
+        self.next_version += 1;
+        if self.ask(command, block, &mut content(block, version))? {
+            self.blocks[block] = vec![version];
+        } else if !self.blocks[block].contains(&version) {
+            self.blocks[block].push(version);
+        }
+        Ok(())
+    }
+
+    /// False if there was no answer.
+    fn ask(&mut self, command: Command, block: usize, data: &mut [u8]) -> Result<bool> {
+        if self.connection.is_none() {
+            self.connection = Connection::open(&self.socket, &self.disk).ok();
+        }
+        let Some(connection) = self.connection.as_mut() else { return Ok(false) };
+        let length = if command == Command::Flush { 0 } else { BLOCK_BYTES as u32 };
+        let offset = if command == Command::Flush { 0 } else { (block * BLOCK_BYTES) as u64 };
+        match connection.ask(command, offset, length, data) {
+            Ok(()) => Ok(true),
+            // The disk is being detached.
+            Err(Error::Refused { errno: SHUTDOWN, .. } | Error::Io { .. }) => {
+                self.connection = None;
+                Ok(false)
+            }
+            Err(error) => Err(Error::Check(format!("disk '{}': {error}", self.disk))),
+        }
+    }
+}
+
+/// A version of a block.
+fn content(block: usize, version: u64) -> [u8; BLOCK_BYTES] {
+    if version == 0 {
+        return [0; BLOCK_BYTES];
+    }
+    let mut bytes = [(block as u64 ^ version) as u8; BLOCK_BYTES];
+    bytes[..8].copy_from_slice(&(block as u64).to_le_bytes());
+    bytes[8..16].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+/// A verifier at work in the background, beside others who attack.
+#[derive(Debug)]
+pub struct Bystander {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Verifier>>,
+}
+
+/// How long requests took, the shortest first.
+#[derive(Debug)]
+pub struct Times(Vec<Duration>);
+
+impl Times {
+    /// The time that 99 of 100 requests took at most.
+    pub fn p99(&self) -> Duration {
+        self.0.get(self.0.len() * 99 / 100).or(self.0.last()).copied().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let worst = self.0.last().copied().unwrap_or_default();
+        write!(f, "{} requests, p99 {:?}, worst {worst:?}", self.0.len(), self.p99())
+    }
+}
+
+impl Bystander {
+    /// Begins on a disk that nobody else uses.
+    ///
+    /// # Errors
+    /// The disk cannot be reached.
+    pub fn begin(socket: &Path, disk: &str) -> Result<Self> {
+        let mut verifier = Verifier::new(socket, disk, 1024, 1);
+        verifier.connection = Some(Connection::open(socket, disk)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) || verifier.times.is_empty() {
+                verifier.step()?;
+                if verifier.connection.is_none() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            Ok(verifier)
+        });
+        Ok(Self { stop, thread })
+    }
+
+    /// Lets it end, and checks all that it wrote. Tells how long its requests took.
+    ///
+    /// # Errors
+    /// A read returned wrong bytes.
+    pub fn end(self) -> Result<Times> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut verifier =
+            self.thread.join().map_err(|_| Error::Check("the bystander panicked".into()))??;
+        let mut times = std::mem::take(&mut verifier.times);
+        verifier.verify_all()?;
+        times.sort_unstable();
+        let times = Times(times);
+        println!("the bystander: {times}");
+        Ok(times)
+    }
+}

@@ -13,6 +13,7 @@ mod nbd;
 mod origin_away;
 mod origins;
 mod pools;
+mod slips;
 mod staging;
 mod storm;
 mod tls;

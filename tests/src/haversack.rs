@@ -329,11 +329,15 @@ impl<'a> Haversack<'a> {
         Ok(path)
     }
 
-    /// Detaches a disk: its dirty blocks are written back, and it is gone when this returns.
+    /// Detaches a disk whose clients are gone or about to be: its dirty blocks are written back, and it is gone when this
+    /// returns.
     ///
     /// # Errors
     /// What the daemon complained of.
     pub fn detach(&self, disk: &str) -> Result<()> {
+        tools::wait_until("the last client's end", PATIENCE, || {
+            Ok(self.json(&["disk", "show", disk])?["clients"] == 0)
+        })?;
         self.command(&["disk", "detach", disk]).map(|_| ())
     }
 

@@ -30,9 +30,12 @@ fn a_reload_adds_removes_and_changes_disks() {
         let mut daemon = Haversack::start(place, Settings::new(64, vec![disk(0), disk(1)]))?;
         let first = daemon.configuration();
         clients::qemu_io(&daemon.uri("vm2"), &["write -P 0x42 1M 4M"])?;
+        tools::wait_until("the client's end", PATIENCE, || {
+            Ok(daemon.json(&["disk", "show", "vm2"])?["clients"] == 0)
+        })?;
 
         daemon.settings().disks = vec![Disk { mode: "wt".to_owned(), ..disk(0) }, disk(2)];
-        daemon.settings().daemon = "log = \"debug\"\n".to_owned();
+        daemon.settings().daemon = "log = \"debug\"\nremove_disks = [\"vm2\"]\n".to_owned();
         daemon.reload(&daemon.configuration())?;
         wait_for_state(&daemon, "vm3", "attached")?;
         wait_for_state(&daemon, "vm2", "detached")?;
@@ -54,6 +57,8 @@ fn a_reload_adds_removes_and_changes_disks() {
         wait_for_state(&daemon, "vm3", "attached")?;
         wait_for_state(&daemon, "vm2", "detached")?;
 
+        // What a client has just closed may count as connected for a moment.
+        daemon.command(&["disk", "detach", "vm3", "--force"])?;
         daemon.reload(&first)?;
         wait_for_state(&daemon, "vm2", "attached")?;
         wait_for_state(&daemon, "vm3", "detached")?;

@@ -162,6 +162,7 @@ fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<d
             negotiated,
             max_connections: u32::MAX,
             held: Arc::new(()),
+            peer: "a load".into(),
         })?;
     }
     Ok(())

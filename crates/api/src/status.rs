@@ -46,6 +46,9 @@ pub struct PoolStatus {
     /// Why it could not be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What somebody should look at, such as dirty data that nothing writes back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Bytes of blocks that fit.
     pub capacity_bytes: u64,
     /// Bytes of blocks cached.
@@ -294,11 +297,14 @@ pub struct AddDevice {
 }
 
 /// A disk's new size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeDisk {
     /// Bytes; the origin must have them already.
     pub size: Size,
+    /// The disk's name, repeated: it may become smaller, and what it has beyond is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrink: Option<String>,
 }
 
 /// A detached disk to forget.

@@ -165,6 +165,10 @@ pub enum DiskCommand {
     Detach {
         /// The disk.
         name: String,
+        /// Even if clients are connected, whose requests fail then; or if it waits to be attached and its dirty data stays
+        /// in the cache.
+        #[arg(long)]
+        force: bool,
     },
     /// List the disks.
     List,
@@ -191,6 +195,12 @@ pub enum DiskCommand {
         name: String,
         /// The new size.
         size: Size,
+        /// Make it smaller: what the disk has beyond its new size is lost. Its name must be typed, and no client connected.
+        #[arg(long)]
+        shrink: bool,
+        /// With --shrink: the disk's name, repeated.
+        #[arg(long, value_name = "NAME", requires = "shrink")]
+        confirm: Option<String>,
     },
     /// Tell the policy what has happened to a disk.
     Event {

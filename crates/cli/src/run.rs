@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use haversack_api::{
     AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus,
-    ResizeDisk, Status,
+    ResizeDisk, Size, Status,
 };
 use haversack_engine::pool::Formatting;
 use hyper::Method;
@@ -126,7 +126,10 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
         DiskCommand::Attach(attach) => {
             work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)
         }
-        DiskCommand::Detach { name } => work(client, Method::DELETE, &path(name)?, None::<&()>, as_json),
+        DiskCommand::Detach { name, force } => {
+            let query = if *force { "?force=true" } else { "" };
+            work(client, Method::DELETE, &format!("{}{query}", path(name)?), None::<&()>, as_json)
+        }
         DiskCommand::List => {
             let disks: Vec<DiskStatus> = client.get("/v1/disks")?;
             print(as_json, &disks, &show::disks(&disks))
@@ -147,13 +150,12 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
         DiskCommand::Flush { name } => {
             work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
         }
-        DiskCommand::Resize { name, size } => work(
-            client,
-            Method::POST,
-            &format!("{}/resize", path(name)?),
-            Some(&ResizeDisk { size: *size }),
-            as_json,
-        ),
+        DiskCommand::Resize { name, size, shrink, confirm } => {
+            let shrink =
+                if *shrink { Some(confirmed(client, name, *size, confirm.as_deref())?) } else { None };
+            let body = ResizeDisk { size: *size, shrink };
+            work(client, Method::POST, &format!("{}/resize", path(name)?), Some(&body), as_json)
+        }
         DiskCommand::Event { name, event, curve } => {
             policy::event(client, part(name)?, *event, curve.as_deref(), as_json)
         }
@@ -179,6 +181,21 @@ fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> 
         }
         end => end,
     }
+}
+
+/// The name of a disk that is to shrink, repeated by whoever wants that.
+fn confirmed(client: &Client, name: &str, size: Size, confirm: Option<&str>) -> Result<String> {
+    let typed = match confirm {
+        Some(typed) => typed.to_string(),
+        None => {
+            let disk: DiskStatus = client.get(&format!("/v1/disks/{}", part(name)?))?;
+            let present = Size(disk.size_bytes);
+            ask(&format!(
+                "disk '{name}' has {present}: at {size}, what it has beyond is lost\ntype '{name}' to shrink it: "
+            ))?
+        }
+    };
+    if typed == name { Ok(typed) } else { Err(CliError::NotConfirmed(name.into())) }
 }
 
 /// What somebody types; nothing if nobody is there.

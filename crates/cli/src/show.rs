@@ -33,6 +33,9 @@ pub fn pool(pool: &PoolStatus) -> String {
     for missing in &pool.missing {
         let _ = writeln!(out, "  missing: {missing}");
     }
+    for warning in &pool.warnings {
+        let _ = writeln!(out, "  warning: {warning}");
+    }
     for device in &pool.devices {
         let size = Size(device.capacity_bytes).rounded();
         let _ = writeln!(

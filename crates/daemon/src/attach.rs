@@ -313,7 +313,8 @@ impl Daemon {
         if configured <= sectors {
             return;
         }
-        let grown = self.pool(&config.pool).and_then(|pool| wait(&pool.backend.resize(handle, configured)?));
+        let grown =
+            self.pool(&config.pool).and_then(|pool| wait(&pool.backend.resize(handle, configured, false)?));
         match grown {
             Ok(()) => self.note_size(disk, handle, configured),
             Err(error) => tracing::error!(disk = config.name, "cannot grow to the configured size: {error}"),
@@ -356,12 +357,39 @@ impl Daemon {
         })
     }
 
-    /// Cleans a disk and detaches it. A disk that could not be attached is tried no more.
+    /// Who uses a disk: the front ends and NBD clients that are connected.
     ///
     /// # Errors
-    /// There is no such disk, or it is neither attached nor waiting.
-    pub fn detach(self: &Arc<Self>, name: &str) -> Result<Job> {
+    /// The pool is not there.
+    pub fn users_of(&self, disk: &Disk) -> Result<Vec<String>> {
+        let (pool, handle, front_ends) = disk.with(|inner| {
+            let front_ends = inner.vhost_user.as_ref().map(|server| server.connected());
+            (inner.config.pool.clone(), inner.handle, front_ends.unwrap_or_default())
+        });
+        let mut users: Vec<String> =
+            front_ends.into_iter().map(|process| format!("vhost-user front end {process}")).collect();
+        if let Some(handle) = handle {
+            users.extend(self.pool(&pool)?.backend.nbd_peers(handle)?);
+        }
+        Ok(users)
+    }
+
+    fn check_unused(&self, name: &str, disk: &Disk) -> Result<()> {
+        let clients = self.users_of(disk)?;
+        if clients.is_empty() { Ok(()) } else { Err(DaemonError::InUse { disk: name.to_string(), clients }) }
+    }
+
+    /// Cleans a disk and detaches it. A disk that could not be attached is tried no more. Clients that are connected, and
+    /// dirty data that nothing would write back then, stand in the way unless `force` says that they do not matter.
+    ///
+    /// # Errors
+    /// There is no such disk, it is neither attached nor waiting, or is needed.
+    pub fn detach(self: &Arc<Self>, name: &str, force: bool) -> Result<Job> {
         let disk = self.disk(name)?;
+        if !force {
+            self.check_unused(name, &disk)?;
+            self.check_left_clean(name, &disk)?;
+        }
         let handle = disk.with(|inner| match (inner.state, inner.handle) {
             (DiskState::Attached, Some(handle)) => {
                 inner.state = DiskState::Detaching;
@@ -370,6 +398,14 @@ impl Daemon {
             (DiskState::Waiting, _) => Ok(None),
             (state, _) => Err(not_attached(name, state)),
         })?;
+        // Clients may have come until it was called detaching.
+        if handle.is_some()
+            && !force
+            && let Err(error) = self.check_unused(name, &disk)
+        {
+            disk.with(|inner| inner.state = DiskState::Attached);
+            return Err(error);
+        }
         let (daemon, name_too, again) = (self.clone(), name.to_string(), disk.clone());
         let started = self.jobs.start(JobKind::Detach, name, move |control| match handle {
             Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle),
@@ -379,6 +415,20 @@ impl Daemon {
             again.with(|inner| inner.state = DiskState::Attached);
         }
         started
+    }
+
+    /// Nothing writes back what is dirty of a disk that waits to be attached and is given up.
+    fn check_left_clean(&self, name: &str, disk: &Disk) -> Result<()> {
+        let (pool, waits) = disk.with(|inner| (inner.config.pool.clone(), inner.state == DiskState::Waiting));
+        let dirty_bytes = match self.pool(&pool)?.known(disk.id) {
+            Some(known) if waits => known.dirty_bytes,
+            _ => 0,
+        };
+        if dirty_bytes == 0 {
+            Ok(())
+        } else {
+            Err(DaemonError::LeftDirty { disk: name.to_string(), dirty_bytes })
+        }
     }
 
     fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, handle: DiskHandle) -> Result<()> {
@@ -407,7 +457,14 @@ impl Daemon {
 
     /// Lists a remembered disk that is not to be attached, if its pool still knows it; else it is remembered no more.
     pub fn know_detached(&self, remembered: RememberedDisk) {
-        let name = remembered.config.name.clone();
+        let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
+        if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
+            let what = format!(
+                "it was attached in pool '{pool}', which is not configured any more: what is dirty stays there"
+            );
+            tracing::warn!(disk = name, "{what}");
+            self.events.add("left-dirty", &name, what);
+        }
         let disk = Disk::new(remembered.config, remembered.by_api, DiskState::Detached);
         let is_known =
             |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
@@ -425,8 +482,10 @@ impl Daemon {
     /// Takes out a disk that waits to be attached; it stays listed if its pool knows it.
     fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
         let config = disk.config();
+        // A pool that is not open may know it.
+        let is_known = self.pool(&config.pool).map_or(true, |pool| pool.known(disk.id).is_some());
         self.remove_disk(name);
-        if self.pool(&config.pool)?.known(disk.id).is_some() {
+        if is_known {
             let detached = Disk::new(config, disk.by_api, DiskState::Detached)?;
             self.remember(&detached, false)?;
             return self.insert_disk(name, Arc::new(detached));

@@ -38,11 +38,17 @@ pub trait VhostUser: Send {
     /// # Errors
     /// Why the size cannot be offered.
     fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
+    /// The processes that are connected as front ends.
+    fn connected(&self) -> Vec<String>;
 }
 
 impl VhostUser for VhostUserServer {
     fn resize(&self, sectors: u64) -> std::result::Result<(), String> {
         VhostUserServer::resize(self, sectors).map_err(|e| e.to_string())
+    }
+
+    fn connected(&self) -> Vec<String> {
+        VhostUserServer::connected(self)
     }
 }
 
@@ -62,7 +68,7 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::forget`].
     fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob>;
     /// See [`Handle::resize`].
-    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob>;
+    fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob>;
     /// See [`Handle::set_mode`].
     fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob>;
     /// See [`Handle::set_target`].
@@ -95,6 +101,8 @@ pub trait Backend: Send + Sync {
     fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()>;
     /// See [`Handle::disk_labels`].
     fn disk_labels(&self) -> Result<Vec<Label>>;
+    /// See [`Handle::nbd_peers`].
+    fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>>;
     /// See [`Handle::add_nbd_client`].
     fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
     /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
@@ -150,8 +158,8 @@ impl Backend for Handle {
         Handle::forget(self, disk, destroy_dirty).map(boxed)
     }
 
-    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob> {
-        Handle::resize(self, disk, sectors).map(boxed)
+    fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob> {
+        Handle::resize(self, disk, sectors, shrink).map(boxed)
     }
 
     fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
@@ -216,6 +224,10 @@ impl Backend for Handle {
 
     fn disk_labels(&self) -> Result<Vec<Label>> {
         Handle::disk_labels(self)
+    }
+
+    fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>> {
+        Handle::nbd_peers(self, disk)
     }
 
     fn add_nbd_client(&self, client: NbdClient) -> Result<()> {

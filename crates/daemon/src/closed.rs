@@ -100,6 +100,9 @@ pub fn keep_opening(
                     if let Err(error) = daemon.policy.opened(&daemon, &name) {
                         tracing::error!(pool = name, "the policy does not go for it: {error}");
                     }
+                    if let Ok(pool) = daemon.pool(&name) {
+                        pool::tell_left_dirty(&daemon, pool);
+                    }
                     daemon.events.add("pool-opened", &name, "it could not be opened at first".to_string());
                     if let Err(error) = pool::watch(&daemon, &name) {
                         tracing::error!(pool = name, "{error}");

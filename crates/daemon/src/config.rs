@@ -91,6 +91,9 @@ pub struct DaemonConfig {
     pub policy_log_dir: Option<PathBuf>,
     /// How large such a log may grow before it is put aside; three that were put aside are kept.
     pub policy_log_size: Size,
+    /// Disks that a reload may detach because the file has them no more, while nobody uses them. A reload is refused if it
+    /// leaves out others.
+    pub remove_disks: Vec<String>,
     /// The program that reaches the stores which the daemon does not speak to itself.
     pub qemu_storage_daemon: PathBuf,
 }
@@ -107,6 +110,7 @@ impl Default for DaemonConfig {
             request_time: Span(Duration::from_secs(30)),
             policy_log_dir: None,
             policy_log_size: Size(16 << 20),
+            remove_disks: Vec::new(),
             qemu_storage_daemon: "qemu-storage-daemon".into(),
         }
     }
@@ -276,6 +280,7 @@ impl TryFrom<String> for NbdListen {
 /// Where the parts of the file begin, in bytes.
 #[derive(Default, Deserialize)]
 struct Places {
+    daemon: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
@@ -314,10 +319,14 @@ impl Config {
     fn check(&self, places: &Places) -> Result<(), (usize, String)> {
         let at =
             |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
+        let start = |part: &Option<Spanned<IgnoredAny>>| part.as_ref().map_or(0, |p| p.span().start);
+        self.check_removed().map_err(|what| (start(&places.daemon), what))?;
         let mut taken = HashSet::new();
         if self.daemon.request_time.0.is_zero() {
             return Err((0, "request_time = \"0s\" would let nobody ask: give a time such as 30s".into()));
         }
+        claim(&mut taken, format!("path {}", self.daemon.control_socket().display()))
+            .map_err(|what| (0, what))?;
         for (index, pool) in self.pools.iter().enumerate() {
             self.check_pool(pool, &mut taken).map_err(|what| (at(&places.pool, index), what))?;
         }
@@ -328,10 +337,23 @@ impl Config {
                 .map_err(|what| (at(&places.disk, index), what))?;
         }
         if let Some(nbd) = &self.nbd {
-            nbd.check().map_err(|what| (places.nbd.as_ref().map_or(0, |p| p.span().start), what))?;
+            nbd.check(&mut taken).map_err(|what| (start(&places.nbd), what))?;
         }
-        let place = places.policy.as_ref().map_or(0, |p| p.span().start);
-        self.check_policy().map_err(|what| (place, what))
+        self.check_policy().map_err(|what| (start(&places.policy), what))?;
+        if self.pools.is_empty() {
+            return Err((0, "no [[pool]] is configured; is the file complete?".into()));
+        }
+        Ok(())
+    }
+
+    fn check_removed(&self) -> Result<(), String> {
+        match self.disks.iter().find(|disk| self.daemon.remove_disks.contains(&disk.name)) {
+            None => Ok(()),
+            Some(disk) => Err(format!(
+                "disk '{0}' is configured and named in remove_disks: take it out of one of them",
+                disk.name
+            )),
+        }
     }
 
     fn check_policy(&self) -> Result<(), String> {
@@ -427,7 +449,10 @@ impl NbdConfig {
         })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, taken: &mut HashSet<String>) -> Result<(), String> {
+        for socket in self.sockets() {
+            claim(taken, format!("path {}", socket.display()))?;
+        }
         if self.listen.is_empty() {
             return Err("[nbd] listens nowhere: give listen = [\"unix:/PATH\"], or leave [nbd] out".into());
         }
@@ -492,6 +517,8 @@ mod tests {
             format!("{POOL}\n[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n{rest}\n")
         };
         let cases = [
+            (String::new(), 1, "no [[pool]]"),
+            (format!("\n[daemon]\nremove_disks = [\"vm1\"]\n{}", disk("")), 2, "remove_disks"),
             ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),
             ("[[pool]]\nname = \"main\"\n".to_string(), 1, "devices"),
             (disk("size = \"10 parsecs\""), 9, "expected bytes"),

@@ -40,6 +40,24 @@ pub enum DaemonError {
         /// Bytes that would be lost.
         dirty_bytes: u64,
     },
+    /// Clients would lose the disk.
+    #[error("disk '{disk}' is in use by {}", .clients.join(", "))]
+    InUse {
+        /// The disk.
+        disk: String,
+        /// Who is connected.
+        clients: Vec<String>,
+    },
+    /// A disk that waits to be attached would be given up although it is dirty.
+    #[error(
+        "disk '{disk}' is not attached; its {dirty_bytes} dirty bytes would stay in the cache, and its origin without them"
+    )]
+    LeftDirty {
+        /// The disk.
+        disk: String,
+        /// Bytes that its origin does not have.
+        dirty_bytes: u64,
+    },
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -91,6 +109,12 @@ impl DaemonError {
             DaemonError::Dirty { .. } => {
                 (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
             }
+            DaemonError::InUse { .. } => {
+                (409, "in-use", "disconnect them first, or detach it with --force: their requests fail then")
+            }
+            DaemonError::LeftDirty { .. } => {
+                (409, "dirty", "make its origin available and wait until it is attached, or give --force")
+            }
             DaemonError::Engine(error) => engine_class(error),
             DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
                 (400, "bad-request", "correct the figure")
@@ -127,6 +151,11 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::Manage(ManageError::Stopping) | EngineError::Stopped(_) => {
             (503, "stopping", "the pool has stopped: see the daemon's log, then start it again")
         }
+        EngineError::Connected { .. } => (409, "in-use", "disconnect them first"),
+        EngineError::Shrinks { .. } => {
+            (409, "shrinks", "if that is meant, give --shrink and the disk's name (--confirm NAME)")
+        }
+        EngineError::Serve(_) => (422, "socket", "give the disk's vhost_user socket another path"),
         EngineError::Detached | EngineError::Unknown(_) => {
             (404, "not-found", "list what there is with 'haversack status'")
         }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use haversack_engine::socket::{SocketError, remove_stale};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -49,6 +50,9 @@ pub enum HelperError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Its socket's path is taken.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// It ended at once.
     #[error("the helper of disk '{disk}' ended ({status}): {last_line}")]
     Ended {
@@ -112,12 +116,9 @@ impl HelperSpec {
         arguments
     }
 
-    fn spawn(&self) -> std::io::Result<Child> {
+    fn spawn(&self) -> Result<Child, HelperError> {
         // A socket that a killed helper left behind keeps the next one from listening.
-        match std::fs::remove_file(&self.socket) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
+        remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Signals that a terminal sends to the daemon's group are the daemon's to handle.
@@ -126,7 +127,7 @@ impl HelperSpec {
             command.uid(user).gid(group);
         }
         crate::system::die_with_parent(&mut command);
-        command.spawn()
+        command.spawn().map_err(|source| HelperError::Start { program: self.program.clone(), source })
     }
 }
 
@@ -210,7 +211,7 @@ impl Supervisor {
                     },
                     None => break,
                 },
-                Err(source) => HelperError::Start { program: self.spec.program.clone(), source },
+                Err(error) => error,
             };
             if !was_ready {
                 let _ = ready.send(Err(error));
@@ -223,7 +224,8 @@ impl Supervisor {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let _ = std::fs::remove_file(&self.spec.socket);
+        // Something else in its place stays.
+        let _ = remove_stale(&self.spec.socket);
     }
 
     /// Waits for the stop. True when it came.

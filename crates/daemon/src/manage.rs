@@ -6,7 +6,7 @@ use std::sync::Arc;
 use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
 use haversack_engine::error::EngineError;
 use haversack_engine::pool::Formatting;
-use haversack_model::{DeviceNo, DiskHandle, DiskId};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, SECTOR_BYTES};
 
 use crate::backend::StartedJob;
 use crate::daemon::{Daemon, Disk};
@@ -29,19 +29,27 @@ impl Daemon {
         self.jobs.start(JobKind::Flush, name, move |control| control.follow(&job))
     }
 
-    /// Changes a disk's size.
+    /// Changes a disk's size. It becomes smaller only if its name is repeated, and while nobody uses it: what it has beyond
+    /// is lost.
     ///
     /// # Errors
-    /// There is no such disk, it is not attached, or the size is malformed.
-    pub fn resize(self: &Arc<Self>, name: &str, size: Size) -> Result<Job> {
+    /// There is no such disk, it is not attached, the size is malformed, or less than is allowed.
+    pub fn resize(self: &Arc<Self>, name: &str, size: Size, shrink: Option<&str>) -> Result<Job> {
         let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
-        let daemon = self.clone();
+        if shrink.is_some_and(|repeated| repeated != name) {
+            return Err(DaemonError::Bad(format!("shrink must repeat the disk's name, '{name}'")));
+        }
+        let old = disk.with(|inner| inner.sectors);
+        if sectors < old {
+            self.check_shrink(&disk, old, sectors, shrink.is_some())?;
+        }
+        let (daemon, name_too, shrinks) = (self.clone(), name.to_string(), shrink.is_some());
         self.jobs.start(JobKind::Resize, name, move |control| {
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
-            let job = pool.backend.resize(handle, sectors).map_err(|error| match error {
+            let job = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {
                 EngineError::OriginTooSmall { .. } if has_helper => DaemonError::conflict(
                     format!(
                         "disk '{}' cannot grow in use: its helper has opened the store with its old size; detach the disk, \
@@ -54,9 +62,35 @@ impl Daemon {
             })?;
             control.follow(&job)?;
             daemon.note_size(&disk, handle, sectors);
+            daemon.tell_resized(&name_too, old, sectors);
             disk.with(|inner| inner.config.size = Some(size));
             daemon.remember_change(&disk)
         })
+    }
+
+    /// Refuses at once what the data path would refuse too, with all that use the disk.
+    fn check_shrink(&self, disk: &Disk, old: u64, new: u64, confirmed: bool) -> Result<()> {
+        let disk_name = || disk.config().name;
+        if !confirmed {
+            let [present_bytes, new_bytes] = [old, new].map(|sectors| sectors * SECTOR_BYTES as u64);
+            return Err(EngineError::Shrinks { disk: disk_name(), present_bytes, new_bytes }.into());
+        }
+        match self.users_of(disk)? {
+            clients if clients.is_empty() => Ok(()),
+            clients => Err(EngineError::Connected { disk: disk_name(), clients }.into()),
+        }
+    }
+
+    fn tell_resized(&self, name: &str, old: u64, new: u64) {
+        let [from, to] = [old, new].map(|sectors| sectors * SECTOR_BYTES as u64);
+        if new < old {
+            let message = format!("shrunk from {from} to {to} bytes; what was cached beyond is gone");
+            tracing::warn!(disk = name, "{message}");
+            self.events.add("shrunk", name, message);
+        } else {
+            tracing::info!(disk = name, from, to, "resized");
+            self.events.add("resized", name, format!("from {from} to {to} bytes"));
+        }
     }
 
     /// Changes settings. Those of a configured disk last until the next start, when the file counts.

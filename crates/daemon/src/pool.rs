@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
+use haversack_api::DiskState;
 use haversack_core::{DiskSummary, OpenReport};
 use haversack_engine::handle::EngineEvent;
 use haversack_model::{BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::backend::Backend;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Disk};
 use crate::error::Result;
 use crate::locked::Locked;
 
@@ -31,6 +32,14 @@ impl KnownDisk {
             cached_bytes: summary.cached_blocks * BLOCK_BYTES as u64,
             dirty_bytes: summary.dirty_blocks * BLOCK_BYTES as u64,
         }
+    }
+
+    /// What to tell of it if it is dirty and nothing attaches it.
+    pub fn left_dirty(&self) -> String {
+        format!(
+            "{} dirty bytes are in the cache alone, and nothing attaches the disk: attach it, or forget it to destroy them",
+            self.dirty_bytes
+        )
     }
 }
 
@@ -83,6 +92,37 @@ impl Pool {
     /// A disk that the pool knows.
     pub fn known(&self, id: DiskId) -> Option<KnownDisk> {
         self.known.locked().get(&id).copied()
+    }
+}
+
+/// What is dirty of a disk that nothing attaches: its name, and what to tell of it.
+pub fn left_dirty(daemon: &Daemon, pool: &Pool) -> Vec<(String, String)> {
+    let disks = daemon.disks();
+    let is_of_pool = |disk: &Disk| disk.config().pool == pool.name;
+    let named: HashMap<DiskId, (&String, DiskState)> = disks
+        .iter()
+        .filter(|(_, disk)| is_of_pool(disk))
+        .map(|(name, disk)| (disk.id, (name, disk.with(|inner| inner.state))))
+        .collect();
+    let mut left = Vec::new();
+    for (id, known) in pool.known.locked().iter().filter(|(_, known)| known.dirty_bytes > 0) {
+        let name = match named.get(id) {
+            None => id.to_string(),
+            Some((name, DiskState::Detached)) => (*name).clone(),
+            Some(_) => continue,
+        };
+        let what = known.left_dirty();
+        left.push((name, what));
+    }
+    left.sort();
+    left
+}
+
+/// Tells of dirty data that nothing will write back, once the disks of a start are known.
+pub fn tell_left_dirty(daemon: &Daemon, pool: &Pool) {
+    for (name, what) in left_dirty(daemon, pool) {
+        tracing::warn!(pool = pool.name, disk = name, "{what}");
+        daemon.events.add("left-dirty", &name, what);
     }
 }
 

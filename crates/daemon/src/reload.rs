@@ -4,27 +4,33 @@
 //! - New disks are attached, removed ones are cleaned and detached, changed settings are applied to disks in use. What
 //!   cannot be changed in use is refused with a log line and takes effect at the next attach or start.
 //! - Disks that were attached through the API are not the file's business.
+//! - A file that leaves disks out is not applied at all, unless it names them as removed and nobody uses them: an empty or
+//!   shortened file must not take disks from their guests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::{DiskChange, DiskConfig, DiskState, Size};
+use haversack_engine::EngineError;
 
-use crate::config::Config;
-use crate::daemon::Daemon;
+use crate::config::{Config, DaemonConfig};
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
 
 /// Applies a new configuration.
-pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) {
+///
+/// # Errors
+/// It leaves out disks that it must not leave out. Nothing is applied then.
+pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
+    let left_out = left_out(daemon, new)?;
+    check_removal(&left_out, new)?;
     for line in needs_restart(old, new) {
         tracing::warn!("{line}: it takes effect when the daemon is started again");
     }
-    for (name, disk) in daemon.disks() {
-        let in_use = disk.with(|inner| inner.state != DiskState::Detached);
-        if in_use && !disk.by_api && !new.disks.iter().any(|d| d.name == name) {
-            tracing::info!(disk = name, "no longer configured: it is detached");
-            if let Err(error) = daemon.detach(&name) {
-                tracing::error!(disk = name, "cannot detach: {error}");
-            }
+    for (name, _) in left_out {
+        tracing::info!(disk = name, "no longer configured: it is detached");
+        if let Err(error) = daemon.detach(&name, false) {
+            tracing::error!(disk = name, "cannot detach: {error}");
         }
     }
     let mut attach = Vec::new();
@@ -51,12 +57,51 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) {
     {
         tracing::error!("the policy is as before: {error}");
     }
+    Ok(())
+}
+
+/// The disks in use that a configuration leaves out, and who uses them.
+fn left_out(daemon: &Daemon, new: &Config) -> Result<Vec<(String, Vec<String>)>> {
+    let is_left_out = |name: &str, disk: &Disk| {
+        let in_use = disk.with(|inner| inner.state != DiskState::Detached);
+        in_use && !disk.by_api && !new.disks.iter().any(|d| d.name == name)
+    };
+    let disks = daemon.disks().into_iter().filter(|(name, disk)| is_left_out(name, disk));
+    disks.map(|(name, disk)| Ok((name, daemon.users_of(&disk)?))).collect()
+}
+
+fn check_removal(left_out: &[(String, Vec<String>)], new: &Config) -> Result<()> {
+    let names = left_out.iter().map(|(name, _)| name);
+    let unlisted: Vec<_> = names
+        .filter(|name| !new.daemon.remove_disks.contains(name))
+        .map(|name| format!("'{name}'"))
+        .collect();
+    if !unlisted.is_empty() {
+        let what = format!(
+            "it leaves out attached disks: {}; is it complete? Put them back, or name those that are to be detached in \
+             [daemon] remove_disks",
+            unlisted.join(", ")
+        );
+        return Err(DaemonError::conflict(what, "put them back, or name them in [daemon] remove_disks"));
+    }
+    match left_out.iter().find(|(_, clients)| !clients.is_empty()) {
+        None => Ok(()),
+        Some((name, clients)) => {
+            let what = format!("it removes disk '{name}', which is in use by {}", clients.join(", "));
+            Err(DaemonError::conflict(what, "disconnect them first"))
+        }
+    }
+}
+
+/// What of `[daemon]` holds from the start on.
+fn fixed(config: &DaemonConfig) -> DaemonConfig {
+    DaemonConfig { remove_disks: Vec::new(), ..config.clone() }
 }
 
 /// What differs and cannot be changed while the daemon runs.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
-        (old.daemon != new.daemon, "[daemon] has changed"),
+        (fixed(&old.daemon) != fixed(&new.daemon), "[daemon] has changed"),
         (old.api != new.api, "[api] has changed"),
         (old.nbd != new.nbd, "[nbd] has changed"),
         (old.pools != new.pools, "[[pool]] has changed"),
@@ -77,12 +122,13 @@ fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
         tracing::error!(disk = name, "cannot change settings: {error}");
     }
     if let Some(size) = new.size.filter(|size| Some(*size) != old.size) {
-        let shrinks = old.size.is_some_and(|old| size < old);
-        let result = if shrinks { None } else { Some(daemon.resize(name, size)) };
-        match result {
-            None => tracing::warn!(disk = name, "not made smaller by a reload: use 'disk resize'"),
-            Some(Err(error)) => tracing::error!(disk = name, "cannot resize: {error}"),
-            Some(Ok(_)) => {}
+        match daemon.resize(name, size, None) {
+            Ok(_) => {}
+            Err(error @ DaemonError::Engine(EngineError::Shrinks { .. })) => {
+                tracing::warn!(disk = name, "not made smaller by a reload: {error}; use 'disk resize'");
+                daemon.events.add("not-shrunk", name, error.to_string());
+            }
+            Err(error) => tracing::error!(disk = name, "cannot resize: {error}"),
         }
     }
 }

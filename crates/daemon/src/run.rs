@@ -121,12 +121,15 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let state = State::open(&config.daemon.state_dir)?;
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
     let (shards, daemon) = open_pools(config, state, run_as)?;
-    let listeners = control::bind(config)?;
+    let (listeners, control_socket) = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
     give(run_as, [config.daemon.control_socket().as_path()])?;
     give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;
     for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
         tracing::error!("{error}");
+    }
+    for pool in daemon.pools() {
+        pool::tell_left_dirty(&daemon, pool);
     }
     if let Some(user) = user {
         system::become_user(&user)?;
@@ -151,8 +154,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     runtime.shutdown_background();
     drop(std::mem::take(&mut *shards.locked()));
     daemon.close();
-    // Nothing serves the socket any more.
-    let _ = std::fs::remove_file(config.daemon.control_socket());
+    // Nothing serves it any more.
+    control_socket.remove();
     ended
 }
 
@@ -297,13 +300,23 @@ async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
     let new = match Config::load(path) {
         Ok(new) => new,
         Err(error) => {
-            tracing::error!("not reloaded, the old configuration holds: {error}");
+            refuse_reload(daemon, &error.to_string());
             return old;
         }
     };
     tracing::info!("reloading");
-    let (daemon, kept) = (daemon.clone(), new.clone());
-    // A panic in there is in the log already.
-    let _ = tokio::task::spawn_blocking(move || reload::apply(&daemon, &old, &new)).await;
-    kept
+    let (applier, before, kept) = (daemon.clone(), old.clone(), new.clone());
+    match tokio::task::spawn_blocking(move || reload::apply(&applier, &before, &new)).await {
+        Ok(Err(error)) => {
+            refuse_reload(daemon, &format!("{}: {error}", path.display()));
+            old
+        }
+        // A panic in there is in the log already.
+        Ok(Ok(())) | Err(_) => kept,
+    }
+}
+
+fn refuse_reload(daemon: &Daemon, why: &str) {
+    tracing::error!("not reloaded, the old configuration holds: {why}");
+    daemon.events.add("reload-refused", "daemon", why);
 }

@@ -15,7 +15,7 @@ use haversack_model::{BLOCK_BYTES, DiskId, SECTOR_BYTES};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
-use crate::pool::{KnownDisk, Pool};
+use crate::pool::{KnownDisk, Pool, left_dirty};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -27,7 +27,7 @@ impl Daemon {
             let snapshot = pool.backend.snapshot().ok();
             let known = pool.known.locked().clone();
             disks.extend(self.disks_of(&pool.name, known, snapshot.as_ref()));
-            pools.push(pool_status(pool, snapshot.as_ref()));
+            pools.push(self.status_of(pool, snapshot.as_ref()));
         }
         for (name, why) in self.closed.closed() {
             disks.extend(self.disks_of(name, HashMap::new(), None));
@@ -52,7 +52,13 @@ impl Daemon {
             return Ok(closed_status(name, why));
         }
         let pool = self.pool(name)?;
-        Ok(pool_status(pool, pool.backend.snapshot().ok().as_ref()))
+        Ok(self.status_of(pool, pool.backend.snapshot().ok().as_ref()))
+    }
+
+    fn status_of(&self, pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
+        let left = left_dirty(self, pool).into_iter();
+        let warnings = left.map(|(disk, what)| format!("disk {disk}: {what}")).collect();
+        PoolStatus { warnings, ..pool_status(pool, snapshot) }
     }
 
     /// A disk.
@@ -114,6 +120,9 @@ fn blank(name: String, id: DiskId, pool: &str, state: DiskState) -> DiskStatus {
 fn add_known(status: &mut DiskStatus, known: KnownDisk) {
     status.size_bytes = known.sectors * SECTOR_BYTES as u64;
     (status.usage.usage_bytes, status.usage.dirty_bytes) = (known.cached_bytes, known.dirty_bytes);
+    if status.state == DiskState::Detached && known.dirty_bytes > 0 {
+        status.error = Some(known.left_dirty());
+    }
 }
 
 fn unnamed(id: DiskId, pool: &str, known: KnownDisk) -> DiskStatus {
@@ -240,6 +249,7 @@ fn closed_status(name: &str, why: String) -> PoolStatus {
         name: name.to_string(),
         state: PoolState::Failed,
         error: Some(why),
+        warnings: Vec::new(),
         capacity_bytes: 0,
         usage_bytes: 0,
         dirty_bytes: 0,
@@ -261,6 +271,7 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         name: pool.name.clone(),
         state,
         error: None,
+        warnings: Vec::new(),
         capacity_bytes: stats.capacity_blocks * BLOCK,
         usage_bytes: stats.usage_blocks * BLOCK,
         dirty_bytes: stats.dirty_blocks * BLOCK,

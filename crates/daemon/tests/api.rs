@@ -40,6 +40,7 @@ struct Fake {
     targets: Mutex<BTreeMap<u16, Target>>,
     monitored: Mutex<Vec<DiskHandle>>,
     filters: Mutex<BTreeMap<u16, AdmissionConfig>>,
+    peers: Mutex<Vec<String>>,
     /// Blocks that guests read until records are taken next.
     reads: Mutex<Vec<u64>>,
 }
@@ -115,7 +116,7 @@ impl Backend for Fake {
     fn forget(&self, _: DiskId, _: bool) -> Result<StartedJob> {
         job(true)
     }
-    fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<StartedJob> {
+    fn resize(&self, disk: DiskHandle, sectors: u64, _: bool) -> Result<StartedJob> {
         let mut attached = self.attached.lock().unwrap();
         attached.iter_mut().filter(|shown| shown.disk == disk).for_each(|shown| shown.sectors = sectors);
         job(true)
@@ -191,6 +192,9 @@ impl Backend for Fake {
     }
     fn disk_labels(&self) -> Result<Vec<Label>> {
         Ok(Vec::new())
+    }
+    fn nbd_peers(&self, _: DiskHandle) -> Result<Vec<String>> {
+        Ok(self.peers.lock().unwrap().clone())
     }
     fn add_nbd_client(&self, _: NbdClient) -> Result<()> {
         Ok(())
@@ -274,6 +278,26 @@ async fn a_disk_lives() {
     assert!(!api.daemon.state.disks()["vm1"].attached);
     assert_eq!(api.work("POST", "/v1/disks/vm1/forget", json!({})).await["state"], "done");
     assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn what_takes_something_away_needs_a_word_and_no_client() {
+    let api = Api::new();
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    let less = |shrink: Value| json!({"size": "1MiB", "shrink": shrink});
+    let resize = "/v1/disks/vm1/resize";
+    let (status, refusal) = api.call("POST", resize, json!({"size": "1MiB"})).await;
+    assert_eq!((status, &refusal["code"]), (409, &json!("shrinks")), "{refusal}");
+    assert_eq!(api.call("POST", resize, less(json!("vm2"))).await.0, 400);
+    api.fake.peers.lock().unwrap().push("NBD client pid 7 (qemu)".into());
+    for (method, path, body) in
+        [("POST", resize, less(json!("vm1"))), ("DELETE", "/v1/disks/vm1?force=false", Value::Null)]
+    {
+        let (status, refusal) = api.call(method, path, body).await;
+        assert_eq!((status, &refusal["code"]), (409, &json!("in-use")), "{refusal}");
+        assert!(refusal["error"].as_str().unwrap().contains("'vm1' is in use by NBD client pid 7 (qemu)"));
+    }
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1?force=true", Value::Null).await["state"], "done");
 }
 
 #[tokio::test]

@@ -83,7 +83,36 @@ impl Reactor {
         Ok(self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?)
     }
 
-    pub(crate) fn resize(&mut self, disk: DiskHandle, sectors: u64) -> Result<JobId> {
+    /// Who uses a disk: its NBD connections by their peers, and its vhost-user queues.
+    fn users_of(&self, disk: DiskHandle) -> Vec<String> {
+        let front = &self.core.memory().payloads;
+        let mut users = front.peers(disk);
+        match front.count(disk, ClientKind::VhostUser) {
+            0 => {}
+            queues => users.push(format!("{queues} vhost-user queues of a running guest")),
+        }
+        users
+    }
+
+    /// A disk shrinks only if that is said, and while nobody uses it.
+    fn check_shrink(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<()> {
+        let (spec, present) = self.spec(disk)?;
+        let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
+        let users = self.users_of(disk);
+        if sectors >= present {
+            Ok(())
+        } else if !shrink {
+            let (present_bytes, new_bytes) = (bytes(present), bytes(sectors));
+            Err(EngineError::Shrinks { disk: spec.name, present_bytes, new_bytes })
+        } else if users.is_empty() {
+            Ok(())
+        } else {
+            Err(EngineError::Connected { disk: spec.name, clients: users })
+        }
+    }
+
+    pub(crate) fn resize(&mut self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<JobId> {
+        self.check_shrink(disk, sectors, shrink)?;
         let job = self.disk_call(disk, |core, now, number| core.resize(now, number, sectors))?;
         let needed_bytes = sectors * SECTOR_BYTES as u64;
         self.origin(disk, |origin, context| origin.grown(context, needed_bytes));

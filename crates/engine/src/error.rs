@@ -171,6 +171,27 @@ pub enum EngineError {
     /// A connection cannot be used.
     #[error("cannot use the connection: {0}")]
     Socket(io::Error),
+    /// A disk cannot be served to guests.
+    #[error(transparent)]
+    Serve(#[from] haversack_vhost_user::ServeError),
+    /// Clients of a disk would lose what they use.
+    #[error("disk '{disk}' is in use by {}", .clients.join(", "))]
+    Connected {
+        /// The disk's name.
+        disk: String,
+        /// Who is connected.
+        clients: Vec<String>,
+    },
+    /// A disk is larger than it was to become, and nobody said that it may shrink.
+    #[error("disk '{disk}' has {present_bytes} bytes: at {new_bytes} bytes, what it has beyond is lost")]
+    Shrinks {
+        /// The disk's name.
+        disk: String,
+        /// Its bytes.
+        present_bytes: u64,
+        /// The bytes that were asked for.
+        new_bytes: u64,
+    },
     /// The shard's thread has ended.
     #[error("the shard of pool '{0}' has stopped")]
     Stopped(String),

@@ -221,16 +221,16 @@ impl Handle {
     }
 
     /// Changes the size of a disk. If it grows, its origin is asked for its size first, in the calling thread. Clients
-    /// are told.
+    /// are told. It becomes smaller only if `shrink` says so and no client uses it: what it had beyond is lost.
     ///
     /// # Errors
-    /// The origin is too small or cannot be reached, or see [`ManageError`].
-    pub fn resize(&self, disk: DiskHandle, sectors: u64) -> Result<Job> {
+    /// The origin is too small or cannot be reached, the disk would shrink and must not, or see [`ManageError`].
+    pub fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<Job> {
         let (spec, present) = self.run(move |reactor| reactor.spec(disk))??;
         if sectors > present {
             origin::check_growth(&spec, sectors * SECTOR_BYTES as u64)?;
         }
-        self.job(move |reactor| reactor.resize(disk, sectors))
+        self.job(move |reactor| reactor.resize(disk, sectors, shrink))
     }
 
     /// Changes the write mode.
@@ -420,6 +420,14 @@ impl Handle {
     /// The shard has stopped.
     pub fn loss_recorded(&self) -> Result<()> {
         self.run(|reactor| reactor.core_call(|core, now| core.loss_recorded(now)))
+    }
+
+    /// A disk's NBD connections, by their peers. A vhost-user server tells of its front ends itself.
+    ///
+    /// # Errors
+    /// The shard has stopped.
+    pub fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>> {
+        self.run(move |reactor| reactor.core.memory().payloads.peers(disk))
     }
 
     /// Makes an NBD connection, past its negotiation, a client of a disk.

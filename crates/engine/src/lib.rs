@@ -44,6 +44,7 @@ pub use error::EngineError;
 pub use front::nbd::{Held, NbdClient};
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
 pub use handle::{EngineEvent, Handle, Job, Shard};
+pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
 pub use origin::size_bytes as origin_size_bytes;

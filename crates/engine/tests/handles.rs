@@ -35,7 +35,7 @@ fn the_handle_of_a_detached_disk_names_no_other() {
 
     refused("a detach", handle.detach(old));
     refused("a flush", handle.clean(old));
-    refused("a resize", handle.resize(old, 8 * MIB / 512));
+    refused("a resize", handle.resize(old, 8 * MIB / 512, false));
     refused("a mode", handle.set_mode(old, WriteMode::PassThrough));
     refused("a share", handle.set_target(old, Target::Blocks(0)));
     refused("an admission", handle.set_admission(old, AdmissionConfig::Always));
@@ -66,8 +66,14 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut negotiated = negotiated(size_bytes);
         negotiated.export.read_only = read_only;
-        let client =
-            NbdClient { disk, socket: theirs.into(), negotiated, max_connections, held: Arc::new(()) };
+        let client = NbdClient {
+            disk,
+            socket: theirs.into(),
+            negotiated,
+            max_connections,
+            peer: "a test".into(),
+            held: Arc::new(()),
+        };
         handle.add_nbd_client(client).map(|()| ours)
     };
     let refusal = |size_bytes, read_only, max| offer(size_bytes, read_only, max).unwrap_err();

@@ -15,6 +15,7 @@ use rustix::net::SendFlags;
 
 use crate::connection;
 use crate::message;
+use crate::peer::peer;
 
 /// Connections at a time: the two of a migration, and some for those who try the wrong socket.
 const MAX_FRONT_ENDS: usize = 8;
@@ -27,6 +28,8 @@ pub(crate) type FrontEndId = u64;
 #[derive(Debug)]
 struct FrontEnd {
     id: FrontEndId,
+    /// The process at the other end.
+    peer: String,
     /// To be shut down when the service ends.
     socket: UnixStream,
     /// For messages to the front end.
@@ -75,11 +78,12 @@ impl FrontEnds {
 
     /// Takes a front end in; `None` once the service ends.
     pub fn admit(&self, socket: UnixStream) -> Option<FrontEndId> {
+        let peer = peer(&socket);
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
         let ends = state.stopping;
-        state.connected.push(FrontEnd { id, socket, channel: None });
+        state.connected.push(FrontEnd { id, peer, socket, channel: None });
         (!ends).then_some(id)
     }
 
@@ -87,6 +91,11 @@ impl FrontEnds {
     pub fn leave(&self, id: FrontEndId) {
         self.state().connected.retain(|front_end| front_end.id != id);
         self.release(id);
+    }
+
+    /// The processes that are connected.
+    pub fn peers(&self) -> Vec<String> {
+        self.state().connected.iter().map(|front_end| front_end.peer.clone()).collect()
     }
 
     /// Waits until no other front end's queues run. `waits` is called if some do. `false` if the service ends

@@ -1,7 +1,6 @@
 //! A disk's socket: one thread that accepts front ends, and one for each of them.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +13,7 @@ use crate::config::{ConfigError, DeviceConfig};
 use crate::front_ends::FrontEnds;
 use crate::queue::{Queue, QueueUpdate};
 use crate::session::{Session, SessionError};
+use crate::socket::{self, BoundSocket, SocketError};
 
 /// How long to wait after the system refused a connection, for want of file descriptors most likely.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -48,15 +48,12 @@ pub enum ServeError {
     /// The configuration cannot be offered.
     #[error("the disk at {0}: {1}")]
     Config(PathBuf, #[source] ConfigError),
-    /// Somebody else serves there.
-    #[error("{0} is in use by another process; stop it or choose another path")]
-    InUse(PathBuf),
-    /// Something else lies there.
-    #[error("{0} exists and is not a socket; remove it or choose another path")]
-    NotASocket(PathBuf),
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The system refused.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(PathBuf, #[source] io::Error),
+    #[error("cannot serve {0}: {1}")]
+    Serve(PathBuf, #[source] io::Error),
 }
 
 /// What the protocol threads share with each other and with the disk's owner.
@@ -75,7 +72,7 @@ impl Shared {
 /// A served disk. Dropping it stops the service, after the queues have come to rest.
 #[derive(Debug)]
 pub struct Server {
-    path: PathBuf,
+    socket: BoundSocket,
     shared: Arc<Shared>,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
@@ -92,47 +89,15 @@ pub fn serve(
     handler: Arc<dyn Handler>,
 ) -> Result<Server, ServeError> {
     config.check().map_err(|e| ServeError::Config(path.into(), e))?;
-    check_free(path)?;
-    let refused = |e| ServeError::Listen(path.into(), e);
-    let listener = Arc::new(listen(path, mode).map_err(refused)?);
+    let (listener, socket) = socket::bind(path, mode)?;
+    let listener = Arc::new(listener);
     let shared = Arc::new(Shared { config: Mutex::new(config), front_ends: FrontEnds::default() });
     let thread = std::thread::Builder::new().name("vhost-user".into()).spawn({
         let (listener, shared) = (listener.clone(), shared.clone());
         move || accept_loop(&listener, &shared, &*handler)
     });
-    let thread = Some(thread.map_err(refused)?);
-    Ok(Server { path: path.into(), shared, listener, thread })
-}
-
-fn check_free(path: &Path) -> Result<(), ServeError> {
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(ServeError::Listen(path.into(), e)),
-        Ok(found) if !found.file_type().is_socket() => Err(ServeError::NotASocket(path.into())),
-        Ok(_) => match UnixStream::connect(path) {
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(e) => Err(ServeError::Listen(path.into(), e)),
-            Ok(_) => Err(ServeError::InUse(path.into())),
-        },
-    }
-}
-
-/// The socket appears under its name with its permissions set, and takes a stale one's place.
-fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(".new");
-    let new = path.with_file_name(name);
-    match std::fs::remove_file(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&new)?;
-    let named = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))
-        .and_then(|()| std::fs::rename(&new, path));
-    if named.is_err() {
-        let _ = std::fs::remove_file(&new);
-    }
-    named.map(|()| listener)
+    let thread = thread.inspect_err(|_| socket.remove()).map_err(|e| ServeError::Serve(path.into(), e))?;
+    Ok(Server { socket, shared, listener, thread: Some(thread) })
 }
 
 /// Returns when all sessions have ended.
@@ -185,15 +150,20 @@ impl Server {
 
     /// The socket's path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
+    }
+
+    /// The processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
+    pub fn connected(&self) -> Vec<String> {
+        self.shared.front_ends.peers()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.front_ends.stop();
-        // Errors mean that there is nothing left to be stopped.
-        let _ = std::fs::remove_file(&self.path);
+        self.socket.remove();
+        // An error means that there is nothing left to be stopped.
         let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use haversack_vhost_user::socket::SocketError;
 use haversack_vhost_user::*;
 use support::client::{self, Client, PATIENCE};
 use support::disk::{Event, Mood, NAME, TestDisk};
@@ -372,13 +373,34 @@ fn the_socket_is_private_and_nobody_elses() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let server = serve(&path, 0o600, config(1), disk.clone()).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(matches!(serve(&path, 0o600, config(1), disk.clone()), Err(ServeError::InUse(_))));
+    assert!(matches!(
+        serve(&path, 0o600, config(1), disk.clone()),
+        Err(ServeError::Socket(SocketError::InUse(_)))
+    ));
     // The first server goes on.
     let _client = client::connect(&path);
+    let connected = wait_for("a front end", || Some(server.connected()).filter(|found| !found.is_empty()));
+    assert!(connected[0].starts_with(&format!("pid {} (", std::process::id())), "{connected:?}");
     drop(server);
     assert!(!path.exists());
     std::fs::write(&path, "not a socket").unwrap();
-    assert!(matches!(serve(&path, 0o600, config(1), disk.clone()), Err(ServeError::NotASocket(_))));
+    assert!(matches!(
+        serve(&path, 0o600, config(1), disk.clone()),
+        Err(ServeError::Socket(SocketError::NotASocket(_)))
+    ));
+    assert_eq!(std::fs::read(&path).unwrap(), b"not a socket");
+    std::fs::remove_file(&path).unwrap();
+    // Neither the name under which the socket is made.
+    let new = path.with_added_extension("new");
+    std::fs::write(&new, "not a socket").unwrap();
+    assert!(serve(&path, 0o600, config(1), disk.clone()).is_err() && !path.exists());
+    assert_eq!(std::fs::read(&new).unwrap(), b"not a socket");
+    std::fs::remove_file(&new).unwrap();
+    let server = serve(&path, 0o600, config(1), disk.clone()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "put there meanwhile").unwrap();
+    drop(server);
+    assert_eq!(std::fs::read(&path).unwrap(), b"put there meanwhile");
     std::fs::remove_file(&path).unwrap();
     let odd = DeviceConfig { block_bytes: 1000, ..config(1) };
     assert!(matches!(serve(&path, 0o600, odd, disk), Err(ServeError::Config(..))));

@@ -2,9 +2,10 @@
 
 use axum::extract::State;
 use haversack_api::{DiskChange, DiskConfig, DiskStatus, ErrorBody, ForgetDisk, Job, ResizeDisk};
+use serde::Deserialize;
 
 use super::Control;
-use super::answer::{Answer, Body, JobAnswer, Part, answer, start};
+use super::answer::{Answer, Body, JobAnswer, Part, Query, answer, start};
 
 /// All disks, attached or not.
 #[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]
@@ -38,11 +39,24 @@ pub async fn change(
     start(&control, move |daemon| daemon.change(&disk, &change)).await
 }
 
+/// How to detach a disk.
+#[derive(Deserialize)]
+pub struct Detach {
+    #[serde(default)]
+    force: bool,
+}
+
 /// Cleans a disk and detaches it. Its clean blocks stay in the cache. The job can be cancelled.
-#[utoipa::path(delete, path = "/v1/disks/{disk}", params(("disk" = String, Path, description = "Its name")),
+#[utoipa::path(delete, path = "/v1/disks/{disk}",
+    params(("disk" = String, Path, description = "Its name"),
+        ("force" = Option<bool>, Query, description = "Even if clients are connected: their requests fail")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn detach(State(control): State<Control>, Part(disk): Part<String>) -> JobAnswer {
-    start(&control, move |daemon| daemon.detach(&disk)).await
+pub async fn detach(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Query(Detach { force }): Query<Detach>,
+) -> JobAnswer {
+    start(&control, move |daemon| daemon.detach(&disk, force)).await
 }
 
 /// Writes all that is dirty now back to the origin. The job can be cancelled.
@@ -52,7 +66,8 @@ pub async fn flush(State(control): State<Control>, Part(disk): Part<String>) -> 
     start(&control, move |daemon| daemon.flush(&disk)).await
 }
 
-/// Changes the size of a disk. The origin must have the new size already.
+/// Changes the size of a disk. The origin must have the new size already. A disk becomes smaller only if its name is
+/// repeated and nobody uses it.
 #[utoipa::path(post, path = "/v1/disks/{disk}/resize", request_body = ResizeDisk,
     params(("disk" = String, Path, description = "Its name")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -61,7 +76,7 @@ pub async fn resize(
     Part(disk): Part<String>,
     Body(resize): Body<ResizeDisk>,
 ) -> JobAnswer {
-    start(&control, move |daemon| daemon.resize(&disk, resize.size)).await
+    start(&control, move |daemon| daemon.resize(&disk, resize.size, resize.shrink.as_deref())).await
 }
 
 /// Forgets a detached disk. Dirty data is destroyed only if the disk's name is repeated.

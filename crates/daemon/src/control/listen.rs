@@ -1,8 +1,7 @@
 //! Where the control API listens.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use haversack_engine::socket::{self, BoundSocket, SocketError};
 use rustls::ServerConfig;
 use tokio::net;
 use tokio::sync::mpsc;
@@ -28,20 +28,17 @@ use crate::tls::{self, TlsError};
 /// Why the daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// A socket cannot be made.
+    /// A TCP socket cannot be made.
     #[error("{place}: cannot listen: {source}")]
     Bind {
-        /// The path or address.
+        /// The address.
         place: String,
         /// The system's answer.
         source: std::io::Error,
     },
-    /// Somebody listens there already.
-    #[error("{path}: somebody listens here already; is another haversackd running?")]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
+    /// A Unix socket cannot be made.
+    #[error(transparent)]
+    Unix(#[from] SocketError),
     /// Certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -70,22 +67,12 @@ pub struct Listeners {
     request_time: Duration,
 }
 
-/// Makes a Unix socket that its group may use. What a dead process left there is removed.
+/// Makes a Unix socket that its group may use. What a dead process left there is replaced.
 ///
 /// # Errors
-/// Somebody listens there, or the socket cannot be made.
-pub fn bind_unix(path: &Path) -> Result<UnixListener, ListenError> {
-    let error = |source| ListenError::Bind { place: path.display().to_string(), source };
-    if UnixStream::connect(path).is_ok() {
-        return Err(ListenError::InUse { path: path.to_path_buf() });
-    }
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(error(e)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(error)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(error)?;
-    Ok(listener)
+/// Somebody listens there, something else is there, or the socket cannot be made.
+pub fn bind_unix(path: &Path) -> Result<(UnixListener, BoundSocket), ListenError> {
+    Ok(socket::bind(path, 0o660)?)
 }
 
 /// Makes a TCP socket.
@@ -96,15 +83,15 @@ pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).map_err(|source| ListenError::Bind { place: address.to_string(), source })
 }
 
-/// Makes all sockets of the control API.
+/// Makes all sockets of the control API. The Unix socket is to be removed when they are served no more.
 ///
 /// # Errors
 /// See [`ListenError`].
-pub fn bind(config: &Config) -> Result<Listeners, ListenError> {
-    let unix = bind_unix(&config.daemon.control_socket())?;
+pub fn bind(config: &Config) -> Result<(Listeners, BoundSocket), ListenError> {
+    let (unix, socket) = bind_unix(&config.daemon.control_socket())?;
     let tcp = config.api.as_ref().map(bind_api).transpose()?;
     let metrics = config.daemon.metrics_listen.map(bind_tcp).transpose()?;
-    Ok(Listeners { unix, tcp, metrics, request_time: config.daemon.request_time.0 })
+    Ok((Listeners { unix, tcp, metrics, request_time: config.daemon.request_time.0 }, socket))
 }
 
 fn bind_api(api: &ApiConfig) -> Result<(TcpListener, Arc<ServerConfig>, Arc<str>), ListenError> {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use haversack_engine::peer;
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// A TCP client that is silent for a minute is asked whether it is still there, and given up after another.
@@ -33,6 +34,17 @@ impl Client {
         match self {
             Client::Unix(stream) => stream.set_write_timeout(time),
             Client::Tcp(stream) => stream.set_write_timeout(time),
+        }
+    }
+
+    /// Who is at the other end, for messages.
+    pub fn peer(&self) -> String {
+        match self {
+            Client::Unix(stream) => format!("NBD client {}", peer(stream)),
+            Client::Tcp(stream) => match stream.peer_addr() {
+                Ok(address) => format!("NBD client {address}"),
+                Err(_) => "an NBD client".into(),
+            },
         }
     }
 

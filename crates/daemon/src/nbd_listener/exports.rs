@@ -109,13 +109,14 @@ impl Done {
         let Some(Found { pool, disk, .. }) = found.filter(|found| found.export == self.agreed.export) else {
             return Err(io::Error::other("the export was detached or has changed meanwhile"));
         };
+        let peer = self.client.peer();
         let socket = self.client.into_fd()?;
         let socket = match self.tls {
             None => socket,
             Some(connection) => tls_pump::start((*connection).into(), socket, held.clone())?,
         };
-        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, "NBD client");
-        let client = NbdClient { disk: *disk, socket, negotiated: *self.agreed, max_connections, held };
+        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, peer, "NBD client");
+        let client = NbdClient { disk: *disk, socket, negotiated: *self.agreed, max_connections, peer, held };
         let pool = daemon.pool(pool).map_err(io::Error::other)?;
         pool.backend.add_nbd_client(client).map_err(io::Error::other)
     }

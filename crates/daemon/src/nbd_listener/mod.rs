@@ -59,7 +59,7 @@ pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
         _ => None,
     };
     let socket = |listen: &NbdListen| match listen {
-        NbdListen::Unix(path) => bind_unix(path).map(Socket::Unix),
+        NbdListen::Unix(path) => bind_unix(path).map(|(listener, _)| Socket::Unix(listener)),
         NbdListen::Tcp(address) => bind_tcp(*address).map(Socket::Tcp),
     };
     let sockets = config.listen.iter().map(socket).collect::<Result<_, _>>()?;

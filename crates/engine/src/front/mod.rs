@@ -111,6 +111,10 @@ pub(crate) trait Client {
     fn disk(&self) -> DiskHandle;
     /// Its kind.
     fn kind(&self) -> ClientKind;
+    /// Who is at the other end, for messages; the vhost-user server tells that of its queues.
+    fn peer(&self) -> Option<&str> {
+        None
+    }
     /// Whether it is to act in every turn now. Otherwise it acts when a flight of its own lands.
     fn is_polled(&self) -> bool {
         false
@@ -202,6 +206,12 @@ impl Front {
         let of_disk =
             |(_, seat): &(usize, &Option<Seat>)| seat.as_ref().is_some_and(|seat| seat.client.disk() == disk);
         self.clients.iter().enumerate().filter(of_disk).map(|(at, _)| at as u32).collect()
+    }
+
+    /// Who is at the other ends of a disk's clients, as far as those know it.
+    pub fn peers(&self, disk: DiskHandle) -> Vec<String> {
+        let of_disk = self.clients.iter().flatten().filter(|seat| seat.client.disk() == disk);
+        of_disk.filter_map(|seat| seat.client.peer().map(String::from)).collect()
     }
 
     /// How many clients of a kind a disk has.

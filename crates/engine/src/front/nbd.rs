@@ -60,6 +60,8 @@ pub struct NbdClient {
     pub max_connections: u32,
     /// Dropped when the connection has ended.
     pub held: Held,
+    /// Who is at the other end: an address, or a process.
+    pub peer: String,
 }
 
 /// What somebody holds on behalf of a connection, as long as that lasts: a place among those that there may be.
@@ -105,6 +107,7 @@ pub(crate) struct NbdConnection {
     disk: DiskHandle,
     /// The export's name.
     name: String,
+    peer: String,
     socket: OwnedFd,
     rules: RequestRules,
     replier: Replier,
@@ -146,6 +149,7 @@ impl NbdConnection {
         Ok(NbdConnection {
             disk: client.disk,
             name: client.negotiated.export.name.clone(),
+            peer: client.peer,
             socket: socket.into(),
             rules: client.negotiated.rules(),
             replier: client.negotiated.replier(),
@@ -446,6 +450,10 @@ impl Client for NbdConnection {
 
     fn kind(&self) -> ClientKind {
         ClientKind::Nbd
+    }
+
+    fn peer(&self) -> Option<&str> {
+        Some(&self.peer)
     }
 
     /// What is done in one turn leaves together in the next.

@@ -23,7 +23,7 @@ use haversack_vhost_user::{
 };
 
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
-use crate::error::{EngineError, Result, at};
+use crate::error::{EngineError, Result};
 use crate::handle::Handle;
 use crate::reactor::{Finished, Reactor};
 use crate::ring::{Landing, Owner};
@@ -61,6 +61,11 @@ impl VhostUserServer {
     /// The size cannot be offered.
     pub fn resize(&self, sectors: u64) -> std::result::Result<(), haversack_vhost_user::ConfigError> {
         self.server.resize(sectors)
+    }
+
+    /// The processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
+    pub fn connected(&self) -> Vec<String> {
+        self.server.connected()
     }
 
     /// Whether the guest has the write cache on.
@@ -101,8 +106,7 @@ pub(crate) fn serve(
         ..DeviceConfig::default()
     };
     let handler: Arc<dyn Handler> = shared.clone();
-    let server = haversack_vhost_user::serve(socket, SOCKET_MODE, device, handler)
-        .map_err(|error| at("serve", socket)(std::io::Error::other(error)))?;
+    let server = haversack_vhost_user::serve(socket, SOCKET_MODE, device, handler)?;
     Ok(VhostUserServer { server, shared })
 }
 

@@ -166,6 +166,7 @@ impl Client {
                 negotiated,
                 max_connections: 64,
                 held: Arc::new(()),
+                peer: "a test".into(),
             })
             .unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -274,6 +275,7 @@ pub fn serve(handle: Handle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
                     negotiated,
                     max_connections: 64,
                     held: Arc::new(()),
+                    peer: "a test".into(),
                 })
                 .is_err()
             {

@@ -1,0 +1,98 @@
+//! Unix sockets by path.
+//!
+//! Invariants
+//! - Nothing but a socket that nobody serves is ever removed to make room for a socket.
+//! - A socket appears under its name with its permissions set and takes connections from then on.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why a socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Somebody else serves there.
+    #[error("{0}: another process serves this socket; stop it or choose another path")]
+    InUse(PathBuf),
+    /// Something else lies there.
+    #[error("{0}: exists and is not a socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("{0}: cannot listen: {1}")]
+    Listen(PathBuf, #[source] io::Error),
+}
+
+/// A socket that was made here.
+#[derive(Debug)]
+pub struct BoundSocket {
+    path: PathBuf,
+    /// Device and inode: another's in its place is not ours to remove.
+    identity: (u64, u64),
+}
+
+/// Listens on a path with permissions `mode`, such as 0o600, in the place of a socket that nobody serves.
+///
+/// # Errors
+/// See [`SocketError`]; what was there is there still.
+pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), SocketError> {
+    let refused = |e| SocketError::Listen(path.into(), e);
+    let mut name = path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?.to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    remove_stale(path)?;
+    remove_stale(&new)?;
+    let listener = UnixListener::bind(&new).map_err(refused)?;
+    // A link, since a rename would put the socket in the place of whatever has come there meanwhile.
+    let named = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))
+        .and_then(|()| std::fs::hard_link(&new, path))
+        .and_then(|()| std::fs::symlink_metadata(path));
+    let _ = std::fs::remove_file(&new);
+    let found = named.map_err(refused)?;
+    Ok((listener, BoundSocket { path: path.into(), identity: identity(&found) }))
+}
+
+/// Removes a socket that nobody serves.
+///
+/// # Errors
+/// Something else is there.
+pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    let refused = |e| SocketError::Listen(path.into(), e);
+    let found = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(refused)?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(SocketError::NotASocket(path.into()));
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(refused),
+        // Its queue is full, or it is one of another kind.
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::AGAIN | Errno::PROTOTYPE)) => {
+            Err(SocketError::InUse(path.into()))
+        }
+        Err(e) => Err(refused(e)),
+        Ok(_) => Err(SocketError::InUse(path.into())),
+    }
+}
+
+fn identity(found: &std::fs::Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+impl BoundSocket {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, unless another has taken its place.
+    pub fn remove(&self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
+            // It may go at any time, and needs nothing more from us then.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -323,3 +323,58 @@ fn fails_to_serve(daemon: &mut Haversack<'_>, name: &str, words: &[&str]) -> Res
         }
     }
 }
+
+#[test]
+fn a_failed_attach_leaves_nothing_behind() {
+    test("failed attaches", |place| {
+        let daemon = daemon(place, &["vm1"])?;
+        let image = image::zeroes(place, "vm2.img", 64)?.display().to_string();
+        let taken = place.path("taken.sock");
+        precious(&taken)?;
+        let (pool, socket) = (daemon.pool(), taken.display().to_string());
+        let attach = ["disk", "attach", "vm2", &image, "--pool", &pool];
+        let badly = [&attach[..], &["--vhost-user", &socket]].concat();
+        let disks = |count: usize| {
+            let disks = daemon.json(&["disk", "list"])?;
+            let found = disks.as_array().map_or(0, Vec::len);
+            check(found == count, format!("{found} disks, expected {count}: {disks}"))
+        };
+        refused(&daemon, &badly, &["taken.sock", "not a socket"])?;
+        is_precious(&taken)?;
+        disks(1)?;
+        refused(&daemon, &["disk", "forget", "vm2"], &["no disk 'vm2'"])?;
+
+        // One that was there before is as it was.
+        daemon.command(&attach)?;
+        clients::qemu_io(&daemon.uri("vm2"), &["write -P 0x42 4M 8M", "flush"])?;
+        daemon.detach("vm2")?;
+        refused(&daemon, &badly, &["taken.sock", "not a socket"])?;
+        disks(2)?;
+        let shown = daemon.json(&["disk", "show", "vm2"])?;
+        check(shown["state"] == "detached", format!("vm2 after a failed attach: {shown}"))?;
+        daemon.command(&["disk", "forget", "vm2"])?;
+        disks(1)
+    });
+}
+
+#[test]
+fn a_staging_file_that_was_cut_is_called_so() {
+    test("a cut staging file", |place| {
+        let mut daemon = daemon(place, &["vm1"])?;
+        clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x42 4M 8M", "flush"])?;
+        daemon.kill()?;
+        let path = crate::staging::staging_file(place)?;
+        let what = path.display().to_string();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).map_err(Error::io(what.clone()))?;
+        let bytes = file.metadata().map_err(Error::io(what.clone()))?.len();
+        for (cut, said) in [(bytes - 4096, "was cut from"), (8192, "was cut or written over")] {
+            file.set_len(cut).map_err(Error::io(what.clone()))?;
+            let error = daemon.start_again().err().map(|error| error.to_string()).unwrap_or_default();
+            has_all("the start", &error, &[&what, said, &bytes.to_string(), "remove the file"])?;
+            check(!error.contains("set the configured size back"), "the configuration is blamed")?;
+        }
+        std::fs::remove_file(&path).map_err(Error::io(what))?;
+        daemon.start_again()?;
+        clients::qemu_io(&daemon.uri("vm1"), &["read -P 0x42 4M 8M"]).map(|_| ())
+    });
+}

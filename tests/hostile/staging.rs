@@ -12,7 +12,8 @@ use haversack_e2e::{Error, Place, Result, image, test};
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 200;
 
-fn staging_file(place: &Place) -> Result<PathBuf> {
+/// The staging file of the test's pool.
+pub fn staging_file(place: &Place) -> Result<PathBuf> {
     let pool = pool_of(place);
     let entries = std::fs::read_dir("/dev/shm").map_err(Error::io("/dev/shm"))?.flatten();
     let mut found = entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(&pool));

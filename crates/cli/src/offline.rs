@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use haversack_core::offline::ranges;
 use haversack_engine::pool::{self, CheckReport, Formatting};
 use serde_json::json;
 
@@ -67,7 +68,8 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
         .map(|d| {
             json!({
                 "id": d.id.to_string(), "sectors": d.sectors, "owned": d.owned, "epoch": d.epoch, "damaged": d.damaged,
-                "cached_blocks": d.cached_blocks, "dirty_blocks": d.dirty_blocks.len(), "bad_blocks": d.bad_blocks.len()
+                "cached_blocks": d.cached_blocks, "dirty_blocks": d.dirty_blocks.len(), "bad_blocks": d.bad_blocks.len(),
+                "bad": ranges(&d.bad_blocks)
             })
         })
         .collect();
@@ -99,6 +101,9 @@ fn text_of(report: &CheckReport) -> String {
             "  disk {}: {} blocks, {dirty} dirty, {bad} bad, damaged: {}\n",
             d.id, d.cached_blocks, d.damaged
         );
+        if bad > 0 {
+            out += &format!("    bad: {}\n", ranges(&d.bad_blocks));
+        }
     }
     out
 }

@@ -64,7 +64,7 @@ pub enum Rejected {
     #[error("too many requests in flight; submit again after a completion")]
     Busy,
     /// No such disk is attached.
-    #[error("disk {0:?} is not attached")]
+    #[error("disk {0} is not attached")]
     NoSuchDisk(DiskNo),
     /// The range is not inside the disk, is empty or is too long.
     #[error(

@@ -95,7 +95,7 @@ pub enum PoolError {
     },
     /// A device of the pool was not given, and dirty data may be on it alone.
     #[error(
-        "device {device:?} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name"
+        "cache device {device} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name"
     )]
     MissingDevice {
         /// The pool.
@@ -140,7 +140,7 @@ pub enum ManageError {
     #[error("{0}")]
     BadConfig(String),
     /// No such disk.
-    #[error("disk {0:?} is not known to the pool")]
+    #[error("disk {0} is not known to the pool")]
     NoSuchDisk(DiskNo),
     /// The disk is attached already.
     #[error("disk {0} is attached already")]
@@ -197,10 +197,10 @@ pub enum ManageError {
     )]
     Damaged(DiskId),
     /// No such device, or not in a state for this.
-    #[error("cache device {0:?} is not in use")]
+    #[error("cache device {0} is not in use")]
     NoSuchDevice(DeviceNo),
     /// The last device cannot be removed.
-    #[error("cache device {0:?} is the only one; add another first")]
+    #[error("cache device {0} is the only one; add another first")]
     LastDevice(DeviceNo),
     /// The pool is full of devices.
     #[error("the pool has as many cache devices as it can")]

@@ -114,16 +114,33 @@ pub enum OfflineError {
     },
     /// Some dirty blocks are damaged. The others were written; nothing was marked clean.
     #[error(
-        "disk {disk}: {lost_blocks} dirty blocks are damaged, the first is block {first:?}; the others are at the origin, the pool is unchanged"
+        "disk {disk}: {} dirty blocks are damaged: {}; the others are at the origin, the pool is unchanged",
+        .blocks.len(),
+        ranges(.blocks)
     )]
     DataLost {
         /// The disk.
         disk: DiskId,
-        /// Damaged dirty blocks.
-        lost_blocks: u64,
-        /// The first of them.
-        first: BlockNo,
+        /// The damaged dirty blocks, in order.
+        blocks: Vec<BlockNo>,
     },
+}
+
+/// Blocks, in order, as people read them: `block 3, blocks 7-9`. Of very many the first ranges are named, and how many
+/// more there are.
+pub fn ranges(blocks: &[BlockNo]) -> String {
+    const MOST: usize = 64;
+    let runs: Vec<&[BlockNo]> = blocks.chunk_by(|one, next| one.0 + 1 == next.0).collect();
+    let named = runs.iter().take(MOST).map(|run| match run {
+        [one] => format!("block {one}"),
+        [first, .., last] => format!("blocks {first}-{last}"),
+        [] => String::new(),
+    });
+    let mut text = named.collect::<Vec<_>>().join(", ");
+    if runs.len() > MOST {
+        text += &format!(" and {} more ranges", runs.len() - MOST);
+    }
+    text
 }
 
 /// How far a flush is.
@@ -269,8 +286,8 @@ pub fn flush_disk(
     }
     let failed = |_: IoFailure| OfflineError::Origin { disk: id, sector: 0 };
     origin.flush().map_err(failed)?;
-    if let Some(first) = lost.first() {
-        return Err(OfflineError::DataLost { disk: id, lost_blocks: lost.len() as u64, first: *first });
+    if !lost.is_empty() {
+        return Err(OfflineError::DataLost { disk: id, blocks: lost });
     }
     void_disk(media, pool, &r, disk, record.damage)?;
     Ok(dirty.len() as u64)

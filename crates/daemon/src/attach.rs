@@ -204,7 +204,8 @@ impl Daemon {
         let helper = self.start_helper(&config, &origin)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
-        let sectors = self.sectors(&config, pool.known(disk.id), &spec)?;
+        let known = pool.known(disk.id);
+        let sectors = self.sectors(&config, known, &spec)?;
         let (handle, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
         wait(&job)?;
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
@@ -214,6 +215,9 @@ impl Daemon {
             Ok(server) => server,
             Err(error) => {
                 wait(&pool.backend.detach(handle)?)?;
+                if known.is_none() {
+                    self.forget_unused(pool, disk.id)?;
+                }
                 return Err(error);
             }
         };
@@ -252,6 +256,13 @@ impl Daemon {
             ),
             "name the disk's own image",
         ))
+    }
+
+    /// A disk that was new to its pool, and was not attached after all, leaves nothing there.
+    fn forget_unused(&self, pool: &Pool, id: DiskId) -> Result<()> {
+        wait(&pool.backend.forget(id, false)?)?;
+        pool.known.locked().remove(&id);
+        Ok(())
     }
 
     fn serve_vhost_user(

@@ -171,9 +171,11 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         }
         EngineError::Job(JobError::Origin) => (502, "origin", "try again when the origin is back"),
         EngineError::Job(_) => (409, "job-failed", "the message says why"),
-        EngineError::Io { .. } | EngineError::WrongKind { .. } | EngineError::StagingSize { .. } => {
-            (422, "device", "check the path and its permissions")
-        }
+        EngineError::Io { .. }
+        | EngineError::WrongKind { .. }
+        | EngineError::StagingSize { .. }
+        | EngineError::StagingTruncated { .. }
+        | EngineError::StagingWithoutHeader { .. } => (422, "device", "check the path and its permissions"),
         EngineError::Ring(_) => (500, "system", "see the message"),
         _ => (500, "engine", "see the daemon's log"),
     }

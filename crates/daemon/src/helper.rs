@@ -270,7 +270,10 @@ impl Supervisor {
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     tracing::warn!(%disk, "helper: {line}");
-                    *last_line.locked() = line;
+                    // QEMU ends some messages with an empty line.
+                    if !line.trim().is_empty() {
+                        *last_line.locked() = line;
+                    }
                 }
             })
         };
@@ -330,6 +333,14 @@ mod tests {
         spec.program = "/nonexistent".into();
         let error = Helper::start(spec).map(drop).unwrap_err().to_string();
         assert!(error.contains("qemu-utils"), "{error}");
+    }
+
+    #[test]
+    fn an_iscsi_server_that_is_not_there_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = spec(dir.path(), "iscsi://127.0.0.1:1/iqn.2020-01.org.example:x/1");
+        let error = Helper::start(spec).map(drop).unwrap_err().to_string();
+        assert!(error.contains("vm1") && error.contains("iSCSI: Failed to connect"), "{error}");
     }
 
     #[test]

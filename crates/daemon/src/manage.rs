@@ -184,7 +184,8 @@ impl Daemon {
         })
     }
 
-    /// Pool and identity of a disk that is not attached, by its name or, if nobody knows that, its identity.
+    /// Pool and identity of a disk that is not attached, by its name or, if nobody knows that, its identity or the name that
+    /// this comes from.
     fn find_known(&self, name: &str) -> Result<(String, DiskId)> {
         match self.disk(name) {
             Ok(disk) => disk.with(|inner| match inner.state {
@@ -192,9 +193,10 @@ impl Daemon {
                 _ => Err(DaemonError::conflict(format!("disk '{name}' is in use"), "detach it first")),
             }),
             Err(no_such) => {
+                let by_name = settings::disk_id(&DiskConfig::new(name, "", "")).ok();
                 let known = self.pools().find_map(|pool| {
                     let ids = pool.known.locked();
-                    let id = ids.keys().find(|id| id.to_string() == name).copied();
+                    let id = ids.keys().find(|id| id.to_string() == name || Some(**id) == by_name).copied();
                     id.map(|id| (pool.name.clone(), id))
                 });
                 known.ok_or(no_such)

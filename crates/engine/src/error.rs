@@ -99,12 +99,39 @@ pub enum EngineError {
         /// The path.
         path: PathBuf,
     },
-    /// The staging file is of another size.
+    /// The staging file is whole, and of another size than configured.
     #[error(
-        "{path}: a staging area of {found_bytes} bytes, {expected_bytes} configured; set the configured size back, \
-         or stop the daemon cleanly before changing it"
+        "{path}: a staging area of {found_bytes} bytes that was not emptied by a clean stop; the configured size makes \
+         {expected_bytes}: set the configured size back, start, and stop cleanly before changing it"
     )]
     StagingSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found_bytes: u64,
+        /// The size that the configuration asks for.
+        expected_bytes: u64,
+    },
+    /// The staging file is not as large as it was made.
+    #[error(
+        "{path}: the staging area was cut from {made_bytes} to {found_bytes} bytes: what was written and not flushed may \
+         be lost; what was flushed is on the cache devices: remove the file to go on with that"
+    )]
+    StagingTruncated {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found_bytes: u64,
+        /// The size that it was made with.
+        made_bytes: u64,
+    },
+    /// The staging file is of another size than configured, and has no header that tells why.
+    #[error(
+        "{path}: {found_bytes} bytes, {expected_bytes} expected, and not the header of a staging area: it was cut or \
+         written over, and what was written and not flushed may be lost; what was flushed is on the cache devices: remove \
+         the file to go on with that"
+    )]
+    StagingWithoutHeader {
         /// The file.
         path: PathBuf,
         /// Its size.

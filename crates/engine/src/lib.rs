@@ -33,6 +33,7 @@ mod ring;
 mod shard_clock;
 mod signature;
 pub mod snapshot;
+mod staging_size;
 mod tls;
 pub mod tls_pump;
 mod turn_times;

@@ -23,6 +23,7 @@ use haversack_model::BLOCK_BYTES;
 use crate::error::{EngineError, Result, at};
 use crate::lock;
 use crate::mapping::Mapping;
+use crate::staging_size;
 
 /// See the module.
 pub(crate) struct SharedMemory<P> {
@@ -88,10 +89,13 @@ fn open_file(path: &Path, bytes: u64) -> Result<File> {
     lock::exclusively(&file, path)?;
     let found_bytes = file.metadata().map_err(at("examine", path))?.len();
     if found_bytes != 0 && found_bytes != bytes {
-        return Err(EngineError::StagingSize {
-            path: path.to_path_buf(),
-            found_bytes,
-            expected_bytes: bytes,
+        let (path, expected_bytes) = (path.to_path_buf(), bytes);
+        return Err(match staging_size::by_header(&file).map_err(at("read", &path))? {
+            Some(made) if made == found_bytes => {
+                EngineError::StagingSize { path, found_bytes, expected_bytes }
+            }
+            Some(made_bytes) => EngineError::StagingTruncated { path, found_bytes, made_bytes },
+            None => EngineError::StagingWithoutHeader { path, found_bytes, expected_bytes },
         });
     }
     // All of it is claimed now: a memory file system that is full must not end the process later.
@@ -237,6 +241,9 @@ impl<P: Payloads> Memory for SharedMemory<P> {
 
 #[cfg(test)]
 mod tests {
+    use haversack_core::format::descriptor::StagingHeader;
+    use haversack_model::Uuid;
+
     use super::*;
 
     struct NoPayloads;
@@ -270,9 +277,17 @@ mod tests {
     #[test]
     fn another_size_is_refused() {
         let path = path("size");
-        drop(SharedMemory::open(&path, 100, 20, NoPayloads).unwrap());
-        let refused = SharedMemory::open(&path, 101, 20, NoPayloads).err().unwrap();
-        assert!(refused.to_string().contains("set the configured size back"), "{refused}");
+        let mut memory = SharedMemory::open(&path, 100, 20, NoPayloads).unwrap();
+        memory.store_descriptor(100, &StagingHeader { pool: Uuid([1; 16]), staging_id: 1 }.encode());
+        drop(memory);
+        let told = |frames| SharedMemory::open(&path, frames, 20, NoPayloads).err().unwrap().to_string();
+        assert!(told(101).contains("set the configured size back"), "{}", told(101));
+        let cut = |bytes| File::options().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+        cut(staging_file_bytes(100) - 4096);
+        assert!(told(100).contains("was cut from 417792 to 413696 bytes"), "{}", told(100));
+        assert!(told(101).contains("was cut from 417792 to 413696 bytes"), "{}", told(101));
+        cut(4096);
+        assert!(told(100).contains("4096 bytes, 417792 expected"), "{}", told(100));
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -92,6 +92,18 @@ impl fmt::Display for DiskHandle {
     }
 }
 
+macro_rules! shows_its_number {
+    ($($name:ty)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+shows_its_number!(DiskNo DeviceNo SectorNo BlockNo);
+
 impl WriteMode {
     /// The two-letter name.
     pub fn name(self) -> &'static str {
@@ -179,6 +191,12 @@ mod tests {
             assert_eq!(name.parse::<WriteMode>().unwrap().name(), name);
         }
         assert!("writeback".parse::<WriteMode>().unwrap_err().contains("expected wb"));
+    }
+
+    #[test]
+    fn numbers_print_as_numbers() {
+        let (device, block) = (DeviceNo(0), BlockNo(1157));
+        assert_eq!(format!("device {device}, block {block:>6}"), "device 0, block   1157");
     }
 
     #[test]

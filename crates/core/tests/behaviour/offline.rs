@@ -167,7 +167,12 @@ fn a_damaged_dirty_block_is_reported_and_the_others_are_saved() {
     let report = offline::check(&mut shelf, true).expect("the metadata is whole");
     let [first] = report.disks[0].bad_blocks[..] else { panic!("one bad block") };
     let (result, progress) = flush(&mut shelf, &mut origin);
-    assert_eq!(result, Err(OfflineError::DataLost { disk: disk_id(0), lost_blocks: 1, first }));
+    assert_eq!(result, Err(OfflineError::DataLost { disk: disk_id(0), blocks: vec![first] }));
+    let told = result.unwrap_err().to_string();
+    assert!(told.contains(&format!("1 dirty blocks are damaged: block {first};")), "{told}");
+    assert_eq!(offline::ranges(&[3, 7, 8, 9].map(BlockNo)), "block 3, blocks 7-9");
+    let many: Vec<BlockNo> = (0..100).map(|at| BlockNo(at * 2)).collect();
+    assert!(offline::ranges(&many).ends_with("block 126 and 36 more ranges"));
     assert_eq!(progress.len(), 13);
     assert!(shelf.same_bytes(&before), "nothing is called clean");
     let lost = first.0 * 8;

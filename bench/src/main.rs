@@ -63,7 +63,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
             "nbd" | "vhost-user" | "fairness" | "idle" | "all" if parsed.what == "engine" => {
-                parsed.live.what = word
+                parsed.live.what = word;
             }
             "memory" | "hits" | "monitor" | "traces" | "all" | "engine" => parsed.what = word,
             "--traces" => parsed.traces = value()?.into(),

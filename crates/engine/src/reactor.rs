@@ -341,7 +341,7 @@ impl Reactor {
         let mut count = 0;
         for request in asked.requests(client, part_sectors) {
             count += 1;
-            if self.turns.starts(asked.disk, &request, self.now) {
+            if self.in_turn.is_some() || self.turns.starts(asked.disk, &request, self.now) {
                 batch.push(request);
             }
         }
@@ -617,7 +617,7 @@ impl Reactor {
         result: std::result::Result<(), RequestError>,
     ) -> Option<std::result::Result<(), RequestError>> {
         if let Some(disk) = self.core.memory_mut().payloads.get_mut(tag.client).map(|client| client.disk()) {
-            self.turns.ended(disk, tag.units.into());
+            self.turns.ended(disk, tag.units.into(), self.now);
         }
         if self.parts.is_empty() {
             return Some(result);
@@ -729,7 +729,11 @@ impl Reactor {
 
     fn time_to_sleep(&self) -> Option<Duration> {
         let origins = self.disks.iter().filter_map(|d| d.origin.next_wakeup());
-        let due = origins.chain(self.core.next_wakeup()).chain(self.retries.next_us()).min()?;
+        let due = origins
+            .chain(self.core.next_wakeup())
+            .chain(self.retries.next_us())
+            .chain(self.turns.next_us())
+            .min()?;
         // One that stays due, such as for a flush that takes its time, must not keep the reactor awake.
         let due = due.max(self.timers_us);
         Some(Duration::from_micros(due.saturating_sub(self.clock.now_us()).max(1)).min(LONGEST_SLEEP))

@@ -4,7 +4,8 @@
 //! - In one turn of the reactor, all disks together start at most `TURN_UNITS` and a request each; so whoever asks next
 //!   waits for no more than that. A disk that has nothing waiting asks in the turn in which it comes.
 //! - While another disk has asked lately, a disk has at most `UNITS_BESIDE` in the core, and a request, so that its I/O is
-//!   no long queue for others. What waits for the disk's own origin does not count: it is in nobody's way.
+//!   no long queue for others. What waits for the disk's own origin does not count: it is in nobody's way. Nor does
+//!   what does not move: a request never waits for ever behind one that does.
 //! - Requests of a disk start in the order in which they were asked.
 
 use std::collections::VecDeque;
@@ -28,6 +29,8 @@ const UNITS_BESIDE: u32 = 128;
 const LEAST_UNITS_BESIDE: u32 = 16;
 /// Units in the core of all disks: it has room for somewhat more small requests.
 const UNITS_OF_ALL: u32 = 12_288;
+/// When nothing of a disk was done for so long, what it has in the core waits for something else than processor and flash.
+const STUCK_US: Micros = 5_000;
 /// How long a disk that has asked counts as one beside.
 const LATELY_US: Micros = 1_000_000;
 
@@ -51,11 +54,32 @@ struct Share {
     in_core: u32,
     /// What of that waits for the origin, about.
     at_origin: u32,
+    /// What it may have in the core besides, because it is stuck.
+    besides: u32,
+    /// When something of it was last done.
+    moved_us: Micros,
 }
 
 impl Share {
     fn may_start(&self, most: u32) -> bool {
-        self.in_core.saturating_sub(self.at_origin) < most && self.in_core < UNITS_OF_ALL
+        self.in_core.saturating_sub(self.at_origin) < most + self.besides && self.in_core < UNITS_OF_ALL
+    }
+
+    /// Counts a request that starts.
+    fn start(&mut self, units: u32, now: Micros) {
+        if self.in_core == 0 {
+            self.moved_us = now;
+        }
+        self.credit -= i64::from(units);
+        self.in_core += units;
+    }
+
+    /// Lets some more in if it is stuck.
+    fn look(&mut self, most: u32, now: Micros) {
+        if !self.may_start(most) && now >= self.moved_us + STUCK_US {
+            self.besides = (self.besides + UNITS_BESIDE).min(UNITS_OF_ALL);
+            self.moved_us = now;
+        }
     }
 }
 
@@ -67,6 +91,8 @@ pub(crate) struct Turns {
     /// Places with requests that wait.
     line: VecDeque<u16>,
     turn: u64,
+    /// What each disk may start in the turn.
+    quantum: i64,
     /// The two disks that have asked last.
     lately: [(Option<DiskHandle>, Micros); 2],
 }
@@ -75,6 +101,7 @@ impl Turns {
     /// A turn of the reactor begins.
     pub fn next_turn(&mut self) {
         self.turn += 1;
+        self.quantum = (TURN_UNITS / self.line.len().max(1) as i64).max(LEAST_UNITS);
     }
 
     fn share(&mut self, disk: DiskHandle) -> &mut Share {
@@ -82,7 +109,7 @@ impl Turns {
         if self.shares.len() <= at {
             self.shares.resize_with(at + 1, Share::default);
         }
-        let (quantum, turn) = (self.quantum(), self.turn);
+        let (quantum, turn) = (self.quantum, self.turn);
         let share = &mut self.shares[at];
         if share.disk != Some(disk) {
             *share = Share { disk: Some(disk), ..Share::default() };
@@ -92,10 +119,6 @@ impl Turns {
             share.credit = (share.credit + quantum).min(quantum);
         }
         share
-    }
-
-    fn quantum(&self) -> i64 {
-        (TURN_UNITS / self.line.len().max(1) as i64).max(LEAST_UNITS)
     }
 
     /// A disk asks.
@@ -123,8 +146,7 @@ impl Turns {
         let most = self.most_in_core(disk, now);
         let share = self.share(disk);
         if share.waiting.is_empty() && share.credit > 0 && share.may_start(most) {
-            share.credit -= i64::from(units);
-            share.in_core += units;
+            share.start(units, now);
             return true;
         }
         share.waiting.push_back((*request, units));
@@ -141,11 +163,11 @@ impl Turns {
             let disk = self.shares[usize::from(place)].disk?;
             let most = self.most_in_core(disk, now);
             let share = self.share(disk);
+            share.look(most, now);
             let starts = share.credit > 0 && share.may_start(most);
             let started = if starts { share.waiting.pop_front() } else { None };
             if let Some((_, units)) = started {
-                share.credit -= i64::from(units);
-                share.in_core += units;
+                share.start(units, now);
             }
             if !share.waiting.is_empty() {
                 self.line.push_back(place);
@@ -165,14 +187,22 @@ impl Turns {
         })
     }
 
+    /// When more of a disk that is stuck may start.
+    pub fn next_us(&self) -> Option<Micros> {
+        let shares = self.line.iter().map(|place| &self.shares[usize::from(*place)]);
+        shares.filter(|share| share.in_core < UNITS_OF_ALL).map(|share| share.moved_us + STUCK_US).min()
+    }
+
     fn known(&mut self, disk: DiskHandle) -> Option<&mut Share> {
         let share = self.shares.get_mut(usize::from(disk.number().0));
         share.filter(|share| share.disk == Some(disk))
     }
 
     /// A request that was started is done.
-    pub fn ended(&mut self, disk: DiskHandle, units: u32) {
+    pub fn ended(&mut self, disk: DiskHandle, units: u32, now: Micros) {
         if let Some(share) = self.known(disk) {
+            share.moved_us = now;
+            share.besides = share.besides.saturating_sub(units);
             share.in_core = share.in_core.saturating_sub(units);
         }
     }
@@ -256,7 +286,7 @@ mod tests {
             for request in [read(1, PART_SECTORS), read(2, SMALL)] {
                 let from = DiskHandle::new(request.disk, 1);
                 if turns.starts(from, &request, 0) {
-                    turns.ended(from, units(request.op, request.sectors));
+                    turns.ended(from, units(request.op, request.sectors), 0);
                 }
             }
         }
@@ -265,7 +295,7 @@ mod tests {
             turns.next_turn();
             while let Some((from, request)) = turns.next(0) {
                 counts[usize::from(from != disk(1))] += units(request.op, request.sectors);
-                turns.ended(from, units(request.op, request.sectors));
+                turns.ended(from, units(request.op, request.sectors), 0);
             }
         }
         let [large, small] = counts;
@@ -285,6 +315,30 @@ mod tests {
         assert_eq!(turn(&mut turns, 0), [32, 0]);
         (0..32).for_each(|_| turns.origin_ended(disk(1), 4096));
         assert_eq!(turn(&mut turns, 0), [0, 0]);
+    }
+
+    #[test]
+    fn what_does_not_move_lets_others_pass() {
+        let mut turns = Turns::default();
+        let mut now = 0;
+        turns.next_turn();
+        (0..200).for_each(|_| {
+            turns.starts(disk(2), &read(2, SMALL), now);
+            turns.starts(disk(1), &read(1, SMALL), now);
+        });
+        assert_eq!(turn(&mut turns, now), [0, 0]);
+        for _ in 0..5 {
+            assert_eq!(turns.next_us(), Some(now + STUCK_US));
+            now += STUCK_US;
+            assert_eq!(turn(&mut turns, now), [16, 16]);
+            assert_eq!(turn(&mut turns, now), [16, 16]);
+            assert_eq!(turn(&mut turns, now), [0, 0]);
+        }
+        // What is done takes back what was granted.
+        (0..5 * 32).for_each(|_| turns.ended(disk(1), 4, now));
+        assert_eq!(turn(&mut turns, now), [0, 0]);
+        turns.ended(disk(1), 4, now);
+        assert_eq!(turn(&mut turns, now), [1, 0]);
     }
 
     #[test]

@@ -273,3 +273,33 @@ fn a_front_end_that_steals_its_own_kicks_keeps_nobody_waiting() {
         })
     });
 }
+
+/// A call eventfd that blocks and is full: the pool's thread must not wait until somebody reads it.
+#[test]
+fn a_front_end_with_a_full_call_keeps_nobody_waiting() {
+    test("a front end with a full call", |place| {
+        let disk = |name: &str| -> Result<Disk> {
+            let file = image::zeroes(place, &format!("{name}.img"), 16)?;
+            Ok(Disk::new(name, file.display().to_string()))
+        };
+        let daemon = Haversack::start(place, Settings::new(128, vec![disk("wb")?, disk("neighbour")?]))?;
+        let ram = Ram::new();
+        let mut client = Client::new(&daemon.socket("wb.sock"), &ram, 0);
+        client.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], None);
+        let call = client.queues[0].call.try_clone().map_err(Error::io("the call"))?;
+        let _ = call.read();
+        call.write(u64::MAX - 1).map_err(Error::io("the call"))?;
+        // SAFETY: the eventfd is open until the end of the block.
+        let blocking = unsafe { std::os::fd::BorrowedFd::borrow_raw(call.as_raw_fd()) };
+        rustix::fs::fcntl_setfl(blocking, rustix::fs::OFlags::RDWR).expect("it can be made blocking");
+        for _ in 0..5 {
+            client.queues[0].submit(driver::FLUSH, 0, &[]).expect("room");
+        }
+        neighbour(&daemon, &AtomicBool::new(true))?;
+        wait_until("the answers", PATIENCE, || {
+            while client.queues[0].driver.completed().is_some() {}
+            Ok(client.queues[0].driver.in_flight() == 0)
+        })?;
+        neighbour(&daemon, &AtomicBool::new(true))
+    });
+}

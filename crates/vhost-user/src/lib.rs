@@ -11,6 +11,7 @@
 //! What the other side may do is limited to breaking its own disk: see [`Broken`] for queues, [`SessionError`] for
 //! connections.
 
+mod bell;
 mod chain;
 mod config;
 mod connection;
@@ -30,6 +31,7 @@ mod server;
 mod session;
 pub mod socket;
 
+pub use bell::Bell;
 pub use config::{ConfigError, DeviceConfig, feature};
 pub use dirty_log::DirtyLog;
 pub use fault::{Broken, Fault};

@@ -1,6 +1,6 @@
 //! One virtqueue, driven by whoever owns it: requests out, completions in.
 //!
-//! - No system call but writing the call and error eventfds; no allocation per request once the tables have grown.
+//! - No system call but ringing the call and error eventfds; no allocation per request once the tables have grown.
 //! - Guest memory is trusted with nothing: a broken rule is [`Broken`], after which [`Queue::next`] gives no more.
 //!   Requests taken before can still be completed.
 //! - Segments of a request stay mapped until it is completed, even when the memory table is replaced meanwhile.
@@ -18,6 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use crate::bell::Bell;
 use crate::chain;
 use crate::dirty_log::DirtyLog;
 use crate::fault::{Broken, Fault};
@@ -51,9 +52,9 @@ pub struct QueueSetup {
     /// Becomes readable when there are new buffers; without it the queue must be polled.
     pub kick: Option<Arc<OwnedFd>>,
     /// Eventfd that interrupts the guest; without it the guest polls.
-    pub call: Option<Arc<OwnedFd>>,
+    pub call: Option<Arc<Bell>>,
     /// Eventfd that tells the front end of a broken queue.
-    pub error: Option<Arc<OwnedFd>>,
+    pub error: Option<Arc<Bell>>,
     /// The front end's connection, ended when shared memory is lost.
     pub connection: Option<Arc<UnixStream>>,
     /// What survives a kill of the process.
@@ -70,9 +71,9 @@ pub enum QueueUpdate {
     /// New addresses of the parts, or used-ring logging on or off.
     Rings(RingAddresses),
     /// Another eventfd to interrupt the guest.
-    Call(Option<Arc<OwnedFd>>),
+    Call(Option<Arc<Bell>>),
     /// Another eventfd for errors.
-    Error(Option<Arc<OwnedFd>>),
+    Error(Option<Arc<Bell>>),
     /// Dirty pages are marked there from now on, or not any more.
     Log(Option<Arc<DirtyLog>>),
 }
@@ -95,8 +96,8 @@ pub struct Queue {
     event_index: bool,
     limits: RequestLimits,
     kick: Option<Arc<OwnedFd>>,
-    call: Option<Arc<OwnedFd>>,
-    error: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Bell>>,
+    error: Option<Arc<Bell>>,
     connection: Option<Arc<UnixStream>>,
     inflight: Option<InflightQueue>,
     log: Option<Arc<DirtyLog>>,
@@ -206,7 +207,7 @@ impl Queue {
         let broken = Broken { queue: self.index, fault };
         self.broken = Some(broken);
         if let Some(error) = &self.error {
-            signal(error);
+            error.ring();
         }
         broken
     }
@@ -538,12 +539,7 @@ impl Queue {
 
     fn signal_call(&self) {
         if let Some(call) = &self.call {
-            signal(call);
+            call.ring();
         }
     }
-}
-
-/// Adds one to an eventfd. A full counter already tells the other side; nothing else can be done about an error.
-fn signal(fd: &OwnedFd) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

@@ -13,9 +13,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
 use rustix::net::SendFlags;
 
+use crate::bell::Bell;
 use crate::config::{CONFIG_SPACE_BYTES, WRITE_CACHE_OFFSET, feature, protocol_feature};
 use crate::connection::{self, Envelope};
 use crate::dirty_log::DirtyLog;
@@ -142,8 +142,8 @@ struct RingState {
     /// The kick message came, perhaps without an eventfd.
     kicked_off: bool,
     kick: Option<Arc<OwnedFd>>,
-    call: Option<Arc<OwnedFd>>,
-    error: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Bell>>,
+    error: Option<Arc<Bell>>,
     enabled: bool,
     running: bool,
 }
@@ -283,13 +283,13 @@ impl<'a> Session<'a> {
             }
             Request::SetRingCall { index, .. } => {
                 let index = self.ring_index(index.into())?;
-                let call = file.map(|file| nonblocking("call", file)).transpose()?;
+                let call = file.map(|file| bell("call", file)).transpose()?;
                 self.ring(index).call.clone_from(&call);
                 self.update(index, QueueUpdate::Call(call));
             }
             Request::SetRingError { index, .. } => {
                 let index = self.ring_index(index.into())?;
-                let error = file.map(|file| nonblocking("error", file)).transpose()?;
+                let error = file.map(|file| bell("error", file)).transpose()?;
                 self.ring(index).error.clone_from(&error);
                 self.update(index, QueueUpdate::Error(error));
             }
@@ -438,7 +438,8 @@ impl<'a> Session<'a> {
     }
 
     fn set_memory(&mut self, memory: GuestMemory) -> Result<(), SessionError> {
-        self.memory = Arc::new(memory);
+        // To unmap much memory takes long, a second for some GiB: that is not for whoever drives the queues.
+        let _unmapped_here = std::mem::replace(&mut self.memory, Arc::new(memory));
         self.check_log()?;
         self.update_all(&QueueUpdate::Memory(self.memory.clone()));
         Ok(())
@@ -547,10 +548,7 @@ fn eventfd(what: &'static str, file: OwnedFd) -> Result<OwnedFd, SessionError> {
     Err(SessionError::NoEventfd { what, found })
 }
 
-/// An eventfd whose writes do not block.
-fn nonblocking(what: &'static str, file: OwnedFd) -> Result<Arc<OwnedFd>, SessionError> {
+fn bell(what: &'static str, file: OwnedFd) -> Result<Arc<Bell>, SessionError> {
     let file = eventfd(what, file)?;
-    let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
-    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
-    Ok(Arc::new(file))
+    Ok(Arc::new(Bell::new(file.as_fd())?))
 }

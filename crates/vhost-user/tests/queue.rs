@@ -1,7 +1,7 @@
 //! The data half on its own: requests in every shape, notifications, memory changes, dirty pages, recovery.
 mod support;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haversack_vhost_user::*;
@@ -17,8 +17,12 @@ const LIMITS: RequestLimits = RequestLimits {
     write_zeroes_sectors: 1 << 16,
 };
 
-fn event() -> Arc<OwnedFd> {
-    Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+}
+
+fn bell(event: &OwnedFd) -> Arc<Bell> {
+    Arc::new(Bell::new(event.as_fd()).unwrap())
 }
 
 /// How often an eventfd was signalled since the last look.
@@ -236,7 +240,7 @@ fn interrupts_and_kicks_follow_the_event_index() {
     let mut driver = Driver::new(&ram, 0, 16);
     driver.event_index = true;
     let call = event();
-    let mut queue = Queue::new(QueueSetup { call: Some(call.clone()), ..setup(&driver, &ram) }).unwrap();
+    let mut queue = Queue::new(QueueSetup { call: Some(bell(&call)), ..setup(&driver, &ram) }).unwrap();
     assert_eq!(signals(&call), 1, "in case the last back end was killed before it could tell");
 
     // The driver wants to hear of the third completion.
@@ -271,7 +275,7 @@ fn interrupts_and_kicks_without_the_event_index() {
     let ram = Ram::new();
     let mut driver = Driver::new(&ram, 0, 16);
     let call = event();
-    let mut queue = Queue::new(QueueSetup { call: Some(call.clone()), ..setup(&driver, &ram) }).unwrap();
+    let mut queue = Queue::new(QueueSetup { call: Some(bell(&call)), ..setup(&driver, &ram) }).unwrap();
     signals(&call);
     for suppressed in [true, false] {
         driver.suppress_interrupts(suppressed);
@@ -290,7 +294,7 @@ fn interrupts_and_kicks_without_the_event_index() {
 fn another_eventfd_for_interrupts_is_told_at_once() {
     let (_, _, mut queue) = pair(8);
     let call = event();
-    queue.update(QueueUpdate::Call(Some(call.clone()))).unwrap();
+    queue.update(QueueUpdate::Call(Some(bell(&call)))).unwrap();
     assert_eq!(signals(&call), 1);
 }
 

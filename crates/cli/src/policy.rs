@@ -8,6 +8,7 @@ use haversack_api::{
     Size, Span,
 };
 use haversack_control::{Decision, Entry};
+use haversack_policy::AllocatorRule;
 use hyper::Method;
 use serde_json::{Map, Value};
 
@@ -106,15 +107,22 @@ fn disk_line(disk: &DiskPolicy) -> String {
     )
 }
 
+/// A rule as people read it: `utility alpha 1.0, spare idle`.
+fn rule(rule: AllocatorRule) -> String {
+    let text = serde_json::to_string(&rule).unwrap_or_default();
+    text.replace(['{', '}', '"'], "").replace(':', " ").replace(',', ", ")
+}
+
 /// Entries of the log, a line each, and one for each disk of a decision.
 fn log_text(entries: &[Value]) -> String {
     let mut out = String::new();
     for value in entries {
         let pool = value.get("pool").and_then(Value::as_str).unwrap_or_default();
         let (time_us, what) = match serde_json::from_value(value.clone()) {
-            Ok(Entry::Started { time_us, config }) => {
-                (time_us, format!("by {:?}, windows of {} s", config.allocator, config.window_us / 1_000_000))
-            }
+            Ok(Entry::Started { time_us, config }) => (
+                time_us,
+                format!("by {}, windows of {} s", rule(config.allocator), config.window_us / 1_000_000),
+            ),
             Ok(Entry::Event { time_us, disk, event }) => (time_us, format!("{disk} is {}", event.name())),
             Ok(Entry::Restored { time_us, disk, state }) => {
                 (time_us, format!("{disk} is {} as before the restart", state.name()))

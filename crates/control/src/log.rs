@@ -133,7 +133,7 @@ fn difference(config: &Config, decision: &Decision, line: usize) -> Option<Diffe
     let (before, after) = (&decision.plan.disks, &again.disks);
     let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let told = |plan: Option<&haversack_policy::DiskPlan>| {
-        plan.map_or("nothing".into(), |plan| format!("{:?}, {}", plan.target, plan.reason))
+        plan.map_or("nothing".into(), |plan| format!("{}, {}", plan.target, plan.reason))
     };
     let changed = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
     let disks = changed.map(|name| (name.clone(), told(before.get(name)), told(after.get(name)))).collect();

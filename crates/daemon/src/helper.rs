@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_a_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = spec(dir.path(), "qcow2:/nonexistent.qcow2");
+        std::fs::write(&spec.socket, "precious").unwrap();
+        let error = Helper::start(spec.clone()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("a b.sock") && error.contains("not a socket"), "{error}");
+        assert_eq!(std::fs::read(&spec.socket).unwrap(), b"precious");
+    }
+
+    #[test]
     fn an_iscsi_server_that_is_not_there_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path(), "iscsi://127.0.0.1:1/iqn.2020-01.org.example:x/1");

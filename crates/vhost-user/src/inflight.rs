@@ -84,7 +84,10 @@ impl InflightRegion {
         let InflightShape { size_bytes, file_offset, queues, queue_size } = shape;
         let needed = usize::from(queues) * queue_bytes(queue_size);
         if queue_size > MAX_QUEUE_SIZE || size_bytes < needed as u64 || !file_offset.is_multiple_of(8) {
-            let what = format!("{shape:?} is not an in-flight region: it needs {needed} bytes");
+            let what = format!(
+                "an in-flight region of {size_bytes} bytes at byte {file_offset} for {queues} queues of {queue_size} \
+                 descriptors: at most {MAX_QUEUE_SIZE} descriptors, {needed} bytes and an offset in whole 8 bytes are needed"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mapping = Arc::new(Mapping::new(file, file_offset, size_bytes)?);

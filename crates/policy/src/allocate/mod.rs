@@ -73,6 +73,17 @@ pub enum Target {
     },
 }
 
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Blocks(blocks) => write!(f, "{blocks} blocks"),
+            Target::Shared { at_least_blocks, at_most_blocks } => {
+                write!(f, "{at_least_blocks} to {at_most_blocks} blocks of what is shared")
+            }
+        }
+    }
+}
+
 impl Target {
     /// What is promised to the disk.
     pub fn promised_blocks(self) -> u64 {

@@ -11,6 +11,8 @@ use haversack_e2e::{Error, Place, Result, image, test};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 200;
+/// The descriptors of 4096 frames and of the area itself, in whole pages; the frames follow.
+const DESCRIPTORS_BYTES: u64 = 65 * 4096;
 
 /// The staging file of the test's pool.
 pub fn staging_file(place: &Place) -> Result<PathBuf> {
@@ -61,7 +63,7 @@ fn a_staging_file_that_is_cut_short_ends_the_daemon_with_a_message() {
 
 #[test]
 fn a_staging_file_without_its_frames_ends_the_daemon_with_a_message() {
-    test("a staging file without frames", |place| cut_short(place, 1 << 20, false));
+    test("a staging file without frames", |place| cut_short(place, DESCRIPTORS_BYTES, false));
 }
 
 #[test]

@@ -108,7 +108,8 @@ fn an_origin_over_tls() {
         let file = image::zeroes(place, "origin.img", 32)?;
         let port = tools::free_port()?;
         let origin = nbdkit_with_tls(place, &file, port, &ours)?;
-        let server = format!("nbds://localhost:{port}/");
+        // nbdkit serves its disk under every name.
+        let server = |name: &str| format!("nbds://localhost:{port}/{name}");
         let tls = |trust: &Certificates, show: &Certificates| {
             format!(
                 "origin_tls = {{ ca = {:?}, certificate = {:?}, key = {:?} }}\norigin_wait = \"10min\"",
@@ -122,9 +123,9 @@ fn an_origin_over_tls() {
             Settings::new(
                 64,
                 vec![
-                    Disk { mode: "wt".to_owned(), ..Disk::new("vm1", &server).with(&tls(&ours, &ours)) },
-                    Disk::new("vm2", &server).with(&tls(&foreign, &ours)).unattachable(),
-                    Disk::new("vm3", &server).with(&tls(&ours, &foreign)).unattachable(),
+                    Disk { mode: "wt".to_owned(), ..Disk::new("vm1", server("vm1")).with(&tls(&ours, &ours)) },
+                    Disk::new("vm2", server("vm2")).with(&tls(&foreign, &ours)).unattachable(),
+                    Disk::new("vm3", server("vm3")).with(&tls(&ours, &foreign)).unattachable(),
                 ],
             ),
         )?;

@@ -123,7 +123,10 @@ fn an_origin_over_tls() {
             Settings::new(
                 64,
                 vec![
-                    Disk { mode: "wt".to_owned(), ..Disk::new("vm1", server("vm1")).with(&tls(&ours, &ours)) },
+                    Disk {
+                        mode: "wt".to_owned(),
+                        ..Disk::new("vm1", server("vm1")).with(&tls(&ours, &ours))
+                    },
                     Disk::new("vm2", server("vm2")).with(&tls(&foreign, &ours)).unattachable(),
                     Disk::new("vm3", server("vm3")).with(&tls(&ours, &foreign)).unattachable(),
                 ],

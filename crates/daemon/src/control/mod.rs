@@ -4,7 +4,7 @@
 //! - What a request makes the daemon do runs on a thread of its own, never on the one that serves connections.
 //! - Whoever may open the Unix socket may do everything; over TCP whoever has the token.
 //! - Calls that take long answer at once with a job.
-//! - Connections are limited in number and time, see [`serve`].
+//! - Connections are limited in number and time, see `serve.rs`.
 
 mod answer;
 mod disks;

@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 4096;
 /// `NBD_ESHUTDOWN`.
 const SHUTDOWN: u32 = 108;
 
-/// What a block may read as: one of these versions. Version 0 is zeroes.
+/// What a block may read as: one of these versions, or anything if there is none. Version 0 is zeroes.
 type Versions = Vec<u64>;
 
 /// See the module. It uses the first blocks of a disk that nobody else writes, and that reads as zeroes at first.
@@ -90,6 +90,9 @@ impl Verifier {
         if !self.ask(Command::Read, block, &mut data)? {
             return Ok(false);
         }
+        if self.blocks[block].is_empty() {
+            return Ok(true);
+        }
         let matches = |version: &u64| data == content(block, *version);
         let Some(version) = self.blocks[block].iter().copied().find(matches) else {
             let versions = &self.blocks[block];
@@ -108,7 +111,7 @@ impl Verifier {
         self.next_version += 1;
         if self.ask(command, block, &mut content(block, version))? {
             self.blocks[block] = vec![version];
-        } else if !self.blocks[block].contains(&version) {
+        } else if !self.blocks[block].is_empty() && !self.blocks[block].contains(&version) {
             self.blocks[block].push(version);
         }
         Ok(())
@@ -171,12 +174,13 @@ impl std::fmt::Display for Times {
 }
 
 impl Bystander {
-    /// Begins on a disk that nobody else uses.
+    /// Begins on a disk that nobody else uses, whatever is on it.
     ///
     /// # Errors
     /// The disk cannot be reached.
     pub fn begin(socket: &Path, disk: &str) -> Result<Self> {
         let mut verifier = Verifier::new(socket, disk, 1024, 1);
+        verifier.blocks.fill(Vec::new());
         verifier.connection = Some(Connection::open(socket, disk)?);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();

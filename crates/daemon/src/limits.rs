@@ -96,7 +96,7 @@ impl Places {
     /// Takes `count` places for a peer.
     ///
     /// # Errors
-    /// There are not so many, or the peer may not have them.
+    /// The limit is reached, in all or for this peer.
     pub fn take(self: &Arc<Places>, peer: Peer, count: usize) -> Result<Place, Full> {
         let mut taken = self.taken.locked();
         if taken.all + count > self.most {

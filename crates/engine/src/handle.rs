@@ -307,7 +307,7 @@ impl Handle {
         Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id)?)
     }
 
-    /// Gives a new device all labels, and the others its own.
+    /// Copies all labels to a new device, and writes its own label to all devices.
     fn label_device(&self, new: &CacheDevice) -> Result<()> {
         let mut devices = self.open_again()?;
         devices.devices.push(new.again()?);

@@ -78,7 +78,7 @@ pub fn place_of(origin: &str) -> (String, u64) {
     (path.display().to_string(), inode)
 }
 
-/// The beginning of a text, of so many bytes at most.
+/// The beginning of a text, at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {

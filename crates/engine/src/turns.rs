@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use haversack_core::{Op, Request};
 use haversack_model::{DiskHandle, DiskNo, Micros, SECTOR_BYTES};
 
-/// Requests are counted in units of so many bytes, and some for each request: about what they cost.
+/// The unit of cost: a request costs one unit for each of these bytes, and a constant.
 const UNIT_BYTES: usize = 4096;
 const UNITS_OF_A_REQUEST: u32 = 3;
-/// What changes ranges without data costs as much as so many units.
+/// The cost of a discard or write-zeroes, in units.
 const RANGE_UNITS: u32 = 16;
 /// The longest part of a request that the core gets at once.
 pub(crate) const PART_SECTORS: u32 = 512;

@@ -73,7 +73,7 @@ fn try_bytes(file: &File, path: &Path, read_only: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives all byte locks back.
+/// Releases all byte locks.
 fn give_back(file: &File) -> Result<bool> {
     for byte in (0..=RESIZE).flat_map(|n| [USED + n, WITHHELD + n]) {
         let _ = lock_byte(file, libc::F_UNLCK, byte);

@@ -14,7 +14,7 @@ use haversack_e2e::{Error, Place, Result, image, test, tools};
 /// The time for a negotiation, here.
 pub const NEGOTIATION: Duration = Duration::from_secs(2);
 /// What a busy machine may add to a deadline.
-pub const SLACK: Duration = Duration::from_secs(3);
+pub const SLACK: Duration = Duration::from_secs(10);
 
 /// A daemon with the disks `quiet` and `hostile`, on `nbd.sock` and a TCP port, and more lines of `[nbd]`.
 pub fn attacked<'a>(place: &'a Place, nbd: &str) -> Result<(Haversack<'a>, u16)> {

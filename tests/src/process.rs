@@ -135,7 +135,7 @@ impl Process {
         self.signal(Signal::INT)
     }
 
-    /// Lets the server have so many file descriptors from now on; those that it has it keeps.
+    /// Limits the number of file descriptors of the server. Those that are open stay open.
     ///
     /// # Errors
     /// If it is gone.

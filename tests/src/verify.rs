@@ -196,7 +196,7 @@ impl Bystander {
         Ok(Self { stop, thread })
     }
 
-    /// Lets it end, and checks all that it wrote. Tells how long its requests took.
+    /// Stops it and checks all that it wrote. Returns how long its requests took.
     ///
     /// # Errors
     /// A read returned wrong bytes.

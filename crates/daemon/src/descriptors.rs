@@ -1,6 +1,6 @@
 //! File descriptors: how many the daemon may have, what of them is for clients, and one kept for when there are none.
 //!
-//! Invariant: clients never have so many that pools, origins, helpers and the control socket cannot have theirs.
+//! Invariant: clients always leave enough descriptors for pools, origins, helpers and the control socket.
 
 use std::fs::File;
 use std::io;

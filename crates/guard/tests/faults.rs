@@ -76,7 +76,7 @@ fn a_mapping_that_is_cut_short_is_lost_and_no_other() {
     short.set(3 * PAGE, 1);
     assert_eq!((short.get(3 * PAGE), whole.get(3 * PAGE)), (1, 7));
     drop(lost);
-    assert!(!short.guard().is_lost(), "a place that is used again starts anew");
+    assert!(!short.guard().is_lost(), "a reused entry is not marked as lost");
 }
 
 #[test]

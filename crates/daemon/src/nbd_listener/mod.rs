@@ -26,7 +26,7 @@ use crate::limits::{Full, Peer, Place, Places, TurnedAway};
 use crate::tls;
 use connection::Client;
 
-/// A peer may have one of so many of a listener's negotiations.
+/// The fraction of a listener's negotiations that one peer may have is one divided by this.
 const NEGOTIATIONS_OF_A_PEER: usize = 4;
 /// The pause after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -5,7 +5,7 @@ pub(crate) mod budget;
 pub mod nbd;
 pub mod vhost_user;
 
-use haversack_core::{Op, Payloads, Request, RequestError, RequestTag};
+use haversack_core::{MAX_REQUEST_SECTORS, Op, Payloads, Request, RequestError, RequestTag};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::reactor::Finished;
@@ -35,11 +35,16 @@ pub(crate) enum Wish {
     },
 }
 
+// The number of a part fits its byte of the tag.
+const _: () = assert!(MAX_REQUEST_SECTORS.div_ceil(PART_SECTORS) <= 1 << 8);
+
 impl Asked {
-    /// The request as the core takes it, once its disk was found to be attached: in parts if it is long and has data.
+    /// The request as the core takes it, once its disk was found to be attached: in parts if it is long and has data. One
+    /// that is longer than the core takes is left whole, for the core to refuse.
     pub fn requests(self, client: u32, part_sectors: u32) -> impl Iterator<Item = Request> {
         let has_data = matches!(self.op, Op::Read | Op::Write { .. });
-        let part_sectors = if has_data { part_sectors } else { u32::MAX };
+        let in_parts = has_data && self.sectors <= MAX_REQUEST_SECTORS;
+        let part_sectors = if in_parts { part_sectors } else { u32::MAX };
         let parts = self.sectors.div_ceil(part_sectors).max(1);
         (0..parts).map(move |part| {
             let at = part * part_sectors;
@@ -260,5 +265,9 @@ mod tests {
             assert_eq!(Asked { op, ..asked }.requests(9, PART_SECTORS).count(), 1);
         }
         assert_eq!(Asked { sectors: 0, op: Op::Flush, ..asked }.requests(9, PART_SECTORS).count(), 1);
+        // Its parts could not be told apart: the core refuses it.
+        let too_long = Asked { sectors: 256 * PART_SECTORS + 1, ..asked };
+        let whole: Vec<u32> = too_long.requests(9, PART_SECTORS).map(|request| request.sectors).collect();
+        assert_eq!(whole, [too_long.sectors]);
     }
 }

@@ -25,7 +25,7 @@ use crate::flow::pool_job::PoolJob;
 use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::Locks;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
@@ -176,46 +176,59 @@ impl<M: Memory> Core<M> {
         self.now = now;
         assert!(self.ios.contains(io.0), "{io:?} is in flight");
         let mut done = std::mem::take(&mut self.ios[io.0]);
-        self.dispatch(&mut done, result);
+        self.dispatch(&done, result);
         done.frames.clear();
-        done.blocks.clear();
+        done.hits.clear();
+        done.fills.clear();
         self.ios[io.0] = done;
         self.ios.put(io.0);
         self.settle();
     }
 
-    fn dispatch(&mut self, io: &mut Io, result: Result<(), IoFailure>) {
+    fn dispatch(&mut self, io: &Io, result: Result<(), IoFailure>) {
         if io.purpose.writes_device()
             && let Some(device) = io.device
             && let Some(device) = self.devices[device.0 as usize].as_mut()
         {
             device.unflushed = true;
         }
-        if io.purpose.flushes_origin() && result.is_ok() {
-            let disk = self.disk_mut(io.disk.expect("an origin is of a disk"));
-            disk.origin_durable = disk.origin_durable.max(io.seq);
-            disk.origin_unmarked &= disk.origin_durable < disk.origin_changes;
-        }
         match io.purpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),
             Purpose::Hit { request } => self.hit_done(io, request, result),
             Purpose::Fill { request } => self.fill_done(io, request, result),
-            Purpose::Merge { frame } => self.merge_done(io, frame, result),
-            Purpose::Commit { batch, copy } => self.commit_done(io, batch, copy, result),
-            Purpose::Page { segment } => self.page_done(io, segment, result),
+            Purpose::Merge { frame, version, part } => self.merge_done(io, frame, version, part, result),
+            Purpose::Commit { batch, copy, seq } => self.commit_done(io, batch, copy, seq, result),
+            Purpose::Page { segment, seq } => self.page_done(io, segment, seq, result),
             Purpose::Flush => self.pool_flush_done(io, result),
-            Purpose::Intent => self.intent_done(io, result),
-            Purpose::Record => self.record_done(io, result),
-            Purpose::CleanRead { at } => self.clean_read_done(io, at, result),
+            Purpose::Intent { seq } => self.intent_done(io, seq, result),
+            Purpose::Record { seq } => self.record_done(io, seq, result),
+            Purpose::CleanRead { at, slot } => self.clean_read_done(io, at, slot, result),
             Purpose::CleanWrite => self.clean_write_done(io, result),
-            Purpose::CleanFlush => self.clean_flush_done(io, result),
             Purpose::Around { request } => self.around_done(io, request, result),
             Purpose::Zero { request } => self.zero_done(io, request, result),
-            Purpose::ZeroFlush { request } => self.zero_flush_done(io, request, result),
-            Purpose::GuestFlush => self.guest_flush_done(io, result),
-            Purpose::SettleFlush => self.settle_flush_done(io, result),
-            Purpose::IntentFlush => self.intent_flush_done(io, result),
-            Purpose::Restage => self.restage_done(io, result),
+            Purpose::FlushOrigin { reason, changes } => self.origin_flush_done(io, reason, changes, result),
+            Purpose::Restage { part } => self.restage_done(io, part, result),
+        }
+    }
+
+    fn origin_flush_done(
+        &mut self,
+        io: &Io,
+        reason: OriginFlushReason,
+        changes: u64,
+        result: Result<(), IoFailure>,
+    ) {
+        if result.is_ok() {
+            let disk = self.disk_mut(io.disk.expect("an origin is of a disk"));
+            disk.origin_durable = disk.origin_durable.max(changes);
+            disk.origin_unmarked &= disk.origin_durable < disk.origin_changes;
+        }
+        match reason {
+            OriginFlushReason::Clean => self.clean_flush_done(io, result),
+            OriginFlushReason::Zero { request } => self.zero_flush_done(io, request, result),
+            OriginFlushReason::Guest => self.guest_flush_done(io, result),
+            OriginFlushReason::Settle => self.settle_flush_done(io, result),
+            OriginFlushReason::Intent => self.intent_flush_done(io, result),
         }
     }
 
@@ -448,8 +461,8 @@ impl<M: Memory> Core<M> {
     pub(crate) fn new_io(&mut self, purpose: Purpose) -> u32 {
         let number = self.ios.take();
         let io = &mut self.ios[number];
-        debug_assert!(io.frames.is_empty() && io.blocks.is_empty());
-        (io.purpose, io.disk, io.device, io.seq, io.start, io.len) = (purpose, None, None, 0, 0, 0);
+        debug_assert!(io.frames.is_empty() && io.hits.is_empty() && io.fills.is_empty());
+        (io.purpose, io.disk, io.device, io.start, io.len) = (purpose, None, None, 0, 0);
         number
     }
 
@@ -492,10 +505,10 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable });
     }
 
-    pub(crate) fn flush_origin(&mut self, purpose: Purpose, disk: DiskNo) {
-        let number = self.new_io(purpose);
+    pub(crate) fn flush_origin(&mut self, reason: OriginFlushReason, disk: DiskNo) {
+        let changes = self.disk(disk).origin_changes;
+        let number = self.new_io(Purpose::FlushOrigin { reason, changes });
         self.ios[number].disk = Some(disk);
-        self.ios[number].seq = self.disk(disk).origin_changes;
         self.emit(Action::FlushOrigin { io: IoId(number), disk });
     }
 

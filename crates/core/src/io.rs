@@ -1,4 +1,9 @@
 //! I/Os in flight: what each is for, its memory, and the blocks it carries.
+//!
+//! Invariants
+//! - What only I/Os of one purpose have is in the purpose. The fields of [`Io`] mean the same for all of them.
+//! - `hits` belongs to `Purpose::Hit` and `fills` to `Purpose::Fill`, one part for each frame. They are not in the purpose
+//!   because their buffers are used again.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
@@ -14,82 +19,82 @@ pub(crate) enum Purpose {
     Hit { request: u32 },
     /// Sectors of a read request from the origin.
     Fill { request: u32 },
-    /// The flash copy of a partially staged block.
-    Merge { frame: FrameNo },
+    /// The flash copy of a partially staged block; `version` is the frame's when the read was issued.
+    Merge { frame: FrameNo, version: u64, part: FlashPart },
     /// Data or metadata of a batch; `copy` is 0 for the first device, 1 for the second.
-    Commit { batch: u32, copy: u8 },
+    Commit { batch: u32, copy: u8, seq: u64 },
     /// A metadata page alone.
-    Page { segment: u32 },
+    Page { segment: u32, seq: u64 },
     /// A pool-wide flush.
     Flush,
     /// A disk's intent map.
-    Intent,
+    Intent { seq: u64 },
     /// The pool record.
-    Record,
-    /// The cleaner reads a block.
-    CleanRead { at: u32 },
+    Record { seq: u64 },
+    /// The cleaner reads the block at place `at` of its round.
+    CleanRead { at: u32, slot: SlotNo },
     /// The cleaner writes blocks.
     CleanWrite,
-    /// The cleaner flushes the origin.
-    CleanFlush,
     /// A request's payload to the origin.
     Around { request: u32 },
     /// A request's zeroes to the origin.
     Zero { request: u32 },
-    /// The origin is made durable for a discard over dirty blocks.
-    ZeroFlush { request: u32 },
-    /// The origin is made durable for a guest's flush.
-    GuestFlush,
-    /// The origin is made durable after an attach, since a guest may have been acknowledged writes before, and before a
-    /// detach ends.
-    SettleFlush,
-    /// The origin is made durable before the intent map is cleared.
-    IntentFlush,
+    /// The origin is made durable: the first `changes` of it that guests were told of.
+    FlushOrigin { reason: OriginFlushReason, changes: u64 },
     /// A dirty block is read to be staged again.
-    Restage,
+    Restage { part: FlashPart },
+}
+
+/// Why an origin is made durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OriginFlushReason {
+    /// The cleaner has written blocks.
+    Clean,
+    /// A request discards dirty blocks.
+    Zero { request: u32 },
+    /// A guest's flush.
+    Guest,
+    /// After an attach, since a guest may have been acknowledged writes before, and before a detach ends.
+    Settle,
+    /// The intent map is about to be cleared.
+    Intent,
 }
 
 impl Purpose {
-    pub fn flushes_origin(self) -> bool {
+    pub fn writes_device(self) -> bool {
         matches!(
             self,
-            Purpose::CleanFlush
-                | Purpose::ZeroFlush { .. }
-                | Purpose::GuestFlush
-                | Purpose::SettleFlush
-                | Purpose::IntentFlush
+            Purpose::Commit { .. } | Purpose::Page { .. } | Purpose::Intent { .. } | Purpose::Record { .. }
         )
-    }
-
-    pub fn writes_device(self) -> bool {
-        matches!(self, Purpose::Commit { .. } | Purpose::Page { .. } | Purpose::Intent | Purpose::Record)
     }
 }
 
-/// A block that an I/O carries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockIo {
+/// A version of a block on flash, as it was when a read of it was issued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlashPart {
     pub block: BlockNo,
     /// Sectors wanted of it.
     pub mask: u8,
     pub slot: SlotNo,
     pub crc: u32,
     pub seq: u64,
-    pub admit: bool,
 }
 
-impl BlockIo {
+impl FlashPart {
     /// All that a slot has.
-    pub fn of(number: SlotNo, slot: Slot) -> BlockIo {
-        BlockIo {
-            block: slot.block(),
-            mask: slot.mask(),
-            slot: number,
-            crc: slot.crc(),
-            seq: slot.seq(),
-            admit: false,
-        }
+    pub fn of(number: SlotNo, slot: Slot) -> FlashPart {
+        FlashPart { block: slot.block(), mask: slot.mask(), slot: number, crc: slot.crc(), seq: slot.seq() }
     }
+}
+
+/// Sectors of a block that are read from the origin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OriginPart {
+    pub block: BlockNo,
+    /// Sectors wanted of it.
+    pub mask: u8,
+    /// They may enter the cache.
+    pub admit: bool,
 }
 
 /// An I/O in flight.
@@ -98,10 +103,10 @@ pub(crate) struct Io {
     pub purpose: Purpose,
     pub disk: Option<DiskNo>,
     pub device: Option<DeviceNo>,
-    pub seq: u64,
     /// First byte in the first frame.
     pub start: usize,
     pub len: usize,
     pub frames: Vec<FrameNo>,
-    pub blocks: Vec<BlockIo>,
+    pub hits: Vec<FlashPart>,
+    pub fills: Vec<OriginPart>,
 }

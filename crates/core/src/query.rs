@@ -6,7 +6,7 @@ use crate::action::IoId;
 use crate::core::Core;
 use crate::disk::{DiskState, runs};
 use crate::format::record::Damage;
-use crate::io::Purpose;
+use crate::io::{OriginFlushReason, Purpose};
 use crate::memory::Memory;
 
 /// A disk as the pool knows it.
@@ -52,7 +52,9 @@ impl<M: Memory> Core<M> {
     /// Whose an I/O of an origin is.
     pub fn writer(&self, io: IoId) -> Writer {
         match self.ios[io.0].purpose {
-            Purpose::CleanWrite | Purpose::CleanFlush => Writer::Cleaner,
+            Purpose::CleanWrite | Purpose::FlushOrigin { reason: OriginFlushReason::Clean, .. } => {
+                Writer::Cleaner
+            }
             _ => Writer::Guest,
         }
     }

@@ -18,7 +18,7 @@ use crate::action::{Action, IoId, Op, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::core::{Core, RESERVED_FRAMES};
 use crate::flow::request::{Park, RequestState};
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -279,7 +279,7 @@ impl<M: Memory> Core<M> {
         if !is_clear {
             self.requests[number].phase = AroundPhase::Flush;
             self.requests[number].outstanding += 1;
-            self.flush_origin(Purpose::ZeroFlush { request: number }, disk);
+            self.flush_origin(OriginFlushReason::Zero { request: number }, disk);
             return;
         }
         self.end_window(number);

@@ -21,7 +21,7 @@ use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::{DiskState, runs};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
@@ -366,17 +366,17 @@ impl<M: Memory> Core<M> {
     }
 
     fn read_cleaning(&mut self, disk: DiskNo, at: usize, slot: SlotNo) {
-        let io = self.new_io(Purpose::CleanRead { at: at as u32 });
-        (self.ios[io].disk, self.ios[io].seq) = (Some(disk), u64::from(slot.0));
+        let io = self.new_io(Purpose::CleanRead { at: at as u32, slot });
+        self.ios[io].disk = Some(disk);
         let cleaner = &mut self.disk_mut(disk).cleaner;
         cleaner.in_flight += 1;
         let frame = cleaner.blocks[at].frame;
         self.read_slot(io, slot, frame);
     }
 
-    pub(crate) fn clean_read_done(&mut self, io: &Io, at: u32, result: Result<(), IoFailure>) {
+    pub(crate) fn clean_read_done(&mut self, io: &Io, at: u32, from: SlotNo, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the cleaner is of a disk");
-        self.note_device_read(io, result);
+        self.note_device_read(io, from, result);
         self.disk_mut(disk).cleaner.in_flight -= 1;
         let cleaning = self.disk(disk).cleaner.blocks[at as usize];
         let current = self.store.lookup(disk, cleaning.block).filter(|s| s.1.seq() == cleaning.seq);
@@ -385,11 +385,10 @@ impl<M: Memory> Core<M> {
             self.disk_mut(disk).cleaner.blocks[at as usize].good = good;
             if !good {
                 let mirror = self.store.mirror_of(number);
-                let tried = |slot: SlotNo| u64::from(slot.0) == io.seq;
                 match mirror {
-                    Some(mirror) if tried(number) => self.read_cleaning(disk, at as usize, mirror),
-                    Some(mirror) if !tried(mirror) => self.read_cleaning(disk, at as usize, number),
-                    None if !tried(number) => self.read_cleaning(disk, at as usize, number),
+                    Some(mirror) if number == from => self.read_cleaning(disk, at as usize, mirror),
+                    Some(mirror) if mirror != from => self.read_cleaning(disk, at as usize, number),
+                    None if number != from => self.read_cleaning(disk, at as usize, number),
                     _ if result.is_err() => self.disk_mut(disk).cleaner.failed = Some(JobError::DeviceRead),
                     _ => self.damaged(disk, number),
                 }
@@ -466,7 +465,7 @@ impl<M: Memory> Core<M> {
             self.end_round(disk, true);
         } else {
             d.cleaner.phase = Phase::Flushing;
-            self.flush_origin(Purpose::CleanFlush, disk);
+            self.flush_origin(OriginFlushReason::Clean, disk);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::runs;
 use crate::format::page::{self, Header, Kind, Place};
-use crate::io::{BlockIo, Io, Purpose};
+use crate::io::{FlashPart, Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
@@ -243,8 +243,7 @@ impl<M: Memory> Core<M> {
             while end < frames.len() && slots[end].0 == slots[end - 1].0 + 1 {
                 end += 1;
             }
-            let io = self.new_io(Purpose::Commit { batch, copy: copy as u8 });
-            self.ios[io].seq = seq;
+            let io = self.new_io(Purpose::Commit { batch, copy: copy as u8, seq });
             self.ios[io].frames.extend_from_slice(&frames[start..end]);
             self.sequence.expect(seq, 1);
             let (device, offset) = self.store.location(slots[start]);
@@ -252,7 +251,7 @@ impl<M: Memory> Core<M> {
             start = end;
         }
         self.picked_slots[copy] = slots;
-        let io = self.new_io(Purpose::Commit { batch, copy: copy as u8 });
+        let io = self.new_io(Purpose::Commit { batch, copy: copy as u8, seq });
         let page = self.compose(segment, seq, io);
         self.batches[batch].pages.push(page);
     }
@@ -272,7 +271,6 @@ impl<M: Memory> Core<M> {
         let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
         self.mark.carry(seq, header.flushed_seq);
         page::seal(self.memory.frame_mut(frame), header, &content, place);
-        self.ios[io].seq = seq;
         self.ios[io].frames.push(frame);
         self.sequence.expect(seq, 1);
         self.write_device(io, write.device, write.offset_bytes);
@@ -283,12 +281,19 @@ impl<M: Memory> Core<M> {
         self.devices[device.0 as usize].as_ref().expect("the device is known").seed
     }
 
-    pub(crate) fn commit_done(&mut self, io: &Io, batch: u32, copy: u8, result: Result<(), IoFailure>) {
+    pub(crate) fn commit_done(
+        &mut self,
+        io: &Io,
+        batch: u32,
+        copy: u8,
+        seq: u64,
+        result: Result<(), IoFailure>,
+    ) {
         if result.is_err() {
             self.batches[batch].failed[copy as usize] = true;
             self.device_failed(io.device.expect("a commit is on a device"));
         }
-        if self.sequence_done(io.seq) {
+        if self.sequence_done(seq) {
             self.finish_batch(batch);
         }
     }
@@ -340,17 +345,24 @@ impl<M: Memory> Core<M> {
         let staged = self.staging.get_mut(frame);
         staged.merging = true;
         let version = staged.version;
-        let io = self.new_io(Purpose::Merge { frame });
-        (self.ios[io].disk, self.ios[io].seq) = (Some(disk), version);
-        self.ios[io].blocks.push(BlockIo::of(slot_no, slot));
+        let part = FlashPart::of(slot_no, slot);
+        let io = self.new_io(Purpose::Merge { frame, version, part });
+        self.ios[io].disk = Some(disk);
         self.read_slot(io, slot_no, into);
     }
 
-    pub(crate) fn merge_done(&mut self, io: &Io, frame: FrameNo, result: Result<(), IoFailure>) {
+    pub(crate) fn merge_done(
+        &mut self,
+        io: &Io,
+        frame: FrameNo,
+        version: u64,
+        part: FlashPart,
+        result: Result<(), IoFailure>,
+    ) {
         let disk = io.disk.expect("a merge is of a disk");
-        let (part, from) = (io.blocks[0], io.frames[0]);
-        self.note_device_read(io, result);
-        let current = self.staging.is_used(frame) && self.staging.get(frame).version == io.seq;
+        let from = io.frames[0];
+        self.note_device_read(io, part.slot, result);
+        let current = self.staging.is_used(frame) && self.staging.get(frame).version == version;
         if current {
             self.staging.get_mut(frame).merging = false;
             let slot = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);

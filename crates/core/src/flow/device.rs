@@ -65,12 +65,10 @@ impl<M: Memory> Core<M> {
         !self.loss_recorded && self.alive_devices().next().is_none()
     }
 
-    /// Counts a failed read; a device that fails too many is used no more.
-    pub(crate) fn note_device_read(&mut self, io: &Io, result: Result<(), IoFailure>) {
+    /// Counts a failed read of a slot; a device that fails too many is used no more.
+    pub(crate) fn note_device_read(&mut self, io: &Io, place: SlotNo, result: Result<(), IoFailure>) {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
-        // A read for the cleaner carries its slot in place of a sequence number.
-        let place = io.blocks.first().map_or(SlotNo(io.seq as u32), |block| block.slot);
         let (window_us, limit) = (self.config.device_error_window_us, self.config.device_read_errors);
         let Some(state) = self.devices[device.0 as usize].as_mut() else { return };
         let too_many = state.errors.note(place, self.now, window_us, limit);

@@ -10,7 +10,7 @@ use crate::action::{Action, IoId, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::flow::request::Park;
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
@@ -197,7 +197,7 @@ impl<M: Memory> Core<M> {
                     && !planted(Bug::SkipOriginFlush) =>
             {
                 self.disk_mut(disk).flush.origin = OriginFlush::InFlight;
-                self.flush_origin(Purpose::GuestFlush, disk);
+                self.flush_origin(OriginFlushReason::Guest, disk);
                 false
             }
             OriginFlush::InFlight => false,

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::disk::DiskState;
 use crate::format::geometry;
 use crate::format::page::{self, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES, Place};
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
@@ -248,23 +248,23 @@ impl<M: Memory> Core<M> {
             let frame = self.own_frame().expect("frames were counted");
             let place = Place { device_seed: self.device_seed(device), offset_bytes };
             page::seal(self.memory.frame_mut(frame), header, &content[..], place);
-            let io = self.new_io(Purpose::Intent);
-            (self.ios[io].disk, self.ios[io].seq) = (Some(disk), seq);
+            let io = self.new_io(Purpose::Intent { seq });
+            self.ios[io].disk = Some(disk);
             self.ios[io].frames.push(frame);
             self.write_device(io, device, offset_bytes);
             self.disk_mut(disk).stats.flash_intent_pages += 1;
         }
     }
 
-    pub(crate) fn intent_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+    pub(crate) fn intent_done(&mut self, io: &Io, seq: u64, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("a map is of a disk");
         self.free_frame(io.frames[0], false);
         if result.is_err() {
             self.device_failed(io.device.expect("a map is on a device"));
         }
-        self.sequence_done(io.seq);
+        self.sequence_done(seq);
         self.disk_mut(disk).intents.writing -= 1;
-        self.want_flush(io.seq);
+        self.want_flush(seq);
         self.touch(disk);
     }
 
@@ -343,7 +343,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         map.clearing = Clearing::FlushOrigin;
-        self.flush_origin(Purpose::IntentFlush, disk);
+        self.flush_origin(OriginFlushReason::Intent, disk);
     }
 
     pub(crate) fn intent_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {

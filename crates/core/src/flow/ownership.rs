@@ -19,7 +19,7 @@ use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::flow::request::Park;
 use crate::format::record::{Damage, DiskRecord};
-use crate::io::{Io, Purpose};
+use crate::io::{Io, OriginFlushReason};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
@@ -176,7 +176,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn settle_origin(&mut self, disk: DiskNo) -> bool {
         let settled = self.disk(disk).origin_durable >= self.disk(disk).origin_changes;
         if !settled {
-            self.flush_origin(Purpose::SettleFlush, disk);
+            self.flush_origin(OriginFlushReason::Settle, disk);
         }
         settled
     }

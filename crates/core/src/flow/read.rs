@@ -13,7 +13,7 @@ use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::core::{Core, RESERVED_FRAMES};
 use crate::flow::request::Park;
-use crate::io::{BlockIo, Io, Purpose};
+use crate::io::{FlashPart, Io, OriginPart, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
@@ -146,7 +146,7 @@ impl<M: Memory> Core<M> {
             }
         };
         self.ios[io].frames.push(frame);
-        self.ios[io].blocks.push(BlockIo { mask, ..BlockIo::of(slot_no, slot) });
+        self.ios[io].hits.push(FlashPart { mask, ..FlashPart::of(slot_no, slot) });
     }
 
     fn add_fill(&mut self, number: u32, block: BlockNo, missing: u8, run: &mut Run) {
@@ -176,9 +176,8 @@ impl<M: Memory> Core<M> {
                 io
             }
         };
-        let block = BlockIo { block, mask: missing, slot: SlotNo(0), crc: 0, seq: 0, admit };
         self.ios[io].frames.push(frame);
-        self.ios[io].blocks.push(block);
+        self.ios[io].fills.push(OriginPart { block, mask: missing, admit });
     }
 
     fn close_run(&mut self, number: u32, run: Run) {
@@ -201,23 +200,22 @@ impl<M: Memory> Core<M> {
         self.requests[number].outstanding += 1;
     }
 
-    pub(crate) fn hit_done(&mut self, io: &mut Io, number: u32, result: Result<(), IoFailure>) {
+    pub(crate) fn hit_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
-        self.note_device_read(io, result);
+        self.note_device_read(io, io.hits[0].slot, result);
         self.requests[number].outstanding -= 1;
-        for index in 0..io.blocks.len() {
-            let (block, frame) = (io.blocks[index], io.frames[index]);
-            let good = result.is_ok() && self.verified(disk, block.block, frame, block.crc);
+        for (part, frame) in io.hits.iter().zip(&io.frames) {
+            let good = result.is_ok() && self.verified(disk, part.block, *frame, part.crc);
             if good {
-                self.give(number, block.block, block.mask, frame);
-                let slot = self.store.slot(block.slot);
-                if slot.mirror() && slot.seq() == block.seq {
-                    self.repair(disk, block.block);
+                self.give(number, part.block, part.mask, *frame);
+                let slot = self.store.slot(part.slot);
+                if slot.mirror() && slot.seq() == part.seq {
+                    self.repair(disk, part.block);
                 }
             }
-            self.free_frame(frame, false);
+            self.free_frame(*frame, false);
             if !good && self.requests[number].error.is_none() {
-                self.read_again(number, disk, block, result.is_err());
+                self.read_again(number, disk, *part, result.is_err());
             }
         }
         if self.requests[number].retries.is_empty() {
@@ -234,7 +232,7 @@ impl<M: Memory> Core<M> {
 
     /// A part of a block could not be read from where it was thought to be: the device failed the read, or
     /// the data does not fit.
-    fn read_again(&mut self, number: u32, disk: DiskNo, part: BlockIo, failed: bool) {
+    fn read_again(&mut self, number: u32, disk: DiskNo, part: FlashPart, failed: bool) {
         let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);
         if let Some((slot_no, slot)) = current {
             let mirror = self.store.mirror_of(slot_no);
@@ -256,10 +254,10 @@ impl<M: Memory> Core<M> {
         self.requests[number].retries.push((part.block, part.mask));
     }
 
-    fn read_mirror(&mut self, number: u32, part: BlockIo, mirror: SlotNo) {
+    fn read_mirror(&mut self, number: u32, part: FlashPart, mirror: SlotNo) {
         let frame = self.own_frame().expect("the frame of the first copy was just freed");
         let io = self.new_io(Purpose::Hit { request: number });
-        self.ios[io].blocks.push(BlockIo { slot: mirror, ..part });
+        self.ios[io].hits.push(FlashPart { slot: mirror, ..part });
         self.requests[number].outstanding += 1;
         self.read_slot(io, mirror, frame);
     }
@@ -295,25 +293,24 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    pub(crate) fn fill_done(&mut self, io: &mut Io, number: u32, result: Result<(), IoFailure>) {
+    pub(crate) fn fill_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
         self.requests[number].outstanding -= 1;
         if result.is_err() {
             self.fail(number, RequestError::Origin);
         }
-        for index in 0..io.blocks.len() {
-            let (block, frame) = (io.blocks[index], io.frames[index]);
+        for (part, frame) in io.fills.iter().zip(&io.frames) {
             if result.is_ok() {
-                self.give(number, block.block, block.mask, frame);
-                if block.admit {
-                    self.stage_clean(disk, block.block, frame, block.mask);
+                self.give(number, part.block, part.mask, *frame);
+                if part.admit {
+                    self.stage_clean(disk, part.block, *frame, part.mask);
                 } else {
-                    self.keep_data(disk, block.block, frame, block.mask);
+                    self.keep_data(disk, part.block, *frame, part.mask);
                 }
             }
-            self.free_frame(frame, true);
+            self.free_frame(*frame, true);
             if !planted(Bug::FillWithoutLock) {
-                self.unlock(disk, block.block);
+                self.unlock(disk, part.block);
             }
         }
         self.finish_if_done(number);

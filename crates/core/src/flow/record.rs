@@ -154,8 +154,7 @@ impl<M: Memory> Core<M> {
         w.in_flight = devices.len() as u32;
         w.seq = self.sequence.take(w.in_flight);
         for device in devices {
-            let io = self.new_io(Purpose::Record);
-            self.ios[io].seq = w.seq;
+            let io = self.new_io(Purpose::Record { seq: w.seq });
             self.ios[io].frames.extend_from_slice(&frames);
             self.write_device(io, device, geometry::record_bytes(w.copy));
             self.record_pages += pages as u64;
@@ -164,12 +163,12 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    pub(crate) fn record_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+    pub(crate) fn record_done(&mut self, io: &Io, seq: u64, result: Result<(), IoFailure>) {
         if result.is_err() {
             self.device_failed(io.device.expect("a record is on a device"));
         }
-        self.sequence_done(io.seq);
-        self.want_flush(io.seq);
+        self.sequence_done(seq);
+        self.want_flush(seq);
         let writing = self.record.writing.as_mut().expect("the record is being written");
         writing.in_flight -= 1;
         if writing.in_flight == 0 {

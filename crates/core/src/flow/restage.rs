@@ -4,7 +4,7 @@
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
 use crate::core::Core;
-use crate::io::{BlockIo, Io, Purpose};
+use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
@@ -110,19 +110,18 @@ impl<M: Memory> Core<M> {
                 self.disk_mut(disk).restage.push_front(number);
                 break;
             };
-            let io = self.new_io(Purpose::Restage);
+            let io = self.new_io(Purpose::Restage { part: FlashPart::of(number, slot) });
             self.ios[io].disk = Some(disk);
-            self.ios[io].blocks.push(BlockIo::of(number, slot));
             self.disk_mut(disk).restaging += 1;
             self.read_slot(io, number, frame);
         }
     }
 
-    pub(crate) fn restage_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
+    pub(crate) fn restage_done(&mut self, io: &Io, part: FlashPart, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("a block is of a disk");
-        let (part, from) = (io.blocks[0], io.frames[0]);
+        let from = io.frames[0];
         self.disk_mut(disk).restaging -= 1;
-        self.note_device_read(io, result);
+        self.note_device_read(io, part.slot, result);
         let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq && s.1.dirty());
         let newer = self.staging.find(disk, part.block).is_some();
         if let Some((number, _)) = current.filter(|_| !newer) {
@@ -140,7 +139,7 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
     }
 
-    fn restage(&mut self, disk: DiskNo, number: SlotNo, part: BlockIo, from: crate::memory::FrameNo) {
+    fn restage(&mut self, disk: DiskNo, number: SlotNo, part: FlashPart, from: crate::memory::FrameNo) {
         match self.staging.allocate() {
             Some(frame) => {
                 self.memory.copy(from, frame, 0, BLOCK_BYTES);

@@ -252,7 +252,7 @@ impl<M: Memory> Core<M> {
         }
         let disk = DiskNo(self.store.segments[segment as usize].owner);
         let seq = self.sequence.take(0);
-        let io = self.new_io(Purpose::Page { segment });
+        let io = self.new_io(Purpose::Page { segment, seq });
         self.ios[io].disk = Some(disk);
         self.compose(segment, seq, io);
         let d = self.disk_mut(disk);
@@ -261,14 +261,14 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    pub(crate) fn page_done(&mut self, io: &Io, segment: u32, result: Result<(), IoFailure>) {
+    pub(crate) fn page_done(&mut self, io: &Io, segment: u32, seq: u64, result: Result<(), IoFailure>) {
         self.free_frame(io.frames[0], false);
         if result.is_err() {
             self.device_failed(io.device.expect("a page is on a device"));
         }
-        self.sequence_done(io.seq);
+        self.sequence_done(seq);
         self.store.page_written(segment);
-        self.want_flush(io.seq);
+        self.want_flush(seq);
         self.touch(io.disk.expect("a page is of a disk"));
     }
 

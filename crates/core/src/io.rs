@@ -8,7 +8,7 @@
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::memory::FrameNo;
-use crate::store::slot::{Slot, SlotNo};
+use crate::store::slot::{Live, SlotNo};
 
 /// What an I/O is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,7 +82,7 @@ pub(crate) struct FlashPart {
 
 impl FlashPart {
     /// All that a slot has.
-    pub fn of(number: SlotNo, slot: Slot) -> FlashPart {
+    pub fn of(number: SlotNo, slot: Live) -> FlashPart {
         FlashPart { block: slot.block(), mask: slot.mask(), slot: number, crc: slot.crc(), seq: slot.seq() }
     }
 }

@@ -15,7 +15,7 @@ use crate::pool;
 use crate::recover::OpenOptions;
 use crate::recover::entries::{self, Recovered};
 use crate::recover::scan::{self, Pool};
-use crate::store::slot::{Slot, SlotNo, Status};
+use crate::store::slot::{Live, SlotNo};
 
 /// What a check found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -158,13 +158,12 @@ fn load(media: &mut dyn Media) -> Result<(Pool, Recovered), PoolError> {
     Ok((pool, recovered))
 }
 
-fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Slot)> {
-    let mut slots: Vec<(SlotNo, Slot)> = r.store.disks[disk.0 as usize]
+fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Live)> {
+    let mut slots: Vec<(SlotNo, Live)> = r.store.disks[disk.0 as usize]
         .segments
         .iter()
         .flat_map(|segment| r.store.slots_of(*segment))
-        .map(|number| (number, r.store.slot(number)))
-        .filter(|(_, slot)| slot.status() == Status::Live && !slot.mirror())
+        .filter_map(|number| Some((number, r.store.slot(number).primary()?)))
         .collect();
     slots.sort_by_key(|(_, slot)| slot.block());
     slots
@@ -275,7 +274,7 @@ pub fn flush_disk(
         return Err(OfflineError::OriginTooSmall { disk: id, found_sectors, needed_sectors });
     }
     let grid = Disk::new(&record);
-    let dirty: Vec<(SlotNo, Slot)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();
+    let dirty: Vec<(SlotNo, Live)> = live_slots(&r, disk).into_iter().filter(|s| s.1.dirty()).collect();
     let mut lost = Vec::new();
     for (done, (number, slot)) in dirty.iter().enumerate() {
         match read_block(media, &pool, &r, &record, *number) {
@@ -297,7 +296,7 @@ fn write_block(
     origin: &mut dyn OriginMedia,
     grid: &Disk,
     id: DiskId,
-    slot: Slot,
+    slot: Live,
     page: &[u8; BLOCK_BYTES],
 ) -> Result<(), OfflineError> {
     for (first, count) in runs(slot.mask() & grid.inside(slot.block())) {

@@ -35,8 +35,8 @@ pub struct Staged {
     pub dirty: bool,
     /// Sectors outside the mask are lost.
     pub poisoned: bool,
-    /// Enters as established.
-    pub established: bool,
+    /// Enters as protected.
+    pub protected: bool,
     /// Hits while staged.
     pub hits: u8,
     /// Part of a batch on its way to flash.
@@ -70,7 +70,7 @@ impl Staged {
             mask: 0,
             dirty: false,
             poisoned: false,
-            established: false,
+            protected: false,
             hits: 0,
             committing: false,
             commit_seq: 0,

@@ -26,7 +26,7 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::store::segment::NONE;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::SlotNo;
 
 /// Most blocks of a round, and of one write.
 const ROUND: usize = 256;
@@ -280,10 +280,7 @@ impl<M: Memory> Core<M> {
 
     fn pick_segment(&mut self, disk: DiskNo, segment: u32, room: usize, unflushed: &mut bool) {
         for number in self.store.slots_of(segment) {
-            let slot = self.store.slot(number);
-            if slot.status() != Status::Live || !slot.dirty() || slot.mirror() {
-                continue;
-            }
+            let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) else { continue };
             let mut block = slot.block();
             // The block and the dirty ones that follow it, wherever they are.
             while self.disk(disk).cleaner.blocks.len() < room && self.pick_block(disk, block, unflushed) {

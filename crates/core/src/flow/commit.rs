@@ -18,7 +18,7 @@ use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::staging::Staged;
 use crate::store::PageContent;
-use crate::store::slot::{Slot, SlotNo};
+use crate::store::slot::{Live, SlotNo};
 
 /// A batch on its way.
 #[derive(Default)]
@@ -157,8 +157,8 @@ impl<M: Memory> Core<M> {
 
     /// Whether a commit of any version of a block may not have ended, from its newest frame and its slot. What the
     /// commit put on flash may have been evicted since; what it took from staging is still there.
-    pub(crate) fn commit_in_flight(&self, staged: Option<&Staged>, slot: Option<Slot>) -> bool {
-        let newest = staged.map_or(0, |s| s.commit_seq).max(slot.map_or(0, Slot::seq));
+    pub(crate) fn commit_in_flight(&self, staged: Option<&Staged>, slot: Option<Live>) -> bool {
+        let newest = staged.map_or(0, |s| s.commit_seq).max(slot.map_or(0, |s| s.seq()));
         newest > self.sequence.completed()
     }
 
@@ -209,10 +209,10 @@ impl<M: Memory> Core<M> {
         let inside = self.disk(disk).inside(staged.block);
         let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && staged.mask != inside;
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
-        let entry = Slot::live(staged.block, staged.mask, staged.crc, seq)
+        let entry = Live::new(staged.block, staged.mask, staged.crc, seq)
             .with_dirty(dirty)
             .with_poisoned(poisoned)
-            .with_established(staged.established)
+            .with_protected(staged.protected)
             .with_hits(staged.hits);
         if let Some((number, _)) = older {
             self.store.supersede(number, seq);
@@ -231,7 +231,7 @@ impl<M: Memory> Core<M> {
             self.store.install(mirror, entry.with_mirror(true), staged.since_us);
             self.store.pair(primary, mirror);
         }
-        !staged.established
+        !staged.protected
     }
 
     /// Writes one copy of a batch: the runs of neighbouring slots, and the page.
@@ -341,7 +341,7 @@ impl<M: Memory> Core<M> {
     /// Reads the flash copy of a block whose staged frame lacks sectors that it has.
     fn start_merge(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo) {
         let Some(into) = self.own_frame() else { return };
-        let slot = self.store.slot(slot_no);
+        let slot = self.store.live(slot_no).expect("what is merged is live");
         let staged = self.staging.get_mut(frame);
         staged.merging = true;
         let version = staged.version;
@@ -382,12 +382,12 @@ impl<M: Memory> Core<M> {
     fn merge_other(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo, failed: bool) {
         if let Some(mirror) = self.store.fail_over(slot_no) {
             self.start_merge(disk, frame, mirror);
-        } else if !(failed && self.store.slot(slot_no).dirty()) {
+        } else if !(failed && self.store.live(slot_no).is_some_and(|slot| slot.dirty())) {
             self.damaged(disk, slot_no);
         }
     }
 
-    fn merge(&mut self, disk: DiskNo, frame: FrameNo, from: FrameNo, slot: Slot) {
+    fn merge(&mut self, disk: DiskNo, frame: FrameNo, from: FrameNo, slot: Live) {
         let staged = *self.staging.get(frame);
         let old_over_new = planted(Bug::MergeOldOverNew);
         let add = if old_over_new { slot.mask() } else { slot.mask() & !staged.mask };

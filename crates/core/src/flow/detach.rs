@@ -13,7 +13,6 @@ use crate::disk::DiskState;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::memory::Memory;
-use crate::store::slot::Status;
 
 /// Failed rounds of cleaning, and failed flushes of the origin, after which a job that cleans gives up.
 const MOST_FAILURES: u64 = 3;
@@ -134,10 +133,7 @@ impl<M: Memory> Core<M> {
     /// Whether no dirty block is left that could be cleaned.
     fn only_lost_left(&self, disk: DiskNo) -> bool {
         let segments = &self.store.disks[disk.0 as usize].segments;
-        let good = |n| {
-            let slot = self.store.slot(n);
-            slot.status() == Status::Live && slot.dirty() && !slot.mirror() && !slot.poisoned()
-        };
+        let good = |n| self.store.slot(n).primary().is_some_and(|slot| slot.dirty() && !slot.poisoned());
         self.disk(disk).flush.staged_dirty() == 0
             && !segments
                 .iter()

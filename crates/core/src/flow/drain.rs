@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::SlotNo;
 
 /// Segments that are being emptied at a time: fewer than the devices of the crash simulator have.
 const SEGMENTS_AT_A_TIME: usize = 4;
@@ -72,7 +72,7 @@ impl<M: Memory> Core<M> {
             *asked += self.move_dirty(segment);
             let s = &self.store.segments[segment as usize];
             let moved = !self.store.slots_of(segment).any(|number| self.has_dirty_copy(number));
-            if moved && s.retained == 0 && !s.page_writing {
+            if moved && s.superseded == 0 && !s.page_writing {
                 self.store.give_up(segment);
             }
         }
@@ -90,8 +90,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn has_dirty_copy(&self, number: SlotNo) -> bool {
-        let slot = self.store.slot(number);
-        slot.status() == Status::Live && (slot.dirty() || slot.mirror())
+        self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
     /// Has dirty blocks of a segment staged again. What is lost on flash already is lost. Gives how many were asked for.

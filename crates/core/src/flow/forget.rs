@@ -17,7 +17,6 @@ use crate::flow::job::JobKind;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::DiskSpace;
 use crate::store::segment::SegmentState;
-use crate::store::slot::Status;
 
 impl<M: Memory> Core<M> {
     /// Forgets a detached disk and frees its space. Dirty blocks are destroyed only if the disk is named.
@@ -54,7 +53,7 @@ impl<M: Memory> Core<M> {
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
             let s = &self.store.segments[segment as usize];
             let owned = s.state == SegmentState::Owned;
-            if owned && s.retained == 0 && !s.page_writing {
+            if owned && s.superseded == 0 && !s.page_writing {
                 self.store.give_up(segment);
                 self.reclaiming.push((segment, None));
             } else if owned {
@@ -91,8 +90,7 @@ impl<M: Memory> Core<M> {
         let segments = self.store.disks[disk.0 as usize].segments.clone();
         for segment in segments {
             for number in self.store.slots_of(segment) {
-                let slot = self.store.slot(number);
-                if slot.status() == Status::Live {
+                if let Some(slot) = self.store.live(number) {
                     self.store.invalidate(disk, slot.block());
                 }
             }

@@ -20,7 +20,7 @@ use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::format::record::Damage;
 use crate::memory::Memory;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::SlotNo;
 
 /// Pages that are written at a time.
 const PAGES_AT_A_TIME: usize = 16;
@@ -136,7 +136,7 @@ impl<M: Memory> Core<M> {
             let segment = self.store.segment_of(number);
             let s = &self.store.segments[segment as usize];
             let (page_seq, ready) = (s.page_seq, s.page_ready(self.store.flushed_seq));
-            if ready && self.store.slot(number).status() == Status::Remnant {
+            if ready && self.store.slot(number).dead().is_some() {
                 self.rewrite_page(segment);
             } else {
                 self.want_flush(page_seq.max(self.sequence.completed()));

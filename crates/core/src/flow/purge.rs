@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use crate::bugs::{Bug, planted};
 use crate::core::{Core, RESERVED_FRAMES};
 use crate::memory::Memory;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::SlotNo;
 
 /// Slots whose pages are written at a time.
 const PAGES_AT_A_TIME: usize = 16;
@@ -106,7 +106,7 @@ impl<M: Memory> Core<M> {
             if !self.store.is_listed_in_vain(number) || slot.seq() > self.purge.last_seq {
                 continue;
             }
-            if slot.status() == Status::Remnant && slot.hits() == 0 {
+            if slot.dead().is_some_and(|dead| !dead.omitted()) {
                 self.shrink_page(self.store.segment_of(number));
             } else {
                 let page_seq = self.store.segments[self.store.segment_of(number) as usize].page_seq;

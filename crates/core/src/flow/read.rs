@@ -17,7 +17,7 @@ use crate::io::{FlashPart, Io, OriginPart, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
-use crate::store::slot::{Slot, SlotNo};
+use crate::store::slot::{Live, SlotNo};
 
 /// Most blocks of one I/O.
 const MAX_RUN: usize = 256;
@@ -127,7 +127,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn add_hit(&mut self, number: u32, slot_no: SlotNo, slot: Slot, mask: u8, run: &mut Run) {
+    fn add_hit(&mut self, number: u32, slot_no: SlotNo, slot: Live, mask: u8, run: &mut Run) {
         let (device, at) = self.store.location(slot_no);
         let frame = self.request_frame(false).expect("frames were counted");
         let io = match *run {
@@ -264,9 +264,8 @@ impl<M: Memory> Core<M> {
 
     /// A live slot turned out to be damaged, and so its second copy, if it has one.
     pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
-        let slot = self.store.slot(slot_no);
         let (device, offset_bytes) = self.store.location(slot_no);
-        let lost = slot.dirty();
+        let lost = self.store.live(slot_no).is_some_and(|slot| slot.dirty());
         let stats = &mut self.disk_mut(disk).stats;
         stats.corrupt_blocks += 1;
         stats.lost_blocks += u64::from(lost);

@@ -17,7 +17,6 @@ use crate::core::Core;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::memory::Memory;
-use crate::store::slot::Status;
 
 /// How far a change of size is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,10 +118,9 @@ impl<M: Memory> Core<M> {
         let segments = self.store.disks[disk.0 as usize].segments.clone();
         for segment in segments {
             for number in self.store.slots_of(segment) {
-                let slot = self.store.slot(number);
-                if slot.status() != Status::Live || slot.block() < last {
+                let Some(slot) = self.store.live(number).filter(|slot| slot.block() >= last) else {
                     continue;
-                }
+                };
                 if slot.block() > last
                     || slot.mask() & inside == 0
                     || !slot.dirty() && slot.mask() & !inside != 0

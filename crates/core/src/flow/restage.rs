@@ -8,7 +8,7 @@ use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
-use crate::store::slot::{SlotNo, Status};
+use crate::store::slot::{Live, SlotNo};
 
 /// Blocks of a disk read at a time.
 const AT_A_TIME: u32 = 16;
@@ -34,13 +34,9 @@ impl<M: Memory> Core<M> {
             }
             let disk = DiskNo(s.owner);
             for number in self.store.slots_of(segment) {
-                let slot = self.store.slot(number);
-                let alone = slot.status() == Status::Live
-                    && slot.dirty()
-                    && !slot.mirror()
-                    && !slot.poisoned()
-                    && self.store.mirror_of(number).is_none();
-                if alone {
+                let is_good = |slot: &Live| slot.dirty() && !slot.poisoned();
+                let good = self.store.slot(number).primary().filter(is_good);
+                if good.is_some() && self.store.mirror_of(number).is_none() {
                     self.disk_mut(disk).restage.push_back(number);
                 }
             }
@@ -96,12 +92,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_restage(&mut self, disk: DiskNo) {
         while self.disk(disk).restaging < AT_A_TIME {
             let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };
-            let slot = self.store.slot(number);
-            let current = slot.status() == Status::Live && !slot.mirror() && slot.dirty() && !slot.poisoned();
-            if !current
-                || self.store.owner_of(number) != disk
-                || self.staging.find(disk, slot.block()).is_some()
-            {
+            let is_good = |slot: &Live| slot.dirty() && !slot.poisoned();
+            let Some(slot) = self.store.slot(number).primary().filter(is_good) else { continue };
+            if self.store.owner_of(number) != disk || self.staging.find(disk, slot.block()).is_some() {
                 continue;
             }
             let room = self.staging.free() > self.staging.capacity() / 8;

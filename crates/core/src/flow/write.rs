@@ -135,7 +135,7 @@ impl<M: Memory> Core<M> {
             staged.mask |= s.mask;
             staged.dirty |= s.dirty;
             staged.poisoned = s.poisoned && staged.mask != inside;
-            (staged.established, staged.hits) = (s.established, (s.hits + 1).min(MAX_HITS));
+            (staged.protected, staged.hits) = (s.protected, (s.hits + 1).min(MAX_HITS));
             if s.dirty {
                 staged.since_us = s.since_us;
             }
@@ -143,9 +143,9 @@ impl<M: Memory> Core<M> {
                 staged.group = s.group;
             }
         } else if let Some((_, slot)) = self.store.lookup(disk, block) {
-            (staged.established, staged.hits) = (slot.established(), (slot.hits() + 1).min(MAX_HITS));
+            (staged.protected, staged.hits) = (slot.protected(), (slot.hits() + 1).min(MAX_HITS));
         } else {
-            staged.established = self.store.was_evicted(disk, block);
+            staged.protected = self.store.was_evicted(disk, block);
         }
         if let Some((number, _)) = self.store.lookup(disk, block).filter(|s| s.1.dirty()) {
             let segment = self.store.segment_of(number);

@@ -1,7 +1,7 @@
 //! From listed entries to a store: which version of each block counts.
 //!
 //! Invariants
-//! - Every entry that a durable page lists is in the store, as live slot or as remnant, except those of
+//! - Every entry that a durable page lists is in the store, as live or dead slot, except those of
 //!   commits that did not become durable: their pages are rewritten before anything else is.
 //! - What is decided does not depend on the order in which segments are read.
 
@@ -20,7 +20,7 @@ use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead};
 use crate::store::Store;
-use crate::store::slot::{ENTRY_BYTES, Slot, SlotNo, Status};
+use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
 
 /// The store as recovered, and what must be written before it is used.
 pub(crate) struct Recovered {
@@ -95,7 +95,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
 #[derive(Clone, Copy)]
 struct Entry {
     number: SlotNo,
-    slot: Slot,
+    slot: Live,
     /// One of two copies.
     twin: bool,
 }
@@ -190,7 +190,7 @@ impl Recovered {
     }
 
     /// Adopts an entry and decides between the versions of its block.
-    fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Slot) {
+    fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Live) {
         let disk = self.store.owner_of(number);
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
         let inside = inside(slot.block(), record.phase, record.sectors);
@@ -202,16 +202,18 @@ impl Recovered {
             let segment = self.store.segment_of(number);
             self.store.segments[segment as usize].stale = true;
         }
-        let mut slot = slot.with_mask(mask).with_established(true).with_mirror(false);
+        let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
         if slot.seq() <= record.clean_seq {
             // The disk was detached clean after that commit; the page was not written since.
             slot = slot.with_dirty(false);
         }
         let existing = self.store.lookup(disk, slot.block());
-        let remnant =
-            slot.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0);
-        let Some((other, o)) = existing.filter(|_| !void) else {
-            self.store.adopt(number, if void { remnant } else { slot });
+        if void {
+            self.store.adopt_dead(number, slot);
+            return;
+        }
+        let Some((other, o)) = existing else {
+            self.store.adopt(number, slot);
             return;
         };
         let newer = if planted(Bug::OldestWins) { slot.seq() < o.seq() } else { slot.seq() > o.seq() };
@@ -229,7 +231,7 @@ impl Recovered {
             self.store.adopt(number, slot.with_mirror(true));
             self.store.pair(other, number);
         } else {
-            self.store.adopt(number, remnant);
+            self.store.adopt_dead(number, slot);
         }
     }
 
@@ -241,10 +243,7 @@ impl Recovered {
             let disk = DiskNo(owner);
             let log2 = region_blocks_log2(record.sectors);
             for number in self.store.slots_of(segment) {
-                let slot = self.store.slot(number);
-                if slot.status() != Status::Live || slot.mirror() {
-                    continue;
-                }
+                let Some(slot) = self.store.slot(number).primary() else { continue };
                 let marked = has(&self.intents[owner as usize].marked, slot.block().0 >> log2);
                 let drop = match record.persistence {
                     Persistence::All => !slot.dirty() && (marked || self.distrust_clean),

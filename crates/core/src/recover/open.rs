@@ -29,7 +29,6 @@ use crate::read_errors::ReadErrors;
 use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
-use crate::store::slot::Status;
 use crate::store::{PageContent, Store};
 
 impl<M: Memory> Core<M> {
@@ -149,7 +148,7 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
     }
     repair_intents(media, pool, r)?;
     if r.distrust_clean {
-        forget_remnants(media, pool, r, flushed_seq)?;
+        forget_dead(media, pool, r, flushed_seq)?;
         pool.record.distrust_clean = false;
     }
     r.store.flushed(r.last_seq + 1);
@@ -199,18 +198,18 @@ fn write_page(
     Ok(())
 }
 
-/// Rewrites every page that lists a remnant until none does: clean blocks may be believed again.
-fn forget_remnants(
+/// Rewrites every page that lists a dead slot until none does: clean blocks may be believed again.
+fn forget_dead(
     media: &mut dyn Media,
     pool: &Pool,
     r: &mut Recovered,
     flushed_seq: u64,
 ) -> Result<(), PoolError> {
     loop {
-        let remnant = |s: &u32| r.store.slots_of(*s).any(|n| r.store.slot(n).status() == Status::Remnant);
+        let lists_dead = |s: &u32| r.store.slots_of(*s).any(|n| r.store.slot(n).dead().is_some());
         let owned =
             (0..r.store.segments.len() as u32).filter(|s| r.store.segments[*s as usize].owner != NO_OWNER);
-        let left: Vec<u32> = owned.filter(remnant).collect();
+        let left: Vec<u32> = owned.filter(lists_dead).collect();
         if left.is_empty() {
             break;
         }

@@ -1,5 +1,5 @@
 //! The ghost list: addresses of blocks that were evicted on probation. A block that comes back while its
-//! address is remembered is established at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
+//! address is remembered is protected at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
 //!
 //! Each segment that a disk owns carries a chunk of 256 fingerprints, so that a disk remembers about as
 //! many addresses as it has blocks, no disk can crowd out another's memory, and the cost is 4 bytes a

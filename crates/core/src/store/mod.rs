@@ -7,7 +7,7 @@
 //! - The index holds exactly the slots that are not blank. So for any block it knows every entry that a
 //!   durable metadata page may list.
 //! - A block has at most one live slot that is not a mirror.
-//! - A slot is written over only if it is blank, or a clean remnant that is the only entry of its block:
+//! - A slot is written over only if it is blank, or dead, clean and the only entry of its block:
 //!   then neither the old data nor its loss can matter to recovery.
 //! - A durable entry disappears from a page only when no older entry of its block is left elsewhere.
 //! - A slot that was superseded stays listed until the newer version is durable.
@@ -35,7 +35,7 @@ use dirty::DirtySegments;
 use ghost::GhostChunk;
 use index::Index;
 use segment::{FreeLists, Segment, SegmentState};
-use slot::{Slot, SlotNo, Status};
+use slot::{Live, Slot, SlotNo, Status, View};
 
 pub use pages::PageContent;
 
@@ -71,7 +71,7 @@ pub struct DiskSpace {
     pub mirrors: u64,
     /// Slots that a batch may use.
     pub free: u64,
-    /// Remnants that a batch may not use yet.
+    /// Dead slots that a batch may not use yet.
     pub pending: u64,
     free_lists: FreeLists,
     dirty_segments: DirtySegments,
@@ -94,7 +94,7 @@ pub struct Store {
     /// Every commit up to here is durable.
     pub flushed_seq: u64,
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
-    retained: VecDeque<(u64, SlotNo)>,
+    superseded: VecDeque<(u64, SlotNo)>,
     written_pages: VecDeque<(u64, u32)>,
 }
 
@@ -117,7 +117,7 @@ impl Store {
             devices: Vec::new(),
             flushed_seq: 0,
             mirrors: HashMap::default(),
-            retained: VecDeque::new(),
+            superseded: VecDeque::new(),
             written_pages: VecDeque::new(),
         }
     }
@@ -191,21 +191,21 @@ impl Store {
         (segment * SLOTS_PER_SEGMENT..(segment + 1) * SLOTS_PER_SEGMENT).map(SlotNo)
     }
 
-    /// The live slot of a block.
-    pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Slot)> {
-        let mut found = Slot::default();
+    /// The entry of a live slot.
+    pub fn live(&self, number: SlotNo) -> Option<Live> {
+        self.slot(number).live()
+    }
+
+    /// The live slot of a block that is not a second copy.
+    pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Live)> {
+        let mut found = None;
         let number = self.index.find(hash(disk, block), |number| {
             let slot = self.slots[number.0 as usize];
-            let wanted = slot.status() == Status::Live
-                && !slot.mirror()
-                && slot.block() == block
-                && self.owner_of(number) == disk;
-            if wanted {
-                found = slot;
-            }
-            wanted
+            let wanted = slot.block() == block && self.owner_of(number) == disk;
+            found = slot.primary().filter(|_| wanted);
+            found.is_some()
         })?;
-        Some((number, found))
+        Some((number, found?))
     }
 
     /// Reads what [`Store::lookup`] of these blocks will read; at most [`PREFETCH_TOGETHER`] blocks. The
@@ -258,9 +258,13 @@ impl Store {
         self.mirrors.get(&primary).copied()
     }
 
-    fn edit(&mut self, number: SlotNo, change: impl FnOnce(Slot) -> Slot) {
-        let slot = &mut self.slots[number.0 as usize];
-        *slot = change(*slot);
+    fn set(&mut self, number: SlotNo, slot: impl Into<Slot>) {
+        self.slots[number.0 as usize] = slot.into();
+    }
+
+    /// The entry of a slot that is known to be live.
+    fn expect_live(&self, number: SlotNo) -> Live {
+        self.live(number).unwrap_or_else(|| panic!("slot {number:?} is live"))
     }
 
     /// Changes a segment's counts and keeps the disk's and the free lists in step.
@@ -270,7 +274,7 @@ impl Store {
         let after = &self.segments[number as usize];
         debug_assert!(
             u32::from(after.live)
-                + u32::from(after.retained)
+                + u32::from(after.superseded)
                 + u32::from(after.free)
                 + u32::from(after.pending)
                 <= SLOTS_PER_SEGMENT + 1
@@ -300,25 +304,24 @@ impl Store {
 
     /// Counts a hit of a live slot.
     pub fn hit(&mut self, number: SlotNo) {
-        let slot = &mut self.slots[number.0 as usize];
-        *slot = slot.with_hits(slot.hits() + 1);
+        let slot = self.expect_live(number);
+        self.set(number, slot.with_hits(slot.hits() + 1));
     }
 
     /// Puts a block, dirty since then if it is dirty, into a slot that may be used. A slot's earlier entry leaves the
     /// index.
-    pub fn install(&mut self, number: SlotNo, entry: Slot, since_us: Micros) {
+    pub fn install(&mut self, number: SlotNo, entry: Live, since_us: Micros) {
         let (segment, old) = (self.segment_of(number), self.slot(number));
         let disk = self.owner_of(number);
-        match old.status() {
-            Status::Blank => {}
-            Status::Remnant => {
-                assert!(old.established(), "a batch uses only remnants that may be used");
-                self.index.remove(hash(disk, old.block()), number);
+        match old.view() {
+            View::Blank => {}
+            View::Dead(dead) => {
+                assert!(dead.reusable(), "a batch writes over dead slots only if they may be used again");
+                self.index.remove(hash(disk, dead.block()), number);
             }
-            Status::Live | Status::Retained => panic!("slot {number:?} is in use"),
+            View::Live(_) | View::Superseded(_) => panic!("slot {number:?} is in use"),
         }
-        assert_eq!(entry.status(), Status::Live);
-        self.slots[number.0 as usize] = entry.with_durable_dirty(entry.dirty());
+        self.set(number, entry.with_durable_page());
         self.index.insert(hash(disk, entry.block()), number);
         if entry.dirty() {
             self.note_dirty_since(segment, since_us);
@@ -331,7 +334,7 @@ impl Store {
         self.count_live(disk, entry, 1);
     }
 
-    fn count_live(&mut self, disk: DiskNo, entry: Slot, sign: i64) {
+    fn count_live(&mut self, disk: DiskNo, entry: Live, sign: i64) {
         let disk = &mut self.disks[disk.0 as usize];
         let add =
             |count: &mut u64| *count = count.checked_add_signed(sign).expect("counts do not go below zero");
@@ -340,7 +343,7 @@ impl Store {
             return;
         }
         add(&mut disk.live);
-        if !entry.established() {
+        if !entry.protected() {
             add(&mut disk.probation);
         }
         if entry.dirty() {
@@ -356,25 +359,24 @@ impl Store {
     /// A newer version of the block goes out with commit `seq`: the slot stays listed until that is durable.
     pub fn supersede(&mut self, number: SlotNo, seq: u64) {
         if let Some(mirror) = self.mirrors.remove(&number) {
-            self.retain(mirror, seq);
+            self.supersede_one(mirror, seq);
         }
-        self.retain(number, seq);
+        self.supersede_one(number, seq);
     }
 
-    fn retain(&mut self, number: SlotNo, seq: u64) {
-        let slot = self.slot(number);
-        assert_eq!(slot.status(), Status::Live);
+    fn supersede_one(&mut self, number: SlotNo, seq: u64) {
+        let slot = self.expect_live(number);
         self.count_live(self.owner_of(number), slot, -1);
-        self.edit(number, |s| s.with_status(Status::Retained));
+        self.set(number, slot.supersede());
         self.adjust(self.segment_of(number), |s| {
             s.live -= 1;
-            s.retained += 1;
+            s.superseded += 1;
             s.dirty -= u8::from(slot.dirty());
         });
-        self.retained.push_back((seq, number));
+        self.superseded.push_back((seq, number));
         if planted(Bug::ReuseSlotTooEarly) {
             self.release(number);
-            self.edit(number, |s| s.with_established(true).with_durable_dirty(false));
+            self.set(number, slot.die(true).with_durable_dirty(false));
             self.adjust(self.segment_of(number), |s| {
                 s.pending -= 1;
                 s.free += 1;
@@ -383,14 +385,10 @@ impl Store {
     }
 
     fn release(&mut self, number: SlotNo) {
-        if self.slot(number).status() != Status::Retained {
-            return;
-        }
-        self.edit(number, |s| {
-            s.with_status(Status::Remnant).with_dirty(false).with_established(false).with_hits(0)
-        });
+        let View::Superseded(slot) = self.slot(number).view() else { return };
+        self.set(number, slot.die());
         self.adjust(self.segment_of(number), |s| {
-            s.retained -= 1;
+            s.superseded -= 1;
             s.pending += 1;
             s.cleaned_since = true;
         });
@@ -398,14 +396,14 @@ impl Store {
 
     /// The origin durably has the block: the slot is clean, its second copy of no use any more.
     pub fn cleaned(&mut self, number: SlotNo) {
-        let slot = self.slot(number);
-        assert!(slot.status() == Status::Live && slot.dirty() && !slot.mirror());
+        let slot = self.expect_live(number);
+        assert!(slot.dirty() && !slot.mirror());
         if let Some(mirror) = self.mirrors.remove(&number) {
             self.drop_live(mirror, false);
         }
         self.count_live(self.owner_of(number), slot, -1);
-        self.edit(number, |s| s.with_dirty(false));
-        self.count_live(self.owner_of(number), self.slot(number), 1);
+        self.set(number, slot.with_dirty(false));
+        self.count_live(self.owner_of(number), slot.with_dirty(false), 1);
         self.adjust(self.segment_of(number), |s| {
             s.dirty -= 1;
             s.cleaned_since = true;
@@ -414,9 +412,9 @@ impl Store {
 
     /// Evicts a clean live slot where it lies. Needs no record: the origin has the block.
     pub fn evict(&mut self, number: SlotNo) {
-        let slot = self.slot(number);
-        assert!(slot.status() == Status::Live && !slot.dirty() && !slot.mirror());
-        if !slot.established() {
+        let slot = self.expect_live(number);
+        assert!(!slot.dirty() && !slot.mirror());
+        if !slot.protected() {
             self.remember(self.owner_of(number), slot.block());
         }
         self.drop_live(number, !slot.durable_dirty());
@@ -462,19 +460,16 @@ impl Store {
         match self.lookup(disk, block) {
             Some((number, slot)) if !slot.dirty() && slot.mask() & !overtaken != 0 => {
                 self.mark_stale(disk, block);
-                self.edit(number, |s| s.with_mask(slot.mask() & !overtaken));
+                self.set(number, slot.with_mask(slot.mask() & !overtaken));
             }
             _ => self.invalidate(disk, block),
         }
     }
 
     fn drop_live(&mut self, number: SlotNo, usable: bool) {
-        let slot = self.slot(number);
-        assert_eq!(slot.status(), Status::Live);
+        let slot = self.expect_live(number);
         self.count_live(self.owner_of(number), slot, -1);
-        self.edit(number, |s| {
-            s.with_status(Status::Remnant).with_dirty(false).with_established(usable).with_hits(0)
-        });
+        self.set(number, slot.die(usable));
         self.adjust(self.segment_of(number), |s| {
             s.live -= 1;
             if slot.dirty() {
@@ -491,22 +486,21 @@ impl Store {
 
     /// Marks a live slot whose data is damaged: nothing of it may be read, nor read from elsewhere.
     pub fn poison(&mut self, number: SlotNo) {
-        self.edit(number, |s| s.with_poisoned(true).with_mask(0));
+        let slot = self.expect_live(number);
+        self.set(number, slot.with_poisoned(true).with_mask(0));
     }
 
     /// A slot that batch `seq` superseded is the newest again: the batch failed.
     pub fn revive(&mut self, seq: u64) {
-        let failed: Vec<SlotNo> = self.retained.iter().filter(|r| r.0 == seq).map(|r| r.1).collect();
-        self.retained.retain(|r| r.0 != seq);
+        let failed: Vec<SlotNo> = self.superseded.iter().filter(|s| s.0 == seq).map(|s| s.1).collect();
+        self.superseded.retain(|s| s.0 != seq);
         for number in failed {
-            let slot = self.slot(number);
-            if slot.status() != Status::Retained {
-                continue;
-            }
-            self.edit(number, |s| s.with_status(Status::Live));
+            let View::Superseded(slot) = self.slot(number).view() else { continue };
+            let slot = slot.revive();
+            self.set(number, slot);
             self.count_live(self.owner_of(number), slot, 1);
             self.adjust(self.segment_of(number), |s| {
-                s.retained -= 1;
+                s.superseded -= 1;
                 s.live += 1;
                 s.dirty += u8::from(slot.dirty());
             });
@@ -524,10 +518,10 @@ impl Store {
 
     /// Makes a second copy the first one.
     fn promote(&mut self, mirror: SlotNo) {
-        let slot = self.slot(mirror);
+        let slot = self.expect_live(mirror);
         self.count_live(self.owner_of(mirror), slot, -1);
-        self.edit(mirror, |s| s.with_mirror(false));
-        self.count_live(self.owner_of(mirror), self.slot(mirror), 1);
+        self.set(mirror, slot.with_mirror(false));
+        self.count_live(self.owner_of(mirror), slot.with_mirror(false), 1);
     }
 
     /// The second copy of a slot, promoted to be the first; the slot itself is dropped.
@@ -549,11 +543,11 @@ impl Store {
             self.written_pages.pop_front();
             self.page_flushed(segment);
         }
-        while let Some((newer, number)) = self.retained.front().copied() {
+        while let Some((newer, number)) = self.superseded.front().copied() {
             if newer > seq {
                 break;
             }
-            self.retained.pop_front();
+            self.superseded.pop_front();
             self.release(number);
         }
     }
@@ -599,7 +593,7 @@ impl Store {
             + self.ghosts.capacity() * size_of::<GhostChunk>()
             + per_disk
             + self.mirrors.capacity() * 9
-            + self.retained.capacity() * 16
+            + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
     }
 
@@ -614,9 +608,9 @@ impl Store {
             let mut seen = (0u8, 0u8, 0u8, 0u8, 0u8);
             for number in self.slots_of(at as u32) {
                 let slot = self.slot(number);
-                match slot.status() {
-                    Status::Blank => seen.3 += 1,
-                    Status::Live => {
+                match slot.view() {
+                    View::Blank => seen.3 += 1,
+                    View::Live(slot) => {
                         seen.0 += 1;
                         seen.1 += u8::from(slot.dirty());
                         let disk = &mut live[segment.owner as usize];
@@ -624,17 +618,17 @@ impl Store {
                             disk.3 += 1;
                         } else {
                             disk.0 += 1;
-                            disk.1 += u64::from(!slot.established());
+                            disk.1 += u64::from(!slot.protected());
                             disk.2 += u64::from(slot.dirty());
                         }
                     }
-                    Status::Retained => seen.2 += 1,
-                    Status::Remnant if slot.established() => seen.3 += 1,
-                    Status::Remnant => seen.4 += 1,
+                    View::Superseded(_) => seen.2 += 1,
+                    View::Dead(slot) if slot.reusable() => seen.3 += 1,
+                    View::Dead(_) => seen.4 += 1,
                 }
                 entries += usize::from(slot.status() != Status::Blank);
             }
-            let counted = (segment.live, segment.dirty, segment.retained, segment.free, segment.pending);
+            let counted = (segment.live, segment.dirty, segment.superseded, segment.free, segment.pending);
             assert!(
                 segment.state == SegmentState::Dead || seen == counted,
                 "segment {at}: {seen:?} {counted:?}"

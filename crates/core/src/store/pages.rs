@@ -1,13 +1,13 @@
 //! Metadata pages: what is listed, and what a page's durability changes.
 //!
-//! A remnant leaves its page when no older version of its block is listed elsewhere, which could pass for the newest
+//! A dead slot leaves its page when no older version of its block is listed elsewhere, which could pass for the newest
 //! then, or when a newer one on the same device is durable, which wins in any case. That one stays: of the durable
 //! versions on a device the newest leaves after all older ones.
 
 use haversack_model::{DeviceNo, DiskNo};
 
 use super::segment::{Segment, SegmentState};
-use super::slot::{ENTRY_BYTES, Slot, Status};
+use super::slot::{Dead, ENTRY_BYTES, Slot, Status, View};
 use super::{SlotNo, Store, hash};
 use crate::bugs::{Bug, planted};
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
@@ -54,8 +54,12 @@ impl Store {
         let slot = self.slot(number);
         let mut has = false;
         self.entries(self.owner_of(number), slot.block(), |_, entry| {
-            let counts = matches!(entry.status(), Status::Live | Status::Retained);
-            has |= counts && entry.dirty() && entry.seq() == slot.seq();
+            let is_dirty = match entry.view() {
+                View::Live(entry) => entry.dirty(),
+                View::Superseded(entry) => entry.dirty(),
+                View::Dead(_) | View::Blank => false,
+            };
+            has |= is_dirty && entry.seq() == slot.seq();
         });
         has
     }
@@ -64,17 +68,17 @@ impl Store {
     /// long as any older version is: then it does not matter whether `slot` is listed. One on another device will
     /// not do, which may be lost with it.
     fn overtakes(&self, entry: Slot, slot: Slot, same_device: bool) -> bool {
-        let listed = match entry.status() {
-            Status::Live | Status::Retained => true,
-            Status::Remnant => entry.hits() == 0,
-            Status::Blank => false,
+        let listed = match entry.view() {
+            View::Live(_) | View::Superseded(_) => true,
+            View::Dead(entry) => !entry.omitted(),
+            View::Blank => false,
         };
         let durable = entry.seq() <= self.flushed_seq;
         let covers = entry.poisoned() || entry.mask() & slot.mask() == slot.mask();
         same_device && entry.seq() > slot.seq() && listed && durable && covers
     }
 
-    /// May a remnant be left out of its segment's next page?
+    /// May a dead slot be left out of its segment's next page?
     fn may_omit(&self, number: SlotNo) -> bool {
         let (slot, segment) = (self.slot(number), self.segment_of(number));
         let device = self.segments[segment as usize].device;
@@ -91,28 +95,22 @@ impl Store {
     pub fn compose_page(&mut self, segment: u32, seq: u64, content: &mut PageContent) -> PageWrite {
         let mut kept = false;
         for (number, entry) in self.slots_of(segment).zip(content.chunks_exact_mut(ENTRY_BYTES)) {
-            let slot = self.slot(number);
-            let listed = match slot.status() {
-                Status::Blank => None,
-                Status::Live => Some(slot),
-                Status::Retained => {
+            // What is listed, and whether as one of two copies.
+            let listed: Option<(Slot, bool)> = match self.slot(number).view() {
+                View::Blank => None,
+                View::Live(slot) => Some((slot.into(), slot.dirty() && self.has_twin(number))),
+                View::Superseded(slot) => {
                     kept = true;
-                    Some(slot)
+                    Some((slot.into(), false))
                 }
-                Status::Remnant => {
-                    let omit = self.may_omit(number);
-                    kept |= !omit;
-                    let dirty = !omit && self.has_dirty_twin(number);
-                    self.edit(number, |s| s.with_hits(u8::from(omit)).with_dirty(dirty));
-                    (!omit).then_some(slot.with_dirty(dirty))
+                View::Dead(slot) => {
+                    let slot = self.decide_listing(number, slot);
+                    kept |= !slot.omitted();
+                    self.set(number, slot);
+                    (!slot.omitted()).then_some((slot.into(), slot.listed_dirty()))
                 }
             };
-            let twin = match slot.status() {
-                Status::Live => slot.dirty() && self.has_twin(number),
-                Status::Remnant => listed.is_some_and(Slot::dirty),
-                Status::Retained | Status::Blank => false,
-            };
-            entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], |slot| slot.encode(twin)));
+            entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], |(slot, twin)| slot.encode(twin)));
         }
         let (free, ready) = {
             let s = &mut self.segments[segment as usize];
@@ -130,6 +128,12 @@ impl Store {
             generation: ready.generation,
             owner: ready.owner,
         }
+    }
+
+    /// Whether and how the page that is being composed lists a dead slot.
+    fn decide_listing(&self, number: SlotNo, slot: Dead) -> Dead {
+        let omitted = self.may_omit(number);
+        slot.with_page(omitted, !omitted && self.has_dirty_twin(number))
     }
 
     /// The page that was composed has reached the device, durably or not.
@@ -159,13 +163,13 @@ impl Store {
         let (mut blanked, mut unusable) = (0u8, 0u8);
         for number in self.slots_of(segment) {
             let slot = self.slot(number);
-            if slot.status() == Status::Remnant && slot.hits() != 0 {
-                self.index.remove(hash(disk, slot.block()), number);
-                self.edit(number, |_| Slot::default());
+            if let Some(dead) = slot.dead().filter(|dead| dead.omitted()) {
+                self.index.remove(hash(disk, dead.block()), number);
+                self.set(number, Slot::default());
                 blanked += 1;
-                unusable += u8::from(!slot.established());
+                unusable += u8::from(!dead.reusable());
             } else if !cleaned_since {
-                self.edit(number, |s| s.with_durable_dirty(s.dirty()));
+                self.set(number, slot.with_durable_page());
             }
         }
         let before = self.segments[segment as usize].free;
@@ -186,11 +190,8 @@ impl Store {
     /// How many slots a segment's next page would free.
     fn would_free(&self, segment: u32) -> u32 {
         let frees = |number: SlotNo| {
-            let slot = self.slot(number);
-            slot.status() == Status::Remnant
-                && !slot.established()
-                && slot.hits() == 0
-                && self.may_omit(number)
+            let waits = |dead: Dead| !dead.reusable() && !dead.omitted();
+            self.slot(number).dead().is_some_and(waits) && self.may_omit(number)
         };
         self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
     }
@@ -198,10 +199,7 @@ impl Store {
     /// Whether a segment's next page would list less than the last, be it entries, sectors or dirt.
     pub fn can_shrink(&self, segment: u32) -> bool {
         let s = &self.segments[segment as usize];
-        if s.stale
-            && s.retained == 0
-            && !self.slots_of(segment).any(|n| self.slot(n).status() == Status::Remnant)
-        {
+        if s.stale && s.superseded == 0 && !self.slots_of(segment).any(|n| self.slot(n).dead().is_some()) {
             return true;
         }
         self.slots_of(segment).any(|number| self.shrinks(number))
@@ -209,19 +207,18 @@ impl Store {
 
     /// Whether its segment's next page would leave a slot out, or not call it dirty any more.
     pub(super) fn shrinks(&self, number: SlotNo) -> bool {
-        let slot = self.slot(number);
-        match slot.status() {
-            Status::Remnant => {
+        match self.slot(number).view() {
+            View::Dead(slot) => {
                 let listed_dirty_in_vain = slot.durable_dirty() && !self.has_dirty_twin(number);
-                slot.hits() == 0 && (listed_dirty_in_vain || self.may_omit(number))
+                !slot.omitted() && (listed_dirty_in_vain || self.may_omit(number))
             }
-            Status::Live => slot.durable_dirty() && !slot.dirty(),
-            Status::Retained | Status::Blank => false,
+            View::Live(slot) => slot.durable_dirty() && !slot.dirty(),
+            View::Superseded(_) | View::Blank => false,
         }
     }
 
     /// The segment whose page must be written next so that this one can list less: itself, or the holder of
-    /// an older entry that keeps its remnants listed.
+    /// an older entry that keeps its dead slots listed.
     pub fn first_to_shrink(&self, segment: u32) -> Option<u32> {
         let mut target = segment;
         while !self.can_shrink(target) {
@@ -230,22 +227,22 @@ impl Store {
         Some(target)
     }
 
-    /// Where the oldest of all entries is that keep remnants of a segment listed, if that is a remnant and no
+    /// Where the oldest of all entries is that keep dead slots of a segment listed, if that is dead too and no
     /// flush is all it needs. Following it comes to an end: each step leads to an older entry.
     fn oldest_blocker(&self, segment: u32) -> Option<u32> {
         let disk = DiskNo(self.segments[segment as usize].owner);
         let mut oldest: Option<(u64, u32, bool)> = None;
         for number in self.slots_of(segment) {
-            let slot = self.slot(number);
-            if slot.status() != Status::Remnant || slot.hits() != 0 {
-                continue;
-            }
+            let Some(slot) = self.slot(number).dead().filter(|dead| !dead.omitted()) else { continue };
             self.entries(disk, slot.block(), |other, entry| {
                 let elsewhere = self.segment_of(other) != segment;
-                let blocks = elsewhere && Self::keeps_listed(slot, entry);
+                let blocks = elsewhere && Self::keeps_listed(slot.into(), entry);
                 if blocks && oldest.is_none_or(|o| entry.seq() < o.0) {
-                    let twin = entry.status() == Status::Live && !entry.dirty();
-                    let listed_on = twin || entry.status() == Status::Remnant && entry.hits() == 0;
+                    let listed_on = match entry.view() {
+                        View::Live(entry) => !entry.dirty(),
+                        View::Dead(entry) => !entry.omitted(),
+                        View::Superseded(_) | View::Blank => false,
+                    };
                     oldest = Some((entry.seq(), self.segment_of(other), listed_on));
                 }
             });
@@ -287,6 +284,7 @@ mod tests {
     use haversack_model::BlockNo;
 
     use super::*;
+    use crate::store::slot::Live;
 
     const DISK: DiskNo = DiskNo(0);
     const BLOCK: BlockNo = BlockNo(7);
@@ -309,7 +307,7 @@ mod tests {
     fn put(store: &mut Store, segment: u32, mask: u8, seq: u64) -> SlotNo {
         let blank = |number: &SlotNo| store.slot(*number).status() == Status::Blank;
         let number = store.slots_of(segment).find(blank).expect("the segment has room");
-        store.install(number, Slot::live(BLOCK, mask, 0, seq), 0);
+        store.install(number, Live::new(BLOCK, mask, 0, seq), 0);
         number
     }
 

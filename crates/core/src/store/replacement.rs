@@ -3,15 +3,15 @@
 //! New blocks are on probation. The *probation hand* follows the order in which segments were filled and
 //! comes to a batch when more than a tenth of the disk's blocks are on probation: blocks that were not hit
 //! by then are evicted where they lie and remembered in the ghost list; those that were hit are
-//! established. A block that is remembered when it comes back is established at once. While probation is
-//! within its tenth, the *main hand* sweeps the established blocks like a clock with counters of 0 to 3.
+//! protected. A block that is remembered when it comes back is protected at once. While probation is
+//! within its tenth, the *main hand* sweeps the protected blocks like a clock with counters of 0 to 3.
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4, with the
 //! queues replaced by the segments they would have been copied between.
 
 use haversack_model::DiskNo;
 
-use super::slot::{SlotNo, Status};
+use super::slot::{Live, SlotNo};
 use super::{Store, segment::SegmentState};
 
 /// Share of a disk's blocks that may be on probation: one in so many.
@@ -56,22 +56,20 @@ impl Store {
             return Some(0);
         }
         for number in self.slots_of(segment) {
-            let slot = self.slot(number);
-            if slot.status() != Status::Live || slot.established() || slot.seq() != seq || slot.mirror() {
-                continue;
-            }
+            let on_probation = |slot: &Live| !slot.protected() && slot.seq() == seq;
+            let Some(slot) = self.slot(number).primary().filter(on_probation) else { continue };
             if slot.hits() == 0 && !slot.dirty() {
                 self.evict(number);
                 evicted += 1;
             } else {
-                self.establish(disk, number);
+                self.protect(disk, number, slot);
             }
         }
         Some(evicted)
     }
 
-    fn establish(&mut self, disk: DiskNo, number: SlotNo) {
-        self.edit(number, |s| s.with_established(true).with_hits(0));
+    fn protect(&mut self, disk: DiskNo, number: SlotNo, slot: Live) {
+        self.set(number, slot.with_protected(true).with_hits(0));
         self.disks[disk.0 as usize].probation -= 1;
     }
 
@@ -83,17 +81,14 @@ impl Store {
         }
         space.hand = (space.hand + 1) % space.segments.len();
         let segment = space.segments[space.hand];
-        // With hardly anything established, probation must give after all.
+        // With hardly anything protected, probation must give after all.
         let all = space.probation * 2 > space.live && space.filled.is_empty();
         let mut evicted = 0;
         for number in self.slots_of(segment) {
-            let slot = self.slot(number);
-            if slot.status() != Status::Live || slot.dirty() || slot.mirror() || !(slot.established() || all)
-            {
-                continue;
-            }
+            let may_go = |slot: &Live| !slot.dirty() && (slot.protected() || all);
+            let Some(slot) = self.slot(number).primary().filter(may_go) else { continue };
             if slot.hits() > 0 {
-                self.edit(number, |s| s.with_hits(slot.hits() - 1));
+                self.set(number, slot.with_hits(slot.hits() - 1));
             } else {
                 self.evict(number);
                 evicted += 1;

@@ -49,11 +49,11 @@ pub struct Segment {
     pub live: u8,
     /// Live slots that are dirty.
     pub dirty: u8,
-    /// Retained slots.
-    pub retained: u8,
+    /// Superseded slots.
+    pub superseded: u8,
     /// Slots that a batch may use.
     pub free: u8,
-    /// Remnants that a batch may not use yet.
+    /// Dead slots that a batch may not use yet.
     pub pending: u8,
     /// Place in the owner's list of segments.
     pub place: u32,
@@ -78,7 +78,7 @@ impl Segment {
             dirty_since_us: 0,
             live: 0,
             dirty: 0,
-            retained: 0,
+            superseded: 0,
             free: SLOTS_PER_SEGMENT as u8,
             pending: 0,
             place: 0,

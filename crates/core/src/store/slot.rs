@@ -2,11 +2,20 @@
 //!
 //! ```text
 //! word 0   bits 0..38 block   38..46 valid sectors   46..55 sequence number, high bits
-//!          55..57 status   57 dirty   58 durably dirty   59 mirror   60 established   61..63 hits   63 poisoned
+//!          55..57 status   57 dirty   58 durably dirty   59 mirror   60 protected   61..63 hits   63 poisoned
 //! word 1   bits 0..32 checksum   32..64 sequence number, low bits
 //! ```
-//! On flash the status is 1 for a listed slot, bit 58 says that a dirty block has a second copy, and an unlisted
-//! slot is all zero.
+//! In a dead slot bit 57 says that the last page composed lists it as dirty, bit 60 that a batch may write over it, and
+//! bits 61..63 that the last page leaves it out. On flash the status is 1 for a listed slot, bit 58 says that a dirty
+//! block has a second copy, and an unlisted slot is all zero.
+//!
+//! Invariants
+//! - What the bits of a slot mean depends on its status, so they are read and changed through a view of that status:
+//!   [`Live`], [`Superseded`], [`Dead`]. [`Slot`] itself has what every slot that is not blank has.
+//! - A slot becomes live by being written, superseded or dead from being live, dead from being superseded, and blank from
+//!   being dead. A superseded one becomes live again only when the batch that superseded it failed.
+
+use std::ops::Deref;
 
 use haversack_model::BlockNo;
 
@@ -29,9 +38,9 @@ pub enum Status {
     /// The block's cached content.
     Live = 1,
     /// Superseded by a version that is not durable yet.
-    Retained = 2,
+    Superseded = 2,
     /// Of no use any more, but a durable page still lists it.
-    Remnant = 3,
+    Dead = 3,
 }
 
 /// The packed entry.
@@ -41,29 +50,52 @@ pub struct Slot {
     w1: u64,
 }
 
+/// A slot's entry, by its status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// See [`Status::Blank`].
+    Blank,
+    /// See [`Status::Live`].
+    Live(Live),
+    /// See [`Status::Superseded`].
+    Superseded(Superseded),
+    /// See [`Status::Dead`].
+    Dead(Dead),
+}
+
+/// The entry of a live slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Live(Slot);
+
+/// The entry of a superseded slot: that of the live one that it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superseded(Slot);
+
+/// The entry of a dead slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dead(Slot);
+
 const BLOCK_BITS: u32 = 38;
 const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 const MASK_SHIFT: u32 = 38;
 const SEQ_HIGH_SHIFT: u32 = 46;
 const SEQ_HIGH_MASK: u64 = (1 << 9) - 1;
 const STATUS_SHIFT: u32 = 55;
+const STATUS_MASK: u64 = 3 << STATUS_SHIFT;
 const DIRTY: u64 = 1 << 57;
 const DURABLE_DIRTY: u64 = 1 << 58;
 const TWIN: u64 = 1 << 58;
 const MIRROR: u64 = 1 << 59;
-const ESTABLISHED: u64 = 1 << 60;
+const PROTECTED: u64 = 1 << 60;
 const HITS_SHIFT: u32 = 61;
+const HITS_MASK: u64 = 3 << HITS_SHIFT;
 const POISONED: u64 = 1 << 63;
+/// Of a dead slot.
+const LISTED_DIRTY: u64 = DIRTY;
+const REUSABLE: u64 = PROTECTED;
+const OMITTED: u64 = 1 << HITS_SHIFT;
 
 impl Slot {
-    /// A live slot for a block. All flags are off.
-    pub fn live(block: BlockNo, mask: u8, crc: u32, seq: u64) -> Slot {
-        assert!(block.0 <= BLOCK_MASK && seq < SEQ_LIMIT);
-        let mut slot = Slot { w0: block.0, w1: u64::from(crc) | (seq & 0xffff_ffff) << 32 };
-        slot.w0 |= u64::from(mask) << MASK_SHIFT | (seq >> 32) << SEQ_HIGH_SHIFT;
-        slot.with_status(Status::Live)
-    }
-
     /// The block.
     pub fn block(self) -> BlockNo {
         BlockNo(self.w0 & BLOCK_MASK)
@@ -72,12 +104,6 @@ impl Slot {
     /// Valid sectors.
     pub fn mask(self) -> u8 {
         (self.w0 >> MASK_SHIFT) as u8
-    }
-
-    /// The same with other valid sectors.
-    pub fn with_mask(mut self, mask: u8) -> Slot {
-        self.w0 = self.w0 & !(0xff << MASK_SHIFT) | u64::from(mask) << MASK_SHIFT;
-        self
     }
 
     /// Sequence number of the commit that wrote it.
@@ -95,15 +121,35 @@ impl Slot {
         match self.w0 >> STATUS_SHIFT & 3 {
             0 => Status::Blank,
             1 => Status::Live,
-            2 => Status::Retained,
-            _ => Status::Remnant,
+            2 => Status::Superseded,
+            _ => Status::Dead,
         }
     }
 
-    /// The same with another status.
-    pub fn with_status(mut self, status: Status) -> Slot {
-        self.w0 = self.w0 & !(3 << STATUS_SHIFT) | (status as u64) << STATUS_SHIFT;
-        self
+    /// The entry by its status.
+    pub fn view(self) -> View {
+        match self.status() {
+            Status::Blank => View::Blank,
+            Status::Live => View::Live(Live(self)),
+            Status::Superseded => View::Superseded(Superseded(self)),
+            Status::Dead => View::Dead(Dead(self)),
+        }
+    }
+
+    /// The entry of a live slot.
+    pub fn live(self) -> Option<Live> {
+        (self.status() == Status::Live).then_some(Live(self))
+    }
+
+    /// The entry of a dead slot.
+    pub fn dead(self) -> Option<Dead> {
+        (self.status() == Status::Dead).then_some(Dead(self))
+    }
+
+    /// The entry of a live slot that is not a second copy.
+    pub fn primary(self) -> Option<Live> {
+        let wanted = (Status::Live as u64) << STATUS_SHIFT;
+        (self.w0 & (STATUS_MASK | MIRROR) == wanted).then_some(Live(self))
     }
 
     fn has(self, bit: u64) -> bool {
@@ -115,14 +161,9 @@ impl Slot {
         self
     }
 
-    /// The origin does not have it yet.
-    pub fn dirty(self) -> bool {
-        self.has(DIRTY)
-    }
-
-    /// The same, dirty or not.
-    pub fn with_dirty(self, on: bool) -> Slot {
-        self.with(DIRTY, on)
+    fn with_status(mut self, status: Status) -> Slot {
+        self.w0 = self.w0 & !STATUS_MASK | (status as u64) << STATUS_SHIFT;
+        self
     }
 
     /// A durable page may call it dirty.
@@ -135,45 +176,19 @@ impl Slot {
         self.with(DURABLE_DIRTY, on)
     }
 
-    /// The second copy of a dirty block.
+    /// The same when the page that lists it as it is now is durable.
+    pub fn with_durable_page(self) -> Slot {
+        self.with(DURABLE_DIRTY, self.has(DIRTY))
+    }
+
+    /// Written as the second copy of a dirty block.
     pub fn mirror(self) -> bool {
         self.has(MIRROR)
-    }
-
-    /// The same, a second copy or not.
-    pub fn with_mirror(self, on: bool) -> Slot {
-        self.with(MIRROR, on)
-    }
-
-    /// Past probation. Of a remnant: a batch may write over it.
-    pub fn established(self) -> bool {
-        self.has(ESTABLISHED)
-    }
-
-    /// The same, established or not.
-    pub fn with_established(self, on: bool) -> Slot {
-        self.with(ESTABLISHED, on)
-    }
-
-    /// Hits counted, 0 to 3. Of a remnant: not 0 when the last page written leaves it out.
-    pub fn hits(self) -> u8 {
-        (self.w0 >> HITS_SHIFT & 3) as u8
-    }
-
-    /// The same with another hit count.
-    pub fn with_hits(mut self, hits: u8) -> Slot {
-        self.w0 = self.w0 & !(3 << HITS_SHIFT) | u64::from(hits.min(MAX_HITS)) << HITS_SHIFT;
-        self
     }
 
     /// Sectors outside the mask are lost and must not be read from elsewhere.
     pub fn poisoned(self) -> bool {
         self.has(POISONED)
-    }
-
-    /// The same, poisoned or not.
-    pub fn with_poisoned(self, on: bool) -> Slot {
-        self.with(POISONED, on)
     }
 
     /// The entry as a metadata page lists it; `twin`: as one of two copies.
@@ -186,12 +201,148 @@ impl Slot {
     }
 
     /// Reads an entry and whether it is one of two copies; `None` for an unlisted slot.
-    pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<(Slot, bool)> {
+    pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<(Live, bool)> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let slot = Slot { w0: word(0), w1: word(8) };
-        (slot.status() == Status::Live).then_some((slot.with_durable_dirty(slot.dirty()), slot.has(TWIN)))
+        Some((Live(slot.live()?.with_durable_page()), slot.has(TWIN)))
     }
 }
+
+impl Live {
+    /// A live entry for a block. All flags are off.
+    pub fn new(block: BlockNo, mask: u8, crc: u32, seq: u64) -> Live {
+        assert!(block.0 <= BLOCK_MASK && seq < SEQ_LIMIT);
+        let mut slot = Slot { w0: block.0, w1: u64::from(crc) | (seq & 0xffff_ffff) << 32 };
+        slot.w0 |= u64::from(mask) << MASK_SHIFT | (seq >> 32) << SEQ_HIGH_SHIFT;
+        Live(slot.with_status(Status::Live))
+    }
+
+    /// The same with other valid sectors.
+    pub fn with_mask(mut self, mask: u8) -> Live {
+        self.0.w0 = self.0.w0 & !(0xff << MASK_SHIFT) | u64::from(mask) << MASK_SHIFT;
+        self
+    }
+
+    /// The origin does not have it yet.
+    pub fn dirty(self) -> bool {
+        self.has(DIRTY)
+    }
+
+    /// The same, dirty or not.
+    pub fn with_dirty(self, on: bool) -> Live {
+        Live(self.with(DIRTY, on))
+    }
+
+    /// The same, a second copy or not.
+    pub fn with_mirror(self, on: bool) -> Live {
+        Live(self.with(MIRROR, on))
+    }
+
+    /// Past probation.
+    pub fn protected(self) -> bool {
+        self.has(PROTECTED)
+    }
+
+    /// The same, protected or not.
+    pub fn with_protected(self, on: bool) -> Live {
+        Live(self.with(PROTECTED, on))
+    }
+
+    /// Hits counted, 0 to 3.
+    pub fn hits(self) -> u8 {
+        (self.0.w0 >> HITS_SHIFT & 3) as u8
+    }
+
+    /// The same with another hit count.
+    pub fn with_hits(mut self, hits: u8) -> Live {
+        self.0.w0 = self.0.w0 & !HITS_MASK | u64::from(hits.min(MAX_HITS)) << HITS_SHIFT;
+        self
+    }
+
+    /// The same, poisoned or not.
+    pub fn with_poisoned(self, on: bool) -> Live {
+        Live(self.with(POISONED, on))
+    }
+
+    /// A newer version is on its way to flash.
+    pub fn supersede(self) -> Superseded {
+        Superseded(self.with_status(Status::Superseded))
+    }
+
+    /// It is of no use any more. `reusable`: a batch may write over it.
+    pub fn die(self, reusable: bool) -> Dead {
+        Dead::of(self.0, reusable)
+    }
+}
+
+impl Superseded {
+    /// The origin did not have it when it was superseded.
+    pub fn dirty(self) -> bool {
+        self.has(DIRTY)
+    }
+
+    /// The newer version did not get to flash.
+    pub fn revive(self) -> Live {
+        Live(self.with_status(Status::Live))
+    }
+
+    /// The newer version is durable. No batch may write over it before a page leaves it out.
+    pub fn die(self) -> Dead {
+        Dead::of(self.0, false)
+    }
+}
+
+impl Dead {
+    fn of(mut slot: Slot, reusable: bool) -> Dead {
+        slot.w0 &= !(LISTED_DIRTY | HITS_MASK);
+        Dead(slot.with(REUSABLE, reusable).with_status(Status::Dead))
+    }
+
+    /// A batch may write over it.
+    pub fn reusable(self) -> bool {
+        self.has(REUSABLE)
+    }
+
+    /// The same, reusable or not.
+    pub fn with_reusable(self, on: bool) -> Dead {
+        Dead(self.with(REUSABLE, on))
+    }
+
+    /// The last page composed leaves it out.
+    pub fn omitted(self) -> bool {
+        self.has(OMITTED)
+    }
+
+    /// The last page composed lists it as dirty.
+    pub fn listed_dirty(self) -> bool {
+        self.has(LISTED_DIRTY)
+    }
+
+    /// The same as a page that was just composed has it: left out, or listed as dirty or not.
+    pub fn with_page(self, omitted: bool, listed_dirty: bool) -> Dead {
+        Dead(self.with(OMITTED, omitted).with(LISTED_DIRTY, listed_dirty))
+    }
+}
+
+macro_rules! is_a_slot {
+    ($($view:ident),*) => {$(
+        impl Deref for $view {
+            type Target = Slot;
+
+            fn deref(&self) -> &Slot {
+                &self.0
+            }
+        }
+
+        impl From<$view> for Slot {
+            fn from(view: $view) -> Slot {
+                view.0
+            }
+        }
+    )*};
+}
+
+is_a_slot!(Live, Superseded, Dead);
 
 #[cfg(test)]
 mod tests {
@@ -199,20 +350,41 @@ mod tests {
 
     #[test]
     fn fields_do_not_overlap() {
-        let slot = Slot::live(BlockNo(BLOCK_MASK), 0xa5, 0xdead_beef, SEQ_LIMIT - 1);
+        let slot = Live::new(BlockNo(BLOCK_MASK), 0xa5, 0xdead_beef, SEQ_LIMIT - 1);
         let full =
-            slot.with_dirty(true).with_mirror(true).with_established(true).with_hits(3).with_poisoned(true);
+            slot.with_dirty(true).with_mirror(true).with_protected(true).with_hits(3).with_poisoned(true);
         for s in [slot, full, slot.with_mask(0).with_mask(0xa5)] {
             assert_eq!(
                 (s.block().0, s.mask(), s.crc(), s.seq()),
                 (BLOCK_MASK, 0xa5, 0xdead_beef, SEQ_LIMIT - 1)
             );
-            assert_eq!(s.status(), Status::Live);
+            assert_eq!(s.view(), View::Live(s));
         }
         for twin in [false, true] {
-            assert_eq!(Slot::decode(&full.encode(twin)), Some((full.with_durable_dirty(true), twin)));
+            let decoded = Slot::decode(&full.encode(twin)).expect("it is listed");
+            assert_eq!((*decoded.0, decoded.1), (full.with_durable_dirty(true), twin));
         }
         assert_eq!(Slot::decode(&[0; ENTRY_BYTES]), None);
-        assert_eq!(full.with_status(Status::Remnant).status(), Status::Remnant);
+    }
+
+    #[test]
+    fn a_dead_slot_has_nothing_of_a_live_ones_state() {
+        let full = Live::new(BlockNo(7), 0xff, 1, 2).with_dirty(true).with_protected(true).with_hits(3);
+        for dead in [full.die(false), full.supersede().die()] {
+            assert!(!dead.reusable() && !dead.omitted() && !dead.listed_dirty());
+            assert_eq!((dead.block(), dead.seq(), dead.view()), (BlockNo(7), 2, View::Dead(dead)));
+        }
+        let dead = full.die(true);
+        assert!(dead.reusable() && !dead.omitted());
+        assert!(dead.with_page(true, false).omitted() && dead.with_page(false, true).listed_dirty());
+        assert_eq!(full.supersede().revive(), full);
+    }
+
+    #[test]
+    fn a_second_copy_is_not_the_first() {
+        let slot = Live::new(BlockNo(7), 0xff, 1, 2);
+        assert_eq!(slot.primary(), Some(slot));
+        assert_eq!(slot.with_mirror(true).primary(), None);
+        assert_eq!((slot.supersede().primary(), slot.die(false).primary()), (None, None));
     }
 }

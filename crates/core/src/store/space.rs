@@ -3,7 +3,7 @@
 use haversack_model::{DeviceNo, DiskNo};
 
 use super::segment::{Segment, SegmentState};
-use super::slot::{Slot, SlotNo, Status};
+use super::slot::{Live, Slot, SlotNo, Status, View};
 use super::{Store, hash};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::format::page::NO_OWNER;
@@ -95,18 +95,13 @@ impl Store {
                 usable
                     && s.state == SegmentState::Owned
                     && s.dirty == 0
-                    && s.retained == 0
+                    && s.superseded == 0
                     && !s.page_writing
-                    && !self
-                        .slots_of(*number)
-                        .any(|n| self.slot(n).mirror() && self.slot(n).status() == Status::Live)
+                    && !self.slots_of(*number).any(|n| self.live(n).is_some_and(|slot| slot.mirror()))
             })
             .take(8)
             .min_by_key(|number| {
-                let worth = |n: SlotNo| {
-                    let slot = self.slot(n);
-                    if slot.status() == Status::Live { 1 + u32::from(slot.hits()) } else { 0 }
-                };
+                let worth = |n: SlotNo| self.live(n).map_or(0, |slot| 1 + u32::from(slot.hits()));
                 self.slots_of(*number).map(worth).sum::<u32>()
             })
     }
@@ -117,7 +112,7 @@ impl Store {
         self.segments[number as usize].state = SegmentState::Leaving;
         self.relist(number, free);
         for slot in self.slots_of(number) {
-            if self.slot(slot).status() == Status::Live {
+            if self.live(slot).is_some() {
                 self.evict(slot);
             }
         }
@@ -152,7 +147,7 @@ impl Store {
     /// Uses a device no more: nothing on it is live. Dirty blocks with a second copy elsewhere go on with that.
     /// `lost` gets each dirty block that had none. What its pages list stays known until
     /// [`Store::forget_device`]. Gives the older versions elsewhere that may be listed.
-    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Slot)) -> Vec<SlotNo> {
+    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> Vec<SlotNo> {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
         space.alive = false;
         space.free_segments.clear();
@@ -167,19 +162,16 @@ impl Store {
                 self.relist(number, free);
             }
         }
-        self.retained.retain(|r| !range.contains(&(r.1.0 / SLOTS_PER_SEGMENT)));
+        self.superseded.retain(|s| !range.contains(&(s.1.0 / SLOTS_PER_SEGMENT)));
         self.written_pages.retain(|p| !range.contains(&p.1));
         overtaken
     }
 
-    fn lose_segment(&mut self, number: u32, lost: &mut impl FnMut(DiskNo, Slot)) {
+    fn lose_segment(&mut self, number: u32, lost: &mut impl FnMut(DiskNo, Live)) {
         let owner = DiskNo(self.segments[number as usize].owner);
         for slot_no in self.slots_of(number) {
             self.release(slot_no);
-            let slot = self.slot(slot_no);
-            if slot.status() != Status::Live {
-                continue;
-            }
+            let Some(slot) = self.live(slot_no) else { continue };
             if slot.mirror() {
                 if let Some((primary, _)) = self.lookup(owner, slot.block()) {
                     self.mirrors.remove(&primary);
@@ -212,7 +204,7 @@ impl Store {
     /// Whether a page on a device in use may list the slot although it counts no more.
     pub fn is_listed_in_vain(&self, number: SlotNo) -> bool {
         let dead = self.segments[self.segment_of(number) as usize].state == SegmentState::Dead;
-        matches!(self.slot(number).status(), Status::Retained | Status::Remnant) && !dead
+        matches!(self.slot(number).view(), View::Superseded(_) | View::Dead(_)) && !dead
     }
 
     /// Whether such a page may call it dirty.
@@ -226,11 +218,8 @@ impl Store {
         let numbers = self.segments.iter().enumerate().filter(|(_, s)| owned(s));
         let mut slots = numbers.flat_map(|(at, _)| self.slots_of(at as u32));
         slots.any(|number| {
-            let slot = self.slot(number);
-            slot.status() == Status::Live
-                && slot.dirty()
-                && !slot.mirror()
-                && self.mirror_of(number).is_none()
+            let is_dirty = self.slot(number).primary().is_some_and(|slot| slot.dirty());
+            is_dirty && self.mirror_of(number).is_none()
         })
     }
 
@@ -269,11 +258,11 @@ impl Store {
             let slot = self.slot(slot_no);
             if slot.status() != Status::Blank {
                 self.index.remove(hash(DiskNo(owner), slot.block()), slot_no);
-                self.edit(slot_no, |_| Slot::default());
+                self.set(slot_no, Slot::default());
             }
         }
         self.adjust(number, |s| {
-            (s.live, s.dirty, s.retained, s.free, s.pending) = (0, 0, 0, 0, 0);
+            (s.live, s.dirty, s.superseded, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
         let place = self.segments[number as usize].place;
         Self::unplace(&mut self.disks[owner as usize].segments, &mut self.segments, place);
@@ -281,7 +270,7 @@ impl Store {
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }
 
-    /// Picks up to `wanted` slots of a segment that a batch may write. Remnants that turn out to be of use
+    /// Picks up to `wanted` slots of a segment that a batch may write. Dead ones that turn out to be of use
     /// to recovery are put aside.
     pub fn pick_slots(&mut self, segment: u32, wanted: usize, picked: &mut Vec<SlotNo>) {
         let disk = DiskNo(self.segments[segment as usize].owner);
@@ -289,16 +278,15 @@ impl Store {
             if picked.len() == wanted {
                 break;
             }
-            let slot = self.slot(number);
-            match slot.status() {
-                Status::Blank => picked.push(number),
-                Status::Remnant if slot.established() => {
+            match self.slot(number).view() {
+                View::Blank => picked.push(number),
+                View::Dead(slot) if slot.reusable() => {
                     let mut entries = 0;
                     self.entries(disk, slot.block(), |_, _| entries += 1);
                     if entries == 1 || crate::bugs::planted(crate::bugs::Bug::ReuseSlotTooEarly) {
                         picked.push(number);
                     } else {
-                        self.edit(number, |s| s.with_established(false));
+                        self.set(number, slot.with_reusable(false));
                         self.adjust(segment, |s| {
                             s.free -= 1;
                             s.pending += 1;
@@ -331,15 +319,14 @@ impl Store {
     pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         self.owned_elsewhere(disk, other_than).any(|number| {
             let s = &self.segments[number as usize];
-            !s.page_ready(self.flushed_seq) && (s.free > 0 || s.pending > 0 || s.retained > 0)
+            !s.page_ready(self.flushed_seq) && (s.free > 0 || s.pending > 0 || s.superseded > 0)
         })
     }
 
     /// Evicts what is clean in a segment.
     pub fn evict_clean(&mut self, segment: u32) {
         for number in self.slots_of(segment) {
-            let slot = self.slot(number);
-            if slot.status() == Status::Live && !slot.dirty() && !slot.mirror() {
+            if self.slot(number).primary().is_some_and(|slot| !slot.dirty()) {
                 self.evict(number);
             }
         }
@@ -379,28 +366,34 @@ impl Store {
     pub fn trim(&mut self, number: SlotNo, inside: u8) {
         let segment = self.segment_of(number);
         self.segments[segment as usize].stale = true;
-        self.edit(number, |s| s.with_mask(s.mask() & inside));
+        let slot = self.expect_live(number);
+        self.set(number, slot.with_mask(slot.mask() & inside));
     }
 
-    /// Adopts an entry that recovery found. The segment's owner is known.
-    pub(crate) fn adopt(&mut self, number: SlotNo, slot: Slot) {
-        let (segment, disk) = (self.segment_of(number), self.owner_of(number));
-        assert_eq!(self.slot(number).status(), Status::Blank);
-        self.slots[number.0 as usize] = slot;
-        self.index.insert(hash(disk, slot.block()), number);
-        let live = slot.status() == Status::Live;
-        self.adjust(segment, |s| {
+    /// Adopts an entry that recovery found and believes. The segment's owner is known.
+    pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
+        self.adopt_entry(number, slot.into());
+        self.adjust(self.segment_of(number), |s| {
             s.free -= 1;
-            if live {
-                s.live += 1;
-                s.dirty += u8::from(slot.dirty());
-            } else {
-                s.pending += 1;
-            }
+            s.live += 1;
+            s.dirty += u8::from(slot.dirty());
         });
-        if live {
-            self.count_live(disk, slot, 1);
-        }
+        self.count_live(self.owner_of(number), slot, 1);
+    }
+
+    /// Adopts an entry that recovery found and that counts no more.
+    pub(crate) fn adopt_dead(&mut self, number: SlotNo, slot: Live) {
+        self.adopt_entry(number, slot.die(false).into());
+        self.adjust(self.segment_of(number), |s| {
+            s.free -= 1;
+            s.pending += 1;
+        });
+    }
+
+    fn adopt_entry(&mut self, number: SlotNo, slot: Slot) {
+        assert_eq!(self.slot(number).status(), Status::Blank);
+        self.set(number, slot);
+        self.index.insert(hash(self.owner_of(number), slot.block()), number);
     }
 
     /// A segment that recovery found to belong to a disk, all blank as yet.

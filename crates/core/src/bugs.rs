@@ -28,6 +28,8 @@ pub enum Bug {
     BypassUndurably,
     /// A write around the cache marks no intent.
     SkipIntent,
+    /// A write around the cache starts while a durable page calls an older version of its block dirty.
+    OvertakeListed,
     /// The cleaner goes on after the disk was released.
     CleanAfterRelease,
     /// The cleaner writes blocks to the origin that are not durable in the cache.
@@ -82,6 +84,7 @@ pub const ALL: &[Bug] = &[
     Bug::StaleDataStage,
     Bug::BypassUndurably,
     Bug::SkipIntent,
+    Bug::OvertakeListed,
     Bug::CleanAfterRelease,
     Bug::CleanUnflushed,
     Bug::CleanWithoutOriginFlush,

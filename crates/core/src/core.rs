@@ -6,12 +6,11 @@
 //! that a missed wake-up can delay but never corrupt.
 //!
 //! Invariants
-//! - After [`Core::release`] was called no write to the disk's origin is started.
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
 
 use std::collections::VecDeque;
 
-use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, Uuid};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
@@ -219,9 +218,7 @@ impl<M: Memory> Core<M> {
         result: Result<(), IoFailure>,
     ) {
         if result.is_ok() {
-            let disk = self.disk_mut(io.disk.expect("an origin is of a disk"));
-            disk.origin_durable = disk.origin_durable.max(changes);
-            disk.origin_unmarked &= disk.origin_durable < disk.origin_changes;
+            self.disk_mut(io.disk.expect("an origin is of a disk")).origin.flushed(changes);
         }
         match reason {
             OriginFlushReason::Clean => self.clean_flush_done(io, result),
@@ -483,33 +480,6 @@ impl<M: Memory> Core<M> {
         let io = &mut self.ios[number];
         (io.device, io.len) = (Some(device), io.frames.len() * haversack_model::BLOCK_BYTES);
         self.emit(Action::WriteDevice { io: IoId(number), device, offset_bytes });
-    }
-
-    pub(crate) fn write_origin(
-        &mut self,
-        number: u32,
-        disk: DiskNo,
-        sector: u64,
-        sectors: u32,
-        durable: bool,
-    ) {
-        let owned = self.disk(disk).owned;
-        assert!(
-            owned || crate::bugs::planted(crate::bugs::Bug::CleanAfterRelease),
-            "only the owner writes the origin"
-        );
-        let io = &mut self.ios[number];
-        (io.disk, io.len) = (Some(disk), sectors as usize * SECTOR_BYTES);
-        self.disk_mut(disk).origin_writes += 1;
-        let (io, sector) = (IoId(number), SectorNo(sector));
-        self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable });
-    }
-
-    pub(crate) fn flush_origin(&mut self, reason: OriginFlushReason, disk: DiskNo) {
-        let changes = self.disk(disk).origin_changes;
-        let number = self.new_io(Purpose::FlushOrigin { reason, changes });
-        self.ios[number].disk = Some(disk);
-        self.emit(Action::FlushOrigin { io: IoId(number), disk });
     }
 
     /// A transfer frame for a request, if enough are left for the rest of the core.

@@ -15,6 +15,7 @@ use crate::flow::job::Job;
 use crate::format::record::{Damage, DiskRecord};
 use crate::hasher::NumberHasher;
 use crate::monitor::Monitor;
+use crate::origin_gate::OriginAccount;
 use crate::sequential::Sequential;
 use crate::stats::DiskStats;
 use crate::store::slot::SlotNo;
@@ -69,14 +70,7 @@ pub(crate) struct Disk {
     pub job: Option<Job>,
     pub restage: VecDeque<SlotNo>,
     pub restaging: u32,
-    /// Completed changes of the origin that a guest was told of and that may lie in the origin's volatile cache alone,
-    /// and how many of them are durable. What the cleaner writes is not counted: it stays dirty until it is durable.
-    pub origin_changes: u64,
-    pub origin_durable: u64,
-    /// Some of what is not durable there is of another time, and no intent map marks it.
-    pub origin_unmarked: bool,
-    /// I/Os to the origin that change it and are in flight.
-    pub origin_writes: u32,
+    pub origin: OriginAccount,
     /// Requests in flight.
     pub requests: u32,
     pub last_request_us: Micros,
@@ -122,10 +116,7 @@ impl Disk {
             job: None,
             restage: VecDeque::new(),
             restaging: 0,
-            origin_changes: 0,
-            origin_unmarked: record.origin_volatile,
-            origin_durable: 0,
-            origin_writes: 0,
+            origin: OriginAccount::new(record.origin_volatile),
             requests: 0,
             last_request_us: 0,
             last_commit_seq: 0,
@@ -150,7 +141,7 @@ impl Disk {
             owned: self.owned,
             epoch: self.epoch,
             may_be_dirty: self.may_be_dirty,
-            origin_volatile: self.origin_unmarked,
+            origin_volatile: self.origin.is_unmarked(),
             damage: self.damage,
             persistence: self.persistence,
             since_seq: self.since_seq,

@@ -25,6 +25,7 @@ pub mod media;
 pub mod memory;
 pub mod monitor;
 pub mod offline;
+mod origin_gate;
 pub mod pool;
 mod query;
 mod read_errors;

@@ -25,6 +25,7 @@ use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
+use crate::origin_gate::{CleaningFrom, Permit};
 use crate::store::segment::NONE;
 use crate::store::slot::SlotNo;
 
@@ -45,6 +46,26 @@ struct Cleaning {
     good: bool,
     /// Comes from a staging frame: the disk has no space on a cache device.
     staged: bool,
+}
+
+impl Cleaning {
+    fn from(&self) -> CleaningFrom {
+        if self.staged { CleaningFrom::Staging } else { CleaningFrom::Flash { seq: self.seq } }
+    }
+}
+
+/// Neighbours that are written together.
+struct Run {
+    io: u32,
+    permit: Permit,
+    sector: u64,
+    sectors: u32,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.sector + u64::from(self.sectors)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -301,7 +322,7 @@ impl<M: Memory> Core<M> {
         if !self.disk(disk).cleaner.pressed && self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
             return false;
         }
-        if slot.seq() > self.store.flushed_seq && !planted(Bug::CleanUnflushed) {
+        if !self.is_cleanable(slot.seq()) {
             *unflushed = true;
             return false;
         }
@@ -399,32 +420,33 @@ impl<M: Memory> Core<M> {
         if self.disk(disk).cleaner.in_flight > 0 {
             return;
         }
-        if !self.disk(disk).owned && !planted(Bug::CleanAfterRelease) {
+        if !self.may_write_origin(disk) {
             self.end_round(disk, false);
             return;
         }
         let mut blocks = std::mem::take(&mut self.disk_mut(disk).cleaner.blocks);
         blocks.sort_by_key(|c| c.block);
         self.disk_mut(disk).cleaner.phase = Phase::Writing;
-        let mut open: Option<(u32, u64, u32)> = None;
-        for cleaning in blocks.iter().filter(|c| c.good) {
-            for (first, count) in runs(cleaning.mask) {
+        let mut open: Option<Run> = None;
+        for cleaning in blocks.iter_mut().filter(|c| c.good) {
+            for (first, sectors) in runs(cleaning.mask) {
+                let Some(permit) = self.permit_cleaning(disk, cleaning.block, cleaning.from()) else {
+                    cleaning.good = false;
+                    break;
+                };
                 let sector = self.disk(disk).sector(cleaning.block, first);
-                match open {
-                    Some((io, start, sectors))
-                        if first == 0
-                            && start + u64::from(sectors) == sector
-                            && self.ios[io].frames.len() < RUN =>
-                    {
-                        self.ios[io].frames.push(cleaning.frame);
-                        open = Some((io, start, sectors + count));
+                match &mut open {
+                    Some(run) if first == 0 && run.end() == sector && self.ios[run.io].frames.len() < RUN => {
+                        self.ios[run.io].frames.push(cleaning.frame);
+                        run.permit.join(permit);
+                        run.sectors += sectors;
                     }
-                    other => {
-                        self.send_cleaning(disk, other);
+                    _ => {
                         let io = self.new_io(Purpose::CleanWrite);
                         self.ios[io].start = first as usize * SECTOR_BYTES;
                         self.ios[io].frames.push(cleaning.frame);
-                        open = Some((io, sector, count));
+                        let before = open.replace(Run { io, permit, sector, sectors });
+                        self.send_cleaning(disk, before);
                     }
                 }
             }
@@ -436,18 +458,18 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn send_cleaning(&mut self, disk: DiskNo, run: Option<(u32, u64, u32)>) {
-        let Some((io, sector, sectors)) = run else { return };
+    fn send_cleaning(&mut self, disk: DiskNo, run: Option<Run>) {
+        let Some(Run { io, permit, sector, sectors }) = run else { return };
         let d = self.disk_mut(disk);
         d.cleaner.in_flight += 1;
         d.stats.cleaned_bytes += u64::from(sectors) * SECTOR_BYTES as u64;
-        self.write_origin(io, disk, sector, sectors, false);
+        self.write_origin(permit, io, sector, sectors, false);
     }
 
     pub(crate) fn clean_write_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the cleaner is of a disk");
+        self.origin_written(disk, false);
         let d = self.disk_mut(disk);
-        d.origin_writes -= 1;
         d.cleaner.in_flight -= 1;
         if result.is_err() {
             d.cleaner.failed = Some(JobError::Origin);

@@ -193,8 +193,7 @@ impl<M: Memory> Core<M> {
     fn origin_durable(&mut self, disk: DiskNo) -> bool {
         match self.disk(disk).flush.origin {
             OriginFlush::NotStarted
-                if self.disk(disk).origin_durable < self.disk(disk).origin_changes
-                    && !planted(Bug::SkipOriginFlush) =>
+                if !self.disk(disk).origin.is_durable() && !planted(Bug::SkipOriginFlush) =>
             {
                 self.disk_mut(disk).flush.origin = OriginFlush::InFlight;
                 self.flush_origin(OriginFlushReason::Guest, disk);

@@ -56,13 +56,12 @@ impl<M: Memory> Core<M> {
         let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
         // A kill may find the record of an earlier attach durable and its marks not.
-        let unmarked = known.is_some() && self.disk(disk).origin_unmarked;
+        let unmarked = known.is_some() && self.disk(disk).origin.is_unmarked();
         if void || lost || unmarked {
             // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
             let d = self.disk_mut(disk);
             d.intents.mark_all_durably();
-            d.origin_changes += 1;
-            d.origin_unmarked = true;
+            d.origin.suspect_unmarked();
         }
         let version = self.change_record();
         let job = self.start_job(disk, JobKind::Attach, Some(version));
@@ -121,6 +120,7 @@ impl<M: Memory> Core<M> {
             owned: true,
             epoch,
             may_be_dirty: false,
+            // Another host may have left volatile writes at the origin.
             origin_volatile: epoch > FIRST_EPOCH,
             damage: Damage::None,
             persistence: config.persistence,
@@ -131,8 +131,6 @@ impl<M: Memory> Core<M> {
             self.disks.push(None);
         }
         let mut d = Disk::new(&record);
-        // Under a later epoch than the first, another host may have left volatile writes at the origin.
-        d.origin_changes = u64::from(record.origin_volatile);
         d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
         self.disks[at] = Some(d);
         self.store.add_disk(disk);
@@ -174,7 +172,7 @@ impl<M: Memory> Core<M> {
 
     /// Has the origin flushed if it may hold volatile writes that a guest was told of. True if it has none.
     pub(crate) fn settle_origin(&mut self, disk: DiskNo) -> bool {
-        let settled = self.disk(disk).origin_durable >= self.disk(disk).origin_changes;
+        let settled = self.disk(disk).origin.is_durable();
         if !settled {
             self.flush_origin(OriginFlushReason::Settle, disk);
         }

@@ -407,9 +407,10 @@ impl<M: Memory> Core<M> {
                 // Without marks nothing went past the cache since the origin was last flushed; a disk whose clean blocks
                 // end with the process has no marks.
                 let may_be_volatile = intents.marked.iter().any(|regions| *regions != 0)
-                    || record.persistence != Persistence::All
-                    || record.origin_volatile;
-                disk.origin_changes = u64::from(may_be_volatile);
+                    || record.persistence != Persistence::All;
+                if may_be_volatile {
+                    disk.origin.suspect();
+                }
                 disk.intents.adopt(intents.marked, intents.generation);
                 disk
             }));

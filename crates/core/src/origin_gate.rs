@@ -1,0 +1,225 @@
+//! The gate to the origins: the only place that sends writes, zeroes and flushes to one, and keeps account of them.
+//!
+//! Nobody else makes an [`Action::WriteOrigin`] or [`Action::ZeroOrigin`], and here both take a [`Permit`]. A permit is for a run of blocks of one disk. It is used in the call that it was given in, while what
+//! was shown for it still holds, and only once.
+//!
+//! Invariants
+//! - Only the owner of a disk writes its origin: after [`Core::release`] was called no write is started.
+//! - A write past the cache starts only when the loss of the last device, if there was one, is noted durably outside of the
+//!   pool; when each of its blocks is marked in the write-intent map; and when no durable page calls a block dirty, unless
+//!   the write replaces the whole block and its caller drops what pages list before the write counts as done.
+//! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if no segment is the
+//!   disk's, so that no page lists an older one, and only if it is marked: this is a write past the cache.
+//! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was durable when it
+//!   was answered.
+
+use std::ops::Range;
+
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SectorNo};
+
+use crate::action::{Action, IoId};
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::io::{OriginFlushReason, Purpose};
+use crate::memory::Memory;
+
+/// Leave to write a run of blocks of a disk's origin, once and now.
+#[must_use]
+pub(crate) struct Permit {
+    disk: DiskNo,
+    blocks: Range<u64>,
+}
+
+impl Permit {
+    /// One permit for two runs, of which the second starts where the first ends.
+    pub fn join(&mut self, next: Permit) {
+        let Permit { disk, blocks } = next;
+        assert!(self.disk == disk && self.blocks.end == blocks.start, "the runs are neighbours");
+        self.blocks.end = blocks.end;
+    }
+}
+
+/// An application for a permit to write past the cache: what must hold is shown block by block.
+pub(crate) struct Application {
+    permit: Permit,
+    complete: bool,
+}
+
+/// Where the cleaner has a version of a block from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CleaningFrom {
+    /// Flash: the commit with this number brought it there.
+    Flash { seq: u64 },
+    /// The staging area, for a disk that gets no space on flash.
+    Staging,
+}
+
+/// What a disk's origin was told, and how much of that may lie in its volatile cache alone.
+pub(crate) struct OriginAccount {
+    /// Writes and zeroes in flight.
+    in_flight: u32,
+    /// Completed changes that a guest was told of and that were not durable when they were answered, and how many of them
+    /// are durable by now. What the cleaner writes is not counted: it stays dirty until it is durable.
+    changes: u64,
+    durable: u64,
+    /// Some of what is not durable is of an earlier time, and no intent map marks it.
+    unmarked: bool,
+}
+
+impl OriginAccount {
+    /// As the record tells: `unmarked` if an earlier time may have left volatile writes that no map marks.
+    pub fn new(unmarked: bool) -> OriginAccount {
+        OriginAccount { in_flight: 0, changes: u64::from(unmarked), durable: 0, unmarked }
+    }
+
+    /// An earlier time may have left volatile writes.
+    pub fn suspect(&mut self) {
+        self.changes += 1;
+    }
+
+    /// An earlier time may have left volatile writes that no durable map marks.
+    pub fn suspect_unmarked(&mut self) {
+        self.suspect();
+        self.unmarked = true;
+    }
+
+    /// Whether all that a guest was told of is durable at the origin.
+    pub fn is_durable(&self) -> bool {
+        self.durable >= self.changes
+    }
+
+    /// Whether the record must say that the origin may hold volatile writes.
+    pub fn is_unmarked(&self) -> bool {
+        self.unmarked
+    }
+
+    /// A flush is done that was sent after so many changes.
+    pub fn flushed(&mut self, changes: u64) {
+        self.durable = self.durable.max(changes);
+        self.unmarked &= !self.is_durable();
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// Whether this host may write the origin at all.
+    pub(crate) fn may_write_origin(&self, disk: DiskNo) -> bool {
+        self.disk(disk).owned || planted(Bug::CleanAfterRelease)
+    }
+
+    /// Starts an application for a write past the cache from this block on. `None` if the disk's origin may not be written
+    /// past the cache now, whatever the blocks.
+    pub(crate) fn apply_for_write(&self, disk: DiskNo, first: BlockNo) -> Option<Application> {
+        let permit = Permit { disk, blocks: first.0..first.0 };
+        let may_write = self.may_write_origin(disk) && !self.loss_unrecorded();
+        may_write.then_some(Application { permit, complete: true })
+    }
+
+    /// Shows a block of the application, which the write `replaces` if it covers the whole block and its caller sees to what
+    /// durable pages list. Asks for what is missing; false then. There is a permit only if no block is left out.
+    pub(crate) fn show_block(
+        &mut self,
+        application: &mut Application,
+        block: BlockNo,
+        replaces: bool,
+    ) -> bool {
+        let disk = application.permit.disk;
+        let listed = if replaces || planted(Bug::OvertakeListed) {
+            None
+        } else {
+            self.store.durably_dirty(disk, block)
+        };
+        if let Some(slot) = listed {
+            self.ask_rewrite(disk, self.store.segment_of(slot));
+        }
+        let shown = self.intent_marked(disk, block) && listed.is_none();
+        let blocks = &mut application.permit.blocks;
+        application.complete &= shown && blocks.end == block.0;
+        blocks.end = block.0 + 1;
+        shown
+    }
+
+    /// The permit for the blocks that were shown, if all was shown that must be.
+    pub(crate) fn permit_write(&self, application: Application) -> Option<Permit> {
+        application.complete.then_some(application.permit)
+    }
+
+    /// A permit for the cleaner to write back a version of a block.
+    pub(crate) fn permit_cleaning(
+        &mut self,
+        disk: DiskNo,
+        block: BlockNo,
+        from: CleaningFrom,
+    ) -> Option<Permit> {
+        let shown = self.may_write_origin(disk)
+            && match from {
+                CleaningFrom::Flash { seq } => self.is_cleanable(seq),
+                CleaningFrom::Staging => {
+                    self.store.disks[disk.0 as usize].segments.is_empty() && self.intent_marked(disk, block)
+                }
+            };
+        shown.then_some(Permit { disk, blocks: block.0..block.0 + 1 })
+    }
+
+    /// Whether the cleaner may write back what a commit brought to flash.
+    pub(crate) fn is_cleanable(&self, seq: u64) -> bool {
+        seq <= self.store.flushed_seq || planted(Bug::CleanUnflushed)
+    }
+
+    /// Sends the frames of an I/O to the origin.
+    pub(crate) fn write_origin(
+        &mut self,
+        permit: Permit,
+        number: u32,
+        sector: u64,
+        sectors: u32,
+        durable: bool,
+    ) {
+        let disk = self.pass(permit, number, sector, sectors);
+        self.ios[number].len = sectors as usize * SECTOR_BYTES;
+        let (io, sector) = (IoId(number), SectorNo(sector));
+        self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable });
+    }
+
+    /// Has the origin zeroed.
+    pub(crate) fn zero_origin(
+        &mut self,
+        permit: Permit,
+        number: u32,
+        sector: u64,
+        sectors: u32,
+        discard: bool,
+        durable: bool,
+    ) {
+        let disk = self.pass(permit, number, sector, sectors);
+        let (io, sector) = (IoId(number), SectorNo(sector));
+        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable });
+    }
+
+    /// Lets an I/O through the gate that its permit covers.
+    fn pass(&mut self, permit: Permit, number: u32, sector: u64, sectors: u32) -> DiskNo {
+        let Permit { disk, blocks } = permit;
+        assert!(self.may_write_origin(disk), "only the owner writes the origin");
+        let (first, last) = self.disk(disk).blocks(sector, sectors);
+        assert!(blocks.contains(&first.0) && blocks.contains(&last.0), "the permit covers the write");
+        self.disk_mut(disk).origin.in_flight += 1;
+        self.ios[number].disk = Some(disk);
+        disk
+    }
+
+    /// A write or zeroing has ended; returns whether no other is in flight. If a guest is told that it is done although it
+    /// may be volatile, the guest's next flush flushes the origin.
+    pub(crate) fn origin_written(&mut self, disk: DiskNo, told_volatile: bool) -> bool {
+        let account = &mut self.disk_mut(disk).origin;
+        account.in_flight -= 1;
+        account.changes += u64::from(told_volatile);
+        account.in_flight == 0
+    }
+
+    /// Has the origin make durable what it has answered.
+    pub(crate) fn flush_origin(&mut self, reason: OriginFlushReason, disk: DiskNo) {
+        let changes = self.disk(disk).origin.changes;
+        let number = self.new_io(Purpose::FlushOrigin { reason, changes });
+        self.ios[number].disk = Some(disk);
+        self.emit(Action::FlushOrigin { io: IoId(number), disk });
+    }
+}

@@ -123,10 +123,12 @@ impl<M: Memory> Core<M> {
             .disks
             .get_mut(request.disk.0 as usize)
             .and_then(Option::as_mut)
-            .filter(|d| d.state == DiskState::Active)
             .ok_or(Rejected::NoSuchDisk(request.disk))?;
         if !disk.owned {
             return Err(Rejected::NotOwner);
+        }
+        if disk.state != DiskState::Active {
+            return Err(Rejected::NoSuchDisk(request.disk));
         }
         let (sector, sectors) = (request.sector.0, request.sectors);
         let end = sector.checked_add(u64::from(sectors));

@@ -67,7 +67,7 @@ impl<M: Memory> Core<M> {
             sectors: d.sectors,
             phase: d.phase,
             mode: d.mode,
-            attached: d.state == DiskState::Active,
+            attached: d.state == DiskState::Active && d.owned,
             owned: d.owned,
             epoch: d.epoch,
             damage: d.damage,

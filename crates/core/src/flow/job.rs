@@ -77,7 +77,7 @@ impl<M: Memory> Core<M> {
     /// A disk that is attached.
     pub(crate) fn attached(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         let d = self.known(disk)?;
-        if d.state != DiskState::Active {
+        if d.state != DiskState::Active || !d.owned {
             return Err(ManageError::NotAttached(d.id));
         }
         Ok(d)

@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Op, Rejected, offline,
+    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Op, Rejected, Target,
+    offline,
 };
 use haversack_model::{DeviceNo, DiskNo, WriteMode, WriteThroughAck};
 
@@ -353,4 +354,29 @@ fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
         assert_eq!(rig.usage(disk).dirty_blocks, 1, "detaches: {detaches}");
         assert_eq!(rig.read(disk, 0, 8), [2; 8]);
     }
+}
+
+#[test]
+fn a_released_disk_takes_nothing_until_it_is_attached_again() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig::new(disk_id(0), SECTORS);
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 0, 8, 1);
+    let now = rig.now;
+    let job = rig.core().release(now, disk).expect("attached");
+    rig.finish(job);
+    let refused = Some(ManageError::NotAttached(disk_id(0)));
+    assert_eq!(rig.core().clean(now, disk).err(), refused);
+    assert_eq!(rig.core().detach(now, disk).err(), refused);
+    assert_eq!(rig.core().release(now, disk).err(), refused);
+    assert_eq!(rig.core().resize(now, disk, SECTORS / 2).err(), refused);
+    assert_eq!(rig.core().set_mode(now, disk, WriteMode::PassThrough).err(), refused);
+    assert_eq!(rig.core().set_target(now, disk, Target::Equal).err(), refused);
+    let info = rig.core().disk_info(disk).expect("the pool knows it");
+    assert_eq!((info.attached, info.owned), (false, false));
+    assert_eq!(rig.try_submit(disk, Op::Read, 0, vec![0; 4096]), Err(Rejected::NotOwner));
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    assert_eq!(rig.try_submit(disk, Op::Read, 0, vec![0; 4096]), Err(Rejected::NotOwner));
+    assert_eq!(rig.attach(&config, 2), disk);
+    rig.read(disk, 0, 8);
 }

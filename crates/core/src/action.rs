@@ -248,7 +248,4 @@ pub enum JobError {
     /// Something in the range or on the device is lost.
     #[error("dirty data is damaged and cannot be cleaned; see the corruption events")]
     DataLost,
-    /// Ownership went away under the job.
-    #[error("this host does not own the disk any more")]
-    NotOwner,
 }

@@ -32,6 +32,10 @@ pub enum Bug {
     OvertakeListed,
     /// The cleaner goes on after the disk was released.
     CleanAfterRelease,
+    /// A disk takes requests before its epoch is durably on record.
+    AttachUnrecorded,
+    /// A release ends before the record says durably that the disk is not owned.
+    ReleaseUnrecorded,
     /// The cleaner writes blocks to the origin that are not durable in the cache.
     CleanUnflushed,
     /// Blocks count as clean before the origin was flushed.
@@ -86,6 +90,8 @@ pub const ALL: &[Bug] = &[
     Bug::SkipIntent,
     Bug::OvertakeListed,
     Bug::CleanAfterRelease,
+    Bug::AttachUnrecorded,
+    Bug::ReleaseUnrecorded,
     Bug::CleanUnflushed,
     Bug::CleanWithoutOriginFlush,
     Bug::OmitNewestFirst,

@@ -14,7 +14,7 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
-use crate::disk::{Disk, DiskState};
+use crate::disk::Disk;
 use crate::flow::commit::Batch;
 use crate::flow::drain::Drain;
 use crate::flow::flush::PoolFlush;
@@ -124,10 +124,10 @@ impl<M: Memory> Core<M> {
             .get_mut(request.disk.0 as usize)
             .and_then(Option::as_mut)
             .ok_or(Rejected::NoSuchDisk(request.disk))?;
-        if !disk.owned {
+        if disk.life.is_released() {
             return Err(Rejected::NotOwner);
         }
-        if disk.state != DiskState::Active {
+        if !disk.life.is_active() {
             return Err(Rejected::NoSuchDisk(request.disk));
         }
         let (sector, sectors) = (request.sector.0, request.sectors);
@@ -249,8 +249,7 @@ impl<M: Memory> Core<M> {
     /// When the disk's background work should next be looked at.
     fn disk_wakeup(&self, disk: DiskNo) -> Option<Micros> {
         let d = self.disks[disk.0 as usize].as_ref()?;
-        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching) && d.owned;
-        if !attached {
+        if !d.life.writes_origin() {
             return None;
         }
         let clean = (self.store.disks[disk.0 as usize].dirty + d.flush.staged_dirty() > 0)

@@ -14,24 +14,12 @@ use crate::flow::intent::IntentMap;
 use crate::flow::job::Job;
 use crate::format::record::{Damage, DiskRecord};
 use crate::hasher::NumberHasher;
+use crate::lifecycle::Life;
 use crate::monitor::Monitor;
 use crate::origin_gate::OriginAccount;
 use crate::sequential::Sequential;
 use crate::stats::DiskStats;
 use crate::store::slot::SlotNo;
-
-/// Where a disk is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DiskState {
-    /// Known to the pool, takes no requests.
-    Detached,
-    /// Becoming active.
-    Attaching,
-    /// Takes requests.
-    Active,
-    /// Finishing what it has.
-    Detaching,
-}
 
 /// A disk. See the module.
 pub(crate) struct Disk {
@@ -52,9 +40,7 @@ pub(crate) struct Disk {
     pub sequential: Sequential,
     pub sequential_cutoff_bytes: u64,
     pub cleaner_config: CleanerConfig,
-    pub state: DiskState,
-    pub owned: bool,
-    pub epoch: u64,
+    pub life: Life,
     pub may_be_dirty: bool,
     pub damage: Damage,
     pub since_seq: u64,
@@ -100,9 +86,7 @@ impl Disk {
             sequential: Sequential::default(),
             sequential_cutoff_bytes: 0,
             cleaner_config: defaults.cleaner,
-            state: DiskState::Detached,
-            owned: record.owned,
-            epoch: record.epoch,
+            life: Life::recorded(record.owned, record.epoch),
             may_be_dirty: record.may_be_dirty,
             damage: record.damage,
             since_seq: record.since_seq,
@@ -138,8 +122,8 @@ impl Disk {
             id: self.id,
             sectors: self.next_sectors.unwrap_or(self.sectors),
             phase: self.phase,
-            owned: self.owned,
-            epoch: self.epoch,
+            owned: self.life.is_owned(),
+            epoch: self.life.epoch(),
             may_be_dirty: self.may_be_dirty,
             origin_volatile: self.origin.is_unmarked(),
             damage: self.damage,
@@ -152,11 +136,6 @@ impl Disk {
     /// Bytes of memory for what is beside the cache: admission and monitor.
     pub fn side_bytes(&self) -> usize {
         self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes)
-    }
-
-    /// Whether it is leaving the pool for good.
-    pub fn is_forgotten(&self) -> bool {
-        self.job.as_ref().is_some_and(Job::forgets)
     }
 
     /// Whether everything staged is to be committed now. Writes that wait for the cleaner wait for that: what

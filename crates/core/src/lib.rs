@@ -20,6 +20,7 @@ mod flow;
 pub mod format;
 mod hasher;
 mod io;
+mod lifecycle;
 mod locks;
 pub mod media;
 pub mod memory;

@@ -103,7 +103,7 @@ impl OriginAccount {
 impl<M: Memory> Core<M> {
     /// Whether this host may write the origin at all.
     pub(crate) fn may_write_origin(&self, disk: DiskNo) -> bool {
-        self.disk(disk).owned || planted(Bug::CleanAfterRelease)
+        self.disk(disk).life.writes_origin() || planted(Bug::CleanAfterRelease)
     }
 
     /// Starts an application for a write past the cache from this block on. `None` if the disk's origin may not be written

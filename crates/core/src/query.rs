@@ -4,7 +4,7 @@ use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, Writ
 
 use crate::action::IoId;
 use crate::core::Core;
-use crate::disk::{DiskState, runs};
+use crate::disk::runs;
 use crate::format::record::Damage;
 use crate::io::{OriginFlushReason, Purpose};
 use crate::memory::Memory;
@@ -67,9 +67,9 @@ impl<M: Memory> Core<M> {
             sectors: d.sectors,
             phase: d.phase,
             mode: d.mode,
-            attached: d.state == DiskState::Active && d.owned,
-            owned: d.owned,
-            epoch: d.epoch,
+            attached: d.life.is_active(),
+            owned: d.life.is_owned(),
+            epoch: d.life.epoch(),
             damage: d.damage,
         })
     }

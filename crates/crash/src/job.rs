@@ -127,7 +127,6 @@ impl World {
                     matches!(job, Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_))
                 }
                 JobError::NoDevice | JobError::DeviceRead | JobError::DataLost => self.unprotected_fault,
-                JobError::NotOwner => job.disk().is_some_and(|d| self.disks[d].origin_forbidden),
             };
             if !fair {
                 return violation!("{job:?} failed without cause: {error}");

@@ -282,7 +282,7 @@ impl<M: Memory> Core<M> {
     /// The origin failed the window.
     fn refused(&mut self, number: u32) {
         let disk = self.requests[number].disk;
-        let owned = self.disk(disk).owned;
+        let owned = self.disk(disk).life.is_owned();
         if owned && self.could_stage(disk) {
             self.take_back(number);
         } else {

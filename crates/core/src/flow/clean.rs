@@ -19,7 +19,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteM
 use crate::action::{Event, JobError};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
-use crate::disk::{DiskState, runs};
+use crate::disk::runs;
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
@@ -189,11 +189,10 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
         let d = self.disk(disk);
-        let active = matches!(d.state, DiskState::Active | DiskState::Detaching);
-        let allowed = d.owned || planted(Bug::CleanAfterRelease) && d.state == DiskState::Active;
+        let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // A single copy that is clean tells nobody that its device stood alone.
         let blocked = self.loss_unrecorded() || self.record.device_change_pending();
-        if d.cleaner.phase != Phase::Idle || blocked || !active || !allowed || d.cleaner.retry_us > self.now {
+        if d.cleaner.phase != Phase::Idle || blocked || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
         if !self.has_space(disk) && self.store.disks[disk.0 as usize].segments.is_empty() {
@@ -245,7 +244,7 @@ impl<M: Memory> Core<M> {
         d.cleaner.overdue = staged && (idle || staging_aged || d.cleaner.pressed && dirty == 0.0);
         d.cleaner.lowering |= dirty > base * f64::from(config.high_watermark);
         d.cleaner.lowering &= dirty > base * f64::from(config.low_watermark);
-        let detaches = d.state == DiskState::Detaching;
+        let detaches = d.life.is_detaching();
         let due = d.cleaner.all
             || d.mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
             || d.cleaner.lowering

@@ -9,9 +9,9 @@ use haversack_model::{DiskNo, Micros};
 
 use crate::action::{JobError, JobId};
 use crate::core::Core;
-use crate::disk::DiskState;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
+use crate::lifecycle::Event;
 use crate::memory::Memory;
 
 /// Failed rounds of cleaning, and failed flushes of the origin, after which a job that cleans gives up.
@@ -35,9 +35,7 @@ impl<M: Memory> Core<M> {
         let dirty = self.dirty_blocks(disk);
         let newer_only = self.oldest_dirty_us(disk).is_none_or(|oldest| oldest > since_us);
         let idle = self.disk(disk).cleaner.is_idle();
-        let result = if !self.disk(disk).owned {
-            Err(JobError::NotOwner)
-        } else if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
+        let result = if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
             Err(JobError::DataLost)
         } else if dirty == 0 || newer_only && idle && !self.stages_older(disk, since_us) {
             Ok(())
@@ -72,7 +70,7 @@ impl<M: Memory> Core<M> {
         self.idle(disk)?;
         let total = self.dirty_blocks(disk);
         let d = self.disk_mut(disk);
-        d.state = DiskState::Detaching;
+        d.life.happened(Event::Detach);
         d.cleaner.clean_all();
         d.intents.clear_soon();
         Ok(self.start_job(disk, JobKind::Detach { total }, None))
@@ -81,7 +79,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_detach(&mut self, disk: DiskNo, version: Option<u64>) {
         if let Some(version) = version {
             if self.record.is_durable(version) {
-                self.disk_mut(disk).state = DiskState::Detached;
+                self.disk_mut(disk).life.happened(Event::Detached);
                 self.staging.drop_all_data(disk);
                 self.end_job(disk, Ok(()));
             }
@@ -126,7 +124,7 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         d.cleaner.all = false;
         d.intents.clear_at_leisure();
-        d.state = DiskState::Active;
+        d.life.happened(Event::DetachFailed);
         self.end_job(disk, Err(error));
     }
 

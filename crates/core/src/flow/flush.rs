@@ -161,7 +161,7 @@ impl<M: Memory> Core<M> {
     /// Whether what is staged has no device to go to, and no origin that may be written.
     fn must_stay_staged(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
-        !d.owned && d.flush.staged_dirty() > 0 && self.alive_devices().next().is_none()
+        !d.life.is_owned() && d.flush.staged_dirty() > 0 && self.alive_devices().next().is_none()
     }
 
     /// Flushes that wait can only fail; the group that they closed stays closed.

@@ -11,9 +11,9 @@ use haversack_model::{DiskId, DiskNo, Micros};
 
 use crate::action::JobId;
 use crate::core::Core;
-use crate::disk::DiskState;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
+use crate::lifecycle::Event;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::DiskSpace;
 use crate::store::segment::SegmentState;
@@ -32,15 +32,14 @@ impl<M: Memory> Core<M> {
         self.now = now;
         self.idle(disk)?;
         let d = self.known(disk)?;
-        let gone = d.state == DiskState::Detached || d.state == DiskState::Active && !d.owned;
-        if !gone {
+        if !d.life.allows(Event::Forget) {
             return Err(ManageError::Attached(d.id));
         }
         let (id, dirty_blocks) = (d.id, self.dirty_blocks(disk));
         if dirty_blocks > 0 && destroy_dirty != Some(id) {
             return Err(ManageError::Dirty { disk: id, dirty_blocks });
         }
-        self.disk_mut(disk).state = DiskState::Detached;
+        self.disk_mut(disk).life.happened(Event::Forget);
         self.void_cache(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::Forget, Some(version)))

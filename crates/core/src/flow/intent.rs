@@ -16,7 +16,6 @@ use super::around::AroundPhase;
 use crate::bugs::{Bug, planted};
 use crate::config::Persistence;
 use crate::core::Core;
-use crate::disk::DiskState;
 use crate::format::geometry;
 use crate::format::page::{self, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES, Place};
 use crate::io::{Io, OriginFlushReason, Purpose};
@@ -304,13 +303,12 @@ impl<M: Memory> Core<M> {
         let now = self.now;
         let d = self.disk(disk);
         let map = &d.intents;
-        let attached = matches!(d.state, DiskState::Active | DiskState::Detaching);
         match map.clearing {
             Clearing::No => {
                 // While the size changes, recovery may read the map as one of the other size.
                 let resizes = d.job.as_ref().is_some_and(|job| job.resizes_to().is_some());
                 let due = map.any_marked && map.next_clear_us <= now && !resizes;
-                if due && attached && d.owned && map.idle() && self.alive_devices().next().is_some() {
+                if due && d.life.writes_origin() && map.idle() && self.alive_devices().next().is_some() {
                     self.start_clearing(disk);
                 }
             }

@@ -8,10 +8,12 @@
 use haversack_model::{DiskNo, Micros, WriteMode};
 
 use crate::action::{Event, JobError, JobId};
+use crate::bugs::{Bug, planted};
 use crate::core::Core;
-use crate::disk::{Disk, DiskState};
+use crate::disk::Disk;
 use crate::error::ManageError;
 use crate::flow::resize::ResizeStage;
+use crate::lifecycle::Event as LifeEvent;
 use crate::memory::Memory;
 
 /// A disk's job.
@@ -35,11 +37,6 @@ pub(crate) enum JobKind {
 }
 
 impl Job {
-    /// Whether the disk leaves the pool for good.
-    pub fn forgets(&self) -> bool {
-        self.kind == JobKind::Forget
-    }
-
     /// The size that the job is to give the disk.
     pub fn resizes_to(&self) -> Option<u64> {
         match self.kind {
@@ -77,7 +74,7 @@ impl<M: Memory> Core<M> {
     /// A disk that is attached.
     pub(crate) fn attached(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         let d = self.known(disk)?;
-        if d.state != DiskState::Active || !d.owned {
+        if !d.life.is_active() {
             return Err(ManageError::NotAttached(d.id));
         }
         Ok(d)
@@ -132,7 +129,9 @@ impl<M: Memory> Core<M> {
             if cancels {
                 d.cleaner.all = false;
                 d.intents.clear_at_leisure();
-                d.state = DiskState::Active;
+                if d.life.is_detaching() {
+                    d.life.happened(LifeEvent::DetachFailed);
+                }
                 self.end_job(DiskNo(number as u16), Err(JobError::Cancelled));
                 self.settle();
                 return true;
@@ -163,9 +162,11 @@ impl<M: Memory> Core<M> {
         let (kind, version) = (job.kind, job.version);
         let recorded = version.is_none_or(|v| self.record.is_durable(v));
         match kind {
-            JobKind::Attach if recorded && self.may_serve(disk) => self.end_attach(disk),
+            JobKind::Attach if (recorded || planted(Bug::AttachUnrecorded)) && self.may_serve(disk) => {
+                self.end_attach(disk);
+            }
             JobKind::Mode(mode) if recorded => self.end_mode(disk, mode),
-            JobKind::Release if recorded => self.drive_release(disk),
+            JobKind::Release if recorded || planted(Bug::ReleaseUnrecorded) => self.drive_release(disk),
             JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),
             JobKind::Detach { .. } => self.drive_detach(disk, version),
             JobKind::Resize { before, sectors, stage } => self.drive_resize(disk, before, sectors, stage),

@@ -32,7 +32,7 @@ impl<M: Memory> Core<M> {
         let (mut assigned, mut attached) = (0u64, 0);
         for (number, d) in self.disks.iter().enumerate() {
             let Some(d) = d else { continue };
-            if self.is_guest(DiskNo(number as u16)) {
+            if self.is_dormant(DiskNo(number as u16)) {
                 assigned += self.store.disks[number].live;
                 continue;
             }

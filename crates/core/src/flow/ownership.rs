@@ -14,12 +14,13 @@ use crate::action::JobId;
 use crate::bugs::{Bug, planted};
 use crate::config::{DiskConfig, MAX_DISKS};
 use crate::core::Core;
-use crate::disk::{Disk, DiskState};
+use crate::disk::Disk;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::flow::request::Park;
 use crate::format::record::{Damage, DiskRecord};
 use crate::io::{Io, OriginFlushReason};
+use crate::lifecycle::Event;
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
@@ -78,12 +79,11 @@ impl<M: Memory> Core<M> {
     ) -> Result<bool, ManageError> {
         self.idle(disk)?;
         let d = self.disk(disk);
-        let detached_by_release = d.state == DiskState::Active && !d.owned;
-        if d.state != DiskState::Detached && !detached_by_release {
+        if !d.life.allows(Event::Attach) {
             return Err(ManageError::Attached(d.id));
         }
-        if epoch < d.epoch || epoch == d.epoch && !d.owned {
-            return Err(ManageError::OldEpoch { given: epoch, recorded: d.epoch });
+        if !d.life.allows_epoch(epoch) {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
         }
         match d.damage {
             Damage::Lost if !accept_loss => return Err(ManageError::Lost(d.id)),
@@ -92,16 +92,16 @@ impl<M: Memory> Core<M> {
         }
         let geometry = config.phase != d.phase;
         let persistence = config.persistence != d.persistence;
-        let newer = epoch > d.epoch && !planted(Bug::KeepOldEpoch);
+        let newer = epoch > d.life.epoch() && !planted(Bug::KeepOldEpoch);
         let holds = self.store.disks[disk.0 as usize].live > 0 || self.staging.all_of(disk).next().is_some();
-        if d.owned && holds && config.sectors != d.sectors {
+        if d.life.is_owned() && holds && config.sectors != d.sectors {
             return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
         }
         let uncertain = d.damage == Damage::Uncertain && !planted(Bug::TrustWhatIsLeft)
             || d.damage == Damage::Lost && planted(Bug::GiveUpAll);
         let void = newer || geometry || config.sectors != d.sectors || persistence || uncertain;
         let dirty_blocks = self.dirty_blocks(disk);
-        if void && d.owned && !uncertain && dirty_blocks > 0 {
+        if void && d.life.is_owned() && !uncertain && dirty_blocks > 0 {
             return Err(ManageError::Dirty { disk: d.id, dirty_blocks });
         }
         Ok(void)
@@ -148,11 +148,11 @@ impl<M: Memory> Core<M> {
         (d.mode, d.target) = (config.mode, config.target);
         d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
         d.cleaner_config = config.cleaner;
-        (d.owned, d.epoch, d.damage) = (true, epoch, Damage::None);
+        d.life.attach(epoch);
+        d.damage = Damage::None;
         d.lost.clear();
         d.may_be_dirty |= config.mode.defers_origin();
         d.monitor = None;
-        d.state = DiskState::Attaching;
         d.last_request_us = now;
         self.staging.drop_all_data(disk);
         self.change_admission(disk, config.admission);
@@ -164,7 +164,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn end_attach(&mut self, disk: DiskNo) {
-        self.disk_mut(disk).state = DiskState::Active;
+        self.disk_mut(disk).life.happened(Event::Attached);
         self.end_job(disk, Ok(()));
         // The origin is there now. Done early, this spares a later flush of the guest from needing it.
         self.settle_origin(disk);
@@ -193,7 +193,7 @@ impl<M: Memory> Core<M> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
-        self.disk_mut(disk).owned = false;
+        self.disk_mut(disk).life.happened(Event::Release);
         self.staging.drop_all_data(disk);
         let parked: Vec<u32> = self.requests.iter().filter(|(_, r)| r.disk == disk).map(|(n, _)| n).collect();
         for request in parked {
@@ -207,6 +207,7 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn drive_release(&mut self, disk: DiskNo) {
         if self.is_quiet(disk) {
+            self.disk_mut(disk).life.happened(Event::Released);
             self.end_job(disk, Ok(()));
         }
     }

@@ -92,7 +92,7 @@ impl<M: Memory> Core<M> {
             disks: self
                 .disks
                 .iter()
-                .map(|d| d.as_ref().filter(|d| !d.is_forgotten()).map(|d| d.record()))
+                .map(|d| d.as_ref().filter(|d| !d.life.is_forgotten()).map(|d| d.record()))
                 .collect(),
         }
     }

@@ -142,7 +142,8 @@ impl<M: Memory> Core<M> {
         self.requests[number].queued = false;
         let request = &self.requests[number];
         let (disk, op) = (request.disk, request.op);
-        if !self.disk(disk).owned && request.outstanding == 0 && request.phase == AroundPhase::Check {
+        if !self.disk(disk).life.is_owned() && request.outstanding == 0 && request.phase == AroundPhase::Check
+        {
             self.fail(number, RequestError::NotOwner);
             self.finish(number);
             return;

@@ -70,7 +70,7 @@ impl<M: Memory> Core<M> {
         }
         for number in 0..self.disks.len() {
             let waits = self.disks[number].is_some() && self.staging.lists[number].len > 0;
-            if waits && self.is_guest(DiskNo(number as u16)) {
+            if waits && self.is_dormant(DiskNo(number as u16)) {
                 self.touch(DiskNo(number as u16));
             }
         }

@@ -19,7 +19,7 @@ const FIRST_LOOK: usize = 16;
 impl<M: Memory> Core<M> {
     /// Whether dirty blocks of the disk have no second place to go to until a released disk is forgotten.
     pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
-        if self.dirty_copies() < 2 || self.is_guest(disk) || !self.may_be_dirty(disk) {
+        if self.dirty_copies() < 2 || self.is_dormant(disk) || !self.may_be_dirty(disk) {
             return false;
         }
         let segments = &self.store.disks[disk.0 as usize].segments;
@@ -32,7 +32,7 @@ impl<M: Memory> Core<M> {
             let disk = DiskNo(number);
             self.store.disks[number as usize].dirty > 0
                 && self.disks[number as usize].is_some()
-                && self.is_guest(disk)
+                && self.is_dormant(disk)
         };
         (0..self.disks.len() as u16).any(leaves_dirt)
             && self.store.usable_devices().filter(|device| self.has_place(*device)).nth(1).is_none()
@@ -46,7 +46,7 @@ impl<M: Memory> Core<M> {
     /// Whether any segment of the device is free or could become so.
     fn has_place(&self, device: DeviceNo) -> bool {
         self.store.segments_on(device).any(|segment| {
-            let left = |owner: u16| self.disks[owner as usize].is_some() && self.is_guest(DiskNo(owner));
+            let left = |owner: u16| self.disks[owner as usize].is_some() && self.is_dormant(DiskNo(owner));
             segment.dirty == 0 || !left(segment.owner)
         })
     }

@@ -136,7 +136,7 @@ impl<M: Memory> Core<M> {
                 self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty()
             })
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
-            .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_guest(*d))
+            .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_dormant(*d))
             .map(|d| (self.excess(d), d))
             .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
             .collect();
@@ -154,9 +154,8 @@ impl<M: Memory> Core<M> {
     }
 
     /// Whether the disk only has leftovers here.
-    pub(crate) fn is_guest(&self, disk: DiskNo) -> bool {
-        let d = self.disk(disk);
-        d.state == crate::disk::DiskState::Detached || !d.owned
+    pub(crate) fn is_dormant(&self, disk: DiskNo) -> bool {
+        self.disk(disk).life.is_dormant()
     }
 
     /// On how many devices a dirty block is to be.
@@ -183,7 +182,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn excess(&self, disk: DiskNo) -> i64 {
-        let target = if self.is_guest(disk) { 0 } else { self.target_blocks(disk) };
+        let target = if self.is_dormant(disk) { 0 } else { self.target_blocks(disk) };
         self.store.disks[disk.0 as usize].live as i64 - target as i64
     }
 
@@ -206,7 +205,8 @@ impl<M: Memory> Core<M> {
 
     /// A segment is free: it goes to the disk that asked for it, before others take it.
     fn hand_over(&mut self, segment: u32, asker: Option<DiskNo>) {
-        let asker = asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.is_forgotten()));
+        let asker =
+            asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.life.is_forgotten()));
         if let Some(asker) = asker {
             self.store.take_this(segment, asker);
         }

@@ -478,8 +478,8 @@ impl<M: Memory> Core<M> {
                 phase: d.phase,
                 cached_blocks: space.live,
                 dirty_blocks: space.dirty + d.flush.staged_dirty(),
-                owned: d.owned,
-                epoch: d.epoch,
+                owned: d.life.is_owned(),
+                epoch: d.life.epoch(),
                 damage: d.damage,
             })
         };

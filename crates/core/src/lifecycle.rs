@@ -1,0 +1,177 @@
+//! A disk's life in its pool: its states, the events that lead from one to the next, and who owns its origin.
+//!
+//! After a crash or a stop a
+//! disk is detached if the record says that this host owns it, otherwise released.
+//!
+//! Invariants
+//! - This host owns a disk's origin from an attach to the next release, under an epoch that never falls. What was released
+//!   is taken back only under a higher one.
+//! - An origin is written only while its disk is active or detaching.
+//! - A state changes only by an event that the table has for it.
+
+/// Where a disk is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Known to the pool. Its clean blocks are kept; dirty ones were left by a crash.
+    Detached,
+    /// Its epoch and its marks are on their way to the devices.
+    Attaching,
+    /// Takes requests.
+    Active,
+    /// Finishes its requests and is cleaned.
+    Detaching,
+    /// Finishes what is in flight; that it is not owned is on its way to the devices.
+    Releasing,
+    /// Another host may write the origin.
+    Released,
+    /// Its blocks and its number are being given up.
+    Forgetting,
+}
+
+/// What changes a disk's state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// It is to be attached.
+    Attach,
+    /// Its epoch and its marks are durable.
+    Attached,
+    /// It is to be detached.
+    Detach,
+    /// Detaching was cancelled or cannot be finished.
+    DetachFailed,
+    /// It is clean, and the record says so durably.
+    Detached,
+    /// Ownership is given up.
+    Release,
+    /// Nothing is in flight, and the record says durably that it is not owned.
+    Released,
+    /// It is to leave the pool for good.
+    Forget,
+}
+
+impl State {
+    /// The state after an event, if the event makes sense in this one.
+    fn after(self, event: Event) -> Option<State> {
+        match (self, event) {
+            (State::Detached | State::Released, Event::Attach) => Some(State::Attaching),
+            (State::Detached | State::Released, Event::Forget) => Some(State::Forgetting),
+            (State::Attaching, Event::Attached) => Some(State::Active),
+            (State::Active, Event::Detach) => Some(State::Detaching),
+            (State::Active, Event::Release) => Some(State::Releasing),
+            (State::Detaching, Event::DetachFailed) => Some(State::Active),
+            (State::Detaching, Event::Detached) => Some(State::Detached),
+            (State::Releasing, Event::Released) => Some(State::Released),
+            _ => None,
+        }
+    }
+}
+
+/// A disk's state, and the epoch under which this host has its origin, or had it.
+pub(crate) struct Life {
+    state: State,
+    epoch: u64,
+}
+
+impl Life {
+    /// As the record tells.
+    pub fn recorded(is_owned: bool, epoch: u64) -> Life {
+        Life { state: if is_owned { State::Detached } else { State::Released }, epoch }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether this host owns the origin, as the record says or is about to say.
+    pub fn is_owned(&self) -> bool {
+        matches!(self.state, State::Detached | State::Attaching | State::Active | State::Detaching)
+    }
+
+    /// Whether the origin may be written.
+    pub fn writes_origin(&self) -> bool {
+        matches!(self.state, State::Active | State::Detaching)
+    }
+
+    /// Whether new requests, settings and jobs are taken.
+    pub fn is_active(&self) -> bool {
+        self.state == State::Active
+    }
+
+    pub fn is_detaching(&self) -> bool {
+        self.state == State::Detaching
+    }
+
+    /// Whether it was released, or is about to be.
+    pub fn is_released(&self) -> bool {
+        matches!(self.state, State::Releasing | State::Released)
+    }
+
+    /// Whether it only has leftovers in the cache: nobody uses it through this pool.
+    pub fn is_dormant(&self) -> bool {
+        matches!(self.state, State::Detached | State::Releasing | State::Released | State::Forgetting)
+    }
+
+    /// Whether it is leaving the pool for good.
+    pub fn is_forgotten(&self) -> bool {
+        self.state == State::Forgetting
+    }
+
+    /// Whether the event may happen now.
+    pub fn allows(&self, event: Event) -> bool {
+        self.state.after(event).is_some()
+    }
+
+    /// Whether ownership may be taken under an epoch: the present one as long as it is owned, else a higher one.
+    pub fn allows_epoch(&self, epoch: u64) -> bool {
+        epoch > self.epoch || epoch == self.epoch && self.is_owned()
+    }
+
+    /// An event has happened.
+    pub fn happened(&mut self, event: Event) {
+        let next = self.state.after(event);
+        self.state = next.unwrap_or_else(|| panic!("{event:?} does not happen while {:?}", self.state));
+    }
+
+    /// Ownership is taken under an epoch.
+    pub fn attach(&mut self, epoch: u64) {
+        assert!(self.allows_epoch(epoch), "epochs never fall");
+        self.happened(Event::Attach);
+        self.epoch = epoch;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 7] = [
+        State::Detached,
+        State::Attaching,
+        State::Active,
+        State::Detaching,
+        State::Releasing,
+        State::Released,
+        State::Forgetting,
+    ];
+    #[test]
+    fn what_is_not_owned_is_not_written_and_dormant() {
+        for life in STATES.map(|state| Life { state, epoch: 1 }) {
+            assert!(life.is_owned() || !life.writes_origin() && life.is_dormant());
+            assert!(life.writes_origin() || !life.is_active());
+        }
+    }
+
+    #[test]
+    fn a_released_disk_needs_a_higher_epoch() {
+        let mut life = Life::recorded(true, 3);
+        assert!(life.allows_epoch(3) && !life.allows_epoch(2));
+        life.attach(3);
+        for event in [Event::Attached, Event::Release, Event::Released] {
+            life.happened(event);
+        }
+        assert!(!life.allows_epoch(3) && life.allows_epoch(4));
+        life.attach(4);
+        assert!(life.is_owned() && life.epoch() == 4);
+        assert!(!Life::recorded(false, 4).allows_epoch(4));
+    }
+}

@@ -48,6 +48,8 @@ pub enum Bug {
     DiscardKeepsDirty,
     /// A metadata page is overwritten while its sibling is not durable.
     TwoUnflushedPages,
+    /// Where a block is staged in part, what is on flash of it counts as newer.
+    FlashOverStaging,
     /// The merge of a partial block with its flash copy overwrites newer sectors.
     MergeOldOverNew,
     /// A fill from the origin does not hold off writes to the block.
@@ -98,6 +100,7 @@ pub const ALL: &[Bug] = &[
     Bug::OldestWins,
     Bug::DiscardKeepsDirty,
     Bug::TwoUnflushedPages,
+    Bug::FlashOverStaging,
     Bug::MergeOldOverNew,
     Bug::FillWithoutLock,
     Bug::ClearIntentEarly,

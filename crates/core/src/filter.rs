@@ -95,8 +95,7 @@ impl<M: Memory> Core<M> {
 
     /// Keeps what a read brought of a block that may not enter, if the filter wants it.
     pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
-        let cached = self.staging.find(disk, block).is_some() || self.store.lookup(disk, block).is_some();
-        let wanted = !cached && self.disk(disk).admission.stages(block);
+        let wanted = !self.resolve(disk, block).is_cached() && self.disk(disk).admission.stages(block);
         if !wanted || self.staging.free() <= self.spare_frames() {
             return;
         }
@@ -123,7 +122,7 @@ impl<M: Memory> Core<M> {
         }
         let (mut enters, count) = (false, blocks.end - blocks.start);
         for block in blocks.map(BlockNo) {
-            let cached = self.staging.find(disk, block).is_some() || self.store.lookup(disk, block).is_some();
+            let cached = self.resolve(disk, block).is_cached();
             enters |= self.admits_written(disk, block, cached, false);
         }
         if !enters {

@@ -37,6 +37,7 @@ mod slab;
 mod staging;
 pub mod stats;
 mod store;
+mod versions;
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use config::{

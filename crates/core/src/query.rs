@@ -114,7 +114,7 @@ impl<M: Memory> Core<M> {
         while at < end {
             let block = d.blocks(at, 1).0;
             let (part, _) = d.part(block, at, SECTORS_PER_BLOCK as u32);
-            let (first, (cached, dirty)) = (part.trailing_zeros(), self.block_masks(disk, block));
+            let (first, (cached, dirty)) = (part.trailing_zeros(), self.cached_and_dirty(disk, block));
             for place in (first..SECTORS_PER_BLOCK as u32).take((end - at) as usize) {
                 let bit = 1u8 << place;
                 let state = CacheState { cached: cached & bit != 0, dirty: dirty & bit != 0 };
@@ -133,16 +133,5 @@ impl<M: Memory> Core<M> {
         if run.0 > 0 {
             each(run.0, run.1);
         }
-    }
-
-    /// The sectors of a block that are cached, and those that are dirty.
-    fn block_masks(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
-        let staged = self
-            .staging
-            .find(disk, block)
-            .map_or((0, 0), |(_, s)| (s.mask, if s.dirty { s.mask } else { 0 }));
-        let slot = self.store.lookup(disk, block).filter(|s| !s.1.poisoned());
-        let flash = slot.map_or((0, 0), |(_, s)| (s.mask(), if s.dirty() { s.mask() } else { 0 }));
-        (staged.0 | flash.0, staged.1 | flash.1)
     }
 }

@@ -18,6 +18,7 @@ use haversack_model::{BlockNo, DiskNo, Micros};
 use crate::data_stage::DataStage;
 use crate::hasher::NumberHasher;
 use crate::memory::FrameNo;
+use crate::store::slot::MAX_HITS;
 
 /// No frame.
 pub const NO_FRAME: u32 = u32::MAX;
@@ -212,6 +213,12 @@ impl Staging {
     /// A frame's state, to change. Disk and block stay.
     pub fn get_mut(&mut self, frame: FrameNo) -> &mut Staged {
         self.frames[frame.0 as usize].as_mut().expect("the frame names a block")
+    }
+
+    /// Counts a read of all that was asked for from a frame.
+    pub fn hit(&mut self, frame: FrameNo) {
+        let staged = self.get_mut(frame);
+        staged.hits = (staged.hits + 1).min(MAX_HITS);
     }
 
     /// Whether the frame names a block.

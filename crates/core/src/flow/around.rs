@@ -119,21 +119,17 @@ impl<M: Memory> Core<M> {
                 return Err(Park::Lock(block));
             }
             let covered = self.part(number, block) == self.disk(disk).inside(block);
-            let staged = self.staging.find(disk, block).map(|(_, s)| *s);
-            let slot = self.store.lookup(disk, block).map(|s| s.1);
-            if self.commit_in_flight(staged.as_ref(), slot) {
+            let versions = self.resolve(disk, block);
+            if self.commit_in_flight(versions.commit_seq()) {
                 wait = true;
                 continue;
             }
-            let poisoned = slot.is_some_and(|s| s.poisoned())
-                || staged.is_some_and(|s| s.poisoned)
-                || self.disk(disk).lost.contains(&block.0);
+            let poisoned = versions.is_damaged();
             if poisoned && !covered {
                 self.fail(number, RequestError::DataLost);
                 return Err(Park::None);
             }
-            let dirty = staged.is_some_and(|s| s.dirty) || slot.is_some_and(|s| s.dirty());
-            if dirty && !poisoned && !(zeroes && covered) {
+            if versions.is_dirty() && !poisoned && !(zeroes && covered) {
                 self.disk_mut(disk).cleaner.ask(block);
                 self.intent_marked(disk, block);
                 wait = true;
@@ -148,21 +144,18 @@ impl<M: Memory> Core<M> {
     /// or a write over lost data drop it when the origin has them. What is staged clean over it goes at once.
     /// Tells whether the block was cached.
     fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
-        let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.dirty));
-        let slot = self.store.lookup(disk, block).map(|s| s.1);
-        let cached = staged.is_some() || slot.is_some();
+        let versions = self.resolve(disk, block);
         if planted(Bug::StaleAfterAround) {
             return false;
         }
         self.drop_data(disk, block);
-        if let Some((frame, false)) = staged {
-            self.unstage(frame);
+        if let Some(staged) = versions.staged.filter(|s| !s.dirty) {
+            self.unstage(staged.frame);
         }
-        let dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.dirty());
-        if !dirty {
+        if !versions.is_dirty() {
             self.store.narrow(disk, block, part);
         }
-        cached
+        versions.is_cached()
     }
 
     fn send_window(&mut self, number: u32, disk: DiskNo, permit: Permit) {
@@ -314,7 +307,7 @@ impl<M: Memory> Core<M> {
     fn drop_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             let covered = self.part(number, block) == self.disk(disk).inside(block);
-            if covered && self.store.lookup(disk, block).is_some() {
+            if covered && self.resolve(disk, block).flash.is_some() {
                 self.store.invalidate(disk, block);
             }
         }
@@ -326,8 +319,8 @@ impl<M: Memory> Core<M> {
             if self.part(number, block) != self.disk(disk).inside(block) {
                 continue;
             }
-            if let Some((frame, _)) = self.staging.find(disk, block) {
-                self.unstage(frame);
+            if let Some(staged) = self.resolve(disk, block).staged {
+                self.unstage(staged.frame);
             }
             self.disk_mut(disk).lost.remove(&block.0);
         }

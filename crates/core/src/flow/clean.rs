@@ -216,8 +216,9 @@ impl<M: Memory> Core<M> {
     fn forget_clean_asks(&mut self, disk: DiskNo) {
         let mut asked = std::mem::take(&mut self.disk_mut(disk).cleaner.asked);
         asked.retain(|block| {
-            let staged = self.staging.find(disk, *block).is_some_and(|(_, s)| s.dirty);
-            staged || self.store.lookup(disk, *block).is_some_and(|s| s.1.dirty() && !s.1.poisoned())
+            let versions = self.resolve(disk, *block);
+            let on_flash = versions.flash.is_some_and(|(_, slot)| slot.dirty() && !slot.poisoned());
+            versions.is_staged_dirty() || on_flash
         });
         self.disk_mut(disk).cleaner.asked = asked;
     }
@@ -313,12 +314,13 @@ impl<M: Memory> Core<M> {
     }
 
     fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
-        let Some((number, slot)) = self.store.lookup(disk, block) else { return false };
+        let versions = self.resolve(disk, block);
+        let Some((number, slot)) = versions.flash else { return false };
         if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
             return false;
         }
         // A newer version is about to take its place, unless it waits for the space that this one takes.
-        if !self.disk(disk).cleaner.pressed && self.staging.find(disk, block).is_some_and(|(_, s)| s.dirty) {
+        if !self.disk(disk).cleaner.pressed && versions.is_staged_dirty() {
             return false;
         }
         if !self.is_cleanable(slot.seq()) {
@@ -344,7 +346,7 @@ impl<M: Memory> Core<M> {
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
         for staging_frame in frames {
             let staged = *self.staging.get(staging_frame);
-            if self.commit_in_flight(Some(&staged), None) {
+            if self.commit_in_flight(staged.commit_seq) {
                 continue;
             }
             if !staged.dirty {
@@ -396,7 +398,7 @@ impl<M: Memory> Core<M> {
         self.note_device_read(io, from, result);
         self.disk_mut(disk).cleaner.in_flight -= 1;
         let cleaning = self.disk(disk).cleaner.blocks[at as usize];
-        let current = self.store.lookup(disk, cleaning.block).filter(|s| s.1.seq() == cleaning.seq);
+        let current = self.resolve(disk, cleaning.block).flash_of(cleaning.seq);
         if let Some((number, slot)) = current {
             let good = result.is_ok() && self.verified(disk, cleaning.block, cleaning.frame, slot.crc());
             self.disk_mut(disk).cleaner.blocks[at as usize].good = good;
@@ -529,21 +531,17 @@ impl<M: Memory> Core<M> {
     }
 
     fn call_clean(&mut self, disk: DiskNo, cleaning: &Cleaning) -> bool {
+        let versions = self.resolve(disk, cleaning.block);
         if cleaning.staged {
-            let frame = self.staging.find(disk, cleaning.block);
-            let frame = frame.filter(|(_, s)| s.version == cleaning.seq && !s.committing);
-            let Some((frame, _)) = frame else { return false };
-            self.unstage(frame);
+            let written = versions.staged.filter(|s| s.version == cleaning.seq && !s.committing);
+            let Some(staged) = written else { return false };
+            self.unstage(staged.frame);
             self.wake_staging();
             return true;
         }
-        let current = self.store.lookup(disk, cleaning.block);
-        match current {
-            Some((number, slot)) if slot.seq() == cleaning.seq && slot.dirty() && !slot.poisoned() => {
-                self.store.cleaned(number);
-                true
-            }
-            _ => false,
-        }
+        let written = versions.flash_of(cleaning.seq).filter(|(_, slot)| slot.dirty() && !slot.poisoned());
+        let Some((number, _)) = written else { return false };
+        self.store.cleaned(number);
+        true
     }
 }

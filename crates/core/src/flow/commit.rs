@@ -16,7 +16,6 @@ use crate::io::{FlashPart, Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
-use crate::staging::Staged;
 use crate::store::PageContent;
 use crate::store::slot::{Live, SlotNo};
 
@@ -71,7 +70,7 @@ impl<M: Memory> Core<M> {
     fn drop_clean_staged(&mut self, disk: DiskNo) {
         let droppable = |f: &FrameNo| {
             let staged = self.staging.get(*f);
-            !staged.dirty && !staged.merging && !self.commit_in_flight(Some(staged), None)
+            !staged.dirty && !staged.merging && !self.commit_in_flight(staged.commit_seq)
         };
         let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(droppable).collect();
         for frame in frames {
@@ -126,12 +125,12 @@ impl<M: Memory> Core<M> {
             if flush_group.is_some_and(|group| !(staged.dirty && staged.group <= group)) {
                 continue;
             }
-            let slot = self.store.lookup(disk, staged.block);
+            let versions = self.resolve_waiting(frame);
             // Its older version is on its way: were this one faster, a kill would leave the older staged.
-            if self.commit_in_flight(Some(staged), slot.map(|s| s.1)) {
+            if self.commit_in_flight(versions.commit_seq()) {
                 continue;
             }
-            if let Some((slot_no, slot)) = slot
+            if let Some((slot_no, slot)) = versions.flash
                 && slot.mask() & !staged.mask != 0
             {
                 if merge_count < merges.len() {
@@ -140,7 +139,7 @@ impl<M: Memory> Core<M> {
                 }
                 continue;
             }
-            let dirty = staged.dirty || slot.is_some_and(|s| s.1.dirty());
+            let dirty = versions.is_dirty();
             if *kind.get_or_insert(dirty) == dirty {
                 picked.push(frame);
                 if picked.len() == crate::format::geometry::SLOTS_PER_SEGMENT as usize {
@@ -153,13 +152,6 @@ impl<M: Memory> Core<M> {
             self.start_merge(disk, frame, slot_no);
         }
         kind
-    }
-
-    /// Whether a commit of any version of a block may not have ended, from its newest frame and its slot. What the
-    /// commit put on flash may have been evicted since; what it took from staging is still there.
-    pub(crate) fn commit_in_flight(&self, staged: Option<&Staged>, slot: Option<Live>) -> bool {
-        let newest = staged.map_or(0, |s| s.commit_seq).max(slot.map_or(0, |s| s.seq()));
-        newest > self.sequence.completed()
     }
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
@@ -205,7 +197,7 @@ impl<M: Memory> Core<M> {
 
     fn install(&mut self, disk: DiskNo, frame: FrameNo, index: usize, copies: usize, seq: u64) -> bool {
         let staged = *self.staging.get(frame);
-        let older = self.store.lookup(disk, staged.block);
+        let older = self.resolve_waiting(frame).flash;
         let inside = self.disk(disk).inside(staged.block);
         let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && staged.mask != inside;
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
@@ -365,8 +357,7 @@ impl<M: Memory> Core<M> {
         let current = self.staging.is_used(frame) && self.staging.get(frame).version == version;
         if current {
             self.staging.get_mut(frame).merging = false;
-            let slot = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);
-            if let Some((slot_no, slot)) = slot {
+            if let Some((slot_no, slot)) = self.resolve(disk, part.block).flash_of(part.seq) {
                 if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
                     self.merge(disk, frame, from, slot);
                 } else if slot_no == part.slot {

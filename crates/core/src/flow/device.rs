@@ -82,13 +82,14 @@ impl<M: Memory> Core<M> {
         if !self.is_alive(device) {
             return;
         }
+        let mut single_copies = Vec::new();
+        let overtaken = self.store.lose_device(device, |disk, slot| single_copies.push((disk, slot)));
         let (mut lost, mut staged_anew) = (Vec::new(), Vec::new());
-        let staging = &self.staging;
-        let overtaken = self.store.lose_device(device, |disk, slot| {
-            let staged = staging.find(disk, slot.block()).map_or(0, |(_, s)| s.mask);
+        for (disk, slot) in single_copies {
+            let staged = self.resolve(disk, slot.block()).staged.map_or(0, |s| s.mask);
             let covered = slot.mask() & !staged == 0 && !slot.poisoned();
             if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
-        });
+        }
         for (disk, block) in &lost {
             self.forget_clean_frame(*disk, *block);
             let d = self.disk_mut(*disk);
@@ -121,9 +122,9 @@ impl<M: Memory> Core<M> {
     /// Forgets clean sectors that are staged of a block whose dirty ones are lost: on flash they would overtake these unnoticed,
     /// should the device be back after a crash.
     fn forget_clean_frame(&mut self, disk: DiskNo, block: BlockNo) {
-        let staged = self.staging.find(disk, block);
-        if let Some((frame, _)) = staged.filter(|(_, s)| !s.dirty && !s.committing) {
-            self.unstage(frame);
+        let staged = self.resolve(disk, block).staged;
+        if let Some(staged) = staged.filter(|s| !s.dirty && !s.committing) {
+            self.unstage(staged.frame);
         }
     }
 

@@ -98,15 +98,18 @@ impl<M: Memory> Core<M> {
         let disk = DiskNo(self.store.segments[segment as usize].owner);
         let mut asked = 0;
         for number in self.store.slots_of(segment) {
+            if !self.has_dirty_copy(number) {
+                continue;
+            }
             let block = self.store.slot(number).block();
-            let primary = self.store.lookup(disk, block).filter(|_| self.has_dirty_copy(number));
-            let Some((primary, p)) = primary else { continue };
+            let versions = self.resolve(disk, block);
+            let Some((primary, p)) = versions.flash else { continue };
             if p.poisoned() {
                 if self.has_recorded_loss(disk) {
                     self.store.invalidate(disk, block);
                     self.disk_mut(disk).lost.insert(block.0);
                 }
-            } else if self.staging.find(disk, block).is_none() {
+            } else if versions.staged.is_none() {
                 self.ask_restage(disk, primary);
                 asked += 1;
             }

@@ -106,8 +106,8 @@ impl<M: Memory> Core<M> {
     fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
         // The device took all versions on flash with it: one that is there now was committed since.
         leaving.staged.retain(|(disk, block)| {
-            let staged = self.staging.find(*disk, *block).is_some_and(|(_, s)| s.dirty);
-            staged && self.store.lookup(*disk, *block).is_none()
+            let versions = self.resolve(*disk, *block);
+            versions.is_staged_dirty() && versions.flash.is_none()
         });
         if self.store.usable_devices().next().is_none() {
             for (disk, _) in leaving.staged.drain(..) {

@@ -48,18 +48,13 @@ impl<M: Memory> Core<M> {
         let request = &self.requests[number];
         let disk = request.disk;
         let mut blocks = (request.next..request.end).map(BlockNo);
-        if self.disk(disk).cleaner.origin_failed || blocks.any(|block| self.is_dirty(disk, block)) {
+        if self.disk(disk).cleaner.origin_failed || blocks.any(|block| self.resolve(disk, block).is_dirty()) {
             return false;
         }
         let request = &mut self.requests[number];
         (request.bypass, request.overflow, request.stages_zeroes) = (true, true, false);
         self.touch(disk);
         true
-    }
-
-    pub(crate) fn is_dirty(&self, disk: DiskNo, block: BlockNo) -> bool {
-        self.staging.find(disk, block).is_some_and(|(_, staged)| staged.dirty)
-            || self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.dirty())
     }
 
     /// Whether what goes past the cache could be staged instead.

@@ -67,53 +67,43 @@ impl<M: Memory> Core<M> {
 
     fn read_block(&mut self, number: u32, block: BlockNo, mask: u8, first_try: bool, run: &mut Run) -> Step {
         let disk = self.requests[number].disk;
-        let staged = self.staging.find(disk, block).map(|(frame, s)| (frame, s.mask, s.poisoned));
-        let from_staging = staged.map_or(0, |s| s.1 & mask);
-        let rest = mask & !from_staging;
-        let slot = if rest == 0 { None } else { self.store.lookup(disk, block) };
-        let from_flash = slot.map_or(0, |s| s.1.mask() & rest);
-        let missing = rest & !from_flash;
-        let data = if missing == 0 { None } else { self.staging.find_data(disk, block, missing) };
-        if missing != 0 {
-            let poisoned = staged.is_some_and(|s| s.2) || slot.is_some_and(|s| s.1.poisoned());
-            if poisoned || self.disk(disk).lost.contains(&block.0) {
-                self.fail(number, RequestError::DataLost);
-                return Step::Started;
-            }
-            if self.locks.get(disk, block).is_some() {
-                return Step::Parked(Park::Lock(block));
-            }
+        let sources = self.resolve_sectors(disk, block, mask);
+        if sources.damaged != 0 {
+            self.fail(number, RequestError::DataLost);
+            return Step::Started;
         }
-        let fetches = missing != 0 && data.is_none();
-        let frames = usize::from(from_flash != 0) + usize::from(fetches);
+        let is_hit = sources.is_hit();
+        if !is_hit && self.locks.get(disk, block).is_some() {
+            return Step::Parked(Park::Lock(block));
+        }
+        let fetches = sources.origin != 0;
+        let frames = usize::from(sources.flash.is_some()) + usize::from(fetches);
         let origin_full = fetches && !self.origin_frame_left();
         if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || origin_full) {
             return Step::Parked(Park::Frames);
         }
-        if let Some((frame, ..)) = staged.filter(|_| from_staging != 0) {
-            self.give(number, block, from_staging, frame);
-        }
         if first_try {
             self.count_read(disk, !fetches);
-            if missing == 0 {
+            if is_hit {
                 self.disk_mut(disk).read_hit(block);
             }
         }
-        if missing == 0 && rest == 0 {
-            let staged = staged.map(|s| s.0).expect("all sectors came from staging");
-            let hits = self.staging.get(staged).hits;
-            self.staging.get_mut(staged).hits = (hits + 1).min(crate::store::slot::MAX_HITS);
+        if let Some((frame, staged)) = sources.staged {
+            self.give(number, block, staged, frame);
+            if staged == mask {
+                self.staging.hit(frame);
+            }
         }
-        if let Some((slot_no, slot)) = slot.filter(|_| from_flash != 0) {
+        if let Some((slot_no, slot, on_flash)) = sources.flash {
             self.store.hit(slot_no);
-            self.add_hit(number, slot_no, slot, from_flash, run);
+            self.add_hit(number, slot_no, slot, on_flash, run);
         }
-        if let Some(frame) = data {
-            self.give(number, block, missing, frame);
+        if let Some((frame, kept)) = sources.data {
+            self.give(number, block, kept, frame);
             self.data_stage_hit(number, block);
         }
         if fetches {
-            self.add_fill(number, block, missing, run);
+            self.add_fill(number, block, sources.origin, run);
         }
         Step::Started
     }
@@ -233,7 +223,7 @@ impl<M: Memory> Core<M> {
     /// A part of a block could not be read from where it was thought to be: the device failed the read, or
     /// the data does not fit.
     fn read_again(&mut self, number: u32, disk: DiskNo, part: FlashPart, failed: bool) {
-        let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq);
+        let current = self.resolve(disk, part.block).flash_of(part.seq);
         if let Some((slot_no, slot)) = current {
             let mirror = self.store.mirror_of(slot_no);
             match mirror {
@@ -279,7 +269,7 @@ impl<M: Memory> Core<M> {
 
     /// The second copy of a dirty block was good where the first was not: write both anew.
     fn repair(&mut self, disk: DiskNo, block: BlockNo) {
-        if let Some((slot_no, slot)) = self.store.lookup(disk, block) {
+        if let Some((slot_no, slot)) = self.resolve(disk, block).flash {
             let (device, offset_bytes) = self.store.location(slot_no);
             self.disk_mut(disk).stats.corrupt_blocks += 1;
             self.event(Event::Corruption { disk, device, offset_bytes, lost: false });

@@ -94,7 +94,7 @@ impl<M: Memory> Core<M> {
             let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };
             let is_good = |slot: &Live| slot.dirty() && !slot.poisoned();
             let Some(slot) = self.store.slot(number).primary().filter(is_good) else { continue };
-            if self.store.owner_of(number) != disk || self.staging.find(disk, slot.block()).is_some() {
+            if self.store.owner_of(number) != disk || self.resolve(disk, slot.block()).staged.is_some() {
                 continue;
             }
             let room = self.staging.free() > self.staging.capacity() / 8;
@@ -115,9 +115,10 @@ impl<M: Memory> Core<M> {
         let from = io.frames[0];
         self.disk_mut(disk).restaging -= 1;
         self.note_device_read(io, part.slot, result);
-        let current = self.store.lookup(disk, part.block).filter(|s| s.1.seq() == part.seq && s.1.dirty());
-        let newer = self.staging.find(disk, part.block).is_some();
-        if let Some((number, _)) = current.filter(|_| !newer) {
+        let versions = self.resolve(disk, part.block);
+        let current =
+            versions.flash_of(part.seq).filter(|(_, slot)| slot.dirty() && versions.staged.is_none());
+        if let Some((number, _)) = current {
             if result.is_ok() && self.verified(disk, part.block, from, part.crc) {
                 self.restage(disk, number, part, from);
             } else if number != part.slot || result.is_err() {

@@ -15,6 +15,7 @@ use crate::locks::LockKind;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::staging::Staged;
 use crate::store::slot::MAX_HITS;
+use crate::versions::Versions;
 
 impl<M: Memory> Core<M> {
     pub(crate) fn pump_write(&mut self, number: u32) {
@@ -40,16 +41,14 @@ impl<M: Memory> Core<M> {
             Some(LockKind::Fill | LockKind::Around) => return Some(Park::Lock(block)),
             Some(LockKind::Clean) | None => {}
         }
-        let staged = self.staging.find(disk, block).map(|(_, s)| (s.mask, s.dirty));
-        let slot = self.store.lookup(disk, block);
-        let was_dirty = staged.is_some_and(|s| s.1) || slot.is_some_and(|s| s.1.dirty());
-        if !was_dirty && self.dirty_full(disk) {
+        let versions = self.resolve(disk, block);
+        if !versions.is_dirty() && self.dirty_full(disk) {
             self.disk_mut(disk).cleaner.pressed = true;
             return Some(Park::Dirty);
         }
         let mask = self.part(number, block);
         let inside = self.disk(disk).inside(block);
-        if mask != inside && self.disk(disk).lost.contains(&block.0) {
+        if mask != inside && versions.lost {
             self.fail(number, RequestError::DataLost);
             return None;
         }
@@ -68,7 +67,7 @@ impl<M: Memory> Core<M> {
             return None;
         }
         self.disk_mut(disk).lost.remove(&block.0);
-        let cached = staged.is_some() || slot.is_some();
+        let cached = versions.is_cached();
         let stats = &mut self.disk_mut(disk).stats;
         stats.write_hits += u64::from(cached);
         stats.write_misses += u64::from(!cached);
@@ -98,11 +97,11 @@ impl<M: Memory> Core<M> {
     /// Stages a block that came from the origin or went to it: `mask` of `from` is what the origin has.
     /// Never waits: without a free frame the block is not kept.
     pub(crate) fn stage_clean(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
-        let old = self.staging.find(disk, block).map_or(0, |(_, s)| s.mask);
+        let versions = self.resolve(disk, block);
+        let old = versions.staged.map_or(0, |s| s.mask);
         let new = if planted(Bug::FillWithoutLock) { mask } else { mask & !old };
         // Of a block whose dirty sectors are lost nothing is cached: it would overtake them, should they come back.
-        let lost = self.disk(disk).lost.contains(&block.0);
-        if new == 0 || lost || self.store.usable_devices().next().is_none() {
+        if new == 0 || versions.lost || self.store.usable_devices().next().is_none() {
             return;
         }
         let frame = if self.staging.free() > self.spare_frames() { self.staging.allocate() } else { None };
@@ -126,7 +125,8 @@ impl<M: Memory> Core<M> {
         (staged.mask, staged.dirty, staged.since_us) = (mask, dirty, self.now);
         staged.group = self.disk(disk).flush.open_group();
         let inside = self.disk(disk).inside(block);
-        let old = self.staging.find(disk, block).map(|(old, s)| (old, *s));
+        let Versions { staged: old, flash, .. } = self.resolve(disk, block);
+        let old = old.map(|old| (old.frame, *self.staging.get(old.frame)));
         if let Some((old, s)) = old {
             for (first, count) in runs(s.mask & !mask) {
                 self.memory.copy(old, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
@@ -142,12 +142,12 @@ impl<M: Memory> Core<M> {
             if s.dirty && !s.committing {
                 staged.group = s.group;
             }
-        } else if let Some((_, slot)) = self.store.lookup(disk, block) {
+        } else if let Some((_, slot)) = flash {
             (staged.protected, staged.hits) = (slot.protected(), (slot.hits() + 1).min(MAX_HITS));
         } else {
             staged.protected = self.store.was_evicted(disk, block);
         }
-        if let Some((number, _)) = self.store.lookup(disk, block).filter(|s| s.1.dirty()) {
+        if let Some((number, _)) = flash.filter(|s| s.1.dirty()) {
             let segment = self.store.segment_of(number);
             staged.since_us = staged.since_us.min(self.store.segments[segment as usize].dirty_since_us);
         }

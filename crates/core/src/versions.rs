@@ -1,0 +1,187 @@
+//! Where a block is: the one place that puts staging area, flash and origin together.
+//!
+//! Invariants
+//! - A staged sector is newer than the same sector on flash, and that is newer than the same sector at the origin.
+//! - Where dirty sectors of a block are lost, be it that flash is damaged or that a device is gone, no sector that the
+//!   cache lacks is read from elsewhere: what is there is older.
+//! - The data stage has sectors only of blocks that are neither staged nor on flash, as the origin has them.
+//! - Everybody who needs to know where the newest sectors of a block are, or whether it is dirty, asks here.
+
+use haversack_model::{BlockNo, DiskNo};
+
+use crate::bugs::{Bug, planted};
+use crate::core::Core;
+use crate::memory::{FrameNo, Memory};
+use crate::staging::Staged;
+use crate::store::slot::{Live, SlotNo};
+
+/// A block's newest staged frame.
+#[derive(Clone, Copy)]
+pub(crate) struct StagedVersion {
+    pub frame: FrameNo,
+    /// Valid sectors.
+    pub mask: u8,
+    pub dirty: bool,
+    /// Sectors outside the mask are lost.
+    pub poisoned: bool,
+    pub committing: bool,
+    /// The last commit that it, or an older frame of its block, went out with; 0: none.
+    pub commit_seq: u64,
+    /// Version in its descriptor.
+    pub version: u64,
+}
+
+impl StagedVersion {
+    #[inline]
+    fn of((frame, staged): (FrameNo, &Staged)) -> StagedVersion {
+        let Staged { mask, dirty, poisoned, committing, commit_seq, version, .. } = *staged;
+        StagedVersion { frame, mask, dirty, poisoned, committing, commit_seq, version }
+    }
+}
+
+/// The versions of a block that count.
+#[derive(Clone, Copy)]
+pub(crate) struct Versions {
+    pub staged: Option<StagedVersion>,
+    /// The live slot that is not a second copy.
+    pub flash: Option<(SlotNo, Live)>,
+    /// Dirty sectors went with a device, and nothing in the cache says so.
+    pub lost: bool,
+}
+
+impl Versions {
+    /// Whether the cache has any of it.
+    #[inline]
+    pub fn is_cached(&self) -> bool {
+        self.staged.is_some() || self.flash.is_some()
+    }
+
+    /// Whether the origin lacks any of what the cache has.
+    #[inline]
+    pub fn is_dirty(&self) -> bool {
+        self.is_staged_dirty() || self.is_flash_dirty()
+    }
+
+    pub fn is_staged_dirty(&self) -> bool {
+        self.staged.is_some_and(|staged| staged.dirty)
+    }
+
+    pub fn is_flash_dirty(&self) -> bool {
+        self.flash.is_some_and(|(_, slot)| slot.dirty())
+    }
+
+    /// Whether the sectors that the cache lacks are lost.
+    pub fn is_damaged(&self) -> bool {
+        let poisoned = self.staged.is_some_and(|staged| staged.poisoned)
+            || self.flash.is_some_and(|(_, slot)| slot.poisoned());
+        poisoned || self.lost
+    }
+
+    /// The version on flash, if it is that of a commit.
+    pub fn flash_of(&self, seq: u64) -> Option<(SlotNo, Live)> {
+        self.flash.filter(|(_, slot)| slot.seq() == seq)
+    }
+
+    /// The last commit that any version of the block went out with. What the commit put on flash may have been evicted
+    /// since; what it took from staging is still there.
+    pub fn commit_seq(&self) -> u64 {
+        let staged = self.staged.map_or(0, |staged| staged.commit_seq);
+        staged.max(self.flash.map_or(0, |(_, slot)| slot.seq()))
+    }
+}
+
+/// Where sectors of a block are to be read from. Each is in one mask at most.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sources {
+    pub staged: Option<(FrameNo, u8)>,
+    pub flash: Option<(SlotNo, Live, u8)>,
+    /// The data stage has all that the cache lacks.
+    pub data: Option<(FrameNo, u8)>,
+    pub origin: u8,
+    /// Lost: read from nowhere.
+    pub damaged: u8,
+}
+
+impl Sources {
+    /// Whether the cache has all of them.
+    pub fn is_hit(&self) -> bool {
+        self.data.is_none() && self.origin | self.damaged == 0
+    }
+}
+
+impl<M: Memory> Core<M> {
+    /// Where a block is.
+    pub(crate) fn resolve(&self, disk: DiskNo, block: BlockNo) -> Versions {
+        Versions {
+            staged: self.staging.find(disk, block).map(StagedVersion::of),
+            flash: self.store.lookup(disk, block),
+            lost: self.disk(disk).lost.contains(&block.0),
+        }
+    }
+
+    /// Where the block of a staging frame is that waits to be committed, and so is the newest of its block.
+    pub(crate) fn resolve_waiting(&self, frame: FrameNo) -> Versions {
+        let staged = self.staging.get(frame);
+        Versions {
+            staged: Some(StagedVersion::of((frame, staged))),
+            flash: self.store.lookup(staged.disk, staged.block),
+            lost: self.disk(staged.disk).lost.contains(&staged.block.0),
+        }
+    }
+
+    /// Where sectors of a block are to be read from. Flash is looked at only for what is not staged, and so on: this is
+    /// what a hit costs.
+    #[inline]
+    pub(crate) fn resolve_sectors(&self, disk: DiskNo, block: BlockNo, wanted: u8) -> Sources {
+        let mut sources = Sources::default();
+        let staged = self.staging.find(disk, block);
+        let mut left = wanted;
+        if let Some((frame, s)) = staged.filter(|s| s.1.mask & wanted != 0) {
+            let mut mask = s.mask & wanted;
+            if planted(Bug::FlashOverStaging) && s.mask != self.disk(disk).inside(block) {
+                mask &= !self.store.lookup(disk, block).map_or(0, |(_, slot)| slot.mask());
+            }
+            sources.staged = (mask != 0).then_some((frame, mask));
+            left &= !mask;
+        }
+        if left == 0 {
+            return sources;
+        }
+        let flash = self.store.lookup(disk, block);
+        if let Some((number, slot)) = flash.filter(|(_, slot)| slot.mask() & left != 0) {
+            sources.flash = Some((number, slot, slot.mask() & left));
+            left &= !slot.mask();
+        }
+        if left == 0 {
+            return sources;
+        }
+        let versions = Versions {
+            staged: staged.map(StagedVersion::of),
+            flash,
+            lost: self.disk(disk).lost.contains(&block.0),
+        };
+        if versions.is_damaged() {
+            sources.damaged = left;
+        } else if let Some(frame) = self.staging.find_data(disk, block, left) {
+            sources.data = Some((frame, left));
+        } else {
+            sources.origin = left;
+        }
+        sources
+    }
+
+    /// Whether the sectors of a block that are cached, and those that are dirty, as masks.
+    pub(crate) fn cached_and_dirty(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
+        let versions = self.resolve(disk, block);
+        let of = |mask: u8, dirty: bool| (mask, if dirty { mask } else { 0 });
+        let staged = versions.staged.map_or((0, 0), |s| of(s.mask, s.dirty));
+        let slot = versions.flash.filter(|(_, slot)| !slot.poisoned());
+        let flash = slot.map_or((0, 0), |(_, slot)| of(slot.mask(), slot.dirty()));
+        (staged.0 | flash.0, staged.1 | flash.1)
+    }
+
+    /// Whether a commit with this number may not have ended.
+    pub(crate) fn commit_in_flight(&self, seq: u64) -> bool {
+        seq > self.sequence.completed()
+    }
+}

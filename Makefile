@@ -30,7 +30,8 @@ help:
 setup:
 	@./scripts/setup
 
-run: setup
+run:
+	@./scripts/setup run
 	cargo build --release -p haversack-daemon -p haversack-cli -p haversack-demo
 	@DEMO_SECONDS="$(DEMO_SECONDS)" DEMO_DIR="$(DEMO_DIR)" DEMO_EXIT="$(DEMO_EXIT)" cargo run --quiet --release -p haversack-demo
 

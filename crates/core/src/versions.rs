@@ -170,13 +170,13 @@ impl<M: Memory> Core<M> {
         sources
     }
 
-    /// Whether the sectors of a block that are cached, and those that are dirty, as masks.
+    /// The sectors of a block that are cached, and those that are dirty. Of a damaged block that is what has been written
+    /// since.
     pub(crate) fn cached_and_dirty(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
         let versions = self.resolve(disk, block);
         let of = |mask: u8, dirty: bool| (mask, if dirty { mask } else { 0 });
         let staged = versions.staged.map_or((0, 0), |s| of(s.mask, s.dirty));
-        let slot = versions.flash.filter(|(_, slot)| !slot.poisoned());
-        let flash = slot.map_or((0, 0), |(_, slot)| of(slot.mask(), slot.dirty()));
+        let flash = versions.flash.map_or((0, 0), |(_, slot)| of(slot.mask(), slot.dirty()));
         (staged.0 | flash.0, staged.1 | flash.1)
     }
 

@@ -13,4 +13,5 @@ mod offline;
 mod origin_away;
 mod overflow;
 mod shares;
+mod status;
 mod whole;

@@ -11,6 +11,7 @@ mod greedy;
 mod membership;
 mod nbd;
 mod origin_away;
+mod origin_ends;
 mod origins;
 mod pools;
 mod slips;

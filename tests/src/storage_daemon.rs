@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::process::Process;
+use crate::tools::PATIENCE;
 use crate::{Attachment, Place, Result, tools};
 
 /// A running qemu-storage-daemon with one disk, under `NAME-vhost.sock` and as export `NAME` on `NAME-nbd.sock`.
@@ -78,5 +79,13 @@ impl StorageDaemon {
     /// If it is gone already.
     pub fn kill(self) -> Result<()> {
         self.process.kill()
+    }
+
+    /// Ends it as one should.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn stop(self) -> Result<()> {
+        self.process.terminate(PATIENCE).map(|_| ())
     }
 }

@@ -20,12 +20,14 @@ const SHUTDOWN: u32 = 108;
 /// What a block may read as: one of these versions, or anything if there is none. Version 0 is zeroes.
 type Versions = Vec<u64>;
 
-/// See the module. It uses the first blocks of a disk that nobody else writes, and that reads as zeroes at first.
+/// See the module. It uses the first blocks of a disk, or some from another one on, that nobody else writes, and that
+/// read as zeroes at first.
 #[derive(Debug)]
 pub struct Verifier {
     socket: PathBuf,
     disk: String,
     connection: Option<Connection>,
+    first: usize,
     blocks: Vec<Versions>,
     next_version: u64,
     random: u64,
@@ -40,11 +42,27 @@ impl Verifier {
             socket: socket.to_owned(),
             disk: disk.to_owned(),
             connection: None,
+            first: 0,
             blocks: vec![vec![0]; blocks],
             next_version: 1,
             random: seed | 1,
             times: Vec::new(),
         }
+    }
+
+    /// The same for blocks from `first` on.
+    #[must_use]
+    pub fn from_block(self, first: usize) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Writes a number of blocks in their order, from a random one on.
+    ///
+    /// # Errors
+    /// The server refuses one.
+    pub fn write_in_order(&mut self, blocks: usize) -> Result<()> {
+        let first = self.draw((self.blocks.len() - blocks) as u64) as usize;
+        (first..first + blocks).try_for_each(|block| self.change(block, Command::Write))
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -124,7 +142,7 @@ impl Verifier {
         }
         let Some(connection) = self.connection.as_mut() else { return Ok(false) };
         let length = if command == Command::Flush { 0 } else { BLOCK_BYTES as u32 };
-        let offset = if command == Command::Flush { 0 } else { (block * BLOCK_BYTES) as u64 };
+        let offset = if command == Command::Flush { 0 } else { ((self.first + block) * BLOCK_BYTES) as u64 };
         match connection.ask(command, offset, length, data) {
             Ok(()) => Ok(true),
             // The disk is being detached.

@@ -16,9 +16,9 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Result, image, test};
 use haversack_vhost_user::feature;
-use vhost::{VhostBackend, VhostUserDirtyLogRegion};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 
-use support::client::{Client, Inflight};
+use support::client::{Client, Inflight, region};
 use support::driver::{self, BUFFERS, Driver};
 use support::{Numbers, RAM_BYTES, Ram, memory_file};
 
@@ -301,5 +301,59 @@ fn a_front_end_with_a_full_call_keeps_nobody_waiting() {
             Ok(client.queues[0].driver.in_flight() == 0)
         })?;
         neighbour(&daemon, &AtomicBool::new(true))
+    });
+}
+
+/// Tables of memory that are replaced while requests use them stay mapped: as many as the disk's front ends may have, and
+/// another disk's have theirs.
+#[test]
+fn a_front_end_that_replaces_its_memory_again_and_again_takes_no_other_ones_mappings() {
+    test("a front end with many tables of memory", |place| {
+        const QUEUES: u16 = 16;
+        const QUEUE_SIZE: u16 = 256;
+        const BUFFER: u64 = RAM_BYTES - BLOCK;
+        /// More than a process may have in all, and a fourth of what it may.
+        const TABLES: usize = 3000;
+        const A_FOURTH: usize = 4096;
+        let origin = Nbdkit::file(place, "origin", &image::zeroes(place, "pt.img", 16)?)?;
+        let other = image::zeroes(place, "neighbour.img", 16)?.display().to_string();
+        let disks =
+            vec![Disk { mode: "pt".into(), ..Disk::new("pt", origin.uri()) }, Disk::new("neighbour", other)];
+        let daemon = Haversack::start(place, Settings::new(128, disks))?;
+        let ram = Ram::new();
+        let mut client = Client::new(&daemon.socket("pt.sock"), &ram, 0);
+        let driver = |queue| Driver { indirect: true, ..Driver::new(&ram, queue, QUEUE_SIZE) };
+        client.start((0..QUEUES).map(driver).collect(), None);
+        let more = memory_file(6 * BLOCK);
+        let more = (0..6).map(|at| VhostUserMemoryRegionInfo {
+            guest_phys_addr: (1 << 40) + at * BLOCK,
+            memory_size: BLOCK,
+            userspace_addr: (1 << 40) + at * BLOCK,
+            mmap_offset: at * BLOCK,
+            mmap_handle: more.as_raw_fd(),
+        });
+        let regions: Vec<_> = [region(0, &ram), region(1, &ram)].into_iter().chain(more).collect();
+        let taken = (0..TABLES).take_while(|table| {
+            let queue = &mut client.queues[table % usize::from(QUEUES)];
+            queue.submit(driver::READ, 0, &[(BUFFER, BLOCK as u32)]);
+            // Long enough for the request to be taken.
+            std::thread::sleep(Duration::from_millis(1));
+            client.frontend.set_mem_table(&regions).is_ok()
+        });
+        origin.process().pause()?;
+        let mappings = taken.count() * regions.len();
+        place.say(&format!("{mappings} mappings"));
+        check(mappings <= A_FOURTH, format!("a front end has got {mappings} mappings"))?;
+
+        let ram = Ram::new();
+        let mut other = Client::new(&daemon.socket("neighbour.sock"), &ram, 0);
+        other.start(vec![Driver::new(&ram, 0, QUEUE_SIZE)], None);
+        check(other.queues[0].run(driver::WRITE, 0, &[(BUFFER, BLOCK as u32)]) == 0, "a write fails")?;
+        // Once its requests have ended, its own disk can be used again.
+        origin.process().resume()?;
+        daemon.wait_for_log(&["memory region", "cannot be mapped", "mappings"])?;
+        let mut again = Client::new(&daemon.socket("pt.sock"), &ram, 0);
+        again.start(vec![Driver::new(&ram, 1, QUEUE_SIZE)], None);
+        check(again.queues[0].run(driver::WRITE, 0, &[(BUFFER, BLOCK as u32)]) == 0, "a write fails")
     });
 }

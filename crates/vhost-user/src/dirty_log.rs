@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::{Mapping, Window};
+use crate::quota::Quota;
 
 /// Guest memory per bit, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -23,9 +24,9 @@ impl DirtyLog {
     /// Maps the log of `len` bytes at `offset` in `file`.
     ///
     /// # Errors
-    /// The range is not one of the file, or the kernel refuses.
-    pub fn new(file: impl AsFd, offset: u64, len: u64) -> io::Result<Self> {
-        let mapping = Arc::new(Mapping::new(file, offset, len)?);
+    /// The range is not one of the file, the quota is used up, or the kernel refuses.
+    pub fn new(file: impl AsFd, offset: u64, len: u64, quota: &Quota) -> io::Result<Self> {
+        let mapping = Arc::new(Mapping::new(file, offset, len, quota)?);
         let whole = Window::new(&mapping, 0, mapping.len());
         Ok(Self { window: whole.ok_or(io::ErrorKind::InvalidInput)? })
     }

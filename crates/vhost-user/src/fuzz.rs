@@ -8,6 +8,7 @@ use rustix::fs::MemfdFlags;
 use crate::inflight::InflightRegion;
 use crate::memory::{GuestMemory, RegionDescription};
 use crate::queue::{Queue, QueueSetup};
+use crate::quota::Quota;
 use crate::request::{BlkRequest, Operation, RequestLimits, Status};
 use crate::ring::{DESCRIPTOR_BYTES, RingAddresses};
 
@@ -142,7 +143,7 @@ fn guest_memory(data: &[u8], size: u16, tame: bool) -> Option<GuestMemory> {
 fn inflight_region(data: &[u8], size: u16) -> Option<InflightRegion> {
     let (shape, file) = InflightRegion::create(1, size).ok()?;
     rustix::io::pwrite(&file, &data[..data.len().min(shape.size_bytes as usize)], 0).ok()?;
-    InflightRegion::map(shape, &file).ok()
+    InflightRegion::map(shape, &file, &Quota::default()).ok()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::fault::Fault;
 use crate::mapping::{Mapping, Window};
 use crate::queue::MAX_QUEUE_SIZE;
+use crate::quota::Quota;
 
 const VERSION: u16 = 1;
 /// Queue regions start at multiples of this, as in QEMU's libvhost-user.
@@ -80,7 +81,7 @@ impl InflightRegion {
     ///
     /// # Errors
     /// `InvalidInput` if the shape makes no sense or exceeds the file; else what the kernel says.
-    pub fn map(shape: InflightShape, file: impl AsFd) -> io::Result<Self> {
+    pub fn map(shape: InflightShape, file: impl AsFd, quota: &Quota) -> io::Result<Self> {
         let InflightShape { size_bytes, file_offset, queues, queue_size } = shape;
         let needed = usize::from(queues) * queue_bytes(queue_size);
         if queue_size > MAX_QUEUE_SIZE || size_bytes < needed as u64 || !file_offset.is_multiple_of(8) {
@@ -90,7 +91,7 @@ impl InflightRegion {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let mapping = Arc::new(Mapping::new(file, file_offset, size_bytes)?);
+        let mapping = Arc::new(Mapping::new(file, file_offset, size_bytes, quota)?);
         Ok(Self { mapping, queues, queue_size })
     }
 
@@ -247,7 +248,7 @@ mod tests {
         }
 
         fn queue(&self) -> InflightQueue {
-            InflightRegion::map(self.shape, &self.file).unwrap().queue(1).unwrap()
+            InflightRegion::map(self.shape, &self.file, &Quota::default()).unwrap().queue(1).unwrap()
         }
 
         /// The heads that a back end finds whose ring's used index is `used_index`.
@@ -346,8 +347,8 @@ mod tests {
         assert!(InflightRegion::create(0, SIZE).is_err());
         assert!(InflightRegion::create(1, MAX_QUEUE_SIZE + 1).is_err());
         let shape = InflightShape { queues: 3, ..life.shape };
-        assert!(InflightRegion::map(shape, &life.file).is_err());
+        assert!(InflightRegion::map(shape, &life.file, &Quota::default()).is_err());
         let shape = InflightShape { size_bytes: u64::MAX, ..life.shape };
-        assert!(InflightRegion::map(shape, &life.file).is_err());
+        assert!(InflightRegion::map(shape, &life.file, &Quota::default()).is_err());
     }
 }

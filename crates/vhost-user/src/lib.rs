@@ -25,6 +25,7 @@ mod memory;
 mod message;
 mod peer;
 mod queue;
+mod quota;
 mod request;
 mod ring;
 mod server;
@@ -40,6 +41,7 @@ pub use memory::{GuestMemory, MAX_MEMORY_REGIONS, MemoryError, RegionDescription
 pub use message::MessageError;
 pub use peer::peer;
 pub use queue::{MAX_QUEUE_SIZE, Queue, QueueSetup, QueueUpdate};
+pub use quota::{MAX_MAPPINGS, Quota};
 pub use request::{BlkRequest, ID_BYTES, Operation, RequestLimits, SECTOR_BYTES, SectorRange, Status};
 pub use ring::RingAddresses;
 pub use server::{Handler, ServeError, Server, serve};

@@ -17,6 +17,8 @@ use haversack_guard::Guard;
 use rustix::fs::FileType;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::quota::{self, MAX_MAPPINGS, Place, Quota};
+
 /// `f_type` of hugetlbfs, whose files are mapped in units of their own page size.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
@@ -42,6 +44,7 @@ pub(crate) struct Mapping {
     len: usize,
     /// `None` once the mapping goes.
     guard: Option<Guard>,
+    place: Option<Place>,
 }
 
 // SAFETY: a mapping is plain memory owned by this value; all accesses go through atomics or raw copies.
@@ -53,8 +56,9 @@ impl Mapping {
     /// Maps `len` bytes of `file` from `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` if the range is empty, overflows or exceeds a regular file; else what the kernel says.
-    pub(crate) fn new(file: impl AsFd, offset: u64, len: u64) -> io::Result<Self> {
+    /// `InvalidInput` if the range is empty, overflows or exceeds a regular file; `QuotaExceeded` if there are too many
+    /// mappings; else what the kernel says.
+    pub(crate) fn new(file: impl AsFd, offset: u64, len: u64, quota: &Quota) -> io::Result<Self> {
         let file = file.as_fd();
         let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let end = offset.checked_add(len).filter(|_| len > 0);
@@ -71,14 +75,21 @@ impl Mapping {
         let mapped = end.div_ceil(unit).checked_mul(unit).map(|end| end - first);
         let mapped = mapped.and_then(|bytes| usize::try_from(bytes).ok());
         let mapped_bytes = mapped.ok_or_else(|| refused(format!("{len} bytes are too many to map")))?;
+        let place = quota.take().ok_or_else(|| {
+            let what = format!(
+                "the disk's front ends have {MAX_MAPPINGS} mappings, those of requests under way included"
+            );
+            io::Error::new(io::ErrorKind::QuotaExceeded, what)
+        })?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of this process.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, first) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address zero".into()))?;
+        let start = (offset - first) as usize;
         let mut mapping =
-            Self { base, mapped_bytes, start: (offset - first) as usize, len: len as usize, guard: None };
+            Self { base, mapped_bytes, start, len: len as usize, guard: None, place: Some(place) };
         mapping.guard = Some(Guard::surviving(base.as_ptr(), mapped_bytes)?);
         Ok(mapping)
     }
@@ -104,9 +115,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.guard = None;
-        // SAFETY: the range is what mmap gave; whoever could use it holds a reference to this value.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+        let (guard, place) = (self.guard.take(), self.place.take());
+        let (base, bytes) = (self.base.as_ptr() as usize, self.mapped_bytes);
+        quota::elsewhere(move || {
+            drop(guard);
+            // SAFETY: the range is what mmap gave; whoever could use it held a reference to the mapping, which is gone.
+            let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
+            drop(place);
+        });
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::mapping::{Mapping, Window};
+use crate::quota::Quota;
 
 /// How many regions a front end may give (KVM's usual number of user slots).
 pub const MAX_MEMORY_REGIONS: usize = 509;
@@ -56,6 +57,7 @@ struct Region {
 pub struct GuestMemory {
     /// Sorted by guest address, disjoint.
     regions: Vec<Region>,
+    quota: Quota,
 }
 
 /// A piece of a guest buffer within one region.
@@ -70,6 +72,11 @@ pub struct Segment {
 }
 
 impl GuestMemory {
+    /// No region yet; their mappings count in a quota.
+    pub fn counted(quota: Quota) -> Self {
+        Self { regions: Vec::new(), quota }
+    }
+
     /// This memory and one more region.
     ///
     /// # Errors
@@ -94,12 +101,13 @@ impl GuestMemory {
         if let Some(above) = above.filter(|r| guest_address + size_bytes > r.guest_address) {
             return Err(MemoryError::Overlap(region, above.guest_address));
         }
-        let mapping = Mapping::new(file, file_offset, size_bytes).map_err(|e| MemoryError::Map(region, e))?;
+        let mapping = Mapping::new(file, file_offset, size_bytes, &self.quota);
+        let mapping = mapping.map_err(|e| MemoryError::Map(region, e))?;
         let mapping = Arc::new(mapping);
         let window = Window::new(&mapping, 0, mapping.len()).ok_or(MemoryError::Range(region))?;
         let mut regions = self.regions.clone();
         regions.insert(at, Region { description: region, window });
-        Ok(Self { regions })
+        Ok(Self { regions, quota: self.quota.clone() })
     }
 
     /// This memory without the region at the same addresses; the offset in the file does not matter.
@@ -113,7 +121,7 @@ impl GuestMemory {
         if regions.len() == self.regions.len() {
             return Err(MemoryError::Unknown(region));
         }
-        Ok(Self { regions })
+        Ok(Self { regions, quota: self.quota.clone() })
     }
 
     /// Whether a part of it was taken away: cut short by its owner, or failed.

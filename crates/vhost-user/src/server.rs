@@ -12,6 +12,7 @@ use rustix::net::Shutdown;
 use crate::config::{ConfigError, DeviceConfig};
 use crate::front_ends::FrontEnds;
 use crate::queue::{Queue, QueueUpdate};
+use crate::quota::Quota;
 use crate::session::{Session, SessionError};
 use crate::socket::{self, BoundSocket, SocketError};
 
@@ -61,6 +62,7 @@ pub enum ServeError {
 pub(crate) struct Shared {
     config: Mutex<DeviceConfig>,
     pub front_ends: FrontEnds,
+    pub quota: Quota,
 }
 
 impl Shared {
@@ -91,7 +93,11 @@ pub fn serve(
     config.check().map_err(|e| ServeError::Config(path.into(), e))?;
     let (listener, socket) = socket::bind(path, mode)?;
     let listener = Arc::new(listener);
-    let shared = Arc::new(Shared { config: Mutex::new(config), front_ends: FrontEnds::default() });
+    let shared = Arc::new(Shared {
+        config: Mutex::new(config),
+        front_ends: FrontEnds::default(),
+        quota: Quota::default(),
+    });
     let thread = std::thread::Builder::new().name("vhost-user".into()).spawn({
         let (listener, shared) = (listener.clone(), shared.clone());
         move || accept_loop(&listener, &shared, &*handler)

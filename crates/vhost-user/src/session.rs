@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
             socket: Arc::new(socket),
             features: 0,
             protocol_features: 0,
-            memory: Arc::default(),
+            memory: Arc::new(GuestMemory::counted(shared.quota.clone())),
             log: None,
             inflight: None,
             rings: (0..queues).map(|_| RingState::default()).collect(),
@@ -430,7 +430,7 @@ impl<'a> Session<'a> {
         regions: &[RegionDescription],
         files: &[OwnedFd],
     ) -> Result<(), SessionError> {
-        let mut memory = GuestMemory::default();
+        let mut memory = GuestMemory::counted(self.shared.quota.clone());
         for (region, file) in regions.iter().zip(files) {
             memory = memory.with(*region, file)?;
         }
@@ -438,8 +438,7 @@ impl<'a> Session<'a> {
     }
 
     fn set_memory(&mut self, memory: GuestMemory) -> Result<(), SessionError> {
-        // To unmap much memory takes long, a second for some GiB: that is not for whoever drives the queues.
-        let _unmapped_here = std::mem::replace(&mut self.memory, Arc::new(memory));
+        self.memory = Arc::new(memory);
         self.check_log()?;
         self.update_all(&QueueUpdate::Memory(self.memory.clone()));
         Ok(())
@@ -464,7 +463,7 @@ impl<'a> Session<'a> {
     }
 
     fn set_log(&mut self, size_bytes: u64, file_offset: u64, file: &OwnedFd) -> Result<(), SessionError> {
-        let log = DirtyLog::new(file, file_offset, size_bytes);
+        let log = DirtyLog::new(file, file_offset, size_bytes, &self.shared.quota);
         let log = log.map_err(|source| SessionError::Shared { what: "dirty log", source })?;
         self.log = Some(Arc::new(log));
         self.logging_changed()
@@ -485,7 +484,7 @@ impl<'a> Session<'a> {
         if self.is_running() {
             return Err(SessionError::Running("in-flight region"));
         }
-        let region = InflightRegion::map(shape, file);
+        let region = InflightRegion::map(shape, file, &self.shared.quota);
         let region = region.map_err(|source| SessionError::Shared { what: "in-flight region", source })?;
         self.inflight = Some(region);
         Ok(())

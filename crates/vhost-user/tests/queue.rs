@@ -337,7 +337,7 @@ fn every_write_to_guest_memory_is_logged() {
     let ram = Ram::new();
     let mut driver = Driver::new(&ram, 0, 16);
     let file = memory_file(256);
-    let log = Arc::new(DirtyLog::new(&file, 0, 256).unwrap());
+    let log = Arc::new(DirtyLog::new(&file, 0, 256, &Quota::default()).unwrap());
     let addresses = RingAddresses { used_log: Some(driver.used_at()), ..driver.addresses() };
     let mut queue =
         Queue::new(QueueSetup { log: Some(log.clone()), addresses, ..setup(&driver, &ram) }).unwrap();

@@ -308,6 +308,13 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
             out.histogram(name, &[("pool", &s.pool.name)], &snapshot.turns);
         }
     }
+    let name = "haversack_pool_processor_wait_seconds_total";
+    out.head(name, "counter", "How long the pool's thread was ready to run and had no processor.");
+    for s in seen {
+        if let Some(snapshot) = &s.snapshot {
+            out.sample(name, &[("pool", &s.pool.name)], snapshot.processor_wait_us as f64 / 1e6);
+        }
+    }
     let name = "haversack_origin_seconds";
     out.head(name, "histogram", "Latency of origins.");
     for s in seen {

@@ -174,6 +174,7 @@ impl Backend for Fake {
             time_us: 0,
             ios_in_flight: 0,
             turns: haversack_engine::histogram::Histogram::default(),
+            processor_wait_us: 0,
             devices: Vec::new(),
             disks,
         })

@@ -140,6 +140,7 @@ impl Reactor {
             time_us: self.timers_looked_at_us(),
             ios_in_flight: self.ios_in_flight() as u64,
             turns: self.turn_times.took.clone(),
+            processor_wait_us: self.turn_times.processor.total_us,
             devices: devices.map(|(at, live)| live.snapshot(DeviceNo(at as u8))).collect(),
             disks: self.disks.iter().filter_map(|live| self.disk_snapshot(live)).collect(),
         }

@@ -9,6 +9,7 @@ use crate::faults::DeviceOp;
 use crate::front::ClientKind;
 use crate::origin::{Origin, OriginOp, OriginRequest};
 use crate::reactor::Finished;
+use crate::slow::{SLOW_US, Slow};
 use crate::snapshot::{DeviceSnapshot, Latencies};
 
 #[derive(Clone, Copy)]
@@ -107,6 +108,7 @@ pub(crate) struct LiveDisk {
     pub origin: Box<dyn Origin>,
     pub origin_errors: u64,
     pub origin_latency: Latencies,
+    origin_slow: Slow,
     pub nbd_latency: Latencies,
     pub vhost_user_latency: Latencies,
 }
@@ -119,6 +121,7 @@ impl LiveDisk {
             origin,
             origin_errors: 0,
             origin_latency: Latencies::default(),
+            origin_slow: Slow::default(),
             nbd_latency: Latencies::default(),
             vhost_user_latency: Latencies::default(),
         }
@@ -131,6 +134,11 @@ impl LiveDisk {
             return;
         }
         let took_us = now.saturating_sub(request.started_us);
+        if took_us >= SLOW_US
+            && let Some((count, worst_us)) = self.origin_slow.note(now, took_us)
+        {
+            tracing::warn!(disk = self.spec.name, count, worst_us, "I/Os of an origin were slow");
+        }
         match request.op {
             OriginOp::Read => self.origin_latency.read.record(took_us),
             OriginOp::Write | OriginOp::Zero { .. } => self.origin_latency.write.record(took_us),

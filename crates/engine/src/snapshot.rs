@@ -16,6 +16,8 @@ pub struct Snapshot {
     pub ios_in_flight: u64,
     /// What turns of the shard's thread took: meanwhile nobody else was served.
     pub turns: Histogram,
+    /// How long the shard's thread was ready to run and had no processor.
+    pub processor_wait_us: Micros,
     /// The cache devices in use.
     pub devices: Vec<DeviceSnapshot>,
     /// The attached disks.

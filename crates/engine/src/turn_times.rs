@@ -6,6 +6,7 @@
 use haversack_model::Micros;
 
 use crate::histogram::Histogram;
+use crate::processor_wait::ProcessorWait;
 
 /// A turn of this length is told of.
 const LONG_US: Micros = 250_000;
@@ -24,6 +25,8 @@ pub(crate) struct TurnTimes {
     worked: bool,
     usage: Usage,
     usage_us: Micros,
+    /// The time without a processor, sleeps included: it may be needed and come late.
+    pub processor: ProcessorWait,
 }
 
 /// Counters of the calling thread.
@@ -59,6 +62,7 @@ impl TurnTimes {
         if let Some(began_us) = self.began_us.replace(now) {
             self.ended(now.saturating_sub(began_us));
         }
+        self.processor.look(now);
         if now >= self.usage_us {
             (self.usage, self.usage_us) = (Usage::now(), now + USAGE_US);
         }

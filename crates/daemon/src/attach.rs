@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
 use haversack_engine::label::{self, Label};
-use haversack_engine::{DiskSpec, OriginSpec, VhostUserConfig, origin_size_bytes};
+use haversack_engine::{DiskSpec, EngineError, Held, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
 
 use crate::backend::{Backend, StartedJob, VhostUser};
@@ -86,6 +86,15 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
     if let Err(error) = pool.backend.label_disk(handle, label) {
         tracing::warn!(disk = config.name, "its origin is not noted on flash: {error}");
     }
+}
+
+/// Lets no front end in while what it returns lives, or says which are there. Of NBD clients the data path lets none in
+/// once it has begun.
+pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, Vec<String>> {
+    let in_use = |process: String| format!("vhost-user front end {process}");
+    let closed =
+        disk.with(|inner| inner.vhost_user.as_ref().map(|server| server.close_if_unused()).transpose());
+    closed.map_err(|processes| processes.into_iter().map(in_use).collect())
 }
 
 impl Daemon {
@@ -214,7 +223,7 @@ impl Daemon {
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
-                wait(&pool.backend.detach(handle)?)?;
+                wait(&pool.backend.detach(handle, true)?)?;
                 if known.is_none() {
                     self.forget_unused(pool, disk.id)?;
                 }
@@ -409,18 +418,26 @@ impl Daemon {
             (DiskState::Waiting, _) => Ok(None),
             (state, _) => Err(not_attached(name, state)),
         })?;
-        // Clients may have come until it was called detaching.
-        if handle.is_some()
-            && !force
-            && let Err(error) = self.check_unused(name, &disk)
-        {
-            disk.with(|inner| inner.state = DiskState::Attached);
-            return Err(error);
+        let mut closed = None;
+        // Clients may have come until it was called detaching, and come until it is closed.
+        if handle.is_some() && !force {
+            let in_use = |clients| DaemonError::InUse { disk: name.to_string(), clients };
+            let unused = close_if_unused(&disk).map_err(in_use);
+            match unused.and_then(|held| self.check_unused(name, &disk).map(|()| held)) {
+                Ok(held) => closed = held,
+                Err(error) => {
+                    disk.with(|inner| inner.state = DiskState::Attached);
+                    return Err(error);
+                }
+            }
         }
         let (daemon, name_too, again) = (self.clone(), name.to_string(), disk.clone());
-        let started = self.jobs.start(JobKind::Detach, name, move |control| match handle {
-            Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle),
-            None => daemon.give_up(&name_too, &disk),
+        let started = self.jobs.start(JobKind::Detach, name, move |control| {
+            let _closed = closed;
+            match handle {
+                Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle, force),
+                None => daemon.give_up(&name_too, &disk),
+            }
         });
         if started.is_err() && handle.is_some() {
             again.with(|inner| inner.state = DiskState::Attached);
@@ -442,10 +459,21 @@ impl Daemon {
         }
     }
 
-    fn finish_detach(&self, control: &JobControl, name: &str, disk: &Disk, handle: DiskHandle) -> Result<()> {
+    fn finish_detach(
+        &self,
+        control: &JobControl,
+        name: &str,
+        disk: &Disk,
+        handle: DiskHandle,
+        force: bool,
+    ) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
         let cached_bytes = cached_bytes(&*pool.backend, handle);
-        let end = pool.backend.detach(handle).map_err(DaemonError::from).and_then(|job| control.follow(&job));
+        let begun = pool.backend.detach(handle, force).map_err(|error| match error {
+            EngineError::Connected { disk, clients } => DaemonError::InUse { disk, clients },
+            error => error.into(),
+        });
+        let end = begun.and_then(|job| control.follow(&job));
         if end.is_err() {
             disk.with(|inner| inner.state = DiskState::Attached);
             return end;

@@ -12,7 +12,7 @@ use haversack_engine::handle::{EngineEvent, Handle, Job};
 use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
-use haversack_engine::{MissingDevice, NbdClient, VhostUserConfig, VhostUserServer};
+use haversack_engine::{Held, MissingDevice, NbdClient, VhostUserConfig, VhostUserServer};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 /// A management job of the data path.
@@ -40,6 +40,11 @@ pub trait VhostUser: Send {
     fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
     /// The processes that are connected as front ends.
     fn connected(&self) -> Vec<String>;
+    /// See [`VhostUserServer::close_if_unused`].
+    ///
+    /// # Errors
+    /// The processes that are connected.
+    fn close_if_unused(&self) -> std::result::Result<Held, Vec<String>>;
 }
 
 impl VhostUser for VhostUserServer {
@@ -49,6 +54,10 @@ impl VhostUser for VhostUserServer {
 
     fn connected(&self) -> Vec<String> {
         VhostUserServer::connected(self)
+    }
+
+    fn close_if_unused(&self) -> std::result::Result<Held, Vec<String>> {
+        VhostUserServer::close_if_unused(self)
     }
 }
 
@@ -62,7 +71,7 @@ pub trait Backend: Send + Sync {
     /// See [`Handle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
     /// See [`Handle::detach`].
-    fn detach(&self, disk: DiskHandle) -> Result<StartedJob>;
+    fn detach(&self, disk: DiskHandle, force: bool) -> Result<StartedJob>;
     /// See [`Handle::clean`].
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob>;
     /// See [`Handle::forget`].
@@ -146,8 +155,8 @@ impl Backend for Handle {
         Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
     }
 
-    fn detach(&self, disk: DiskHandle) -> Result<StartedJob> {
-        Handle::detach(self, disk).map(boxed)
+    fn detach(&self, disk: DiskHandle, force: bool) -> Result<StartedJob> {
+        Handle::detach(self, disk, force).map(boxed)
     }
 
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {

@@ -8,6 +8,7 @@ use haversack_engine::error::EngineError;
 use haversack_engine::pool::Formatting;
 use haversack_model::{DeviceNo, DiskHandle, DiskId, SECTOR_BYTES};
 
+use crate::attach::close_if_unused;
 use crate::backend::StartedJob;
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
@@ -47,6 +48,9 @@ impl Daemon {
         }
         let (daemon, name_too, shrinks) = (self.clone(), name.to_string(), shrink.is_some());
         self.jobs.start(JobKind::Resize, name, move |control| {
+            let connected = |clients| EngineError::Connected { disk: disk.config().name, clients };
+            let _closed =
+                (sectors < old).then(|| close_if_unused(&disk).map_err(connected)).transpose()?;
             let pool = daemon.pool(&disk.config().pool)?;
             let has_helper = disk.with(|inner| inner.helper.is_some());
             let job = pool.backend.resize(handle, sectors, shrinks).map_err(|error| match error {

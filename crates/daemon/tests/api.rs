@@ -106,7 +106,7 @@ impl Backend for Fake {
         self.attached.lock().unwrap().push(shown(disk, &spec));
         Ok((disk, job(true)?))
     }
-    fn detach(&self, disk: DiskHandle) -> Result<StartedJob> {
+    fn detach(&self, disk: DiskHandle, _: bool) -> Result<StartedJob> {
         self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }

@@ -70,7 +70,11 @@ impl Reactor {
         Ok((disk, job))
     }
 
-    pub(crate) fn detach(&mut self, disk: DiskHandle) -> Result<JobId> {
+    pub(crate) fn detach(&mut self, disk: DiskHandle, force: bool) -> Result<JobId> {
+        let clients = self.users_of(disk);
+        if !force && !clients.is_empty() {
+            return Err(EngineError::Connected { disk: self.spec(disk)?.0.name, clients });
+        }
         let job = self.disk_call(disk, |core, now, number| core.detach(now, number))?;
         self.afterwards.push((job, Afterwards::Detached(disk)));
         Ok(job)
@@ -189,6 +193,16 @@ impl Reactor {
         self.core.memory().payloads.of_disk(disk)
     }
 
+    /// Whether a disk that was found without clients must stay so: it is being detached, or made smaller.
+    fn is_closing(&self, disk: DiskHandle) -> bool {
+        let size = self.core.disk_info(disk.number()).map_or(0, |info| info.sectors);
+        self.afterwards.iter().any(|(_, afterwards)| match afterwards {
+            Afterwards::Detached(of) => *of == disk,
+            Afterwards::Resized(of, sectors) => *of == disk && *sectors < size,
+            _ => false,
+        })
+    }
+
     /// Makes an NBD connection a client of its disk, if that is still what was agreed on.
     pub(crate) fn add_nbd_client(&mut self, client: NbdClient) -> Result<()> {
         let live = self.disks.get(client.disk).ok_or(EngineError::Detached)?;
@@ -197,6 +211,9 @@ impl Reactor {
         let (export, disk) = (&client.negotiated.export, live.spec.name.clone());
         if (export.size_bytes, export.read_only) != (size_bytes, live.spec.read_only) {
             return Err(EngineError::ExportChanged { disk });
+        }
+        if self.is_closing(client.disk) {
+            return Err(EngineError::Detached);
         }
         let most = client.max_connections;
         if self.core.memory().payloads.count(client.disk, ClientKind::Nbd) >= most as usize {

@@ -195,13 +195,14 @@ impl Handle {
         Ok((disk, Job { handle: self.clone(), id, end }))
     }
 
-    /// Cleans a disk and detaches it. Its clients get errors from then on; its clean blocks stay warm. Its handle names no
-    /// disk any more.
+    /// Cleans a disk and detaches it; meanwhile it takes no new clients. Those that it has get errors from then on, and
+    /// stand in the way unless `force` says that they do not matter. Its clean blocks stay warm. Its handle names no disk
+    /// any more.
     ///
     /// # Errors
-    /// See [`ManageError`].
-    pub fn detach(&self, disk: DiskHandle) -> Result<Job> {
-        self.job(move |reactor| reactor.detach(disk))
+    /// It has clients, or see [`ManageError`].
+    pub fn detach(&self, disk: DiskHandle, force: bool) -> Result<Job> {
+        self.job(move |reactor| reactor.detach(disk, force))
     }
 
     /// Writes all that is dirty now back to the origin.

@@ -3,11 +3,14 @@
 
 mod common;
 
+use common::departing::Departing;
 use common::*;
 use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Records, Target};
-use haversack_engine::{EngineError, NbdClient, OriginSpec, VhostUserConfig};
-use haversack_model::{DiskId, WriteMode};
+use haversack_engine::{EngineError, Handle, NbdClient, OriginSpec, TlsFiles, VhostUserConfig};
+use haversack_model::{DiskHandle, DiskId, WriteMode};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn file(path: std::path::PathBuf) -> OriginSpec {
     OriginSpec::File { path }
@@ -26,14 +29,14 @@ fn the_handle_of_a_detached_disk_names_no_other() {
     let old = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
     let mut client = Client::new(&handle, old, 8 * MIB);
     client.write(0, 8, 1);
-    handle.detach(old).unwrap().wait().unwrap();
+    handle.detach(old, true).unwrap().wait().unwrap();
     handle.forget(DiskId([1; 16]), false).unwrap().wait().unwrap();
     assert!(matches!(handle.forget(DiskId([1; 16]), false).err(), Some(EngineError::Unknown(_))));
     let new = attach(&shard, spec(2, 8, file(place.origin("two", 8))));
     assert_eq!(new.number(), old.number(), "the place is used again");
     assert_ne!(new, old);
 
-    refused("a detach", handle.detach(old));
+    refused("a detach", handle.detach(old, true));
     refused("a flush", handle.clean(old));
     refused("a resize", handle.resize(old, 8 * MIB / 512, false));
     refused("a mode", handle.set_mode(old, WriteMode::PassThrough));
@@ -62,20 +65,7 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
     let (shard, _) = start(&place.pool(&[64], false));
     let handle = shard.handle();
     let disk = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
-    let offer = |size_bytes, read_only, max_connections| {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut negotiated = negotiated(size_bytes);
-        negotiated.export.read_only = read_only;
-        let client = NbdClient {
-            disk,
-            socket: theirs.into(),
-            negotiated,
-            max_connections,
-            peer: "a test".into(),
-            held: Arc::new(()),
-        };
-        handle.add_nbd_client(client).map(|()| ours)
-    };
+    let offer = |size_bytes, read_only, most| offer(&handle, disk, size_bytes, read_only, most);
     let refusal = |size_bytes, read_only, max| offer(size_bytes, read_only, max).unwrap_err();
     assert!(matches!(refusal(4 * MIB, false, 2), EngineError::ExportChanged { .. }));
     assert!(matches!(refusal(8 * MIB, true, 2), EngineError::ExportChanged { .. }));
@@ -86,6 +76,51 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
     drop(first);
     wait_until("the place of a closed connection", || offer(8 * MIB, false, 2).is_ok());
     drop(second);
-    handle.detach(disk).unwrap().wait().unwrap();
+    handle.detach(disk, true).unwrap().wait().unwrap();
     assert!(matches!(refusal(8 * MIB, false, 2), EngineError::Detached));
+}
+
+/// A connection that came to the end of its negotiation. Returns the client's side.
+fn offer(
+    handle: &Handle,
+    disk: DiskHandle,
+    size_bytes: u64,
+    read_only: bool,
+    max_connections: u32,
+) -> Result<UnixStream, EngineError> {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut negotiated = negotiated(size_bytes);
+    negotiated.export.read_only = read_only;
+    let (socket, peer, held) = (theirs.into(), "a test".into(), Arc::new(()));
+    let client = NbdClient { disk, socket, negotiated, max_connections, peer, held };
+    handle.add_nbd_client(client).map(|()| ours)
+}
+
+/// Between the look for clients and the end of the detach there is no moment in which one gets in.
+#[test]
+fn a_disk_that_is_being_detached_takes_no_client() {
+    let (place, near) = (Place::new("closing"), Place::new("closing-near"));
+    let socket = place.path("nbd.sock");
+    let server = Departing::serve(patterns(0, 8 * MIB / 512, 0), &socket);
+    let (shard, _) = start(&near.pool(&[64], false));
+    let handle = shard.handle();
+    let uri = format!("nbd+unix:///disk?socket={}", socket.display());
+    let origin = OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() };
+    let disk = attach(&shard, spec(1, 8, origin));
+    let mut client = Client::new(&handle, disk, 8 * MIB);
+    client.write(0, 8, 1);
+    let in_use = handle.detach(disk, false).err().expect("a disk in use is detached");
+    assert!(matches!(&in_use, EngineError::Connected { clients, .. } if clients.len() == 1), "{in_use}");
+    drop(client);
+    wait_until("the client's end", || handle.nbd_peers(disk).unwrap().is_empty());
+
+    // What is dirty cannot be cleaned, so the detach takes its time.
+    server.leaves.store(true, Ordering::Relaxed);
+    let job = handle.detach(disk, false).unwrap();
+    refused("a client", offer(&handle, disk, 8 * MIB, false, 9));
+    assert!(job.cancel().unwrap());
+    assert!(job.wait().is_err());
+    drop(offer(&handle, disk, 8 * MIB, false, 9).expect("the detach was cancelled"));
+    server.leaves.store(false, Ordering::Relaxed);
+    handle.detach(disk, true).unwrap().wait().unwrap();
 }

@@ -40,7 +40,7 @@ fn what_is_written_is_read_and_reaches_the_origin() {
     let stats = &snapshot.disks[0];
     assert_eq!((stats.usage.dirty_blocks, stats.clients), (0, 1));
     assert!(stats.nbd_latency.read.count() == 4 && stats.nbd_latency.flush.count() == 1);
-    handle.detach(disk).unwrap().wait().unwrap();
+    handle.detach(disk, true).unwrap().wait().unwrap();
     assert!(handle.snapshot().unwrap().disks.is_empty());
 }
 
@@ -183,7 +183,7 @@ fn a_detached_disk_answers_with_an_error_or_hangs_up() {
     client.write(0, 64, 1);
     assert_eq!(client.ask(Command::Cache, CommandFlags::NONE, 1024, 4096, &[]), Ok(Vec::new()));
     assert_eq!(shard.handle().snapshot().unwrap().disks[0].usage.usage_blocks, 512 + 8);
-    shard.handle().detach(disk).unwrap().wait().unwrap();
+    shard.handle().detach(disk, true).unwrap().wait().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         client.ask(Command::Read, CommandFlags::NONE, 0, 8, &[])
     }));

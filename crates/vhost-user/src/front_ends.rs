@@ -42,6 +42,8 @@ struct State {
     next: FrontEndId,
     /// Whose queues run.
     holder: Option<FrontEndId>,
+    /// How many want that nobody is let in.
+    closed: usize,
     stopping: bool,
 }
 
@@ -70,21 +72,39 @@ impl FrontEnds {
     /// Waits until there is room for another front end; `false` once the service ends.
     pub fn has_room(&self) -> bool {
         let mut state = self.state();
-        while !state.stopping && state.connected.len() >= MAX_FRONT_ENDS {
+        while !state.stopping && (state.closed > 0 || state.connected.len() >= MAX_FRONT_ENDS) {
             state = self.wait(state);
         }
         !state.stopping
     }
 
-    /// Takes a front end in; `None` once the service ends.
+    /// Lets nobody in until [`FrontEnds::reopen`] if nobody is connected; else says who is. Who comes now waits.
+    pub fn close_if_unused(&self) -> Result<(), Vec<String>> {
+        let mut state = self.state();
+        if !state.connected.is_empty() {
+            return Err(peers(&state));
+        }
+        state.closed += 1;
+        Ok(())
+    }
+
+    /// Undoes [`FrontEnds::close_if_unused`].
+    pub fn reopen(&self) {
+        self.state().closed -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Takes a front end in; `None` if nobody is let in.
     pub fn admit(&self, socket: UnixStream) -> Option<FrontEndId> {
         let peer = peer(&socket);
         let mut state = self.state();
+        if state.stopping || state.closed > 0 {
+            return None;
+        }
         let id = state.next;
         state.next += 1;
-        let ends = state.stopping;
         state.connected.push(FrontEnd { id, peer, socket, channel: None });
-        (!ends).then_some(id)
+        Some(id)
     }
 
     /// A front end is gone.
@@ -95,7 +115,7 @@ impl FrontEnds {
 
     /// The processes that are connected.
     pub fn peers(&self) -> Vec<String> {
-        self.state().connected.iter().map(|front_end| front_end.peer.clone()).collect()
+        peers(&self.state())
     }
 
     /// Waits until no other front end's queues run. `waits` is called if some do. `false` if the service ends
@@ -157,6 +177,10 @@ impl FrontEnds {
         }
         self.changed.notify_all();
     }
+}
+
+fn peers(state: &State) -> Vec<String> {
+    state.connected.iter().map(|front_end| front_end.peer.clone()).collect()
 }
 
 fn has_hung_up(socket: &UnixStream) -> bool {

@@ -44,5 +44,5 @@ pub use queue::{MAX_QUEUE_SIZE, Queue, QueueSetup, QueueUpdate};
 pub use quota::{MAX_MAPPINGS, Quota};
 pub use request::{BlkRequest, ID_BYTES, Operation, RequestLimits, SECTOR_BYTES, SectorRange, Status};
 pub use ring::RingAddresses;
-pub use server::{Handler, ServeError, Server, serve};
+pub use server::{Closed, Handler, ServeError, Server, serve};
 pub use session::SessionError;

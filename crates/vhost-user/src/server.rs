@@ -163,6 +163,24 @@ impl Server {
     pub fn connected(&self) -> Vec<String> {
         self.shared.front_ends.peers()
     }
+
+    /// Lets no front end in while what it returns lives: one that connects waits.
+    ///
+    /// # Errors
+    /// The processes that are connected, if there are any; others may come as before then.
+    pub fn close_if_unused(&self) -> Result<Closed, Vec<String>> {
+        self.shared.front_ends.close_if_unused().map(|()| Closed(self.shared.clone()))
+    }
+}
+
+/// Lets no front end in until it is dropped.
+#[derive(Debug)]
+pub struct Closed(Arc<Shared>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.front_ends.reopen();
+    }
 }
 
 impl Drop for Server {

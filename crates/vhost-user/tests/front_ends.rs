@@ -1,8 +1,10 @@
 //! Several front ends on one disk, as in a live migration within a host.
 mod support;
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_vhost_user::*;
 use support::client::{Client, PATIENCE};
@@ -121,4 +123,47 @@ fn whoever_gives_up_waiting_starts_nothing() {
     wait_for_event(&disk, |event| *event == Event::Waits);
     drop(server);
     wait_for_event(&disk, |event| *event == Event::Stopped(1));
+}
+
+#[test]
+fn a_closed_disk_lets_no_front_end_in_until_it_is_open_again() {
+    let (server, _disk) = served();
+    let ram = Ram::new();
+    let connected = Client::new(server.path(), &ram, 0);
+    assert_eq!(server.close_if_unused().unwrap_err().len(), 1, "one is connected");
+    drop(connected);
+    let deadline = Instant::now() + PATIENCE;
+    let closed = loop {
+        match server.close_if_unused() {
+            Ok(closed) => break closed,
+            Err(_) => assert!(Instant::now() < deadline, "it stays in use"),
+        }
+    };
+    let path = server.path().to_owned();
+    // The thread that accepts may be about to take one, and hangs up then; who comes later waits.
+    let waiting = std::thread::spawn(move || {
+        let ram = Ram::new();
+        while UnixStream::connect(&path)
+            .is_ok_and(|mut s| s.set_read_timeout(Some(LONG)).is_ok() && is_over(&mut s))
+        {}
+        let mut client = Client::new(&path, &ram, 0);
+        client.start(drivers(&ram), None);
+        client.queues[0].run(driver::WRITE, 1, &[(BUFFERS, 512)])
+    });
+    std::thread::sleep(2 * LONG);
+    assert!(!waiting.is_finished() && server.connected().is_empty());
+    let twice = server.close_if_unused().unwrap();
+    drop(closed);
+    std::thread::sleep(LONG);
+    assert!(server.connected().is_empty(), "somebody else wants it closed");
+    drop(twice);
+    assert_eq!(waiting.join().unwrap(), 0);
+}
+
+/// Longer than it takes to hang up.
+const LONG: Duration = Duration::from_millis(300);
+
+/// Whether the server has hung up.
+fn is_over(socket: &mut UnixStream) -> bool {
+    socket.read(&mut [0]).is_ok_and(|bytes| bytes == 0)
 }

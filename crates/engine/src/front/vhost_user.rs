@@ -22,6 +22,7 @@ use haversack_vhost_user::{
     BlkRequest, DeviceConfig, Handler, ID_BYTES, Operation, Queue, QueueUpdate, Server, SessionError, Status,
 };
 
+use super::nbd::Held;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::error::{EngineError, Result};
 use crate::handle::Handle;
@@ -66,6 +67,14 @@ impl VhostUserServer {
     /// The processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
     pub fn connected(&self) -> Vec<String> {
         self.server.connected()
+    }
+
+    /// Lets no front end in while what it returns lives: one that connects waits.
+    ///
+    /// # Errors
+    /// The processes that are connected, if there are any.
+    pub fn close_if_unused(&self) -> std::result::Result<Held, Vec<String>> {
+        self.server.close_if_unused().map(|closed| -> Held { Arc::new(closed) })
     }
 
     /// Whether the guest has the write cache on.

@@ -193,14 +193,12 @@ impl Reactor {
         self.core.memory().payloads.of_disk(disk)
     }
 
-    /// Whether a disk that was found without clients must stay so: it is being detached, or made smaller.
-    fn is_closing(&self, disk: DiskHandle) -> bool {
-        let size = self.core.disk_info(disk.number()).map_or(0, |info| info.sectors);
-        self.afterwards.iter().any(|(_, afterwards)| match afterwards {
-            Afterwards::Detached(of) => *of == disk,
-            Afterwards::Resized(of, sectors) => *of == disk && *sectors < size,
-            _ => false,
-        })
+    /// Whether a disk that was found without clients is being made smaller, and must stay without.
+    fn is_shrinking(&self, disk: DiskHandle) -> bool {
+        let present = self.core.disk_info(disk.number()).map_or(0, |info| info.sectors);
+        let shrinks = |of: DiskHandle, sectors: u64| of == disk && sectors < present;
+        let mut jobs = self.afterwards.iter().map(|(_, afterwards)| afterwards);
+        jobs.any(|job| matches!(job, Afterwards::Resized(of, sectors) if shrinks(*of, *sectors)))
     }
 
     /// Makes an NBD connection a client of its disk, if that is still what was agreed on.
@@ -209,11 +207,9 @@ impl Reactor {
         let info = self.core.disk_info(client.disk.number()).filter(|info| info.attached);
         let size_bytes = info.ok_or(EngineError::Detached)?.sectors * SECTOR_BYTES as u64;
         let (export, disk) = (&client.negotiated.export, live.spec.name.clone());
-        if (export.size_bytes, export.read_only) != (size_bytes, live.spec.read_only) {
+        let is_as_agreed = (export.size_bytes, export.read_only) == (size_bytes, live.spec.read_only);
+        if !is_as_agreed || self.is_shrinking(client.disk) {
             return Err(EngineError::ExportChanged { disk });
-        }
-        if self.is_closing(client.disk) {
-            return Err(EngineError::Detached);
         }
         let most = client.max_connections;
         if self.core.memory().payloads.count(client.disk, ClientKind::Nbd) >= most as usize {

@@ -96,6 +96,23 @@ fn offer(
     handle.add_nbd_client(client).map(|()| ours)
 }
 
+/// Nor is there one between the look for clients and the new size.
+#[test]
+fn a_disk_that_is_being_made_smaller_takes_no_client() {
+    let place = Place::new("shrinking");
+    let (shard, _) = start(&place.pool(&[64], false));
+    let handle = shard.handle();
+    let disk = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
+    for mib in (1..8).rev() {
+        let job = handle.resize(disk, mib * MIB / 512, true).unwrap();
+        let old = offer(&handle, disk, (mib + 1) * MIB, false, 9);
+        assert!(matches!(old, Err(EngineError::ExportChanged { .. })), "{mib} MiB: {old:?}");
+        job.wait().unwrap();
+        drop(offer(&handle, disk, mib * MIB, false, 9).expect("the new size"));
+        wait_until("the client's end", || handle.nbd_peers(disk).unwrap().is_empty());
+    }
+}
+
 /// Between the look for clients and the end of the detach there is no moment in which one gets in.
 #[test]
 fn a_disk_that_is_being_detached_takes_no_client() {

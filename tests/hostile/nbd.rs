@@ -171,3 +171,28 @@ fn descriptors_that_run_out_stop_no_client() {
         bystander.end().map(|_| ())
     });
 }
+
+/// Connections that come and fail by the hundred: the log names the first, not all.
+#[test]
+fn a_flood_of_connections_does_not_fill_the_log() {
+    test("a flood of connections", |place| {
+        let (daemon, port) = attacked(place, "")?;
+        let lines = || daemon.log().lines().count();
+        let before = lines();
+        for _ in 0..300 {
+            // One that says nothing it could understand, one that hangs up at once, and one that is served.
+            let mut stranger = connect(port)?;
+            stranger.write_all(&[0xff; 64]).map_err(Error::io("write"))?;
+            is_closed_by(&mut stranger, Instant::now() + SLACK);
+            drop(connect(port)?);
+            drop(Connection::open(&daemon.socket("nbd.sock"), "hostile")?);
+        }
+        let mut served = Connection::open(&daemon.socket("nbd.sock"), "quiet")?;
+        served.ask(Command::Read, 0, 4096, &mut [0; 4096])?;
+        let told = lines() - before;
+        place.say(&format!("900 connections, {told} lines"));
+        check(told > 10, "the log tells nothing")?;
+        // Twenty a minute of each listener; a busy machine may take some minutes.
+        check(told < 300, format!("{told} lines for 900 connections"))
+    });
+}

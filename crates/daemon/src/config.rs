@@ -264,6 +264,15 @@ pub enum NbdListen {
     Tcp(SocketAddr),
 }
 
+impl std::fmt::Display for NbdListen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NbdListen::Unix(path) => write!(f, "unix:{}", path.display()),
+            NbdListen::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
 impl TryFrom<String> for NbdListen {
     type Error = String;
 

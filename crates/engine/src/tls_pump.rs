@@ -13,12 +13,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use std::sync::LazyLock;
+
 use rustls::Connection;
+
+use crate::message_limit::MessageLimit;
 
 /// Plain bytes read at a time.
 const COPY_BYTES: usize = 256 << 10;
 /// How long the peer may take for what is left once the owner of the plain end is gone.
 const LAST_TIME: Duration = Duration::from_secs(10);
+static MESSAGES: LazyLock<MessageLimit> = LazyLock::new(|| MessageLimit::new("TLS connections"));
 
 /// Starts the thread for a connection past its handshake. Returns the plain end. `held` is dropped when the thread ends.
 ///
@@ -44,7 +49,7 @@ pub fn start(tls: Connection, encrypted: OwnedFd, held: impl Send + 'static) -> 
     pump.tls.set_buffer_limit(None);
     let run = move || {
         if let Err(error) = pump.run() {
-            tracing::info!(%error, "a TLS connection ended");
+            MESSAGES.tell(|| tracing::info!(%error, "a TLS connection ended"));
         }
         // The other side may be gone already.
         let _ = pump.encrypted.shutdown(Shutdown::Both);

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use haversack_api::DiskState;
-use haversack_engine::{Held, NbdClient, tls_pump};
+use haversack_engine::{Held, MessageLimit, NbdClient, tls_pump};
 use haversack_model::{DiskHandle, SECTOR_BYTES};
 use haversack_nbd::{BlockSize, ExportInfo, Exports, Negotiated, TransmissionFlags};
 use rustls::ServerConnection;
@@ -103,7 +103,13 @@ impl Done {
     /// agreed on may be gone: the export is looked up again here, and once more by the reactor, where nothing can change
     /// any more before the connection is a client.
     /// `held` is dropped when the connection has ended.
-    pub fn hand_over(self, daemon: &Daemon, max_connections: u32, held: Held) -> io::Result<()> {
+    pub fn hand_over(
+        self,
+        daemon: &Daemon,
+        max_connections: u32,
+        held: Held,
+        messages: &MessageLimit,
+    ) -> io::Result<()> {
         let found = self.exports.found.as_ref();
         let found = found.filter(|found| self.exports.look_up(&found.export.name).as_ref() == Some(*found));
         let Some(Found { pool, disk, .. }) = found.filter(|found| found.export == self.agreed.export) else {
@@ -115,7 +121,8 @@ impl Done {
             None => socket,
             Some(connection) => tls_pump::start((*connection).into(), socket, held.clone())?,
         };
-        tracing::info!(disk = self.agreed.export.name, tls = self.agreed.tls, peer, "NBD client");
+        let agreed = &self.agreed;
+        messages.tell(|| tracing::info!(disk = agreed.export.name, tls = agreed.tls, peer, "NBD client"));
         let client = NbdClient { disk: *disk, socket, negotiated: *self.agreed, max_connections, peer, held };
         let pool = daemon.pool(pool).map_err(io::Error::other)?;
         pool.backend.add_nbd_client(client).map_err(io::Error::other)

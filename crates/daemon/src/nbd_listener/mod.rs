@@ -16,6 +16,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use haversack_engine::MessageLimit;
 use rustls::ServerConfig;
 
 use crate::config::{NbdConfig, NbdListen};
@@ -78,12 +79,14 @@ impl NbdListeners {
             negotiation_time: self.config.negotiation_time.0,
             descriptors: descriptors.clone(),
         });
-        for socket in self.sockets {
+        for (socket, listen) in self.sockets.into_iter().zip(&self.config.listen) {
+            let messages = MessageLimit::new(format!("NBD connections of {listen}"));
             let listener = Listener {
                 socket,
                 server: server.clone(),
                 connections: self.config.connections(),
                 negotiations: self.config.negotiations(),
+                messages: Arc::new(messages),
             };
             std::thread::spawn(move || listener.run());
         }
@@ -117,6 +120,7 @@ struct Listener {
     server: Arc<Server>,
     connections: Arc<Places>,
     negotiations: Arc<Places>,
+    messages: Arc<MessageLimit>,
 }
 
 /// What a connection holds: for all its life, and until it was handed over.
@@ -193,17 +197,17 @@ impl Listener {
     }
 
     fn begin(&self, daemon: &Arc<Daemon>, client: Client, held: Held) {
-        let (server, daemon) = (self.server.clone(), daemon.clone());
+        let (server, daemon, messages) = (self.server.clone(), daemon.clone(), self.messages.clone());
         let deadline = Instant::now() + server.negotiation_time;
         let run = move || {
             let Held { connection, negotiation } = held;
-            if let Err(error) = server.serve(&daemon, client, deadline, Arc::new(connection)) {
-                tracing::info!("NBD: a connection ended in its negotiation: {error}");
+            if let Err(error) = server.serve(&daemon, client, deadline, Arc::new(connection), &messages) {
+                messages.tell(|| tracing::info!("NBD: a connection ended in its negotiation: {error}"));
             }
             drop(negotiation);
         };
         if let Err(error) = std::thread::Builder::new().name("nbd-negotiation".into()).spawn(run) {
-            tracing::warn!("NBD: no thread for a connection: {error}");
+            self.messages.tell(|| tracing::warn!("NBD: no thread for a connection: {error}"));
         }
     }
 }
@@ -216,9 +220,10 @@ impl Server {
         client: Client,
         deadline: Instant,
         held: haversack_engine::Held,
+        messages: &MessageLimit,
     ) -> io::Result<()> {
         match self.negotiate(daemon, client, deadline)? {
-            Some(done) => done.hand_over(daemon, self.max_connections_per_disk, held),
+            Some(done) => done.hand_over(daemon, self.max_connections_per_disk, held, messages),
             None => Ok(()),
         }
     }

@@ -26,6 +26,7 @@ use super::nbd::Held;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::error::{EngineError, Result};
 use crate::handle::Handle;
+use crate::message_limit::MessageLimit;
 use crate::reactor::{Finished, Reactor};
 use crate::ring::{Landing, Owner};
 
@@ -89,6 +90,7 @@ struct Shared {
     serial: [u8; ID_BYTES as usize],
     /// Read by the queues' clients for every write.
     write_cache: Arc<AtomicBool>,
+    messages: MessageLimit,
 }
 
 /// Serves a disk.
@@ -104,7 +106,8 @@ pub(crate) fn serve(
         *to = from;
     }
     let write_cache = Arc::new(AtomicBool::new(config.write_cache));
-    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache });
+    let messages = MessageLimit::new(format!("front ends of {}", socket.display()));
+    let shared = Arc::new(Shared { handle: handle.clone(), disk, serial, write_cache, messages });
     let device = DeviceConfig {
         capacity_sectors: sectors,
         queues: config.queues,
@@ -152,17 +155,19 @@ impl Handler for Shared {
     }
 
     fn front_end_waits(&self) {
-        tracing::warn!(
-            disk = %self.disk,
-            "a vhost-user front end waits: another has the disk in use, which ends when its guest stops or leaves"
-        );
+        self.messages.tell(|| {
+            tracing::warn!(
+                disk = %self.disk,
+                "a vhost-user front end waits: another has the disk in use, which ends when its guest stops or leaves"
+            );
+        });
     }
 
     fn disconnected(&self, cause: Option<SessionError>) {
-        match cause {
+        self.messages.tell(|| match cause {
             Some(cause) => tracing::warn!(disk = %self.disk, %cause, "a vhost-user connection ended"),
             None => tracing::info!(disk = %self.disk, "a vhost-user front end disconnected"),
-        }
+        });
     }
 }
 

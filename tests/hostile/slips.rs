@@ -176,8 +176,8 @@ fn an_empty_or_shortened_file_takes_no_disk() {
         clients::qemu_io(&daemon.uri("vm2"), &["write -P 0x42 4M 8M", "flush"])?;
         wait_until_unused(&daemon, "vm2")?;
         let whole = daemon.configuration();
-        let without_vm2 = whole.rfind("\n[[disk]]").map_or("", |at| &whole[..at]).to_owned();
-        let without_disks = whole.find("\n[[disk]]").map_or("", |at| &whole[..at]).to_owned();
+        let without_vm2 = whole.rfind("\n[[disk]]").map_or("", |at| &whole[..=at]).to_owned();
+        let without_disks = whole.find("\n[[disk]]").map_or("", |at| &whole[..=at]).to_owned();
         let shortened = [
             ("", ["[[pool]]", "complete"]),
             ("# nothing\n", ["[[pool]]", "complete"]),
@@ -217,6 +217,52 @@ fn an_empty_or_shortened_file_takes_no_disk() {
 
 fn refusals(daemon: &Haversack<'_>) -> Vec<String> {
     daemon.log().lines().filter(|line| line.contains("not reloaded")).map(String::from).collect()
+}
+
+/// A file that is cut short anywhere is not applied, wherever the cut is: the last disk would get defaults.
+#[test]
+fn a_file_that_is_cut_short_changes_nothing() {
+    test("cut configurations", |place| {
+        let mut daemon = daemon(place, &["vm1", "vm2"])?;
+        let last = &mut daemon.settings().disks[1];
+        last.mode = "wt".into();
+        last.more += "target = \"64MiB\"\nnbd = true\n";
+        let whole = daemon.configuration();
+        daemon.reload(&whole)?;
+        let mode = || Ok::<_, Error>(daemon.json(&["disk", "show", "vm2"])?["config"]["mode"].clone());
+        tools::wait_until("the other mode", PATIENCE, || Ok(mode()? == "wt"))?;
+        let cuts = (0..whole.len()).filter(|cut| cut % 40 == 0 || *cut > whole.len() - 120);
+        for cut in cuts {
+            let refusals = refusals(&daemon).len();
+            daemon.reload(&whole[..cut])?;
+            let what = format!("the refusal of what ends with: {}", &whole[cut.saturating_sub(60)..cut]);
+            tools::wait_until(&what, PATIENCE, || Ok(self::refusals(&daemon).len() > refusals))?;
+        }
+        check(mode()? == "wt", format!("vm2 has the mode {}", mode()?))?;
+        has_all(
+            "a refusal",
+            &refusals(&daemon).join("\n"),
+            &["disk 'vm2', has no nbd any more", "in the midst of a line"],
+        )?;
+
+        // Nor does a daemon start with it, unless a line's end is where it was cut; then it says what is different.
+        daemon.stop()?;
+        let start = |text: &str| -> Result<tools::Output> {
+            let path = place.path("cut.toml");
+            std::fs::write(&path, text).map_err(Error::io("cut.toml"))?;
+            let mut check_config = tools::own("haversackd")?;
+            check_config.arg("--check-config").arg("--config").arg(&path);
+            tools::output(check_config)
+        };
+        let cut = start(&whole[..whole.len() - 1])?;
+        check(!cut.status.success(), "a cut file is taken for a whole one")?;
+        has_all("the refusal", &cut.stderr, &["cut.toml", "in the midst of a line", "complete"])?;
+        let at = whole.rfind("mode = ").unwrap_or_default();
+        check(start(&whole[..at])?.status.success(), "a file that ends with a line's end is refused")?;
+        daemon.settings().disks[1].mode = "auto".into();
+        daemon.start_again()?;
+        daemon.wait_for_log(&["WARN", "vm2", "another write mode than last time", "auto", "wt"])
+    });
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! - An unknown key, a wrong value or a contradiction is an error with the file's path and the line; nothing starts then.
+//! - A file that does not end with the end of a line was cut short, and is an error.
 //! - What [`Config::load`] returns holds together: names are unique, every disk's pool exists, paths are not used twice.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,6 +68,12 @@ pub struct Config {
     /// The disks.
     #[serde(default, rename = "disk")]
     pub disks: Vec<DiskConfig>,
+    /// The keys that are in the file for each disk.
+    #[serde(skip)]
+    pub keys: BTreeMap<String, BTreeSet<String>>,
+    /// The disk with whose table the file ends, if it ends with one.
+    #[serde(skip)]
+    pub last: Option<String>,
 }
 
 /// The daemon itself.
@@ -290,12 +297,28 @@ impl TryFrom<String> for NbdListen {
 #[derive(Default, Deserialize)]
 struct Places {
     daemon: Option<Spanned<IgnoredAny>>,
+    api: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
     pool: Vec<Spanned<IgnoredAny>>,
     #[serde(default)]
     disk: Vec<Spanned<IgnoredAny>>,
+}
+
+impl Places {
+    fn ends_with_disk(&self) -> bool {
+        let others = [&self.daemon, &self.api, &self.nbd, &self.policy];
+        let others = others.into_iter().flatten().chain(&self.pool).map(|part| part.span().start).max();
+        self.disk.last().map(|disk| disk.span().start) > others
+    }
+}
+
+/// The keys of the disks' tables.
+#[derive(Deserialize)]
+struct Keys {
+    #[serde(default)]
+    disk: Vec<BTreeMap<String, IgnoredAny>>,
 }
 
 impl Config {
@@ -315,8 +338,17 @@ impl Config {
     /// See [`ConfigError`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let syntax = |source| ConfigError::Syntax { path: path.to_path_buf(), source: Box::new(source) };
-        let config: Config = toml::from_str(text).map_err(syntax)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            let line = text.matches('\n').count() + 1;
+            let what = "the file ends in the midst of a line: is it complete? End its last line".into();
+            return Err(ConfigError::Contradiction { path: path.to_path_buf(), line, what });
+        }
+        let mut config: Config = toml::from_str(text).map_err(syntax)?;
         let places: Places = toml::from_str(text).map_err(syntax)?;
+        let keys: Keys = toml::from_str(text).map_err(syntax)?;
+        config.last = config.disks.last().map(|disk| disk.name.clone()).filter(|_| places.ends_with_disk());
+        let names = config.disks.iter().map(|disk| disk.name.clone());
+        config.keys = names.zip(keys.disk.into_iter().map(|disk| disk.into_keys().collect())).collect();
         config.check(&places).map_err(|(at_byte, what)| {
             let line = text[..at_byte.min(text.len())].matches('\n').count() + 1;
             ConfigError::Contradiction { path: path.to_path_buf(), line, what }
@@ -519,6 +551,20 @@ mod tests {
         Config::load(&path).unwrap();
     }
 
+    #[test]
+    fn the_keys_of_disks_and_the_end_of_the_file_are_known() {
+        let disk =
+            |name: &str| format!("[[disk]]\nname = \"{name}\"\npool = \"main\"\norigin = \"/{name}\"\n");
+        let text = format!("{POOL}{}mode = \"wt\"\n{}cleaner.age = \"1s\"\n", disk("vm1"), disk("vm2"));
+        let config = parse(&text).unwrap();
+        let keys = |name: &str| config.keys[name].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(keys("vm1"), ["mode", "name", "origin", "pool"]);
+        assert_eq!(keys("vm2"), ["cleaner", "name", "origin", "pool"]);
+        assert_eq!(config.last.as_deref(), Some("vm2"));
+        assert_eq!(parse(&format!("{text}[daemon]\n")).unwrap().last, None);
+        assert_eq!(parse(POOL).unwrap().last, None);
+    }
+
     /// Each wrong text, the line that the error must name and a word that it must contain.
     #[test]
     fn errors_name_the_line_and_the_remedy() {
@@ -527,6 +573,7 @@ mod tests {
         };
         let cases = [
             (String::new(), 1, "no [[pool]]"),
+            (disk("mode = \"wt\"").trim_end().into(), 9, "complete"),
             (format!("\n[daemon]\nremove_disks = [\"vm1\"]\n{}", disk("")), 2, "remove_disks"),
             ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),
             ("[[pool]]\nname = \"main\"\n".to_string(), 1, "devices"),

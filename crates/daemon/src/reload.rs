@@ -4,6 +4,8 @@
 //! - New disks are attached, removed ones are cleaned and detached, changed settings are applied to disks in use. What
 //!   cannot be changed in use is refused with a log line and takes effect at the next attach or start.
 //! - Disks that were attached through the API are not the file's business.
+//! - A file that ends with a disk's table that has lost keys is not applied: it may have been cut short, and the disk
+//!   would get defaults.
 //! - A file that leaves disks out is not applied at all, unless it names them as removed and nobody uses them: an empty or
 //!   shortened file must not take disks from their guests.
 
@@ -20,8 +22,9 @@ use crate::error::{DaemonError, Result};
 /// Applies a new configuration.
 ///
 /// # Errors
-/// It leaves out disks that it must not leave out. Nothing is applied then.
+/// It leaves out disks, or keys of its last disk, that it must not leave out. Nothing is applied then.
 pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
+    check_end(old, new)?;
     let left_out = left_out(daemon, new)?;
     check_removal(&left_out, new)?;
     for line in needs_restart(old, new) {
@@ -58,6 +61,25 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
         tracing::error!("the policy is as before: {error}");
     }
     Ok(())
+}
+
+/// Refuses a file whose last table, a disk's, has fewer keys than it had.
+fn check_end(old: &Config, new: &Config) -> Result<()> {
+    let Some((name, before)) = new.last.as_ref().and_then(|name| old.keys.get_key_value(name)) else {
+        return Ok(());
+    };
+    // What was accepted once is taken out again.
+    let lost: Vec<_> = before.difference(&new.keys[name]).filter(|key| !key.starts_with("accept_")).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let lost: Vec<&str> = lost.into_iter().map(String::as_str).collect();
+    let what = format!(
+        "its last table, of disk '{name}', has no {} any more: is it complete? Give the keys their defaults, or let \
+         another table follow",
+        lost.join(", no ")
+    );
+    Err(DaemonError::conflict(what, "give the keys their defaults, or let another table follow"))
 }
 
 /// The disks in use that a configuration leaves out, and who uses them.
@@ -173,6 +195,22 @@ fn difference(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_last_disk_that_lost_keys_is_no_complete_file() {
+        let parse = |more: &str| {
+            let disk = "[[disk]]\nname = \"vm1\"\npool = \"main\"\norigin = \"/b\"\n";
+            let text = format!("[[pool]]\nname = \"main\"\ndevices = [\"/dev/a\"]\n{disk}{more}");
+            Config::parse(std::path::Path::new("c.toml"), &text).unwrap()
+        };
+        let old = parse("mode = \"wt\"\naccept_loss = \"vm1\"\nnbd = false\n");
+        let why = check_end(&old, &parse("mode = \"wt\"\n")).unwrap_err().to_string();
+        assert!(why.contains("'vm1'") && why.contains("no nbd any more"), "{why}");
+        for fine in ["nbd = true\nmode = \"auto\"\n", "[daemon]\n"] {
+            check_end(&old, &parse(fine)).unwrap();
+        }
+        check_end(&parse(""), &old).unwrap();
+    }
 
     #[test]
     fn only_what_differs_is_changed() {

@@ -250,7 +250,8 @@ fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, R
 fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> {
     let mut disks: Vec<_> = config.disks.iter().map(|disk| (disk.clone(), false)).collect();
     for (name, remembered) in daemon.state.disks() {
-        if config.disks.iter().any(|disk| disk.name == name) {
+        if let Some(disk) = config.disks.iter().find(|disk| disk.name == name) {
+            tell_other_mode(disk, &remembered.config);
             continue;
         }
         if remembered.by_api && remembered.attached {
@@ -260,6 +261,13 @@ fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> 
         }
     }
     disks
+}
+
+/// A file that lacks a disk's mode, as one does that was cut short, gives it the default.
+fn tell_other_mode(disk: &DiskConfig, before: &DiskConfig) {
+    if disk.mode != before.mode {
+        tracing::warn!(disk = disk.name, mode = %disk.mode, before = %before.mode, "another write mode than last time");
+    }
 }
 
 /// Handles signals until one of them, or a request, says stop.

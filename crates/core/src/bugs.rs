@@ -8,6 +8,8 @@ pub enum Bug {
     AckBeforeStaging,
     /// A guest's flush does not flush the cache devices.
     SkipDeviceFlush,
+    /// A flush of the pool counts for writes that were in flight when it started.
+    FlushCoversRunning,
     /// A guest's flush does not flush the origin.
     SkipOriginFlush,
     /// A superseded slot is written over before the newer version is durable.
@@ -80,6 +82,7 @@ pub enum Bug {
 pub const ALL: &[Bug] = &[
     Bug::AckBeforeStaging,
     Bug::SkipDeviceFlush,
+    Bug::FlushCoversRunning,
     Bug::SkipOriginFlush,
     Bug::ReuseSlotTooEarly,
     Bug::ForgetMirror,

@@ -15,11 +15,10 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::disk::Disk;
+use crate::durability::Durability;
 use crate::flow::commit::Batch;
 use crate::flow::drain::Drain;
-use crate::flow::flush::PoolFlush;
 use crate::flow::leave::Leaving;
-use crate::flow::mark::FlushMark;
 use crate::flow::pool_job::PoolJob;
 use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
@@ -29,7 +28,6 @@ use crate::locks::Locks;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::read_errors::ReadErrors;
-use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
@@ -66,7 +64,7 @@ pub struct Core<M> {
     pub(crate) pool: Uuid,
     pub(crate) redundancy: bool,
     pub(crate) degraded: bool,
-    pub(crate) mark: FlushMark,
+    pub(crate) durability: Durability,
     /// Once this number is durable every dirty block has its second copy again.
     pub(crate) rebuilt_seq: Option<u64>,
     /// The record's version that says that the pool is degraded no more.
@@ -84,8 +82,6 @@ pub struct Core<M> {
     pub(crate) ios: Slab<Io>,
     pub(crate) batches: Slab<Batch>,
     pub(crate) locks: Locks,
-    pub(crate) sequence: Sequence,
-    pub(crate) flush: PoolFlush,
     pub(crate) record: RecordWriter,
     pub(crate) pool_job: Option<PoolJob>,
     /// Stops that were asked for and have not begun.
@@ -105,8 +101,6 @@ pub struct Core<M> {
     pub(crate) intent_generations: Vec<u64>,
     pub(crate) picked_frames: Vec<FrameNo>,
     pub(crate) picked_slots: [Vec<SlotNo>; 2],
-    pub(crate) pool_flushes: u64,
-    pub(crate) record_pages: u64,
     pub(crate) stopping: bool,
     pub(crate) loss_recorded: bool,
     pub(crate) woke_stranded: bool,
@@ -242,7 +236,7 @@ impl<M: Memory> Core<M> {
     pub fn next_wakeup(&self) -> Option<Micros> {
         (0..self.disks.len() as u16)
             .filter_map(|number| self.disk_wakeup(DiskNo(number)))
-            .chain(self.mark.due_us())
+            .chain(self.durability.mark_due_us())
             .min()
     }
 
@@ -342,8 +336,8 @@ impl<M: Memory> Core<M> {
             devices: count,
             degraded: self.redundancy
                 && (count < 2 || self.degraded || !self.record.is_durable(self.whole_version)),
-            flushes: self.pool_flushes,
-            record_pages: self.record_pages,
+            flushes: self.durability.flushes(),
+            record_pages: self.record.pages(),
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
                 + self.disks.iter().flatten().map(|d| d.side_bytes() as u64).sum::<u64>(),
         }
@@ -553,8 +547,8 @@ impl<M: Memory> Core<M> {
     /// An I/O of a number is completed; tells whether it was the last. Numbers that were completed before this
     /// one count as completed only now: who waited for them, on whatever disk, is woken.
     pub(crate) fn sequence_done(&mut self, seq: u64) -> bool {
-        let last = self.sequence.done(seq);
-        if self.sequence.completed() > seq {
+        let last = self.durability.done(seq);
+        if self.durability.completed() > seq {
             self.wake_around_all();
         }
         last

@@ -14,6 +14,7 @@ pub mod config;
 mod core;
 mod data_stage;
 mod disk;
+mod durability;
 pub mod error;
 mod filter;
 mod flow;

@@ -162,7 +162,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether the cleaner may write back what a commit brought to flash.
     pub(crate) fn is_cleanable(&self, seq: u64) -> bool {
-        seq <= self.store.flushed_seq || planted(Bug::CleanUnflushed)
+        self.durability.is_durable(seq) || planted(Bug::CleanUnflushed)
     }
 
     /// Sends the frames of an I/O to the origin.

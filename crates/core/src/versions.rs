@@ -182,6 +182,6 @@ impl<M: Memory> Core<M> {
 
     /// Whether a commit with this number may not have ended.
     pub(crate) fn commit_in_flight(&self, seq: u64) -> bool {
-        seq > self.sequence.completed()
+        seq > self.durability.completed()
     }
 }

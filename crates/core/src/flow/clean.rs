@@ -290,7 +290,7 @@ impl<M: Memory> Core<M> {
             self.pick_segment(disk, segment, room, &mut unflushed);
         }
         if unflushed {
-            self.want_flush(self.disk(disk).last_commit_seq);
+            self.durability.want(self.disk(disk).last_commit_seq);
         }
         if self.disk(disk).flush.staged_dirty() > 0 && self.disk(disk).cleaner.eager(self.disk(disk).mode) {
             self.drive_commit(disk);

@@ -155,8 +155,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
-        let seq = self.sequence.take(0);
-        self.mark.committed(seq);
+        let seq = self.durability.take_commit();
         let batch = self.batches.take();
         let b = &mut self.batches[batch];
         (b.seq, b.disk, b.failed) = (seq, Some(disk), [false; 2]);
@@ -237,7 +236,7 @@ impl<M: Memory> Core<M> {
             }
             let io = self.new_io(Purpose::Commit { batch, copy: copy as u8, seq });
             self.ios[io].frames.extend_from_slice(&frames[start..end]);
-            self.sequence.expect(seq, 1);
+            self.durability.expect_io(seq);
             let (device, offset) = self.store.location(slots[start]);
             self.write_device(io, device, offset);
             start = end;
@@ -255,16 +254,15 @@ impl<M: Memory> Core<M> {
         let write = self.store.compose_page(segment, seq, &mut content);
         let header = Header {
             generation: write.generation,
-            flushed_seq: self.store.flushed_seq,
+            flushed_seq: self.durability.carry_mark(seq),
             owner: write.owner,
             kind: Kind::Segment,
             opening: self.record.opening(),
         };
         let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
-        self.mark.carry(seq, header.flushed_seq);
         page::seal(self.memory.frame_mut(frame), header, &content, place);
         self.ios[io].frames.push(frame);
-        self.sequence.expect(seq, 1);
+        self.durability.expect_io(seq);
         self.write_device(io, write.device, write.offset_bytes);
         frame
     }
@@ -323,7 +321,7 @@ impl<M: Memory> Core<M> {
         if unflushed as u64 * u64::from(self.config.commit_blocks)
             >= u64::from(self.config.flush_after_blocks)
         {
-            self.want_flush(self.sequence.completed());
+            self.durability.want_completed();
         }
         self.wake_staging();
         self.wake_around(disk);

@@ -108,7 +108,7 @@ impl<M: Memory> Core<M> {
         if !self.settle_origin(disk) {
             return;
         }
-        let clean_seq = self.sequence.last();
+        let clean_seq = self.durability.last();
         let d = self.disk_mut(disk);
         (d.cleaner.all, d.may_be_dirty, d.clean_seq) = (false, false, clean_seq);
         d.intents.clear_at_leisure();

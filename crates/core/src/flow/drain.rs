@@ -77,11 +77,11 @@ impl<M: Memory> Core<M> {
             }
         }
         let s = &self.store.segments[segment as usize];
-        let newest_seq = s.page_seq.max(self.sequence.completed());
-        if s.state == SegmentState::Leaving && s.page_ready(self.store.flushed_seq) {
+        let newest_seq = s.page_seq.max(self.durability.completed());
+        if s.state == SegmentState::Leaving && s.page_ready(self.durability.flushed()) {
             self.shrink_page(segment);
         }
-        self.want_flush(newest_seq);
+        self.durability.want(newest_seq);
         self.state_of(segment) == SegmentState::Free
     }
 

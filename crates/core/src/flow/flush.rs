@@ -14,16 +14,6 @@ use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
-/// The pool's flush.
-#[derive(Default)]
-pub(crate) struct PoolFlush {
-    /// Commits up to here should become durable.
-    wanted: u64,
-    /// Flushes in flight, and what they make durable.
-    in_flight: u32,
-    covers: u64,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum OriginFlush {
     #[default]
@@ -79,33 +69,22 @@ impl DiskFlush {
 }
 
 impl<M: Memory> Core<M> {
-    /// Asks that commits up to `seq` become durable.
-    pub(crate) fn want_flush(&mut self, seq: u64) {
-        self.flush.wanted = self.flush.wanted.max(seq);
-    }
-
     pub(crate) fn drive_pool_flush(&mut self) -> bool {
-        let completed = self.sequence.completed();
-        let useful = self.flush.wanted > self.store.flushed_seq && completed > self.store.flushed_seq;
-        if self.flush.in_flight > 0 || !useful {
+        if !self.durability.start_flush() {
             return false;
         }
-        self.flush.covers = completed;
         let devices: Vec<_> = self.alive_devices().collect();
         for device in devices {
             let state = self.devices[device.0 as usize].as_mut().expect("alive devices are known");
             if !std::mem::take(&mut state.unflushed) {
                 continue;
             }
-            self.flush.in_flight += 1;
+            self.durability.flush_sent();
             let io = self.new_io(Purpose::Flush);
             self.ios[io].device = Some(device);
             self.emit(Action::FlushDevice { io: IoId(io), device });
         }
-        self.pool_flushes += 1;
-        if self.flush.in_flight == 0 {
-            self.flushed();
-        }
+        self.pool_flush_answered();
         true
     }
 
@@ -113,16 +92,15 @@ impl<M: Memory> Core<M> {
         if result.is_err() {
             self.device_failed(io.device.expect("a flush is of a device"));
         }
-        self.flush.in_flight -= 1;
-        if self.flush.in_flight == 0 {
-            self.flushed();
-        }
+        self.pool_flush_answered();
     }
 
-    fn flushed(&mut self) {
-        self.store.flushed(self.flush.covers);
-        self.mark_flushed();
-        self.wake_around_all();
+    fn pool_flush_answered(&mut self) {
+        let mark_due_us = self.now + self.config.flush_mark_us;
+        if let Some(seq) = self.durability.flush_answered(mark_due_us) {
+            self.store.flushed(seq);
+            self.wake_around_all();
+        }
     }
 
     /// A guest's flush, or a write with FUA that is staged or at the origin.
@@ -182,9 +160,7 @@ impl<M: Memory> Core<M> {
         if self.alive_devices().next().is_none() || planted(Bug::SkipDeviceFlush) {
             return true;
         }
-        let seq = self.disk(disk).last_commit_seq;
-        if seq > self.store.flushed_seq {
-            self.want_flush(seq);
+        if !self.durability.want(self.disk(disk).last_commit_seq) {
             return false;
         }
         !self.leaves_any() && !self.record.device_change_pending()

@@ -56,7 +56,7 @@ impl<M: Memory> Core<M> {
                 self.store.give_up(segment);
                 self.reclaiming.push((segment, None));
             } else if owned {
-                self.want_flush(self.sequence.completed());
+                self.durability.want_completed();
             }
         }
         let owns = !self.store.disks[disk.0 as usize].segments.is_empty();
@@ -94,7 +94,7 @@ impl<M: Memory> Core<M> {
                 }
             }
         }
-        let since_seq = self.sequence.last() + 1;
+        let since_seq = self.durability.last() + 1;
         let d = self.disk_mut(disk);
         d.since_seq = since_seq;
         d.lost.clear();

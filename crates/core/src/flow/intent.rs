@@ -229,7 +229,7 @@ impl<M: Memory> Core<M> {
             }
             return;
         }
-        let seq = self.sequence.take(devices.len() as u32);
+        let seq = self.durability.take(devices.len() as u32);
         let map = &mut self.disk_mut(disk).intents;
         map.generation += 1;
         map.again = false;
@@ -237,7 +237,7 @@ impl<M: Memory> Core<M> {
         let (generation, content) = (map.generation, map.on_page.clone());
         let header = Header {
             generation,
-            flushed_seq: self.store.flushed_seq,
+            flushed_seq: self.durability.flushed(),
             owner: disk.0,
             kind: Kind::Intent,
             opening: self.record.opening(),
@@ -263,12 +263,12 @@ impl<M: Memory> Core<M> {
         }
         self.sequence_done(seq);
         self.disk_mut(disk).intents.writing -= 1;
-        self.want_flush(seq);
+        self.durability.want(seq);
         self.touch(disk);
     }
 
     fn finish_intent_write(&mut self, disk: DiskNo) {
-        let flushed_seq = self.store.flushed_seq;
+        let flushed_seq = self.durability.flushed();
         let (now, every) = (self.now, self.config.intent_clear_us);
         let map = &mut self.disk_mut(disk).intents;
         let every = if map.soon { 0 } else { every };
@@ -277,7 +277,7 @@ impl<M: Memory> Core<M> {
             if map.writing == 0
                 && let Some(seq) = map.written_seq
             {
-                self.want_flush(seq);
+                self.durability.want(seq);
             }
             return;
         }
@@ -364,7 +364,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn collect_stale(&mut self, disk: DiskNo) {
-        let flushed_seq = self.store.flushed_seq;
+        let flushed_seq = self.durability.flushed();
         let mut list = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         list.clear();
         for segment in &self.store.disks[disk.0 as usize].segments {
@@ -381,7 +381,7 @@ impl<M: Memory> Core<M> {
     /// Writes each page that lists overtaken content once more; then, when all that is durable, the map.
     fn rewrite_stale(&mut self, disk: DiskNo) {
         let mut left = std::mem::take(&mut self.disk_mut(disk).intents.stale);
-        let flushed_seq = self.store.flushed_seq;
+        let flushed_seq = self.durability.flushed();
         left.retain_mut(|(segment, seq)| {
             let s = &self.store.segments[*segment as usize];
             if seq.is_none() && !s.stale {
@@ -392,7 +392,7 @@ impl<M: Memory> Core<M> {
                 return false;
             }
             if seq.is_some() || !s.page_ready(flushed_seq) {
-                self.want_flush(s.page_seq);
+                self.durability.want(s.page_seq);
             } else if self.shrink_page(*segment) {
                 let s = &self.store.segments[*segment as usize];
                 *seq = (!s.stale).then_some(s.page_seq);

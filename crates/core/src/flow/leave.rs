@@ -119,9 +119,7 @@ impl<M: Memory> Core<M> {
         if !leaving.staged.is_empty() {
             return false;
         }
-        let seq = *leaving.committed_seq.get_or_insert(self.sequence.last());
-        self.want_flush(seq);
-        self.store.flushed_seq >= seq
+        self.durability.want(*leaving.committed_seq.get_or_insert(self.durability.last()))
     }
 
     /// Writes pages that list overtaken versions as dirty. True when none does.
@@ -135,11 +133,11 @@ impl<M: Memory> Core<M> {
             }
             let segment = self.store.segment_of(number);
             let s = &self.store.segments[segment as usize];
-            let (page_seq, ready) = (s.page_seq, s.page_ready(self.store.flushed_seq));
+            let (page_seq, ready) = (s.page_seq, s.page_ready(self.durability.flushed()));
             if ready && self.store.slot(number).dead().is_some() {
                 self.rewrite_page(segment);
             } else {
-                self.want_flush(page_seq.max(self.sequence.completed()));
+                self.durability.want(page_seq.max(self.durability.completed()));
             }
             waiting.push(number);
         }

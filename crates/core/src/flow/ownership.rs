@@ -124,7 +124,7 @@ impl<M: Memory> Core<M> {
             origin_volatile: epoch > FIRST_EPOCH,
             damage: Damage::None,
             persistence: config.persistence,
-            since_seq: self.sequence.last() + 1,
+            since_seq: self.durability.last() + 1,
             clean_seq: 0,
         };
         if self.disks.len() <= at {

@@ -139,7 +139,6 @@ impl<M: Memory> Core<M> {
         if busy || !self.locks.is_empty() {
             return false;
         }
-        self.want_flush(self.sequence.completed());
-        self.store.flushed_seq == self.sequence.completed() || self.alive_devices().next().is_none()
+        self.durability.want_completed() || self.alive_devices().next().is_none()
     }
 }

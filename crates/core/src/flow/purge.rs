@@ -66,7 +66,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         self.purge.slots.extend(slots);
-        self.purge.last_seq = self.sequence.last();
+        self.purge.last_seq = self.durability.last();
         (self.purge.done_at, self.purge.under_way, self.purge.over_seq) = (None, true, None);
     }
 
@@ -77,17 +77,16 @@ impl<M: Memory> Core<M> {
         if self.purge.is_over() || waits {
             return false;
         }
-        let state = (self.store.flushed_seq, self.sequence.completed());
+        let state = (self.durability.flushed(), self.durability.completed());
         if self.purge.done_at != Some(state) {
             self.purge_some();
-            self.purge.done_at = Some((self.store.flushed_seq, self.sequence.completed()));
+            self.purge.done_at = Some((self.durability.flushed(), self.durability.completed()));
         }
         if !self.purge.slots.is_empty() {
             return false;
         }
-        let seq = *self.purge.over_seq.get_or_insert(self.sequence.last());
-        self.want_flush(seq);
-        if self.store.flushed_seq < seq {
+        let seq = *self.purge.over_seq.get_or_insert(self.durability.last());
+        if !self.durability.want(seq) {
             return false;
         }
         self.purge.under_way = false;
@@ -110,7 +109,7 @@ impl<M: Memory> Core<M> {
                 self.shrink_page(self.store.segment_of(number));
             } else {
                 let page_seq = self.store.segments[self.store.segment_of(number) as usize].page_seq;
-                self.want_flush(page_seq.max(self.sequence.completed()));
+                self.durability.want(page_seq.max(self.durability.completed()));
             }
             waiting.push(number);
         }

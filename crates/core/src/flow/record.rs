@@ -19,6 +19,8 @@ pub(crate) struct RecordWriter {
     durable: u64,
     writing: Option<Writing>,
     device_change: u64,
+    /// Pages written so far.
+    pages: u64,
 }
 
 struct Writing {
@@ -54,6 +56,11 @@ impl RecordWriter {
         self.device_change > self.durable
     }
 
+    /// Pages written so far.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
     pub fn is_durable(&self, version: u64) -> bool {
         self.durable >= version
     }
@@ -87,7 +94,7 @@ impl<M: Memory> Core<M> {
             clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
             redundancy: self.redundancy,
             distrust_clean: self.distrust_clean,
-            flushed_seq: self.store.flushed_seq,
+            flushed_seq: self.durability.flushed(),
             devices: (0..count).map(device).collect(),
             disks: self
                 .disks
@@ -113,11 +120,11 @@ impl<M: Memory> Core<M> {
                 let (version, bytes) = (self.record.wanted, record.encode());
                 let written = self.write_record(Writing { version, copy: 0, bytes, in_flight: 0, seq: 0 });
                 if let Some(writing) = &self.record.writing {
-                    self.mark.carry(writing.seq, record.flushed_seq);
+                    self.durability.carry_mark(writing.seq);
                 }
                 written
             }
-            Some(w) if w.in_flight == 0 && w.seq <= self.store.flushed_seq => {
+            Some(w) if w.in_flight == 0 && w.seq <= self.durability.flushed() => {
                 let mut w = self.record.writing.take().expect("just seen");
                 if w.copy == 0 {
                     w.copy = 1;
@@ -129,7 +136,7 @@ impl<M: Memory> Core<M> {
             }
             Some(w) if w.in_flight == 0 => {
                 let seq = w.seq;
-                self.want_flush(seq);
+                self.durability.want(seq);
                 false
             }
             _ => false,
@@ -152,12 +159,12 @@ impl<M: Memory> Core<M> {
             self.memory.frame_mut(*frame).copy_from_slice(page);
         }
         w.in_flight = devices.len() as u32;
-        w.seq = self.sequence.take(w.in_flight);
+        w.seq = self.durability.take(w.in_flight);
         for device in devices {
             let io = self.new_io(Purpose::Record { seq: w.seq });
             self.ios[io].frames.extend_from_slice(&frames);
             self.write_device(io, device, geometry::record_bytes(w.copy));
-            self.record_pages += pages as u64;
+            self.record.pages += pages as u64;
         }
         self.record.writing = Some(w);
         true
@@ -168,7 +175,7 @@ impl<M: Memory> Core<M> {
             self.device_failed(io.device.expect("a record is on a device"));
         }
         self.sequence_done(seq);
-        self.want_flush(seq);
+        self.durability.want(seq);
         let writing = self.record.writing.as_mut().expect("the record is being written");
         writing.in_flight -= 1;
         if writing.in_flight == 0 {

@@ -143,8 +143,8 @@ impl<M: Memory> Core<M> {
             if s.stale {
                 self.shrink_page(segment);
                 current = false;
-            } else if !s.page_ready(self.store.flushed_seq) {
-                self.want_flush(s.page_seq);
+            } else if !s.page_ready(self.durability.flushed()) {
+                self.durability.want(s.page_seq);
                 current = false;
             }
         }

@@ -59,8 +59,7 @@ impl<M: Memory> Core<M> {
         }
         let last = self.disks.iter().flatten().map(|d| d.last_commit_seq).max().unwrap_or(0);
         let seq = *self.rebuilt_seq.get_or_insert(last);
-        self.want_flush(seq);
-        seq <= self.store.flushed_seq
+        self.durability.want(seq)
     }
 
     /// What was cleaned can make room for the copies of disks that are not attached, which no timer looks after.

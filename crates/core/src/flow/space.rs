@@ -28,7 +28,7 @@ impl<M: Memory> Core<M> {
         let device = DeviceNo(self.store.segments[first as usize].device);
         let second = self.find_place(disk, wanted as u64, Some(device))?;
         // Looking for the second may have sent off the page of the first.
-        let ready = self.store.segments[first as usize].page_ready(self.store.flushed_seq);
+        let ready = self.store.segments[first as usize].page_ready(self.durability.flushed());
         ready.then_some([first, second])
     }
 
@@ -77,7 +77,7 @@ impl<M: Memory> Core<M> {
             }
         }
         if best.is_none() || self.store.unflushed_pages() * 2 > self.store.segments.len() {
-            self.want_flush(self.sequence.completed());
+            self.durability.want_completed();
         }
         if best.is_none() {
             self.disk_mut(disk).cleaner.pressed = true;
@@ -222,9 +222,9 @@ impl<M: Memory> Core<M> {
     pub(crate) fn shrink_page(&mut self, segment: u32) -> bool {
         let target = self.store.first_to_shrink(segment).unwrap_or(segment);
         let s = &self.store.segments[target as usize];
-        if !s.page_ready(self.store.flushed_seq) || !self.store.can_shrink(target) {
-            let seq = s.page_seq.max(self.sequence.completed());
-            self.want_flush(seq);
+        if !s.page_ready(self.durability.flushed()) || !self.store.can_shrink(target) {
+            let seq = s.page_seq.max(self.durability.completed());
+            self.durability.want(seq);
             return false;
         }
         self.rewrite_page(target)
@@ -239,7 +239,7 @@ impl<M: Memory> Core<M> {
             }
         }
         if self.store.unflushed_pages() > 0 {
-            self.want_flush(self.sequence.completed());
+            self.durability.want_completed();
         }
         false
     }
@@ -251,7 +251,7 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let disk = DiskNo(self.store.segments[segment as usize].owner);
-        let seq = self.sequence.take(0);
+        let seq = self.durability.take(0);
         let io = self.new_io(Purpose::Page { segment, seq });
         self.ios[io].disk = Some(disk);
         self.compose(segment, seq, io);
@@ -268,7 +268,7 @@ impl<M: Memory> Core<M> {
         }
         self.sequence_done(seq);
         self.store.page_written(segment);
-        self.want_flush(seq);
+        self.durability.want(seq);
         self.touch(io.disk.expect("a page is of a disk"));
     }
 
@@ -289,12 +289,12 @@ impl<M: Memory> Core<M> {
             if s.owner != disk.0 {
                 continue;
             }
-            if s.page_ready(self.store.flushed_seq) {
+            if s.page_ready(self.durability.flushed()) {
                 if self.rewrite_page(segment) {
                     continue;
                 }
             } else if !s.page_writing {
-                self.want_flush(s.page_seq);
+                self.durability.want(s.page_seq);
             }
             self.disk_mut(disk).rewriting.push_back(segment);
         }

@@ -12,9 +12,9 @@ use crate::checksum;
 use crate::config::{CoreConfig, Persistence};
 use crate::core::{Core, Device, MIN_FRAMES};
 use crate::disk::Disk;
+use crate::durability::Durability;
 use crate::error::PoolError;
 use crate::flow::drain::Drain;
-use crate::flow::mark::FlushMark;
 use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
@@ -26,7 +26,6 @@ use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::pool::{self, io_error};
 use crate::read_errors::ReadErrors;
-use crate::sequence::Sequence;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
 use crate::store::{PageContent, Store};
@@ -353,7 +352,7 @@ fn without_disks<M: Memory>(
         redundancy: pool.record.redundancy,
         degraded: pool.record.is_degraded(),
         rebuilt_seq: None,
-        mark: FlushMark::after_recovery(store.flushed_seq, pool.record.flushed_seq),
+        durability: Durability::after_recovery(store.flushed_seq(), pool.record.flushed_seq),
         whole_version: 0,
         distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
@@ -364,8 +363,6 @@ fn without_disks<M: Memory>(
         ios: Slab::new(),
         batches: Slab::new(),
         locks: Locks::default(),
-        sequence: Sequence::starting_at(store.flushed_seq + 1),
-        flush: Default::default(),
         record: RecordWriter::after(&pool.record),
         pool_job: None,
         stops: VecDeque::new(),
@@ -386,8 +383,6 @@ fn without_disks<M: Memory>(
         intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],
-        pool_flushes: 0,
-        record_pages: 0,
         stopping: false,
         loss_recorded: false,
         woke_stranded: false,

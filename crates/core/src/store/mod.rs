@@ -92,7 +92,7 @@ pub struct Store {
     /// By device number.
     pub devices: Vec<Option<DeviceSpace>>,
     /// Every commit up to here is durable.
-    pub flushed_seq: u64,
+    flushed_seq: u64,
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
     superseded: VecDeque<(u64, SlotNo)>,
     written_pages: VecDeque<(u64, u32)>,
@@ -530,6 +530,11 @@ impl Store {
         self.drop_live(primary, false);
         self.promote(mirror);
         Some(mirror)
+    }
+
+    /// All up to this number is durable, as the store was told last.
+    pub fn flushed_seq(&self) -> u64 {
+        self.flushed_seq
     }
 
     /// All commits up to `seq` are durable.

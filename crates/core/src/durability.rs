@@ -1,0 +1,233 @@
+//! What is durable on the cache devices: the numbers of writes, the pool's flush, and flush marks.
+//!
+//! Each commit, page, intent map and record that is written gets the next sequence number. One flush of all devices at a time
+//! makes durable what was completed when it started, whoever asked for it.
+//!
+//! Flush marks: pages and the record say up to which number everything was durable when they were written. Recovery believes
+//! commits up to the highest mark; a newer one that does not verify counts as torn by a power loss. So that damage at rest is
+//! not taken for that, a commit is marked soon after its flush: by the next page that is written anyway, or else by one
+//! written for the purpose.
+//!
+//! Invariants
+//! - A number is completed only when all its I/Os and those of all numbers before it are: what is durable is a prefix.
+//! - A number is durable only if a flush of every device that was written to started after it was completed, and has ended.
+//! - What is durable never becomes less, and no number is handed out twice.
+//! - While a flushed commit is not durably marked, a time is set at which its mark will be written.
+
+use std::collections::VecDeque;
+
+use haversack_model::Micros;
+
+use crate::bugs::{Bug, planted};
+use crate::sequence::Sequence;
+
+/// See the module.
+pub(crate) struct Durability {
+    sequence: Sequence,
+    /// All up to this number is durable.
+    flushed: u64,
+    /// All up to this number should become durable.
+    wanted: u64,
+    flush: Option<Flush>,
+    /// Flushes of the pool so far.
+    flushes: u64,
+    mark: FlushMark,
+}
+
+/// A flush of the pool that is under way.
+struct Flush {
+    /// What it makes durable.
+    covers: u64,
+    /// Devices that have not answered, and one for who sends the flushes.
+    in_flight: u32,
+}
+
+/// Which commits are durably marked as flushed.
+#[derive(Default)]
+struct FlushMark {
+    newest_commit: u64,
+    /// The highest mark that is durable.
+    durable: u64,
+    /// Marks on their way: number of the write that carries it, and the mark.
+    carried: VecDeque<(u64, u64)>,
+    due_us: Option<Micros>,
+}
+
+impl FlushMark {
+    /// Everything up to a number is durable.
+    fn flushed(&mut self, seq: u64, due_us: Micros) {
+        while let Some((_, mark)) = self.carried.front().filter(|c| c.0 <= seq) {
+            self.durable = *mark;
+            self.carried.pop_front();
+        }
+        let behind = self.durable < self.newest_commit.min(seq);
+        self.due_us = behind.then(|| self.due_us.unwrap_or(due_us));
+    }
+}
+
+impl Durability {
+    /// All up to a number is durable, and the devices say so up to another.
+    pub fn after_recovery(flushed: u64, marked: u64) -> Durability {
+        Durability {
+            sequence: Sequence::starting_at(flushed + 1),
+            flushed,
+            wanted: 0,
+            flush: None,
+            flushes: 0,
+            mark: FlushMark { newest_commit: flushed, durable: marked, ..FlushMark::default() },
+        }
+    }
+
+    /// A new number for something of `ios` I/Os; more may be added with [`Durability::expect`] in the same call.
+    pub fn take(&mut self, ios: u32) -> u64 {
+        self.sequence.take(ios)
+    }
+
+    /// A new number for a commit: once it is durable it is to be marked so.
+    pub fn take_commit(&mut self) -> u64 {
+        self.mark.newest_commit = self.sequence.take(0);
+        self.mark.newest_commit
+    }
+
+    /// One more I/O of a number that was just taken.
+    pub fn expect_io(&mut self, seq: u64) {
+        self.sequence.expect(seq, 1);
+    }
+
+    /// One I/O of a number is completed; returns whether it was the last.
+    pub fn done(&mut self, seq: u64) -> bool {
+        self.sequence.done(seq)
+    }
+
+    /// The last number such that it and all before it are completed.
+    pub fn completed(&self) -> u64 {
+        self.sequence.completed()
+    }
+
+    /// The last number handed out.
+    pub fn last(&self) -> u64 {
+        self.sequence.last()
+    }
+
+    /// All up to this number is durable.
+    pub fn flushed(&self) -> u64 {
+        self.flushed
+    }
+
+    pub fn is_durable(&self, seq: u64) -> bool {
+        seq <= self.flushed
+    }
+
+    /// Asks that all up to a number become durable; returns whether it is already.
+    pub fn want(&mut self, seq: u64) -> bool {
+        self.wanted = self.wanted.max(seq);
+        self.is_durable(seq)
+    }
+
+    /// Asks that all that is completed become durable; returns whether it is already.
+    pub fn want_completed(&mut self) -> bool {
+        self.want(self.completed())
+    }
+
+    /// Starts a flush of the pool if one is wanted and would make anything durable. The caller then sends it to the devices
+    /// and ends with [`Durability::flush_answered`] for itself.
+    pub fn start_flush(&mut self) -> bool {
+        let completed = if planted(Bug::FlushCoversRunning) { self.last() } else { self.completed() };
+        if self.flush.is_some() || self.wanted <= self.flushed || completed <= self.flushed {
+            return false;
+        }
+        self.flush = Some(Flush { covers: completed, in_flight: 1 });
+        self.flushes += 1;
+        true
+    }
+
+    /// The flush was sent to a device.
+    pub fn flush_sent(&mut self) {
+        self.flush.as_mut().expect("a flush is under way").in_flight += 1;
+    }
+
+    /// A device has answered. If it was the last, returns up to which number all is durable now; commits that are not marked
+    /// then will be at `mark_due_us`.
+    pub fn flush_answered(&mut self, mark_due_us: Micros) -> Option<u64> {
+        let flush = self.flush.as_mut().expect("a flush is under way");
+        flush.in_flight -= 1;
+        if flush.in_flight > 0 {
+            return None;
+        }
+        self.flushed = flush.covers;
+        self.flush = None;
+        self.mark.flushed(self.flushed, mark_due_us);
+        Some(self.flushed)
+    }
+
+    /// Flushes of the pool so far.
+    pub fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// The write with this number says up to where all is durable; returns that.
+    pub fn carry_mark(&mut self, seq: u64) -> u64 {
+        let (mark, carried) = (self.flushed, &mut self.mark.carried);
+        if mark > carried.back().map_or(self.mark.durable, |c| c.1) {
+            carried.push_back((seq, mark));
+        }
+        mark
+    }
+
+    /// Commits up to this number are durable, and durably marked so.
+    pub fn marked(&self) -> u64 {
+        self.mark.durable
+    }
+
+    /// When a mark must be written for its own sake.
+    pub fn mark_due_us(&self) -> Option<Micros> {
+        self.mark.due_us
+    }
+
+    /// The mark is about to be written: it is due again at that time unless it is durable by then.
+    pub fn put_off_mark(&mut self, due_us: Option<Micros>) {
+        self.mark.due_us = due_us;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_covers_what_was_completed_when_it_started() {
+        let mut d = Durability::after_recovery(10, 10);
+        let (first, second) = (d.take(1), d.take(1));
+        assert!(!d.want(second) && !d.start_flush(), "nothing is completed");
+        d.done(first);
+        assert!(d.start_flush() && !d.start_flush(), "one at a time");
+        d.flush_sent();
+        d.done(second);
+        assert_eq!(d.flush_answered(0), None);
+        assert_eq!(d.flush_answered(0), Some(first));
+        assert!(d.is_durable(first) && !d.is_durable(second));
+        assert!(d.start_flush());
+        assert_eq!(d.flush_answered(0), Some(second));
+        assert!(d.want(second) && !d.start_flush() && d.flushes() == 2);
+    }
+
+    #[test]
+    fn a_flushed_commit_is_due_to_be_marked_until_a_durable_write_says_so() {
+        let mut d = Durability::after_recovery(0, 0);
+        let flush = |d: &mut Durability| {
+            d.want_completed();
+            assert!(d.start_flush());
+            d.flush_answered(7);
+        };
+        let commit = d.take_commit();
+        d.expect_io(commit);
+        d.done(commit);
+        flush(&mut d);
+        assert_eq!((d.marked(), d.mark_due_us()), (0, Some(7)));
+        let page = d.take(1);
+        assert_eq!(d.carry_mark(page), commit);
+        d.done(page);
+        flush(&mut d);
+        assert_eq!((d.marked(), d.mark_due_us()), (commit, None));
+    }
+}

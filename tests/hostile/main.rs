@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 mod api;
+mod devices;
 mod greedy;
 mod membership;
 mod nbd;

@@ -97,6 +97,12 @@ impl CacheDevice {
         Ok(CacheDevice { file, path, capacity_bytes, faults: None, is_new: false })
     }
 
+    /// The size of a file that has become smaller since it was opened: somebody has cut it short.
+    pub fn cut_to_bytes(&self) -> Option<u64> {
+        let now = self.file.metadata().ok()?;
+        (now.is_file() && now.len() < self.capacity_bytes).then_some(now.len())
+    }
+
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

@@ -1,5 +1,7 @@
 //! Devices and disks as the reactor runs them: what is in flight on them, and their figures.
 
+use std::time::Instant;
+
 use haversack_core::{IoFailure, IoId, Op};
 use haversack_model::{DeviceNo, DiskHandle, Micros};
 
@@ -30,6 +32,8 @@ pub(crate) struct LiveDevice {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub latency: Latencies,
+    slow: Slow,
+    told_cut: bool,
 }
 
 impl LiveDevice {
@@ -43,6 +47,8 @@ impl LiveDevice {
             read_bytes: 0,
             written_bytes: 0,
             latency: Latencies::default(),
+            slow: Slow::default(),
+            told_cut: false,
         }
     }
 
@@ -73,6 +79,20 @@ impl LiveDevice {
         }
     }
 
+    /// Tells once that an I/O has failed because somebody has cut the file short.
+    fn tell_cut(&mut self) {
+        if self.told_cut {
+            return;
+        }
+        if let Some(left_bytes) = self.device.cut_to_bytes() {
+            self.told_cut = true;
+            let (path, bytes) = (self.device.path.display(), self.device.capacity_bytes);
+            tracing::error!(
+                "{path}: somebody has cut the file from {bytes} to {left_bytes} bytes; what was beyond is lost"
+            );
+        }
+    }
+
     /// Counts what has landed. An error comes with the byte offset that it was for.
     pub fn landed(
         &mut self,
@@ -80,10 +100,16 @@ impl LiveDevice {
         result: Result<usize, i32>,
         took_us: Micros,
     ) -> Result<(), (i32, u64)> {
+        if took_us >= SLOW_US
+            && let Some((count, worst_us)) = self.slow.note(Instant::now(), took_us)
+        {
+            tracing::warn!(device = %self.device.path.display(), count, worst_us, "I/Os of a cache device were slow");
+        }
         self.flights -= 1;
         let InFlight { offset_bytes, bytes, op } = self.in_flight[io.0 as usize];
         if let Err(errno) = result {
             self.errors += 1;
+            self.tell_cut();
             return Err((errno, offset_bytes));
         }
         match op {
@@ -135,7 +161,7 @@ impl LiveDisk {
         }
         let took_us = now.saturating_sub(request.started_us);
         if took_us >= SLOW_US
-            && let Some((count, worst_us)) = self.origin_slow.note(now, took_us)
+            && let Some((count, worst_us)) = self.origin_slow.note(Instant::now(), took_us)
         {
             tracing::warn!(disk = self.spec.name, count, worst_us, "I/Os of an origin were slow");
         }

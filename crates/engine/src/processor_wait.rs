@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use haversack_model::Micros;
 
@@ -48,7 +49,7 @@ impl ProcessorWait {
         let waited_us = total_us.saturating_sub(std::mem::replace(&mut self.total_us, total_us));
         if waited_us >= LONG_US
             && !is_first
-            && let Some((count, worst_us)) = self.slow.note(now, waited_us)
+            && let Some((count, worst_us)) = self.slow.note(Instant::now(), waited_us)
         {
             tracing::warn!(
                 count,

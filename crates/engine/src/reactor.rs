@@ -43,7 +43,7 @@ use crate::retry::Retries;
 use crate::ring::{Landing, Owner, Ring};
 use crate::shard_clock::ShardClock;
 use crate::turn_times::TurnTimes;
-use crate::turns::{PART_SECTORS, Turns};
+use crate::turns::Turns;
 
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
@@ -183,6 +183,7 @@ impl Reactor {
             self.now = self.clock.now_us();
             self.turn_times.next(self.now);
             let worked = self.turn();
+            self.flush_clients();
             self.count_finished();
             self.ring.submit();
             if worked {
@@ -216,6 +217,7 @@ impl Reactor {
     /// Does what can be done now. False if there was nothing.
     fn turn(&mut self) -> bool {
         self.turns.next_turn();
+        self.ring.move_pieces(self.turns.device_piece_bytes(self.now));
         let mut worked = self.open_letters();
         for _ in 0..LANDINGS_AT_A_TIME {
             let Some(landing) = self.ring.landed() else { break };
@@ -297,7 +299,8 @@ impl Reactor {
         let state = front.get_mut(client)?;
         let (ring, asked) = (&mut self.ring, &mut self.asked);
         let (now, poll_us) = (self.now, self.poll_us);
-        let result = act(state, &mut ClientContext { ring, client, now, poll_us, asked });
+        let socket_bytes = self.turns.socket_bytes(state.disk(), now);
+        let result = act(state, &mut ClientContext { ring, client, now, poll_us, socket_bytes, asked });
         front.has_acted(client);
         self.submit_asked(client);
         Some(result)
@@ -337,7 +340,10 @@ impl Reactor {
     /// Adds what may start now of a request to the batch; the rest waits for the disk's turn.
     fn ask(&mut self, client: u32, asked: Asked, batch: &mut Vec<Request>) {
         // Where I/Os are done one at a time, requests are as the client made them.
-        let part_sectors = if self.in_turn.is_none() { PART_SECTORS } else { u32::MAX };
+        let part_sectors = match self.in_turn {
+            None => self.turns.part_sectors(asked.disk, self.now),
+            Some(_) => u32::MAX,
+        };
         let mut count = 0;
         for request in asked.requests(client, part_sectors) {
             count += 1;
@@ -403,6 +409,14 @@ impl Reactor {
             at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
         }
         any
+    }
+
+    /// Lets what clients have for their other ends leave, all of a turn together.
+    fn flush_clients(&mut self) {
+        self.polled(|client, context| {
+            client.flush(context);
+            false
+        });
     }
 
     /// Ticks the core and the origins whose time has come. It asks every disk, so not in every turn.
@@ -604,7 +618,9 @@ impl Reactor {
         let (disk, kind) = (state.disk(), state.kind());
         let (ring, asked) = (&mut self.ring, &mut self.asked);
         let (now, poll_us) = (self.now, self.poll_us);
-        let done = state.complete(&mut ClientContext { ring, client, now, poll_us, asked }, slot, result);
+        let socket_bytes = self.turns.socket_bytes(disk, now);
+        let mut context = ClientContext { ring, client, now, poll_us, socket_bytes, asked };
+        let done = state.complete(&mut context, slot, result);
         front.has_acted(client);
         self.finished.extend(done.map(|done| (disk, kind, done)));
         self.submit_asked(client);

@@ -66,6 +66,8 @@ struct Flight {
     next: usize,
     left: usize,
     done: usize,
+    /// Bytes to be moved at a time.
+    most_bytes: usize,
     mode: i32,
     message: libc::msghdr,
     started_us: u64,
@@ -82,6 +84,7 @@ impl Flight {
             next: 0,
             left: 0,
             done: 0,
+            most_bytes: 0,
             mode: 0,
             // SAFETY: all zero is a valid empty header.
             message: unsafe { std::mem::zeroed() },
@@ -108,31 +111,45 @@ impl Flight {
         }
     }
 
+    /// The pieces to be moved next: no more than the kernel takes, nor than may be moved at a time.
+    fn window(&self) -> &[libc::iovec] {
+        let iovecs = &self.iovecs[self.next..];
+        let mut bytes = 0;
+        let fits = |piece: &&libc::iovec| {
+            bytes += piece.iov_len;
+            bytes <= self.most_bytes
+        };
+        let count = iovecs.iter().take(libc::UIO_MAXIOV as usize).take_while(fits).count();
+        &iovecs[..count.max(1).min(iovecs.len())]
+    }
+
     /// `fixed` are the addresses of memory that the kernel knows already.
     fn entry(&mut self, number: u32, fixed: &Range<usize>) -> squeue::Entry {
         let fd = Fd(self.fd);
-        let iovecs = &self.iovecs[self.next..];
-        let (start, count) = (iovecs.as_ptr(), iovecs.len().min(libc::UIO_MAXIOV as usize));
+        let iovecs = self.window();
+        let (start, count) = (iovecs.as_ptr(), iovecs.len());
+        let most_bytes = self.most_bytes;
+        let len = |piece: &libc::iovec| piece.iov_len.min(most_bytes) as u32;
         let is_fixed =
             |piece: &libc::iovec| fixed.contains(&(piece.iov_base as usize)) && end_of(piece) <= fixed.end;
         let entry = match (self.kind, iovecs) {
             (Kind::Read, [into]) if is_fixed(into) => {
-                opcode::ReadFixed::new(fd, into.iov_base.cast(), into.iov_len as u32, 0)
+                opcode::ReadFixed::new(fd, into.iov_base.cast(), len(into), 0)
                     .offset(self.offset_bytes)
                     .build()
             }
             (Kind::Write, [from]) if is_fixed(from) => {
-                opcode::WriteFixed::new(fd, from.iov_base.cast(), from.iov_len as u32, 0)
+                opcode::WriteFixed::new(fd, from.iov_base.cast(), len(from), 0)
                     .offset(self.offset_bytes)
                     .build()
             }
             // A single piece of memory needs no table of pieces.
-            (Kind::Read, [into]) => opcode::Read::new(fd, into.iov_base.cast(), into.iov_len as u32)
-                .offset(self.offset_bytes)
-                .build(),
-            (Kind::Write, [from]) => opcode::Write::new(fd, from.iov_base.cast(), from.iov_len as u32)
-                .offset(self.offset_bytes)
-                .build(),
+            (Kind::Read, [into]) => {
+                opcode::Read::new(fd, into.iov_base.cast(), len(into)).offset(self.offset_bytes).build()
+            }
+            (Kind::Write, [from]) => {
+                opcode::Write::new(fd, from.iov_base.cast(), len(from)).offset(self.offset_bytes).build()
+            }
             (Kind::Read, _) => opcode::Readv::new(fd, start, count as u32).offset(self.offset_bytes).build(),
             (Kind::Write, _) => {
                 opcode::Writev::new(fd, start, count as u32).offset(self.offset_bytes).build()
@@ -169,6 +186,8 @@ pub(crate) struct Ring {
     tells: bool,
     /// Addresses of the memory that is registered with the kernel.
     fixed: Range<usize>,
+    /// See [`Ring::move_pieces`].
+    device_piece_bytes: usize,
 }
 
 impl Ring {
@@ -182,7 +201,15 @@ impl Ring {
         let tells = hinted.is_ok();
         // Before Linux 6.0 without these hints.
         let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
-        Ok(Ring { uring, flights: Vec::new(), free: Vec::new(), in_flight: 0, tells, fixed: 0..0 })
+        Ok(Ring {
+            uring,
+            flights: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            tells,
+            fixed: 0..0,
+            device_piece_bytes: usize::MAX,
+        })
     }
 
     /// Registers memory with the kernel, which then need not look up and hold its pages for each I/O: that is a twelfth
@@ -209,6 +236,8 @@ impl Ring {
         flight.iovecs.clear();
         (flight.owner, flight.kind, flight.fd, flight.started_us) = (owner, kind, fd, started_us);
         (flight.offset_bytes, flight.next, flight.left, flight.done) = (0, 0, 0, 0);
+        let is_device = matches!(owner, Owner::Device { .. });
+        flight.most_bytes = if is_device { self.device_piece_bytes } else { usize::MAX };
         number
     }
 
@@ -262,6 +291,12 @@ impl Ring {
     ) {
         let number = self.take(owner, Kind::Write, fd, now);
         self.transfer(number, offset_bytes, iovecs);
+    }
+
+    /// Reads and writes of devices that begin from now on are moved in pieces of so many bytes, one after the other. So the
+    /// I/O of others does not wait for all of a long one.
+    pub fn move_pieces(&mut self, bytes: usize) {
+        self.device_piece_bytes = bytes;
     }
 
     /// Makes the data of a file durable.
@@ -408,4 +443,52 @@ fn end_of(iovec: &libc::iovec) -> usize {
 /// Errors after which the same call may work.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use haversack_core::IoId;
+    use haversack_model::DeviceNo;
+
+    use super::*;
+
+    /// Reads or writes all of `memory` at byte 4096 of a file, as an I/O of a device.
+    fn transfer(ring: &mut Ring, kind: Kind, fd: RawFd, memory: &mut [u8]) {
+        let owner = Owner::Device { io: IoId(1), device: DeviceNo(0) };
+        // Every second piece, then the others: none continues the one before it.
+        let mut iovecs: Vec<libc::iovec> = memory
+            .chunks_mut(4096)
+            .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
+            .collect();
+        let (even, odd): (Vec<_>, Vec<_>) = iovecs.drain(..).enumerate().partition(|(at, _)| at % 2 == 0);
+        let pieces = even.into_iter().chain(odd).map(|(_, piece)| piece);
+        match kind {
+            Kind::Read => ring.read(owner, fd, 4096, pieces, 0),
+            _ => ring.write(owner, fd, 4096, pieces, 0),
+        }
+        let landing = loop {
+            ring.wait(None);
+            if let Some(landing) = ring.landed() {
+                break landing;
+            }
+        };
+        assert_eq!(landing.result, Ok(memory.len()));
+    }
+
+    #[test]
+    fn long_transfers_of_devices_are_moved_in_pieces() {
+        let file = tempfile::tempfile().unwrap();
+        let mut ring = Ring::new().unwrap();
+        let data: Vec<u8> = (0..512 * 1024u32).map(|at| (at / 4096) as u8 ^ at as u8).collect();
+        for piece_bytes in [usize::MAX, 128 << 10, 5000, 100] {
+            ring.move_pieces(piece_bytes);
+            let mut memory = data.clone();
+            transfer(&mut ring, Kind::Write, file.as_raw_fd(), &mut memory);
+            memory.fill(0);
+            transfer(&mut ring, Kind::Read, file.as_raw_fd(), &mut memory);
+            assert!(memory == data, "{piece_bytes}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod budget;
 pub mod nbd;
+mod payload;
 pub mod vhost_user;
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, Payloads, Request, RequestError, RequestTag};
@@ -35,12 +36,13 @@ pub(crate) enum Wish {
     },
 }
 
-// The number of a part fits its byte of the tag.
-const _: () = assert!(MAX_REQUEST_SECTORS.div_ceil(PART_SECTORS) <= 1 << 8);
+// The number of a part fits its place in the tag.
+const _: () = assert!(MAX_REQUEST_SECTORS.div_ceil(PART_SECTORS) <= 1 << 12);
 
 impl Asked {
-    /// The request as the core takes it, once its disk was found to be attached: in parts if it is long and has data. One
-    /// that is longer than the core takes is left whole, for the core to refuse.
+    /// The request as the core takes it, once its disk was found to be attached: in parts of at most `part_sectors`, a
+    /// multiple of [`PART_SECTORS`], if it has data. One that is longer than the core takes is left whole, for the core to
+    /// refuse.
     pub fn requests(self, client: u32, part_sectors: u32) -> impl Iterator<Item = Request> {
         let has_data = matches!(self.op, Op::Read | Op::Write { .. });
         let in_parts = has_data && self.sectors <= MAX_REQUEST_SECTORS;
@@ -50,7 +52,7 @@ impl Asked {
             let at = part * part_sectors;
             let sectors = (self.sectors - at).min(part_sectors);
             let units = turns::units(self.op, sectors) as u8;
-            let tag = Tag { client, slot: self.slot, part: part as u8, units };
+            let tag = Tag { client, slot: self.slot, part: (at / PART_SECTORS) as u16, units };
             let sector = SectorNo(self.sector.0 + u64::from(at));
             Request { tag: tag.encode(), disk: self.disk.number(), op: self.op, sector, sectors }
         })
@@ -62,8 +64,8 @@ impl Asked {
 pub(crate) struct Tag {
     pub client: u32,
     pub slot: u32,
-    /// Which of its parts it is.
-    pub part: u8,
+    /// Where in the request it begins, in units of [`PART_SECTORS`].
+    pub part: u16,
     /// What it counts for while it is in the core; 0 if it never was.
     pub units: u8,
 }
@@ -75,14 +77,14 @@ impl Tag {
     }
 
     pub fn encode(self) -> RequestTag {
-        debug_assert!(self.client < 1 << 24 && self.slot < 1 << 24);
+        debug_assert!(self.client < 1 << 22 && self.slot < 1 << 22 && self.part < 1 << 12);
         let (client, slot) = (u64::from(self.client), u64::from(self.slot));
-        RequestTag(client << 40 | slot << 16 | u64::from(self.part) << 8 | u64::from(self.units))
+        RequestTag(client << 42 | slot << 20 | u64::from(self.part) << 8 | u64::from(self.units))
     }
 
     pub fn decode(tag: RequestTag) -> Tag {
-        let (client, slot) = ((tag.0 >> 40) as u32, (tag.0 >> 16) as u32 & 0xff_ffff);
-        Tag { client, slot, part: (tag.0 >> 8) as u8, units: tag.0 as u8 }
+        let (client, slot) = ((tag.0 >> 42) as u32, (tag.0 >> 20) as u32 & 0x3f_ffff);
+        Tag { client, slot, part: (tag.0 >> 8) as u16 & 0xfff, units: tag.0 as u8 }
     }
 
     /// Where in the request's data its part begins.
@@ -99,6 +101,8 @@ pub(crate) struct ClientContext<'a> {
     pub now: Micros,
     /// How long a client without requests is looked at before it has to ring.
     pub poll_us: Micros,
+    /// What its disk may still move through sockets in this turn, for the client to count down.
+    pub socket_bytes: &'a mut i64,
     /// The requests that it hands over.
     pub asked: &'a mut Vec<Wish>,
 }
@@ -136,6 +140,8 @@ pub(crate) trait Client {
     fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }
+    /// A turn ends, in which the client acted or not: what it has for the other end leaves now. Called if it is polled.
+    fn flush(&mut self, _: &mut ClientContext<'_>) {}
     /// The reactor is about to sleep: the client must ring from now on. True if it has asked something after all.
     fn fall_asleep(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
@@ -255,18 +261,21 @@ mod tests {
     fn long_requests_go_in_parts_and_tags_tell_which() {
         let disk = DiskHandle::new(DiskNo(3), 1);
         let asked = Asked { slot: 70_000, disk, op: Op::Read, sector: SectorNo(5), sectors: 65_536 };
-        let parts: Vec<Request> = asked.requests(9, PART_SECTORS).collect();
-        assert_eq!(parts.len(), 128);
-        let tag = Tag::decode(parts[127].tag);
-        assert_eq!((tag.client, tag.slot, tag.part), (9, 70_000, 127));
-        assert_eq!((parts[127].sector, parts[127].sectors), (SectorNo(5 + 127 * 512), 512));
-        assert_eq!(tag.data_at(), 127 << 18);
+        for part_sectors in [PART_SECTORS, 4 * PART_SECTORS] {
+            let parts: Vec<Request> = asked.requests(9, part_sectors).collect();
+            assert_eq!(parts.len(), (65_536 / part_sectors) as usize);
+            for (number, part) in parts.iter().enumerate() {
+                let (tag, at) = (Tag::decode(part.tag), number as u32 * part_sectors);
+                assert_eq!((tag.client, tag.slot, tag.data_at()), (9, 70_000, at as usize * SECTOR_BYTES));
+                assert_eq!((part.sector, part.sectors), (SectorNo(5 + u64::from(at)), part_sectors));
+            }
+        }
         for op in [Op::Discard, Op::Flush] {
             assert_eq!(Asked { op, ..asked }.requests(9, PART_SECTORS).count(), 1);
         }
         assert_eq!(Asked { sectors: 0, op: Op::Flush, ..asked }.requests(9, PART_SECTORS).count(), 1);
         // Its parts could not be told apart: the core refuses it.
-        let too_long = Asked { sectors: 256 * PART_SECTORS + 1, ..asked };
+        let too_long = Asked { sectors: MAX_REQUEST_SECTORS + 1, ..asked };
         let whole: Vec<u32> = too_long.requests(9, PART_SECTORS).map(|request| request.sectors).collect();
         assert_eq!(whole, [too_long.sectors]);
     }

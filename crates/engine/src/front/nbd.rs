@@ -1,12 +1,12 @@
 //! NBD connections in their transmission phase. Negotiation and TLS are done before, by threads that may wait.
 //!
 //! Requests are read from one receive buffer; the payload of a long write is received straight into its slot. Replies
-//! leave in batches, one send at a time.
+//! leave in batches, one send at a time, no longer than the disk's turn allows.
 //!
 //! Invariants
 //! - At most [`SLOTS`] requests of a connection are in flight, with as much payload as the pool's [`Budget`] grants. While
 //!   a request waits for that, or [`MOST_UNSENT`] bytes of replies for the client, nothing is received and nothing started.
-//! - Memory of a long payload is given by the system as the data comes, not when the header does.
+//! - Memory of a long payload is taken as the data comes, not when the header does.
 //! - A slot is free again when its reply has left.
 
 use std::any::Any;
@@ -24,6 +24,7 @@ use haversack_nbd::{
 };
 
 use super::budget::Budget;
+use super::payload::Payload;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::reactor::Finished;
 use crate::ring::{Landing, Owner};
@@ -32,15 +33,14 @@ use crate::ring::{Landing, Owner};
 const SLOTS: usize = 256;
 /// Bytes of replies that have not left, beyond which no request is started.
 const MOST_UNSENT: usize = 4 << 20;
-/// Bytes of a payload that are received at a time: the reactor has other clients.
-const RECEIVED_AT_A_TIME: usize = 256 << 10;
 const INPUT_BYTES: usize = 64 << 10;
 /// Most replies of one send.
 const REPLIES_AT_A_TIME: usize = 128;
 /// A prefetch goes on in parts of so many sectors.
 const PREFETCH_SECTORS: u32 = 2048;
-/// Buffers larger than this are given back when their request is done, others if there are as many bytes of them.
-const KEPT_BYTES: usize = 256 << 10;
+/// The least that is sent at a time, if there is as much.
+const LEAST_SENT: usize = 16 << 10;
+/// Bytes of memory that free slots keep for their next requests.
 const MOST_KEPT_BYTES: usize = 4 << 20;
 /// Bytes of a block status reply of one context.
 const STATUS_BYTES: usize = 16 << 10;
@@ -69,7 +69,7 @@ pub type Held = Arc<dyn Any + Send + Sync>;
 
 struct Slot {
     request: Request,
-    buffer: Vec<u8>,
+    payload: Payload,
     /// Bytes of the payload received.
     received: usize,
     started_us: Micros,
@@ -122,18 +122,22 @@ pub(crate) struct NbdConnection {
     budget: Rc<Budget>,
     /// What it has of the budget.
     payload_bytes: usize,
-    /// Bytes of buffers of slots that are free.
+    /// Bytes of memory of slots that are free.
     kept_bytes: usize,
+    iovecs: Vec<libc::iovec>,
     /// Bytes of replies that have not left.
     unsent_bytes: usize,
     /// A request that waits for the budget.
     waiting: Option<Request>,
     /// The write whose payload is being received.
     filling: Option<u32>,
-    receiving: bool,
+    /// Bytes that were counted for what may land.
+    receiving: Option<i64>,
     replies: VecDeque<Reply>,
-    leaving: Vec<Reply>,
-    is_sending: bool,
+    /// Bytes of the first reply that have left.
+    gone_bytes: usize,
+    /// Bytes that are on their way.
+    sending_bytes: Option<usize>,
     /// No more requests are read.
     closing: bool,
     /// No more replies are sent.
@@ -163,13 +167,14 @@ impl NbdConnection {
             budget,
             payload_bytes: 0,
             kept_bytes: 0,
+            iovecs: Vec::new(),
             unsent_bytes: 0,
             waiting: None,
             filling: None,
-            receiving: false,
+            receiving: None,
             replies: VecDeque::new(),
-            leaving: Vec::new(),
-            is_sending: false,
+            gone_bytes: 0,
+            sending_bytes: None,
             closing: false,
             broken: false,
             _held: client.held,
@@ -177,21 +182,27 @@ impl NbdConnection {
     }
 
     fn receive(&mut self, context: &mut ClientContext<'_>) {
-        if self.receiving || self.closing || !self.unparsed.is_empty() || !self.has_room() {
+        if !self.may_receive() || *context.socket_bytes <= 0 {
             return;
         }
-        let into = match self.filling {
+        // What a header's turn costs shows when it comes: most often it is short.
+        let (into, counts) = match self.filling {
             Some(slot) => {
                 let slot = &mut self.slots[slot as usize];
-                let end = (slot.request.length as usize).min(slot.received + RECEIVED_AT_A_TIME);
-                &mut slot.buffer[slot.received..end]
+                (slot.payload.piece_from(slot.received), true)
             }
-            None => &mut self.input[..],
+            None => (&mut self.input[..], false),
         };
         let iovec = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let owner = Owner::Client { client: context.client, part: RECEIVE };
         context.ring.receive(owner, self.socket.as_raw_fd(), iovec, context.now);
-        self.receiving = true;
+        let counted = if counts { iovec.iov_len as i64 } else { 0 };
+        *context.socket_bytes -= counted;
+        self.receiving = Some(counted);
+    }
+
+    fn may_receive(&self) -> bool {
+        self.receiving.is_none() && !self.closing && self.unparsed.is_empty() && self.has_room()
     }
 
     fn has_room(&self) -> bool {
@@ -200,7 +211,7 @@ impl NbdConnection {
     }
 
     fn received(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
-        self.receiving = false;
+        *context.socket_bytes += self.receiving.take().unwrap_or(0) - result.unwrap_or(0) as i64;
         let bytes = match result {
             Ok(bytes) if bytes > 0 => bytes,
             _ => {
@@ -276,7 +287,7 @@ impl NbdConnection {
         }
         let here = self.unparsed.len().min(request.length as usize);
         let from = self.unparsed.start;
-        self.slots[slot as usize].buffer[..here].copy_from_slice(&self.input[from..from + here]);
+        self.slots[slot as usize].payload.put(0, &self.input[from..from + here]);
         self.unparsed.start += here;
         self.payload_came(context, slot, here);
     }
@@ -285,7 +296,7 @@ impl NbdConnection {
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 request,
-                buffer: Vec::new(),
+                payload: Payload::default(),
                 received: 0,
                 started_us: 0,
                 next_sector: 0,
@@ -296,12 +307,8 @@ impl NbdConnection {
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[number as usize];
-        let bytes = payload_bytes(&request);
-        self.kept_bytes -= slot.buffer.len();
-        if slot.buffer.len() < bytes {
-            // Zeroes of the system's: pages that are not there before they are written.
-            slot.buffer = vec![0; bytes];
-        }
+        self.kept_bytes -= slot.payload.memory_bytes();
+        slot.payload.begin(payload_bytes(&request));
         (slot.request, slot.received, slot.started_us, slot.free) = (request, 0, now, false);
         slot.next_sector = request.offset / SECTOR_BYTES as u64;
         slot.left_sectors = u64::from(request.length) / SECTOR_BYTES as u64;
@@ -359,33 +366,63 @@ impl NbdConnection {
     }
 
     fn send(&mut self, context: &mut ClientContext<'_>) {
-        if self.is_sending || self.replies.is_empty() {
+        if !self.has_to_send() || *context.socket_bytes <= 0 {
             return;
         }
         if self.broken {
+            self.gone_bytes = 0;
             while let Some(reply) = self.replies.pop_front() {
                 self.left(&reply);
             }
             return;
         }
-        let count = self.replies.len().min(REPLIES_AT_A_TIME);
-        self.leaving.extend(self.replies.drain(..count));
         let iovec =
             |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let slots = &self.slots;
-        let iovecs = self.leaving.iter().flat_map(|reply| {
-            let data = reply.slot.map_or(&[][..], |slot| &slots[slot as usize].buffer[..reply.data_bytes]);
-            [iovec(reply.head.bytes()), iovec(data)]
-        });
+        let most = LEAST_SENT.max(*context.socket_bytes as usize);
+        let (mut skip, mut bytes) = (self.gone_bytes, 0);
+        self.iovecs.clear();
+        for reply in self.replies.iter().take(REPLIES_AT_A_TIME) {
+            let head = &reply.head.bytes()[skip.min(reply.head.bytes().len())..];
+            let mut at = skip.saturating_sub(reply.head.bytes().len());
+            self.iovecs.extend((!head.is_empty()).then(|| iovec(head)));
+            bytes += head.len();
+            while at < reply.data_bytes && bytes < most {
+                let slot = reply.slot.expect("data is of a slot");
+                let piece = self.slots[slot as usize].payload.piece_from(at);
+                let piece = &piece[..piece.len().min(most - bytes)];
+                self.iovecs.push(iovec(piece));
+                (at, bytes) = (at + piece.len(), bytes + piece.len());
+            }
+            if bytes >= most {
+                break;
+            }
+            skip = 0;
+        }
         let owner = Owner::Client { client: context.client, part: SEND };
-        context.ring.send(owner, self.socket.as_raw_fd(), iovecs.filter(|i| i.iov_len > 0), context.now);
-        self.is_sending = true;
+        let iovecs = self.iovecs.iter().copied();
+        context.ring.send(owner, self.socket.as_raw_fd(), iovecs, context.now);
+        *context.socket_bytes -= bytes as i64;
+        self.sending_bytes = Some(bytes);
+    }
+
+    fn has_to_send(&self) -> bool {
+        self.sending_bytes.is_none() && !self.replies.is_empty()
     }
 
     fn sent(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
-        self.is_sending = false;
-        while let Some(reply) = self.leaving.pop() {
+        self.gone_bytes += self.sending_bytes.take().unwrap_or(0);
+        while let Some(reply) = self.replies.front() {
+            let reply_bytes = reply.head.bytes().len() + reply.data_bytes;
+            if self.gone_bytes < reply_bytes {
+                break;
+            }
+            self.gone_bytes -= reply_bytes;
+            let reply = self.replies.pop_front().expect("it was there");
             self.left(&reply);
+        }
+        if let Some(Reply { head, slot: Some(slot), .. }) = self.replies.front() {
+            let gone = self.gone_bytes.saturating_sub(head.bytes().len());
+            self.slots[*slot as usize].payload.has_left(gone);
         }
         if result.is_err() {
             (self.closing, self.broken) = (true, true);
@@ -403,10 +440,8 @@ impl NbdConnection {
         if bytes > 0 {
             self.budget.give(self.disk, bytes);
         }
-        if slot.buffer.len() > KEPT_BYTES || self.kept_bytes + slot.buffer.len() > MOST_KEPT_BYTES {
-            slot.buffer = Vec::new();
-        }
-        self.kept_bytes += slot.buffer.len();
+        slot.payload.end(self.kept_bytes < MOST_KEPT_BYTES);
+        self.kept_bytes += slot.payload.memory_bytes();
         slot.free = true;
         self.free.push(number);
     }
@@ -456,19 +491,26 @@ impl Client for NbdConnection {
         Some(&self.peer)
     }
 
-    /// What is done in one turn leaves together in the next.
+    /// What is done in a turn leaves together at its end; what the turn did not allow goes on in the next.
     fn is_polled(&self) -> bool {
-        !self.is_sending && !self.replies.is_empty() || self.waiting.is_some() && !self.closing
+        self.has_to_send() || self.may_receive() || self.waiting.is_some() && !self.closing
     }
 
     fn poll(&mut self, context: &mut ClientContext<'_>) -> bool {
-        let (had_replies, waited) = (!self.is_sending && !self.replies.is_empty(), self.waiting.is_some());
+        let waited = self.waiting.is_some();
+        let before = *context.socket_bytes;
         if waited && !self.closing {
             self.parse(context);
         } else {
             self.send(context);
+            self.receive(context);
         }
-        had_replies || waited && self.waiting.is_none()
+        let goes_on = self.has_to_send() || self.may_receive();
+        *context.socket_bytes != before || goes_on || waited && self.waiting.is_none()
+    }
+
+    fn flush(&mut self, context: &mut ClientContext<'_>) {
+        self.send(context);
     }
 
     fn begin(&mut self, context: &mut ClientContext<'_>) {
@@ -548,14 +590,14 @@ impl Client for NbdConnection {
     }
 
     fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool {
-        into.copy_from_slice(&self.slots[slot as usize].buffer[at..at + into.len()]);
+        self.slots[slot as usize].payload.get(at, into);
         true
     }
 
     fn give(&mut self, slot: u32, at: usize, from: &[u8]) {
         let slot = &mut self.slots[slot as usize];
         if slot.request.command == Command::Read {
-            slot.buffer[at..at + from.len()].copy_from_slice(from);
+            slot.payload.put(at, from);
         }
     }
 
@@ -564,6 +606,10 @@ impl Client for NbdConnection {
     }
 
     fn is_closed(&self) -> bool {
-        self.closing && self.in_core == 0 && !self.receiving && !self.is_sending && self.replies.is_empty()
+        self.closing
+            && self.in_core == 0
+            && self.receiving.is_none()
+            && self.sending_bytes.is_none()
+            && self.replies.is_empty()
     }
 }

@@ -18,7 +18,8 @@ FUZZ_SECONDS ?= 60
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
-	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind"
+	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind,"
+	@echo "                 DEMO_CHART=FILE for a picture of the run"
 	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        everything that must pass before a change goes in"
 	@echo "make bench       figures beside their goals and beside peers"

@@ -5,12 +5,14 @@
 //! | `DEMO_SECONDS` | seconds through the cache; 60 if not set |
 //! | `DEMO_DIR` | where everything lies; `/tmp/haversack-demo` if not set |
 //! | `DEMO_EXIT` | 1: stop and remove everything at the end |
+//! | `DEMO_CHART` | a file for a picture of the run, as SVG |
 //!
 //! With the argument `stop` it stops and removes what an earlier run left up.
 //!
 //! Every figure comes from fio or from the daemon: loads are measured by fio, with and without the cache; hits,
 //! shares and I/Os at the origin are the daemon's.
 
+mod course;
 mod fio;
 mod servers;
 mod table;
@@ -24,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haversack_e2e::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::course::Course;
 use crate::fio::{Done, Fio};
 use crate::servers::{DELAY_MS, Place, RATE_MIB};
 use crate::table::Moment;
@@ -79,16 +82,23 @@ fn show(place: &Place, seconds: u64, interrupted: &AtomicBool) -> Result<()> {
     );
     place.start_origin()?;
     println!("Without the cache, {UNCACHED_SECONDS} seconds ...");
-    let uncached = uncached(place, interrupted)?;
+    let mut course = Course::default();
+    let uncached = uncached(place, &mut course, interrupted)?;
+    course.next_run();
+    let cached_from_seconds = UNCACHED_SECONDS as f64;
     place.start_daemon()?;
     println!("Through the cache, {seconds} seconds, with an empty cache at first:\n");
-    let end = cached(place, seconds, &uncached, interrupted)?;
+    let end = cached(place, seconds, &uncached, &mut course, interrupted)?;
     println!("\nThe whole run, the cold start included:\n\n{}", table::comparison(&uncached, &end));
+    if let Some(path) = std::env::var_os("DEMO_CHART") {
+        std::fs::write(&path, course.to_svg(cached_from_seconds))
+            .map_err(Error::io(path.display().to_string()))?;
+    }
     Ok(())
 }
 
 /// Runs the loads at the origin itself.
-fn uncached(place: &Place, interrupted: &AtomicBool) -> Result<Vec<Done>> {
+fn uncached(place: &Place, course: &mut Course, interrupted: &AtomicBool) -> Result<Vec<Done>> {
     let text = workload::job_file(&place.origin_socket(), UNCACHED_SECONDS);
     let mut fio = Fio::start(&place.write("uncached.fio", &text)?, &place.path("uncached.log"))?;
     let mut done = vec![Done::default(); WORKLOADS.len()];
@@ -96,13 +106,20 @@ fn uncached(place: &Place, interrupted: &AtomicBool) -> Result<Vec<Done>> {
         if interrupted.load(Ordering::Relaxed) {
             return Err(Error::Check("interrupted".into()));
         }
+        course.add(&report);
         done = report;
     }
     Ok(done)
 }
 
 /// Runs the loads at the daemon and shows how they go. An interrupt ends it early.
-fn cached(place: &Place, seconds: u64, uncached: &[Done], interrupted: &AtomicBool) -> Result<Moment> {
+fn cached(
+    place: &Place,
+    seconds: u64,
+    uncached: &[Done],
+    course: &mut Course,
+    interrupted: &AtomicBool,
+) -> Result<Moment> {
     let text = workload::job_file(&place.nbd_socket(), seconds);
     let mut before = Moment { loads: vec![Done::default(); WORKLOADS.len()], status: place.status()? };
     let mut now = before.clone();
@@ -111,6 +128,7 @@ fn cached(place: &Place, seconds: u64, uncached: &[Done], interrupted: &AtomicBo
     let reports_a_table = if is_terminal { 1 } else { REPORTS_A_TABLE };
     let mut reports = 0;
     while let Some(loads) = fio.next()? {
+        course.add(&loads);
         now = Moment { loads, status: place.status()? };
         reports += 1;
         if reports % reports_a_table == 0 {

@@ -31,6 +31,7 @@ use crate::read_errors::ReadErrors;
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 use crate::store::{PREFETCH_TOGETHER, Store};
 
@@ -97,7 +98,7 @@ pub struct Core<M> {
     pub(crate) frame_waiters: VecDeque<u32>,
     pub(crate) staging_waiters: VecDeque<u32>,
     /// Segments that are being emptied, and the disk that asked for them.
-    pub(crate) reclaiming: Vec<(u32, Option<DiskNo>)>,
+    pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
     pub(crate) intent_generations: Vec<u64>,
     pub(crate) picked_frames: Vec<FrameNo>,
     pub(crate) picked_slots: [Vec<SlotNo>; 2],

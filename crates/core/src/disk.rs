@@ -19,6 +19,7 @@ use crate::monitor::Monitor;
 use crate::origin_gate::OriginAccount;
 use crate::sequential::Sequential;
 use crate::stats::DiskStats;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 
 /// A disk. See the module.
@@ -61,7 +62,7 @@ pub(crate) struct Disk {
     pub requests: u32,
     pub last_request_us: Micros,
     pub last_commit_seq: u64,
-    pub rewriting: VecDeque<u32>,
+    pub rewriting: VecDeque<SegmentNo>,
     pub lock_waiters: Vec<u32>,
     pub dirty_waiters: VecDeque<u32>,
     pub around_waiters: Vec<u32>,

@@ -8,6 +8,7 @@
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::memory::FrameNo;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
 /// What an I/O is for.
@@ -24,7 +25,7 @@ pub(crate) enum Purpose {
     /// Data or metadata of a batch; `copy` is 0 for the first device, 1 for the second.
     Commit { batch: u32, copy: u8, seq: u64 },
     /// A metadata page alone.
-    Page { segment: u32, seq: u64 },
+    Page { segment: SegmentNo, seq: u64 },
     /// A pool-wide flush.
     Flush,
     /// A disk's intent map.

@@ -38,6 +38,7 @@ mod slab;
 mod staging;
 pub mod stats;
 mod store;
+mod table;
 mod versions;
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};

@@ -26,7 +26,7 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::origin_gate::{CleaningFrom, Permit};
-use crate::store::segment::NONE;
+use crate::store::segment::{NONE, SegmentNo};
 use crate::store::slot::SlotNo;
 
 /// Most blocks of a round, and of one write.
@@ -299,7 +299,7 @@ impl<M: Memory> Core<M> {
         cleaner.pressed &= cleaner.blocks.is_empty();
     }
 
-    fn pick_segment(&mut self, disk: DiskNo, segment: u32, room: usize, unflushed: &mut bool) {
+    fn pick_segment(&mut self, disk: DiskNo, segment: SegmentNo, room: usize, unflushed: &mut bool) {
         for number in self.store.slots_of(segment) {
             let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) else { continue };
             let mut block = slot.block();

@@ -17,6 +17,7 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::store::PageContent;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
 /// A batch on its way.
@@ -26,7 +27,7 @@ pub(crate) struct Batch {
     disk: Option<DiskNo>,
     frames: Vec<FrameNo>,
     pages: Vec<FrameNo>,
-    segments: Vec<u32>,
+    segments: Vec<SegmentNo>,
     failed: [bool; 2],
 }
 
@@ -154,7 +155,7 @@ impl<M: Memory> Core<M> {
         kind
     }
 
-    fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [u32; 2]) {
+    fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [SegmentNo; 2]) {
         let seq = self.durability.take_commit();
         let batch = self.batches.take();
         let b = &mut self.batches[batch];
@@ -226,7 +227,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Writes one copy of a batch: the runs of neighbouring slots, and the page.
-    fn write_copy(&mut self, batch: u32, copy: usize, segment: u32, seq: u64, frames: &[FrameNo]) {
+    fn write_copy(&mut self, batch: u32, copy: usize, segment: SegmentNo, seq: u64, frames: &[FrameNo]) {
         let slots = std::mem::take(&mut self.picked_slots[copy]);
         let mut start = 0;
         while start < frames.len() {
@@ -248,7 +249,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Composes a segment's next page into a frame and sends it off as `io`.
-    pub(crate) fn compose(&mut self, segment: u32, seq: u64, io: u32) -> FrameNo {
+    pub(crate) fn compose(&mut self, segment: SegmentNo, seq: u64, io: u32) -> FrameNo {
         let frame = self.own_frame().expect("the caller made sure of a frame");
         let mut content: PageContent = [0; _];
         let write = self.store.compose_page(segment, seq, &mut content);
@@ -293,7 +294,7 @@ impl<M: Memory> Core<M> {
         let disk = batch.disk.expect("a batch is of a disk");
         let copies = batch.segments.len();
         // A device that failed meanwhile has nothing, whatever it answered.
-        let device = |copy: usize| DeviceNo(self.store.segments[batch.segments[copy] as usize].device);
+        let device = |copy: usize| DeviceNo(self.store.segments[batch.segments[copy]].device);
         let has = |copy: usize| !batch.failed[copy] && self.is_alive(device(copy));
         let landed = (0..copies).any(has);
         // Until the record says that the other's device is gone, recovery takes a lone copy for a torn commit.

@@ -135,6 +135,6 @@ impl<M: Memory> Core<M> {
         self.disk(disk).flush.staged_dirty() == 0
             && !segments
                 .iter()
-                .any(|s| self.store.segments[*s as usize].dirty > 0 && self.store.slots_of(*s).any(good))
+                .any(|s| self.store.segments[*s].dirty > 0 && self.store.slots_of(*s).any(good))
     }
 }

@@ -13,7 +13,7 @@ use haversack_model::{DeviceNo, DiskNo};
 use crate::core::Core;
 use crate::format::record::Damage;
 use crate::memory::Memory;
-use crate::store::segment::SegmentState;
+use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
 
 /// Segments that are being emptied at a time: fewer than the devices of the crash simulator have.
@@ -25,9 +25,9 @@ const BLOCKS_AT_A_TIME: u32 = 256;
 #[derive(Default)]
 pub(crate) struct Drain {
     /// Segments of the device that have been begun.
-    begun: u32,
+    begun: usize,
     /// Those that are not free yet.
-    segments: Vec<u32>,
+    segments: Vec<SegmentNo>,
     /// The version of the record that tells of what was lost on the device before.
     loss_version: Option<u64>,
 }
@@ -56,27 +56,28 @@ impl<M: Memory> Core<M> {
     }
 
     fn begin_segments(&mut self, device: DeviceNo) {
-        let all = self.store.numbers_on(device);
-        while self.drain.segments.len() < SEGMENTS_AT_A_TIME && self.drain.begun < all.len() as u32 {
-            let segment = all.start + self.drain.begun;
+        let mut left = self.store.numbers_on(device).skip(self.drain.begun);
+        while self.drain.segments.len() < SEGMENTS_AT_A_TIME
+            && let Some(segment) = left.next()
+        {
             self.drain.begun += 1;
-            if self.store.segments[segment as usize].state != SegmentState::Free {
+            if self.store.segments[segment].state != SegmentState::Free {
                 self.drain.segments.push(segment);
             }
         }
     }
 
     /// Takes a segment a step further. True when it is free.
-    fn empty_segment(&mut self, segment: u32, asked: &mut u32) -> bool {
+    fn empty_segment(&mut self, segment: SegmentNo, asked: &mut u32) -> bool {
         if self.state_of(segment) == SegmentState::Owned && *asked < BLOCKS_AT_A_TIME {
             *asked += self.move_dirty(segment);
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             let moved = !self.store.slots_of(segment).any(|number| self.has_dirty_copy(number));
             if moved && s.superseded == 0 && !s.page_writing {
                 self.store.give_up(segment);
             }
         }
-        let s = &self.store.segments[segment as usize];
+        let s = &self.store.segments[segment];
         let newest_seq = s.page_seq.max(self.durability.completed());
         if s.state == SegmentState::Leaving && s.page_ready(self.durability.flushed()) {
             self.shrink_page(segment);
@@ -85,8 +86,8 @@ impl<M: Memory> Core<M> {
         self.state_of(segment) == SegmentState::Free
     }
 
-    fn state_of(&self, segment: u32) -> SegmentState {
-        self.store.segments[segment as usize].state
+    fn state_of(&self, segment: SegmentNo) -> SegmentState {
+        self.store.segments[segment].state
     }
 
     fn has_dirty_copy(&self, number: SlotNo) -> bool {
@@ -94,8 +95,8 @@ impl<M: Memory> Core<M> {
     }
 
     /// Has dirty blocks of a segment staged again. What is lost on flash already is lost. Gives how many were asked for.
-    fn move_dirty(&mut self, segment: u32) -> u32 {
-        let disk = DiskNo(self.store.segments[segment as usize].owner);
+    fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
+        let disk = DiskNo(self.store.segments[segment].owner);
         let mut asked = 0;
         for number in self.store.slots_of(segment) {
             if !self.has_dirty_copy(number) {
@@ -132,8 +133,8 @@ impl<M: Memory> Core<M> {
     pub(crate) fn stop_draining(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         let begun = std::mem::take(&mut self.drain).segments;
-        let leaves = |segment: &u32| self.store.segments[*segment as usize].state == SegmentState::Leaving;
-        let leaving: Vec<u32> = begun.into_iter().filter(leaves).collect();
+        let leaves = |segment: &SegmentNo| self.store.segments[*segment].state == SegmentState::Leaving;
+        let leaving: Vec<SegmentNo> = begun.into_iter().filter(leaves).collect();
         for segment in leaving {
             if !self.reclaiming.iter().any(|r| r.0 == segment) {
                 self.reclaiming.push((segment, None));

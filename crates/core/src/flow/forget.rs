@@ -50,7 +50,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             let owned = s.state == SegmentState::Owned;
             if owned && s.superseded == 0 && !s.page_writing {
                 self.store.give_up(segment);

@@ -21,6 +21,7 @@ use crate::format::page::{self, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES, Place
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::store::segment::SegmentNo;
 
 /// Bytes of the bitmap.
 pub(crate) const MAP_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
@@ -89,7 +90,7 @@ pub(crate) struct IntentMap {
     /// Failed flushes of the origin since the marks were to be cleared soon.
     pub failures: u64,
     /// Segments whose pages list overtaken content, and the page that no longer does.
-    stale: Vec<(u32, Option<u64>)>,
+    stale: Vec<(SegmentNo, Option<u64>)>,
 }
 
 impl IntentMap {
@@ -368,7 +369,7 @@ impl<M: Memory> Core<M> {
         let mut list = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         list.clear();
         for segment in &self.store.disks[disk.0 as usize].segments {
-            let s = &self.store.segments[*segment as usize];
+            let s = &self.store.segments[*segment];
             if s.stale {
                 list.push((*segment, None));
             } else if !s.page_ready(flushed_seq) {
@@ -383,7 +384,7 @@ impl<M: Memory> Core<M> {
         let mut left = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         let flushed_seq = self.durability.flushed();
         left.retain_mut(|(segment, seq)| {
-            let s = &self.store.segments[*segment as usize];
+            let s = &self.store.segments[*segment];
             if seq.is_none() && !s.stale {
                 // Another page write came first.
                 *seq = Some(s.page_seq);
@@ -394,7 +395,7 @@ impl<M: Memory> Core<M> {
             if seq.is_some() || !s.page_ready(flushed_seq) {
                 self.durability.want(s.page_seq);
             } else if self.shrink_page(*segment) {
-                let s = &self.store.segments[*segment as usize];
+                let s = &self.store.segments[*segment];
                 *seq = (!s.stale).then_some(s.page_seq);
             }
             true

@@ -132,7 +132,7 @@ impl<M: Memory> Core<M> {
                 continue;
             }
             let segment = self.store.segment_of(number);
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             let (page_seq, ready) = (s.page_seq, s.page_ready(self.durability.flushed()));
             if ready && self.store.slot(number).dead().is_some() {
                 self.rewrite_page(segment);

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::memory::Memory;
-use crate::store::segment::{Segment, SegmentState};
+use crate::store::segment::{Segment, SegmentNo, SegmentState};
 
 impl<M: Memory> Core<M> {
     /// Commits up to this number are durable, and durably marked so: damage to them is told from tearing.
@@ -24,9 +24,13 @@ impl<M: Memory> Core<M> {
         let is_owned = |s: &&Segment| s.state == SegmentState::Owned;
         let any_owned = self.store.segments.iter().any(|s| is_owned(&s));
         self.durability.put_off_mark(any_owned.then(|| self.now + self.config.flush_mark_us));
-        let ready = self.store.segments.iter().position(|s| is_owned(&s) && s.page_ready(flushed_seq));
+        let is_ready = |number: &SegmentNo| {
+            let s = &self.store.segments[*number];
+            is_owned(&s) && s.page_ready(flushed_seq)
+        };
+        let ready = self.store.segments.numbers().find(is_ready);
         match ready {
-            Some(segment) => self.rewrite_page(segment as u32),
+            Some(segment) => self.rewrite_page(segment),
             None => {
                 self.durability.want_completed();
                 any_owned

@@ -108,7 +108,7 @@ impl<M: Memory> Core<M> {
             if slot.dead().is_some_and(|dead| !dead.omitted()) {
                 self.shrink_page(self.store.segment_of(number));
             } else {
-                let page_seq = self.store.segments[self.store.segment_of(number) as usize].page_seq;
+                let page_seq = self.store.segments[self.store.segment_of(number)].page_seq;
                 self.durability.want(page_seq.max(self.durability.completed()));
             }
             waiting.push(number);

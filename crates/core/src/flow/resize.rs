@@ -139,7 +139,7 @@ impl<M: Memory> Core<M> {
     fn pages_current(&mut self, disk: DiskNo) -> bool {
         let mut current = true;
         for segment in self.store.disks[disk.0 as usize].segments.clone() {
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             if s.stale {
                 self.shrink_page(segment);
                 current = false;

@@ -27,8 +27,8 @@ impl<M: Memory> Core<M> {
         if !self.redundancy || self.store.usable_devices().count() < 2 {
             return;
         }
-        for segment in 0..self.store.segments.len() as u32 {
-            let s = &self.store.segments[segment as usize];
+        for segment in self.store.segments.numbers() {
+            let s = &self.store.segments[segment];
             if s.state != SegmentState::Owned || s.dirty == 0 {
                 continue;
             }

@@ -23,7 +23,7 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let segments = &self.store.disks[disk.0 as usize].segments;
-        let mut devices = segments.iter().take(FIRST_LOOK).map(|s| self.store.segments[*s as usize].device);
+        let mut devices = segments.iter().take(FIRST_LOOK).map(|s| self.store.segments[*s].device);
         let first = devices.next();
         if devices.any(|device| Some(device) != first) && self.store.all_usable() {
             return false;

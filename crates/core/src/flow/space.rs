@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
-use crate::store::segment::NONE;
+use crate::store::segment::{NONE, SegmentNo};
 
 /// One slot in so many is kept free.
 const FREE_SHARE: u64 = 32;
@@ -20,20 +20,25 @@ const SMALL_BATCH: u64 = 8;
 
 impl<M: Memory> Core<M> {
     /// The segments for the copies of a batch, on different devices.
-    pub(crate) fn find_segments(&mut self, disk: DiskNo, wanted: usize, copies: usize) -> Option<[u32; 2]> {
+    pub(crate) fn find_segments(
+        &mut self,
+        disk: DiskNo,
+        wanted: usize,
+        copies: usize,
+    ) -> Option<[SegmentNo; 2]> {
         let first = self.find_place(disk, wanted as u64, None)?;
         if copies == 1 {
             return Some([first, NONE]);
         }
-        let device = DeviceNo(self.store.segments[first as usize].device);
+        let device = DeviceNo(self.store.segments[first].device);
         let second = self.find_place(disk, wanted as u64, Some(device))?;
         // Looking for the second may have sent off the page of the first.
-        let ready = self.store.segments[first as usize].page_ready(self.durability.flushed());
+        let ready = self.store.segments[first].page_ready(self.durability.flushed());
         ready.then_some([first, second])
     }
 
     /// A small batch of a block that was written often goes where its page is rid of an old version.
-    fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
+    fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if wanted <= SMALL_BATCH {
             let block = self.staging.get(*self.picked_frames.first()?).block;
             if let Some(segment) = self.store.crowded_with_room(disk, block, wanted, other_than) {
@@ -43,7 +48,7 @@ impl<M: Memory> Core<M> {
         self.find_segment(disk, wanted, other_than)
     }
 
-    fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<u32> {
+    fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         self.shrink_to_target(disk, wanted);
         let slots = self.store.disks[disk.0 as usize].segments.len() as u64
             * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
@@ -87,9 +92,9 @@ impl<M: Memory> Core<M> {
 
     /// Evicts until a segment has room: the coldest blocks, wherever they are, or for a second copy those of
     /// one segment on another device.
-    fn evict_for(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+    fn evict_for(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if other_than.is_some() {
-            let live = |number: &u32| self.store.segments[*number as usize].live;
+            let live = |number: &SegmentNo| self.store.segments[*number].live;
             let fullest = self.store.owned_elsewhere(disk, other_than).max_by_key(live)?;
             self.store.evict_clean(fullest);
             return self.store.best_segment(disk, other_than);
@@ -191,7 +196,7 @@ impl<M: Memory> Core<M> {
         let mut acted = false;
         for index in (0..self.reclaiming.len()).rev() {
             let (segment, asker) = self.reclaiming[index];
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             if s.state != crate::store::segment::SegmentState::Leaving {
                 self.reclaiming.swap_remove(index);
                 self.hand_over(segment, asker);
@@ -204,7 +209,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// A segment is free: it goes to the disk that asked for it, before others take it.
-    fn hand_over(&mut self, segment: u32, asker: Option<DiskNo>) {
+    fn hand_over(&mut self, segment: SegmentNo, asker: Option<DiskNo>) {
         let asker =
             asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.life.is_forgotten()));
         if let Some(asker) = asker {
@@ -219,9 +224,9 @@ impl<M: Memory> Core<M> {
     }
 
     /// Writes a segment's page to list less, or that of the segment that keeps it from doing so.
-    pub(crate) fn shrink_page(&mut self, segment: u32) -> bool {
+    pub(crate) fn shrink_page(&mut self, segment: SegmentNo) -> bool {
         let target = self.store.first_to_shrink(segment).unwrap_or(segment);
-        let s = &self.store.segments[target as usize];
+        let s = &self.store.segments[target];
         if !s.page_ready(self.durability.flushed()) || !self.store.can_shrink(target) {
             let seq = s.page_seq.max(self.durability.completed());
             self.durability.want(seq);
@@ -245,12 +250,12 @@ impl<M: Memory> Core<M> {
     }
 
     /// Writes a segment's metadata page alone. It must be ready. False if no frame is left.
-    pub(crate) fn rewrite_page(&mut self, segment: u32) -> bool {
+    pub(crate) fn rewrite_page(&mut self, segment: SegmentNo) -> bool {
         if self.transfer.is_empty() {
             self.starved = true;
             return false;
         }
-        let disk = DiskNo(self.store.segments[segment as usize].owner);
+        let disk = DiskNo(self.store.segments[segment].owner);
         let seq = self.durability.take(0);
         let io = self.new_io(Purpose::Page { segment, seq });
         self.ios[io].disk = Some(disk);
@@ -261,7 +266,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    pub(crate) fn page_done(&mut self, io: &Io, segment: u32, seq: u64, result: Result<(), IoFailure>) {
+    pub(crate) fn page_done(&mut self, io: &Io, segment: SegmentNo, seq: u64, result: Result<(), IoFailure>) {
         self.free_frame(io.frames[0], false);
         if result.is_err() {
             self.device_failed(io.device.expect("a page is on a device"));
@@ -273,7 +278,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Asks for a page of the segment that no longer lists what must not be listed.
-    pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: u32) {
+    pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: SegmentNo) {
         let d = self.disk_mut(disk);
         if !d.rewriting.contains(&segment) {
             d.rewriting.push_back(segment);
@@ -285,7 +290,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_rewrites(&mut self, disk: DiskNo) {
         for _ in 0..self.disk(disk).rewriting.len() {
             let segment = self.disk_mut(disk).rewriting.pop_front().expect("counted");
-            let s = &self.store.segments[segment as usize];
+            let s = &self.store.segments[segment];
             if s.owner != disk.0 {
                 continue;
             }

@@ -149,7 +149,7 @@ impl<M: Memory> Core<M> {
         }
         if let Some((number, _)) = flash.filter(|s| s.1.dirty()) {
             let segment = self.store.segment_of(number);
-            staged.since_us = staged.since_us.min(self.store.segments[segment as usize].dirty_since_us);
+            staged.since_us = staged.since_us.min(self.store.segments[segment].dirty_since_us);
         }
         for (first, count) in runs(!staged.mask) {
             self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);

@@ -20,6 +20,7 @@ use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead};
 use crate::store::Store;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
 
 /// The store as recovered, and what must be written before it is used.
@@ -28,9 +29,9 @@ pub(crate) struct Recovered {
     pub intents: Vec<IntentFound>,
     /// Segments whose next page must be written: they list what never became durable, as one of two copies
     /// what counts alone, or as dirty what another page knows to be clean.
-    pub scrub: Vec<u32>,
+    pub scrub: Vec<SegmentNo>,
     /// Damaged segments: both pages must be written anew.
-    pub rebuild: Vec<u32>,
+    pub rebuild: Vec<SegmentNo>,
     /// Second copies that must be written again: from where, and to where.
     pub recopy: Vec<(SlotNo, SlotNo)>,
     /// Disks that may have lost dirty blocks.
@@ -104,23 +105,23 @@ struct Listed {
     entries: Vec<Entry>,
     flushed_seq: u64,
     /// Damaged segments, and who may have owned them.
-    lost: Vec<(u32, Option<u16>)>,
+    lost: Vec<(SegmentNo, Option<u16>)>,
 }
 
 fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
     let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
-        let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment);
-        scan::segments(media, device, |segment, found| {
-            r.list_segment(pool, first + segment, found, &mut listed);
+        let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment.0);
+        scan::segments(media, device, |on_device, found| {
+            r.list_segment(pool, SegmentNo(first + on_device), found, &mut listed);
         })?;
     }
     Ok(listed)
 }
 
 impl Recovered {
-    fn list_segment(&mut self, pool: &Pool, segment: u32, found: SegmentFound, listed: &mut Listed) {
+    fn list_segment(&mut self, pool: &Pool, segment: SegmentNo, found: SegmentFound, listed: &mut Listed) {
         let (header, content) = match found {
             SegmentFound::Good { header, content, paired } => {
                 if !paired {
@@ -130,13 +131,13 @@ impl Recovered {
             }
             SegmentFound::Damaged { generation, owner } => {
                 listed.lost.push((segment, owner));
-                self.store.segments[segment as usize].generation = generation;
+                self.store.segments[segment].generation = generation;
                 self.rebuild.push(segment);
                 return;
             }
         };
         listed.flushed_seq = listed.flushed_seq.max(header.flushed_seq);
-        self.store.segments[segment as usize].generation = header.generation;
+        self.store.segments[segment].generation = header.generation;
         let known = pool.record.disks.get(header.owner as usize).is_some_and(Option::is_some);
         let mut owned = false;
         for (number, entry) in self.store.slots_of(segment).zip(content.chunks_exact(ENTRY_BYTES)) {
@@ -156,7 +157,7 @@ impl Recovered {
         }
     }
 
-    fn note_scrub(&mut self, segment: u32) {
+    fn note_scrub(&mut self, segment: SegmentNo) {
         if self.scrub.last() != Some(&segment) {
             self.scrub.push(segment);
         }
@@ -165,10 +166,10 @@ impl Recovered {
     /// The newest pages of segments are damaged. With second copies nothing dirty is lost with those of one
     /// device; otherwise nobody knows. Either way an overtaken entry elsewhere could pass for the newest:
     /// clean blocks are not believed.
-    fn segments_lost(&mut self, pool: &Pool, lost: &[(u32, Option<u16>)]) {
+    fn segments_lost(&mut self, pool: &Pool, lost: &[(SegmentNo, Option<u16>)]) {
         self.distrust_clean |= !lost.is_empty();
         self.damaged_segments = lost.len() as u64;
-        let mut devices = lost.iter().map(|(segment, _)| self.store.segments[*segment as usize].device);
+        let mut devices = lost.iter().map(|(segment, _)| self.store.segments[*segment].device);
         let first = devices.next();
         let record = first.and_then(|device| pool.record.devices[device as usize]);
         let copies = pool.record.redundancy
@@ -200,7 +201,7 @@ impl Recovered {
         let void = slot.seq() < record.since_seq || nothing;
         if void || mask != slot.mask() {
             let segment = self.store.segment_of(number);
-            self.store.segments[segment as usize].stale = true;
+            self.store.segments[segment].stale = true;
         }
         let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
         if slot.seq() <= record.clean_seq {
@@ -237,8 +238,8 @@ impl Recovered {
 
     /// Lets go of what persistence, intent maps or doubt forbid to keep.
     fn keep(&mut self, pool: &Pool) {
-        for segment in 0..self.store.segments.len() as u32 {
-            let owner = self.store.segments[segment as usize].owner;
+        for segment in self.store.segments.numbers() {
+            let owner = self.store.segments[segment].owner;
             let Some(record) = pool.record.disks.get(owner as usize).copied().flatten() else { continue };
             let disk = DiskNo(owner);
             let log2 = region_blocks_log2(record.sectors);
@@ -288,7 +289,7 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
     for (at, entry) in doubtful.iter().enumerate().filter(|(_, entry)| entry.twin) {
         twins.entry(key(entry)).or_default().push(at);
     }
-    let device = |segment| r.store.segments[segment as usize].device;
+    let device = |segment: SegmentNo| r.store.segments[segment].device;
     let alone = |at: u8| pool.record.devices[at as usize].is_some_and(|d| d.state == DeviceState::Alone);
     let lone = |entry: &Entry| {
         let own = device(r.store.segment_of(entry.number));

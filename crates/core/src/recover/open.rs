@@ -28,6 +28,7 @@ use crate::pool::{self, io_error};
 use crate::read_errors::ReadErrors;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
+use crate::store::segment::SegmentNo;
 use crate::store::{PageContent, Store};
 
 impl<M: Memory> Core<M> {
@@ -175,7 +176,7 @@ fn write_page(
     media: &mut dyn Media,
     pool: &Pool,
     r: &mut Recovered,
-    segment: u32,
+    segment: SegmentNo,
     flushed_seq: u64,
 ) -> Result<(), PoolError> {
     let mut content: PageContent = [0; _];
@@ -205,10 +206,9 @@ fn forget_dead(
     flushed_seq: u64,
 ) -> Result<(), PoolError> {
     loop {
-        let lists_dead = |s: &u32| r.store.slots_of(*s).any(|n| r.store.slot(n).dead().is_some());
-        let owned =
-            (0..r.store.segments.len() as u32).filter(|s| r.store.segments[*s as usize].owner != NO_OWNER);
-        let left: Vec<u32> = owned.filter(lists_dead).collect();
+        let lists_dead = |s: &SegmentNo| r.store.slots_of(*s).any(|n| r.store.slot(n).dead().is_some());
+        let owned = r.store.segments.numbers().filter(|s| r.store.segments[*s].owner != NO_OWNER);
+        let left: Vec<SegmentNo> = owned.filter(lists_dead).collect();
         if left.is_empty() {
             break;
         }

@@ -6,7 +6,7 @@
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
-use super::segment::SegmentState;
+use super::segment::{SegmentNo, SegmentState};
 use super::{SlotNo, Store};
 
 /// Versions that a block may have before something is done for the oldest to leave.
@@ -22,7 +22,7 @@ impl Store {
         block: BlockNo,
         other_than: Option<DeviceNo>,
         mut wanted: impl FnMut(SlotNo) -> bool,
-    ) -> Option<u32> {
+    ) -> Option<SegmentNo> {
         let (mut versions, mut oldest) = (0, u64::MAX);
         self.entries(disk, block, |_, entry| {
             versions += u32::from(!entry.mirror());
@@ -33,7 +33,7 @@ impl Store {
         }
         let mut found = None;
         self.entries(disk, block, |number, entry| {
-            let segment = &self.segments[self.segment_of(number) as usize];
+            let segment = &self.segments[self.segment_of(number)];
             let elsewhere = Some(DeviceNo(segment.device)) != other_than;
             if entry.seq() == oldest && elsewhere && segment.page_ready(self.flushed_seq) && wanted(number) {
                 found = Some(self.segment_of(number));
@@ -44,10 +44,10 @@ impl Store {
 
     /// Where the oldest versions of crowded blocks are: the segment whose page was not written for longest, if that
     /// page, written now, sheds enough to be worth it.
-    pub fn crowded(&self, disk: DiskNo, blocks: impl Iterator<Item = BlockNo>) -> Option<u32> {
+    pub fn crowded(&self, disk: DiskNo, blocks: impl Iterator<Item = BlockNo>) -> Option<SegmentNo> {
         let segment = blocks
             .filter_map(|block| self.oldest_of_crowded(disk, block, None, |number| self.shrinks(number)))
-            .min_by_key(|segment| self.segments[*segment as usize].page_seq)?;
+            .min_by_key(|segment| self.segments[*segment].page_seq)?;
         let shed = self.slots_of(segment).filter(|number| self.shrinks(*number)).count();
         (shed >= WORTH_A_PAGE).then_some(segment)
     }
@@ -60,9 +60,9 @@ impl Store {
         block: BlockNo,
         room: u64,
         other_than: Option<DeviceNo>,
-    ) -> Option<u32> {
+    ) -> Option<SegmentNo> {
         self.oldest_of_crowded(disk, block, other_than, |number| {
-            let segment = &self.segments[self.segment_of(number) as usize];
+            let segment = &self.segments[self.segment_of(number)];
             segment.state == SegmentState::Owned
                 && u64::from(segment.free) >= room
                 && self.usable_devices().any(|device| device == DeviceNo(segment.device))

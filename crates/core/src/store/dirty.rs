@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 use haversack_model::{DiskNo, Micros};
 
 use super::Store;
+use super::segment::SegmentNo;
 
 /// When the oldest dirty block of a segment became dirty, and the segment.
-pub type DirtySegments = BTreeSet<(Micros, u32)>;
+pub type DirtySegments = BTreeSet<(Micros, SegmentNo)>;
 
 impl Store {
     /// The disk's segments with dirty blocks, the longest dirty first.
-    pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = u32> + '_ {
+    pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
         self.disks[disk.0 as usize].dirty_segments.iter().map(|(_, number)| *number)
     }
 
@@ -24,8 +25,8 @@ impl Store {
     }
 
     /// A segment has, or is about to get, a block that has been dirty since then.
-    pub(super) fn note_dirty_since(&mut self, number: u32, since_us: Micros) {
-        let segment = &mut self.segments[number as usize];
+    pub(super) fn note_dirty_since(&mut self, number: SegmentNo, since_us: Micros) {
+        let segment = &mut self.segments[number];
         if segment.dirty == 0 {
             segment.dirty_since_us = since_us;
         } else if segment.dirty_since_us > since_us {

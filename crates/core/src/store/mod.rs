@@ -31,10 +31,11 @@ use crate::bugs::{Bug, planted};
 use crate::checksum::mix;
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::hasher::NumberHasher;
+use crate::table::Table;
 use dirty::DirtySegments;
 use ghost::GhostChunk;
 use index::Index;
-use segment::{FreeLists, Segment, SegmentState};
+use segment::{FreeLists, Segment, SegmentNo, SegmentState};
 use slot::{Live, Slot, SlotNo, Status, View};
 
 pub use pages::PageContent;
@@ -45,22 +46,29 @@ pub struct DeviceSpace {
     /// Its identity.
     pub id: Uuid,
     /// Number of its first segment in the pool.
-    pub first_segment: u32,
+    pub first_segment: SegmentNo,
     /// Its segments.
     pub segments: u32,
     /// Segments that belong to no disk.
-    pub free_segments: Vec<u32>,
+    pub free_segments: Vec<SegmentNo>,
     /// It may be used.
     pub alive: bool,
     /// It is being emptied, or not on record yet: nothing new goes to it.
     pub draining: bool,
 }
 
+impl DeviceSpace {
+    /// The numbers of its segments.
+    pub fn numbers(&self) -> impl DoubleEndedIterator<Item = SegmentNo> + ExactSizeIterator + use<> {
+        (self.first_segment.0..self.first_segment.0 + self.segments).map(SegmentNo)
+    }
+}
+
 /// What a disk has in the cache. Counts are of blocks; mirrors are counted apart.
 #[derive(Default)]
 pub struct DiskSpace {
     /// Its segments.
-    pub segments: Vec<u32>,
+    pub segments: Vec<SegmentNo>,
     /// Live blocks.
     pub live: u64,
     /// Live blocks on probation.
@@ -75,7 +83,7 @@ pub struct DiskSpace {
     pub pending: u64,
     free_lists: FreeLists,
     dirty_segments: DirtySegments,
-    filled: VecDeque<(u32, u64)>,
+    filled: VecDeque<(SegmentNo, u64)>,
     hand: usize,
     rewrite_hand: usize,
 }
@@ -85,8 +93,8 @@ pub struct Store {
     slots: Vec<Slot>,
     index: Index,
     /// All segments, device after device.
-    pub segments: Vec<Segment>,
-    ghosts: Vec<GhostChunk>,
+    pub segments: Table<SegmentNo, Segment>,
+    ghosts: Table<SegmentNo, GhostChunk>,
     /// By disk number.
     pub disks: Vec<DiskSpace>,
     /// By device number.
@@ -95,7 +103,7 @@ pub struct Store {
     flushed_seq: u64,
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
     superseded: VecDeque<(u64, SlotNo)>,
-    written_pages: VecDeque<(u64, u32)>,
+    written_pages: VecDeque<(u64, SegmentNo)>,
 }
 
 /// Blocks whose reads of memory overlap in [`Store::prefetch`].
@@ -111,8 +119,8 @@ impl Store {
         Store {
             slots: Vec::new(),
             index: Index::new(0),
-            segments: Vec::new(),
-            ghosts: Vec::new(),
+            segments: Table::new(),
+            ghosts: Table::new(),
             disks: Vec::new(),
             devices: Vec::new(),
             flushed_seq: 0,
@@ -124,12 +132,11 @@ impl Store {
 
     /// Adds a device with nothing but free segments. The index is built anew for the larger pool.
     pub fn add_device(&mut self, number: DeviceNo, id: Uuid, segments: u32) {
-        let first_segment = self.segments.len() as u32;
+        let first_segment = SegmentNo(self.segments.len() as u32);
         for on_device in 0..segments {
             self.segments.push(Segment::new(number.0, on_device));
         }
         let total = self.segments.len();
-        self.ghosts.reserve_exact(segments as usize);
         self.ghosts.resize(total, GhostChunk::default());
         self.slots.reserve_exact((segments * SLOTS_PER_SEGMENT) as usize);
         self.slots.resize(total * SLOTS_PER_SEGMENT as usize, Slot::default());
@@ -141,7 +148,7 @@ impl Store {
             id,
             first_segment,
             segments,
-            free_segments: (first_segment..first_segment + segments).rev().collect(),
+            free_segments: (first_segment.0..first_segment.0 + segments).rev().map(SegmentNo).collect(),
             alive: true,
             draining: false,
         });
@@ -150,7 +157,7 @@ impl Store {
         for number in 0..self.slots.len() as u32 {
             let slot = self.slots[number as usize];
             if slot.status() != Status::Blank {
-                let owner = DiskNo(self.segments[(number / SLOTS_PER_SEGMENT) as usize].owner);
+                let owner = self.owner_of(SlotNo(number));
                 index.insert(hash(owner, slot.block()), SlotNo(number));
             }
         }
@@ -170,25 +177,25 @@ impl Store {
     }
 
     /// The segment that a slot is in.
-    pub fn segment_of(&self, number: SlotNo) -> u32 {
-        number.0 / SLOTS_PER_SEGMENT
+    pub fn segment_of(&self, number: SlotNo) -> SegmentNo {
+        number.segment()
     }
 
     /// The disk that a slot belongs to.
     pub fn owner_of(&self, number: SlotNo) -> DiskNo {
-        DiskNo(self.segments[self.segment_of(number) as usize].owner)
+        DiskNo(self.segments[number.segment()].owner)
     }
 
     /// Device and byte offset of a slot.
     pub fn location(&self, number: SlotNo) -> (DeviceNo, u64) {
-        let segment = &self.segments[self.segment_of(number) as usize];
+        let segment = &self.segments[number.segment()];
         let offset = geometry::slot_bytes(segment.on_device, number.0 % SLOTS_PER_SEGMENT);
         (DeviceNo(segment.device), offset)
     }
 
     /// Slots of a segment.
-    pub fn slots_of(&self, segment: u32) -> impl Iterator<Item = SlotNo> + use<> {
-        (segment * SLOTS_PER_SEGMENT..(segment + 1) * SLOTS_PER_SEGMENT).map(SlotNo)
+    pub fn slots_of(&self, segment: SegmentNo) -> impl Iterator<Item = SlotNo> + use<> {
+        (segment.0 * SLOTS_PER_SEGMENT..(segment.0 + 1) * SLOTS_PER_SEGMENT).map(SlotNo)
     }
 
     /// The entry of a live slot.
@@ -268,10 +275,10 @@ impl Store {
     }
 
     /// Changes a segment's counts and keeps the disk's and the free lists in step.
-    fn adjust(&mut self, number: u32, change: impl FnOnce(&mut Segment)) {
-        let before = self.segments[number as usize].clone();
-        change(&mut self.segments[number as usize]);
-        let after = &self.segments[number as usize];
+    fn adjust(&mut self, number: SegmentNo, change: impl FnOnce(&mut Segment)) {
+        let before = self.segments[number].clone();
+        change(&mut self.segments[number]);
+        let after = &self.segments[number];
         debug_assert!(
             u32::from(after.live)
                 + u32::from(after.superseded)
@@ -293,8 +300,8 @@ impl Store {
         }
     }
 
-    fn relist(&mut self, number: u32, was_free: u8) {
-        let segment = &self.segments[number as usize];
+    fn relist(&mut self, number: SegmentNo, was_free: u8) {
+        let segment = &self.segments[number];
         let draining = self.devices[segment.device as usize].as_ref().is_none_or(|d| d.draining || !d.alive);
         let ready = segment.page_ready(self.flushed_seq);
         let eligible = segment.state == SegmentState::Owned && ready && !draining;
@@ -433,24 +440,24 @@ impl Store {
     }
 
     fn mark_stale(&mut self, disk: DiskNo, block: BlockNo) {
-        let mut stale = [0u32; 8];
+        let mut stale = [segment::NONE; 8];
         let mut count = 0;
         let mut more = false;
         self.entries(disk, block, |number, _| {
             if count < stale.len() {
-                stale[count] = number.0 / SLOTS_PER_SEGMENT;
+                stale[count] = number.segment();
                 count += 1;
             } else {
                 more = true;
             }
         });
         for segment in &stale[..count] {
-            self.segments[*segment as usize].stale = true;
+            self.segments[*segment].stale = true;
         }
         if more {
             let disk = &self.disks[disk.0 as usize];
             for segment in &disk.segments {
-                self.segments[*segment as usize].stale = true;
+                self.segments[*segment].stale = true;
             }
         }
     }
@@ -567,7 +574,7 @@ impl Store {
         let segments = &self.disks[disk.0 as usize].segments;
         if !segments.is_empty() {
             let chunk = segments[ghost::chunk_of(hash, segments.len())];
-            self.ghosts[chunk as usize].insert(hash);
+            self.ghosts[chunk].insert(hash);
         }
     }
 
@@ -579,7 +586,7 @@ impl Store {
             return false;
         }
         let chunk = segments[ghost::chunk_of(hash, segments.len())];
-        self.ghosts[chunk as usize].take(hash)
+        self.ghosts[chunk].take(hash)
     }
 
     /// Bytes of memory that the store takes.
@@ -611,7 +618,7 @@ impl Store {
         let mut live = vec![(0u64, 0u64, 0u64, 0u64); self.disks.len()];
         for (at, segment) in self.segments.iter().enumerate() {
             let mut seen = (0u8, 0u8, 0u8, 0u8, 0u8);
-            for number in self.slots_of(at as u32) {
+            for number in self.slots_of(SegmentNo(at as u32)) {
                 let slot = self.slot(number);
                 match slot.view() {
                     View::Blank => seen.3 += 1,
@@ -641,11 +648,11 @@ impl Store {
         }
         assert_eq!(entries, self.index.len());
         for disk in 0..self.disks.len() as u16 {
-            let dirty: Vec<u32> = self.longest_dirty(DiskNo(disk)).collect();
-            assert!(dirty.is_sorted_by_key(|number| self.segments[*number as usize].dirty_since_us));
-            let has = |number: &&u32| self.segments[**number as usize].dirty > 0;
+            let dirty: Vec<SegmentNo> = self.longest_dirty(DiskNo(disk)).collect();
+            assert!(dirty.is_sorted_by_key(|number| self.segments[*number].dirty_since_us));
+            let has = |number: &&SegmentNo| self.segments[**number].dirty > 0;
             assert_eq!(dirty.len(), self.disks[disk as usize].segments.iter().filter(has).count());
-            assert!(dirty.iter().all(|number| self.segments[*number as usize].owner == disk));
+            assert!(dirty.iter().all(|number| self.segments[*number].owner == disk));
         }
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);

@@ -6,7 +6,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::{Segment, SegmentState};
+use super::segment::{Segment, SegmentNo, SegmentState};
 use super::slot::{Dead, ENTRY_BYTES, Slot, Status, View};
 use super::{SlotNo, Store, hash};
 use crate::bugs::{Bug, planted};
@@ -81,18 +81,18 @@ impl Store {
     /// May a dead slot be left out of its segment's next page?
     fn may_omit(&self, number: SlotNo) -> bool {
         let (slot, segment) = (self.slot(number), self.segment_of(number));
-        let device = self.segments[segment as usize].device;
+        let device = self.segments[segment].device;
         let (mut kept, mut overtaken) = (false, false);
         self.entries(self.owner_of(number), slot.block(), |other, entry| {
             let other = self.segment_of(other);
             kept |= other != segment && Self::keeps_listed(slot, entry);
-            overtaken |= self.overtakes(entry, slot, self.segments[other as usize].device == device);
+            overtaken |= self.overtakes(entry, slot, self.segments[other].device == device);
         });
         !kept || overtaken || planted(Bug::OmitNewestFirst)
     }
 
     /// Composes a segment's next page as of now. Until `page_written` no other page of it may be composed.
-    pub fn compose_page(&mut self, segment: u32, seq: u64, content: &mut PageContent) -> PageWrite {
+    pub fn compose_page(&mut self, segment: SegmentNo, seq: u64, content: &mut PageContent) -> PageWrite {
         let mut kept = false;
         for (number, entry) in self.slots_of(segment).zip(content.chunks_exact_mut(ENTRY_BYTES)) {
             // What is listed, and whether as one of two copies.
@@ -113,7 +113,7 @@ impl Store {
             entry.copy_from_slice(&listed.map_or([0; ENTRY_BYTES], |(slot, twin)| slot.encode(twin)));
         }
         let (free, ready) = {
-            let s = &mut self.segments[segment as usize];
+            let s = &mut self.segments[segment];
             assert!(!s.page_writing);
             s.generation += 1;
             (s.page_seq, s.page_writing, s.cleaned_since, s.stale) = (seq, true, false, kept && s.stale);
@@ -137,8 +137,8 @@ impl Store {
     }
 
     /// The page that was composed has reached the device, durably or not.
-    pub fn page_written(&mut self, segment: u32) {
-        let s = &mut self.segments[segment as usize];
+    pub fn page_written(&mut self, segment: SegmentNo) {
+        let s = &mut self.segments[segment];
         if s.state == SegmentState::Dead {
             return;
         }
@@ -147,19 +147,19 @@ impl Store {
         let seq = s.page_seq;
         let behind = self.written_pages.iter().rev().take_while(|page| page.0 > seq).count();
         self.written_pages.insert(self.written_pages.len() - behind, (seq, segment));
-        if planted(Bug::TwoUnflushedPages) && self.segments[segment as usize].owner != NO_OWNER {
-            let free = self.segments[segment as usize].free;
+        if planted(Bug::TwoUnflushedPages) && self.segments[segment].owner != NO_OWNER {
+            let free = self.segments[segment].free;
             self.relist(segment, free);
         }
     }
 
     /// The page last written is durable.
-    pub(super) fn page_flushed(&mut self, segment: u32) {
-        let Segment { state, cleaned_since, page_writing, .. } = self.segments[segment as usize];
+    pub(super) fn page_flushed(&mut self, segment: SegmentNo) {
+        let Segment { state, cleaned_since, page_writing, .. } = self.segments[segment];
         if matches!(state, SegmentState::Dead | SegmentState::Free) || page_writing {
             return;
         }
-        let disk = DiskNo(self.segments[segment as usize].owner);
+        let disk = DiskNo(self.segments[segment].owner);
         let (mut blanked, mut unusable) = (0u8, 0u8);
         for number in self.slots_of(segment) {
             let slot = self.slot(number);
@@ -172,14 +172,14 @@ impl Store {
                 self.set(number, slot.with_durable_page());
             }
         }
-        let before = self.segments[segment as usize].free;
+        let before = self.segments[segment].free;
         if blanked > 0 {
             self.adjust(segment, |s| {
                 s.pending -= unusable;
                 s.free += unusable;
             });
         }
-        if self.segments[segment as usize].free == before {
+        if self.segments[segment].free == before {
             self.relist(segment, before);
         }
         if state == SegmentState::Leaving {
@@ -188,7 +188,7 @@ impl Store {
     }
 
     /// How many slots a segment's next page would free.
-    fn would_free(&self, segment: u32) -> u32 {
+    fn would_free(&self, segment: SegmentNo) -> u32 {
         let frees = |number: SlotNo| {
             let waits = |dead: Dead| !dead.reusable() && !dead.omitted();
             self.slot(number).dead().is_some_and(waits) && self.may_omit(number)
@@ -197,8 +197,8 @@ impl Store {
     }
 
     /// Whether a segment's next page would list less than the last, be it entries, sectors or dirt.
-    pub fn can_shrink(&self, segment: u32) -> bool {
-        let s = &self.segments[segment as usize];
+    pub fn can_shrink(&self, segment: SegmentNo) -> bool {
+        let s = &self.segments[segment];
         if s.stale && s.superseded == 0 && !self.slots_of(segment).any(|n| self.slot(n).dead().is_some()) {
             return true;
         }
@@ -219,7 +219,7 @@ impl Store {
 
     /// The segment whose page must be written next so that this one can list less: itself, or the holder of
     /// an older entry that keeps its dead slots listed.
-    pub fn first_to_shrink(&self, segment: u32) -> Option<u32> {
+    pub fn first_to_shrink(&self, segment: SegmentNo) -> Option<SegmentNo> {
         let mut target = segment;
         while !self.can_shrink(target) {
             target = self.oldest_blocker(target)?;
@@ -229,9 +229,9 @@ impl Store {
 
     /// Where the oldest of all entries is that keep dead slots of a segment listed, if that is dead too and no
     /// flush is all it needs. Following it comes to an end: each step leads to an older entry.
-    fn oldest_blocker(&self, segment: u32) -> Option<u32> {
-        let disk = DiskNo(self.segments[segment as usize].owner);
-        let mut oldest: Option<(u64, u32, bool)> = None;
+    fn oldest_blocker(&self, segment: SegmentNo) -> Option<SegmentNo> {
+        let disk = DiskNo(self.segments[segment].owner);
+        let mut oldest: Option<(u64, SegmentNo, bool)> = None;
         for number in self.slots_of(segment) {
             let Some(slot) = self.slot(number).dead().filter(|dead| !dead.omitted()) else { continue };
             self.entries(disk, slot.block(), |other, entry| {
@@ -251,16 +251,16 @@ impl Store {
     }
 
     /// The disk's segment whose next page frees most slots, among some tried in turn; it is ready.
-    pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<u32> {
+    pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<SegmentNo> {
         let count = self.disks[disk.0 as usize].segments.len();
-        let mut best: Option<(u32, u32)> = None;
+        let mut best: Option<(u32, SegmentNo)> = None;
         let mut blocked = None;
         let mut looked_into = 0;
         for _ in 0..count {
             let space = &mut self.disks[disk.0 as usize];
             space.rewrite_hand = (space.rewrite_hand + 1) % count;
             let number = space.segments[space.rewrite_hand];
-            let segment = &self.segments[number as usize];
+            let segment = &self.segments[number];
             if segment.pending == 0 || !segment.page_ready(self.flushed_seq) {
                 continue;
             }
@@ -275,7 +275,7 @@ impl Store {
             }
         }
         let target = best.map(|b| b.1).or_else(|| self.first_to_shrink(blocked?));
-        target.filter(|t| self.segments[*t as usize].page_ready(self.flushed_seq))
+        target.filter(|t| self.segments[*t].page_ready(self.flushed_seq))
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
         }
         store.collect_free_segments();
         for segment in 0..4 {
-            store.take_this(segment, DISK);
+            store.take_this(SegmentNo(segment), DISK);
         }
         store
     }
@@ -306,7 +306,7 @@ mod tests {
     /// Puts a version of the block into the segment's next slot.
     fn put(store: &mut Store, segment: u32, mask: u8, seq: u64) -> SlotNo {
         let blank = |number: &SlotNo| store.slot(*number).status() == Status::Blank;
-        let number = store.slots_of(segment).find(blank).expect("the segment has room");
+        let number = store.slots_of(SegmentNo(segment)).find(blank).expect("the segment has room");
         store.install(number, Live::new(BLOCK, mask, 0, seq), 0);
         number
     }
@@ -314,8 +314,8 @@ mod tests {
     /// The entries that a segment's next page lists; it is written and, with all before it, durable.
     fn listed(store: &mut Store, segment: u32, seq: u64) -> usize {
         let mut content = [0; _];
-        store.compose_page(segment, seq, &mut content);
-        store.page_written(segment);
+        store.compose_page(SegmentNo(segment), seq, &mut content);
+        store.page_written(SegmentNo(segment));
         store.flushed(seq);
         content.chunks_exact(ENTRY_BYTES).filter(|entry| entry.iter().any(|byte| *byte != 0)).count()
     }

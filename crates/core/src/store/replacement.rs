@@ -11,15 +11,16 @@
 
 use haversack_model::DiskNo;
 
+use super::Store;
+use super::segment::{SegmentNo, SegmentState};
 use super::slot::{Live, SlotNo};
-use super::{Store, segment::SegmentState};
 
 /// Share of a disk's blocks that may be on probation: one in so many.
 const PROBATION_SHARE: u64 = 10;
 
 impl Store {
     /// Notes that commit `seq` put blocks on probation into `segment`.
-    pub fn note_filled(&mut self, disk: DiskNo, segment: u32, seq: u64) {
+    pub fn note_filled(&mut self, disk: DiskNo, segment: SegmentNo, seq: u64) {
         self.disks[disk.0 as usize].filled.push_back((segment, seq));
     }
 
@@ -48,7 +49,7 @@ impl Store {
     fn probation_hand(&mut self, disk: DiskNo) -> Option<u32> {
         let (segment, seq) = self.disks[disk.0 as usize].filled.pop_front()?;
         let (owner, state) = {
-            let s = &self.segments[segment as usize];
+            let s = &self.segments[segment];
             (s.owner, s.state)
         };
         let mut evicted = 0;

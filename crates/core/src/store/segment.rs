@@ -5,9 +5,25 @@ use haversack_model::Micros;
 use crate::bugs::{Bug, planted};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::format::page::NO_OWNER;
+use crate::table::{Number, Table};
+
+/// A segment of the pool: all devices' segments are counted, device after device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SegmentNo(pub u32);
+
+impl Number for SegmentNo {
+    #[inline]
+    fn at(self) -> usize {
+        self.0 as usize
+    }
+
+    fn of(at: usize) -> SegmentNo {
+        SegmentNo(at as u32)
+    }
+}
 
 /// No segment.
-pub const NONE: u32 = u32::MAX;
+pub const NONE: SegmentNo = SegmentNo(u32::MAX);
 
 /// What a segment is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +74,8 @@ pub struct Segment {
     /// Place in the owner's list of segments.
     pub place: u32,
     listed: bool,
-    previous: u32,
-    next: u32,
+    previous: SegmentNo,
+    next: SegmentNo,
 }
 
 impl Segment {
@@ -97,7 +113,7 @@ impl Segment {
 
 /// A disk's segments that may take a batch, by their number of free slots.
 pub struct FreeLists {
-    heads: Vec<u32>,
+    heads: Vec<SegmentNo>,
     occupied: [u64; 4],
 }
 
@@ -109,47 +125,56 @@ impl Default for FreeLists {
 
 impl FreeLists {
     /// Puts a segment where its free count says, or takes it out when it may not take a batch.
-    pub fn place(&mut self, segments: &mut [Segment], number: u32, was_free: u8, eligible: bool) {
-        if segments[number as usize].listed {
+    pub fn place(
+        &mut self,
+        segments: &mut Table<SegmentNo, Segment>,
+        number: SegmentNo,
+        was_free: u8,
+        eligible: bool,
+    ) {
+        if segments[number].listed {
             self.unlink(segments, number, was_free);
         }
-        let segment = &segments[number as usize];
+        let segment = &segments[number];
         if eligible && segment.free > 0 {
             self.link(segments, number);
         }
     }
 
-    fn link(&mut self, segments: &mut [Segment], number: u32) {
-        let free = segments[number as usize].free as usize;
+    fn link(&mut self, segments: &mut Table<SegmentNo, Segment>, number: SegmentNo) {
+        let free = segments[number].free as usize;
         let head = self.heads[free];
         if head != NONE {
-            segments[head as usize].previous = number;
+            segments[head].previous = number;
         }
-        let segment = &mut segments[number as usize];
+        let segment = &mut segments[number];
         (segment.listed, segment.previous, segment.next) = (true, NONE, head);
         self.heads[free] = number;
         self.occupied[free / 64] |= 1 << (free % 64);
     }
 
-    fn unlink(&mut self, segments: &mut [Segment], number: u32, free: u8) {
+    fn unlink(&mut self, segments: &mut Table<SegmentNo, Segment>, number: SegmentNo, free: u8) {
         let free = free as usize;
-        let (previous, next) = (segments[number as usize].previous, segments[number as usize].next);
+        let (previous, next) = (segments[number].previous, segments[number].next);
         if previous == NONE {
             self.heads[free] = next;
             if next == NONE {
                 self.occupied[free / 64] &= !(1 << (free % 64));
             }
         } else {
-            segments[previous as usize].next = next;
+            segments[previous].next = next;
         }
         if next != NONE {
-            segments[next as usize].previous = previous;
+            segments[next].previous = previous;
         }
-        segments[number as usize].listed = false;
+        segments[number].listed = false;
     }
 
     /// Segments from the most free slots down.
-    pub fn most_free<'a>(&'a self, segments: &'a [Segment]) -> impl Iterator<Item = u32> + 'a {
+    pub fn most_free<'a>(
+        &'a self,
+        segments: &'a Table<SegmentNo, Segment>,
+    ) -> impl Iterator<Item = SegmentNo> + 'a {
         (0..4)
             .rev()
             .flat_map(move |word| {
@@ -164,7 +189,7 @@ impl FreeLists {
                 let mut at = self.heads[free];
                 std::iter::from_fn(move || {
                     let number = at;
-                    at = segments.get(number as usize)?.next;
+                    at = segments.get(number.at())?.next;
                     Some(number)
                 })
             })

@@ -19,6 +19,9 @@ use std::ops::Deref;
 
 use haversack_model::BlockNo;
 
+use super::segment::SegmentNo;
+use crate::format::geometry::SLOTS_PER_SEGMENT;
+
 /// Bytes of a slot's metadata entry.
 pub const ENTRY_BYTES: usize = 16;
 /// Sequence numbers are kept in 41 bits: 69 years at 1,000 commits a second.
@@ -29,6 +32,14 @@ pub const MAX_HITS: u8 = 3;
 /// A slot of the pool: segment number times 253 plus place in the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SlotNo(pub u32);
+
+impl SlotNo {
+    /// The segment that it is in.
+    #[inline]
+    pub fn segment(self) -> SegmentNo {
+        SegmentNo(self.0 / SLOTS_PER_SEGMENT)
+    }
+}
 
 /// What a slot's content is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,16 +2,16 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use super::segment::{Segment, SegmentState};
+use super::segment::{Segment, SegmentNo, SegmentState};
 use super::slot::{Live, Slot, SlotNo, Status, View};
-use super::{Store, hash};
-use crate::format::geometry::SLOTS_PER_SEGMENT;
+use super::{DeviceSpace, Store, hash};
 use crate::format::page::NO_OWNER;
+use crate::table::Table;
 
 impl Store {
     /// Devices that new blocks may go to.
     pub fn usable_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
-        let usable = |d: &super::DeviceSpace| d.alive && !d.draining;
+        let usable = |d: &DeviceSpace| d.alive && !d.draining;
         self.devices
             .iter()
             .enumerate()
@@ -26,14 +26,12 @@ impl Store {
 
     /// The segments of a device.
     pub fn segments_on(&self, device: DeviceNo) -> impl Iterator<Item = &Segment> {
-        let range = self.numbers_on(device);
-        self.segments[range.start as usize..range.end as usize].iter()
+        self.numbers_on(device).map(|number| &self.segments[number])
     }
 
     /// Their numbers.
-    pub fn numbers_on(&self, device: DeviceNo) -> std::ops::Range<u32> {
-        let space = self.devices[device.0 as usize].as_ref();
-        space.map_or(0..0, |d| d.first_segment..d.first_segment + d.segments)
+    pub fn numbers_on(&self, device: DeviceNo) -> impl Iterator<Item = SegmentNo> + use<> {
+        self.devices[device.0 as usize].as_ref().map(DeviceSpace::numbers).into_iter().flatten()
     }
 
     /// Whether a segment is free on any usable device but `other_than`.
@@ -45,22 +43,22 @@ impl Store {
     }
 
     /// Gives a disk a free segment, from the device with most of them.
-    pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+    pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
             let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
             (free, std::cmp::Reverse(d.0))
         })?;
         let number = self.devices[device.0 as usize].as_mut()?.free_segments.pop()?;
         self.own(number, disk);
-        let free = self.segments[number as usize].free;
+        let free = self.segments[number].free;
         self.disks[disk.0 as usize].free += u64::from(free);
         self.relist(number, 0);
         Some(number)
     }
 
     /// Gives a disk a particular segment, if it is free.
-    pub fn take_this(&mut self, number: u32, disk: DiskNo) {
-        let device = self.segments[number as usize].device;
+    pub fn take_this(&mut self, number: SegmentNo, disk: DiskNo) {
+        let device = self.segments[number].device;
         let Some(device) = self.devices[device as usize].as_mut().filter(|d| d.alive && !d.draining) else {
             return;
         };
@@ -69,28 +67,28 @@ impl Store {
         };
         device.free_segments.swap_remove(at);
         self.own(number, disk);
-        let free = self.segments[number as usize].free;
+        let free = self.segments[number].free;
         self.disks[disk.0 as usize].free += u64::from(free);
         self.relist(number, 0);
     }
 
-    pub(crate) fn own(&mut self, number: u32, disk: DiskNo) {
+    pub(crate) fn own(&mut self, number: SegmentNo, disk: DiskNo) {
         let space = &mut self.disks[disk.0 as usize];
-        let segment = &mut self.segments[number as usize];
+        let segment = &mut self.segments[number];
         (segment.state, segment.owner, segment.place) =
             (SegmentState::Owned, disk.0, space.segments.len() as u32);
         space.segments.push(number);
-        self.ghosts[number as usize] = super::GhostChunk::default();
+        self.ghosts[number] = super::GhostChunk::default();
     }
 
     /// The disk's coldest segment that it could give up, among some from the main hand on.
-    pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+    pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let space = &self.disks[disk.0 as usize];
         let count = space.segments.len();
         (1..=count)
             .map(|step| space.segments[(space.hand + step) % count])
             .filter(|number| {
-                let s = &self.segments[*number as usize];
+                let s = &self.segments[*number];
                 let usable = self.usable_devices().any(|d| d.0 == s.device && Some(d) != other_than);
                 usable
                     && s.state == SegmentState::Owned
@@ -107,9 +105,9 @@ impl Store {
     }
 
     /// Starts to empty a segment that holds nothing dirty. It is free once its pages list nothing.
-    pub fn give_up(&mut self, number: u32) {
-        let free = self.segments[number as usize].free;
-        self.segments[number as usize].state = SegmentState::Leaving;
+    pub fn give_up(&mut self, number: SegmentNo) {
+        let free = self.segments[number].free;
+        self.segments[number].state = SegmentState::Leaving;
         self.relist(number, free);
         for slot in self.slots_of(number) {
             if self.live(slot).is_some() {
@@ -120,8 +118,8 @@ impl Store {
     }
 
     /// Frees a leaving segment whose durable page lists nothing.
-    pub(super) fn try_free(&mut self, number: u32) {
-        let s = &self.segments[number as usize];
+    pub(super) fn try_free(&mut self, number: SegmentNo) {
+        let s = &self.segments[number];
         let blank = self.slots_of(number).all(|n| self.slot(n).status() == Status::Blank);
         if s.state != SegmentState::Leaving || !blank || !s.page_ready(self.flushed_seq) {
             return;
@@ -130,17 +128,17 @@ impl Store {
         let disk = &mut self.disks[owner as usize];
         disk.free -= u64::from(free);
         Self::unplace(&mut disk.segments, &mut self.segments, place);
-        let s = &mut self.segments[number as usize];
+        let s = &mut self.segments[number];
         (s.state, s.owner, s.stale) = (SegmentState::Free, NO_OWNER, false);
         if let Some(device) = self.devices[device as usize].as_mut() {
             device.free_segments.push(number);
         }
     }
 
-    fn unplace(list: &mut Vec<u32>, segments: &mut [super::Segment], place: u32) {
+    fn unplace(list: &mut Vec<SegmentNo>, segments: &mut Table<SegmentNo, Segment>, place: u32) {
         list.swap_remove(place as usize);
         if let Some(moved) = list.get(place as usize) {
-            segments[*moved as usize].place = place;
+            segments[*moved].place = place;
         }
     }
 
@@ -151,24 +149,25 @@ impl Store {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
         space.alive = false;
         space.free_segments.clear();
-        let range = space.first_segment..space.first_segment + space.segments;
+        let numbers = space.numbers();
         let mut overtaken = Vec::new();
-        for number in range.clone() {
-            self.segments[number as usize].state = SegmentState::Dead;
-            if self.segments[number as usize].owner != NO_OWNER {
+        for number in numbers {
+            self.segments[number].state = SegmentState::Dead;
+            if self.segments[number].owner != NO_OWNER {
                 self.lose_segment(number, &mut lost);
                 self.find_overtaken(number, &mut overtaken);
-                let free = self.segments[number as usize].free;
+                let free = self.segments[number].free;
                 self.relist(number, free);
             }
         }
-        self.superseded.retain(|s| !range.contains(&(s.1.0 / SLOTS_PER_SEGMENT)));
-        self.written_pages.retain(|p| !range.contains(&p.1));
+        let elsewhere = |segment: SegmentNo| self.segments[segment].device != device.0;
+        self.superseded.retain(|s| elsewhere(s.1.segment()));
+        self.written_pages.retain(|p| elsewhere(p.1));
         overtaken
     }
 
-    fn lose_segment(&mut self, number: u32, lost: &mut impl FnMut(DiskNo, Live)) {
-        let owner = DiskNo(self.segments[number as usize].owner);
+    fn lose_segment(&mut self, number: SegmentNo, lost: &mut impl FnMut(DiskNo, Live)) {
+        let owner = DiskNo(self.segments[number].owner);
         for slot_no in self.slots_of(number) {
             self.release(slot_no);
             let Some(slot) = self.live(slot_no) else { continue };
@@ -186,8 +185,8 @@ impl Store {
     }
 
     /// Collects what is older elsewhere than a segment's entries, counts no more, and may be listed.
-    fn find_overtaken(&self, segment: u32, overtaken: &mut Vec<SlotNo>) {
-        let disk = DiskNo(self.segments[segment as usize].owner);
+    fn find_overtaken(&self, segment: SegmentNo, overtaken: &mut Vec<SlotNo>) {
+        let disk = DiskNo(self.segments[segment].owner);
         for number in self.slots_of(segment) {
             let slot = self.slot(number);
             if slot.status() == Status::Blank {
@@ -203,7 +202,7 @@ impl Store {
 
     /// Whether a page on a device in use may list the slot although it counts no more.
     pub fn is_listed_in_vain(&self, number: SlotNo) -> bool {
-        let dead = self.segments[self.segment_of(number) as usize].state == SegmentState::Dead;
+        let dead = self.segments[self.segment_of(number)].state == SegmentState::Dead;
         matches!(self.slot(number).view(), View::Superseded(_) | View::Dead(_)) && !dead
     }
 
@@ -216,7 +215,7 @@ impl Store {
     pub fn has_single_copies(&self, device: DeviceNo) -> bool {
         let owned = |s: &&super::Segment| s.device == device.0 && s.dirty > 0;
         let numbers = self.segments.iter().enumerate().filter(|(_, s)| owned(s));
-        let mut slots = numbers.flat_map(|(at, _)| self.slots_of(at as u32));
+        let mut slots = numbers.flat_map(|(at, _)| self.slots_of(SegmentNo(at as u32)));
         slots.any(|number| {
             let is_dirty = self.slot(number).primary().is_some_and(|slot| slot.dirty());
             is_dirty && self.mirror_of(number).is_none()
@@ -228,7 +227,7 @@ impl Store {
         let listed =
             (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_listed_in_vain(*number));
         let overtaken = |number: &SlotNo| {
-            let device_of = |number| self.segments[self.segment_of(number) as usize].device;
+            let device_of = |number| self.segments[self.segment_of(number)].device;
             let (slot, device) = (self.slot(*number), device_of(*number));
             let (mut here, mut elsewhere) = (false, false);
             self.entries(self.owner_of(*number), slot.block(), |other, entry| {
@@ -244,13 +243,13 @@ impl Store {
     /// Forgets what was on a device that is gone.
     pub fn forget_device(&mut self, device: DeviceNo) {
         let Some(space) = self.devices[device.0 as usize].as_ref() else { return };
-        for number in space.first_segment..space.first_segment + space.segments {
+        for number in space.numbers() {
             self.bury(number);
         }
     }
 
-    fn bury(&mut self, number: u32) {
-        let owner = self.segments[number as usize].owner;
+    fn bury(&mut self, number: SegmentNo) {
+        let owner = self.segments[number].owner;
         if owner == NO_OWNER {
             return;
         }
@@ -264,16 +263,16 @@ impl Store {
         self.adjust(number, |s| {
             (s.live, s.dirty, s.superseded, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
-        let place = self.segments[number as usize].place;
+        let place = self.segments[number].place;
         Self::unplace(&mut self.disks[owner as usize].segments, &mut self.segments, place);
-        let s = &mut self.segments[number as usize];
+        let s = &mut self.segments[number];
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }
 
     /// Picks up to `wanted` slots of a segment that a batch may write. Dead ones that turn out to be of use
     /// to recovery are put aside.
-    pub fn pick_slots(&mut self, segment: u32, wanted: usize, picked: &mut Vec<SlotNo>) {
-        let disk = DiskNo(self.segments[segment as usize].owner);
+    pub fn pick_slots(&mut self, segment: SegmentNo, wanted: usize, picked: &mut Vec<SlotNo>) {
+        let disk = DiskNo(self.segments[segment].owner);
         for number in self.slots_of(segment) {
             if picked.len() == wanted {
                 break;
@@ -299,9 +298,13 @@ impl Store {
     }
 
     /// The disk's segments on usable devices that are not `other_than`.
-    pub fn owned_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> impl Iterator<Item = u32> {
+    pub fn owned_elsewhere(
+        &self,
+        disk: DiskNo,
+        other_than: Option<DeviceNo>,
+    ) -> impl Iterator<Item = SegmentNo> {
         self.disks[disk.0 as usize].segments.iter().copied().filter(move |number| {
-            let s = &self.segments[*number as usize];
+            let s = &self.segments[*number];
             let device = DeviceNo(s.device);
             s.state == SegmentState::Owned
                 && Some(device) != other_than
@@ -318,13 +321,13 @@ impl Store {
     /// Whether a flush gives the disk room on a device that is not `other_than`.
     pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         self.owned_elsewhere(disk, other_than).any(|number| {
-            let s = &self.segments[number as usize];
+            let s = &self.segments[number];
             !s.page_ready(self.flushed_seq) && (s.free > 0 || s.pending > 0 || s.superseded > 0)
         })
     }
 
     /// Evicts what is clean in a segment.
-    pub fn evict_clean(&mut self, segment: u32) {
+    pub fn evict_clean(&mut self, segment: SegmentNo) {
         for number in self.slots_of(segment) {
             if self.slot(number).primary().is_some_and(|slot| !slot.dirty()) {
                 self.evict(number);
@@ -333,11 +336,11 @@ impl Store {
     }
 
     /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.
-    pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<u32> {
+    pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         self.disks[disk.0 as usize]
             .free_lists
             .most_free(&self.segments)
-            .find(|number| Some(DeviceNo(self.segments[*number as usize].device)) != other_than)
+            .find(|number| Some(DeviceNo(self.segments[*number].device)) != other_than)
     }
 
     /// Nothing new goes to the device from now on.
@@ -353,8 +356,8 @@ impl Store {
     fn set_draining(&mut self, device: DeviceNo, draining: bool) {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
         space.draining = draining;
-        for number in space.first_segment..space.first_segment + space.segments {
-            let s = &self.segments[number as usize];
+        for number in space.numbers() {
+            let s = &self.segments[number];
             if s.owner != NO_OWNER {
                 let free = s.free;
                 self.relist(number, free);
@@ -365,7 +368,7 @@ impl Store {
     /// The end of the disk is now inside the block: sectors beyond leave the slot.
     pub fn trim(&mut self, number: SlotNo, inside: u8) {
         let segment = self.segment_of(number);
-        self.segments[segment as usize].stale = true;
+        self.segments[segment].stale = true;
         let slot = self.expect_live(number);
         self.set(number, slot.with_mask(slot.mask() & inside));
     }
@@ -397,9 +400,9 @@ impl Store {
     }
 
     /// A segment that recovery found to belong to a disk, all blank as yet.
-    pub(crate) fn adopt_segment(&mut self, number: u32, disk: DiskNo) {
+    pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.own(number, disk);
-        let free = self.segments[number as usize].free;
+        let free = self.segments[number].free;
         self.disks[disk.0 as usize].free += u64::from(free);
         self.relist(number, 0);
     }
@@ -415,9 +418,9 @@ impl Store {
     /// After recovery has given segments to disks: the others are free.
     pub(crate) fn collect_free_segments(&mut self) {
         for device in self.devices.iter_mut().flatten() {
-            let range = device.first_segment..device.first_segment + device.segments;
-            let free = |s: &u32| self.segments[*s as usize].state == SegmentState::Free;
-            device.free_segments = if device.alive { range.rev().filter(free).collect() } else { Vec::new() };
+            let free = |s: &SegmentNo| self.segments[*s].state == SegmentState::Free;
+            device.free_segments =
+                if device.alive { device.numbers().rev().filter(free).collect() } else { Vec::new() };
         }
     }
 }

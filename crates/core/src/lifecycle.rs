@@ -1,6 +1,6 @@
 //! A disk's life in its pool: its states, the events that lead from one to the next, and who owns its origin.
 //!
-//! After a crash or a stop a
+//! The table of states and events is in ARCHITECTURE.md, and a test compares it with this file. After a crash or a stop a
 //! disk is detached if the record says that this host owns it, otherwise released.
 //!
 //! Invariants
@@ -153,6 +153,41 @@ mod tests {
         State::Released,
         State::Forgetting,
     ];
+    const EVENTS: [Event; 8] = [
+        Event::Attach,
+        Event::Attached,
+        Event::Detach,
+        Event::DetachFailed,
+        Event::Detached,
+        Event::Release,
+        Event::Released,
+        Event::Forget,
+    ];
+
+    /// The table as ARCHITECTURE.md has it.
+    fn table() -> String {
+        let head = "| state | owned | origin written | takes requests | dormant | event: next state |\n";
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        let row = |state: State| {
+            let life = Life { state, epoch: 1 };
+            let next = |event: Event| Some(format!("{event:?}: {:?}", state.after(event)?));
+            let events: Vec<String> = EVENTS.into_iter().filter_map(next).collect();
+            let (owned, writes) = (yes(life.is_owned()), yes(life.writes_origin()));
+            let (active, dormant) = (yes(life.is_active()), yes(life.is_dormant()));
+            let events = if events.is_empty() { "none".to_string() } else { events.join(", ") };
+            format!("| {state:?} | {owned} | {writes} | {active} | {dormant} | {events} |\n")
+        };
+        STATES
+            .into_iter()
+            .fold(format!("{head}|---|---|---|---|---|---|\n"), |table, state| table + &row(state))
+    }
+
+    #[test]
+    fn the_table_is_as_documented() {
+        let document = include_str!("../../../ARCHITECTURE.md");
+        assert!(document.contains(&table()), "ARCHITECTURE.md must have this table:\n{}", table());
+    }
+
     #[test]
     fn what_is_not_owned_is_not_written_and_dormant() {
         for life in STATES.map(|state| Life { state, epoch: 1 }) {

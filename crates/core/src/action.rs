@@ -3,6 +3,7 @@
 use haversack_model::{DeviceNo, DiskNo, SectorNo};
 
 use crate::memory::{FrameNo, RequestTag};
+use crate::origin_gate::Passed;
 
 /// What a guest asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,6 +145,8 @@ pub enum Action {
         /// It must be durable at the origin when it is answered. The core can stage the data instead, so an origin
         /// that is known to be away should refuse it without waiting.
         durable: bool,
+        /// The gate let it through.
+        passed: Passed,
     },
     /// Make sectors of the origin read as zeroes; the origin may free them.
     ZeroOrigin {
@@ -159,6 +162,8 @@ pub enum Action {
         discard: bool,
         /// As in [`Action::WriteOrigin`].
         durable: bool,
+        /// The gate let it through.
+        passed: Passed,
     },
     /// Make all completed writes of the origin durable.
     FlushOrigin {

@@ -1,6 +1,7 @@
 //! The gate to the origins: the only place that sends writes, zeroes and flushes to one, and keeps account of them.
 //!
-//! Nobody else makes an [`Action::WriteOrigin`] or [`Action::ZeroOrigin`], and here both take a [`Permit`]. A permit is for a run of blocks of one disk. It is used in the call that it was given in, while what
+//! [`Action::WriteOrigin`] and [`Action::ZeroOrigin`] hold a [`Passed`], which only this file makes, and it makes one only
+//! for a [`Permit`]. A permit is for a run of blocks of one disk. It is used in the call that it was given in, while what
 //! was shown for it still holds, and only once.
 //!
 //! Invariants
@@ -22,6 +23,10 @@ use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::io::{OriginFlushReason, Purpose};
 use crate::memory::Memory;
+
+/// Shows that the gate let an action through. Nobody else can make one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Passed(());
 
 /// Leave to write a run of blocks of a disk's origin, once and now.
 #[must_use]
@@ -174,10 +179,10 @@ impl<M: Memory> Core<M> {
         sectors: u32,
         durable: bool,
     ) {
-        let disk = self.pass(permit, number, sector, sectors);
+        let (disk, passed) = self.pass(permit, number, sector, sectors);
         self.ios[number].len = sectors as usize * SECTOR_BYTES;
         let (io, sector) = (IoId(number), SectorNo(sector));
-        self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable });
+        self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable, passed });
     }
 
     /// Has the origin zeroed.
@@ -190,20 +195,20 @@ impl<M: Memory> Core<M> {
         discard: bool,
         durable: bool,
     ) {
-        let disk = self.pass(permit, number, sector, sectors);
+        let (disk, passed) = self.pass(permit, number, sector, sectors);
         let (io, sector) = (IoId(number), SectorNo(sector));
-        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable });
+        self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable, passed });
     }
 
     /// Lets an I/O through the gate that its permit covers.
-    fn pass(&mut self, permit: Permit, number: u32, sector: u64, sectors: u32) -> DiskNo {
+    fn pass(&mut self, permit: Permit, number: u32, sector: u64, sectors: u32) -> (DiskNo, Passed) {
         let Permit { disk, blocks } = permit;
         assert!(self.may_write_origin(disk), "only the owner writes the origin");
         let (first, last) = self.disk(disk).blocks(sector, sectors);
         assert!(blocks.contains(&first.0) && blocks.contains(&last.0), "the permit covers the write");
         self.disk_mut(disk).origin.in_flight += 1;
         self.ios[number].disk = Some(disk);
-        disk
+        (disk, Passed(()))
     }
 
     /// A write or zeroing has ended; returns whether no other is in flight. If a guest is told that it is done although it

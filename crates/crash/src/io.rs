@@ -51,7 +51,7 @@ impl World {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.launch(io, What::OriginRead { disk, sector: sector.0, sectors });
                 }
-                Action::WriteOrigin { io, disk, sector, sectors, durable } => {
+                Action::WriteOrigin { io, disk, sector, sectors, durable, .. } => {
                     let disk = self.origin_of(disk, sector.0, sectors)?;
                     self.owned(disk, "WriteOrigin")?;
                     self.launch(io, What::OriginWrite { disk, sector: sector.0, sectors, durable });

@@ -501,10 +501,10 @@ impl Reactor {
             Action::ReadOrigin { io, disk, sector, sectors } => {
                 self.origin_io(io, disk, OriginOp::Read, sector, sectors, false);
             }
-            Action::WriteOrigin { io, disk, sector, sectors, durable } => {
+            Action::WriteOrigin { io, disk, sector, sectors, durable, .. } => {
                 self.origin_io(io, disk, OriginOp::Write, sector, sectors, durable);
             }
-            Action::ZeroOrigin { io, disk, sector, sectors, discard, durable } => {
+            Action::ZeroOrigin { io, disk, sector, sectors, discard, durable, .. } => {
                 self.origin_io(io, disk, OriginOp::Zero { discard }, sector, sectors, durable);
             }
             Action::FlushOrigin { io, disk } => {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use haversack_core::{MAX_REQUEST_SECTORS, Op, RequestError};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
@@ -26,6 +26,7 @@ use haversack_nbd::{
 use super::budget::Budget;
 use super::payload::Payload;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
+use crate::message_limit::MessageLimit;
 use crate::reactor::Finished;
 use crate::ring::{Landing, Owner};
 
@@ -47,6 +48,9 @@ const STATUS_BYTES: usize = 16 << 10;
 
 const RECEIVE: u8 = 0;
 const SEND: u8 = 1;
+
+static MESSAGES: LazyLock<MessageLimit> =
+    LazyLock::new(|| MessageLimit::new("NBD connections that break the protocol"));
 
 /// A connection, past its negotiation, to become a client of a disk.
 pub struct NbdClient {
@@ -247,7 +251,7 @@ impl NbdConnection {
         }
         while !self.closing && self.has_room() && !self.unparsed.is_empty() {
             if let Err(error) = self.parse_one(context) {
-                tracing::info!(disk = self.name, %error, "closing an NBD connection");
+                MESSAGES.tell(|| tracing::info!(disk = self.name, %error, "closing an NBD connection"));
                 self.closing = true;
             }
         }

@@ -35,17 +35,27 @@ impl Course {
 
     /// The picture; `cached_from_seconds` is when the cache came in.
     pub fn to_svg(&self, cached_from_seconds: f64) -> String {
-        let mut chart = LineChart::new(
-            "Mean latency of four disks on a slow store, without the cache and through it",
-            Axis::linear("time", Unit::Seconds),
-            Axis::log("latency", Unit::Seconds),
-        );
+        let all =
+            || self.latencies.iter().flatten().map(|(_, latency)| *latency).filter(|latency| *latency > 0.0);
+        let (lowest, highest) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+        // Whole decades, so that the axis has more than its ends for ticks.
+        let latency = Axis::log("latency", Unit::Seconds);
+        let latency = if highest > 0.0 {
+            latency.range(decade(lowest.log10().floor()), decade(highest.log10().ceil()))
+        } else {
+            latency
+        };
+        let title = "Mean latency of four disks on a slow store, without the cache and through it";
+        let mut chart = LineChart::new(title, Axis::linear("time", Unit::Seconds), latency);
         for (workload, points) in WORKLOADS.iter().zip(&self.latencies) {
             chart = chart.line(&format!("{} ({})", workload.disk, workload.load), points.clone());
         }
-        let highest = self.latencies.iter().flatten().map(|(_, latency)| *latency).fold(0.0, f64::max);
         chart.mark(cached_from_seconds, highest, "cache").to_svg()
     }
+}
+
+fn decade(exponent: f64) -> f64 {
+    10f64.powf(exponent)
 }
 
 #[cfg(test)]

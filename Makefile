@@ -5,6 +5,8 @@ PROGRAMS := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Crash points of `make crash-long`, and its first seed.
 POINTS ?= 10000000
 SEED ?= 1000000
+# The folder of real traces for `make test-traces`.
+TRACES ?=
 # What `make run` does: seconds through the cache, where everything lies, and whether it leaves nothing behind.
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= /tmp/haversack-demo
@@ -14,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test bench fuzz hostile crash-long
+.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -22,6 +24,7 @@ help:
 	@echo "                 DEMO_CHART=FILE for a picture of the run"
 	@echo "make stop        stop and remove what the demo left up"
 	@echo "make test        everything that must pass before a change goes in"
+	@echo "make test-traces TRACES=DIR: known answers on real traces, which are not part of the repository"
 	@echo "make bench       figures beside their goals and beside peers"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
 	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
@@ -47,6 +50,9 @@ test: setup
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000
 	cargo deny check licenses bans sources
+
+test-traces: setup
+	HAVERSACK_TRACES="$(abspath $(TRACES))" cargo test --release -p haversack-trace -p haversack-analyze -p haversack-sim -- --ignored
 
 bench: setup
 	cargo run --release -p haversack-bench

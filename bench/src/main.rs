@@ -11,7 +11,7 @@ mod rng;
 mod table;
 mod traces;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--stagin
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
   engine        the live data path beside its peers: NBD, vhost-user-blk, a disk beside hostile ones, and 100 idle disks
-  --traces DIR  where the traces are (default ../shared/traces beside the repository)
+  --traces DIR  where real traces are (default: HAVERSACK_TRACES; without either, a generated trace)
   --staging N   staging frames for the traces (default 256, at least 64)
   --json        one object a line
   --seconds N   seconds of a round (default 1)
@@ -44,16 +44,15 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 
 struct Arguments {
     what: String,
-    traces: PathBuf,
+    traces: Option<PathBuf>,
     staging: u32,
     live: live::Options,
 }
 
 fn arguments(words: &[String]) -> Result<Arguments, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut parsed = Arguments {
         what: "all".into(),
-        traces: root.join("../shared/traces"),
+        traces: std::env::var_os("HAVERSACK_TRACES").map(PathBuf::from),
         staging: traces::STAGING_FRAMES,
         live: live::Options::new(),
     };
@@ -66,7 +65,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
                 parsed.live.what = word;
             }
             "memory" | "hits" | "monitor" | "traces" | "all" | "engine" => parsed.what = word,
-            "--traces" => parsed.traces = value()?.into(),
+            "--traces" => parsed.traces = Some(value()?.into()),
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
             "--haversackd" => parsed.live.haversackd = Some(value()?.into()),
@@ -134,7 +133,7 @@ fn main() -> ExitCode {
         monitor::run();
     }
     if wants("traces") {
-        traces::run(&arguments.traces, arguments.staging);
+        traces::run(arguments.traces.as_deref(), arguments.staging);
     }
     ExitCode::SUCCESS
 }

@@ -31,14 +31,14 @@ struct Trace {
     caches: &'static [(u64, f64, f64)],
 }
 
-const TRACES: [Trace; 3] = [
+static TRACES: [Trace; 3] = [
     Trace { name: "cloudphysics_w106", caches: &[(13_758, 0.143, 0.130), (55_034, 0.066, 0.071)] },
     Trace { name: "arc_P3", caches: &[(10_234, 0.735, 0.62)] },
     Trace { name: "arc_P12", caches: &[(40_159, 0.417, 0.39)] },
 ];
 
-/// Replays all traces under `folder` and prints.
-pub fn run(folder: &Path, staging_frames: u32) {
+/// Replays all traces under `folder`, or a generated one, and prints.
+pub fn run(folder: Option<&Path>, staging_frames: u32) {
     let mut rows = vec![row([
         "trace",
         "cache blocks",
@@ -55,8 +55,10 @@ pub fn run(folder: &Path, staging_frames: u32) {
         "fills skipped",
         "requests/s",
     ])];
-    for trace in TRACES {
-        let path = folder.join(format!("keys/{}.csv.zst", trace.name));
+    let files = folder.into_iter().flat_map(|folder| {
+        TRACES.iter().map(move |trace| (trace, folder.join(format!("keys/{}.csv.zst", trace.name))))
+    });
+    for (trace, path) in files {
         match load(&path) {
             Ok(reads) => {
                 for (blocks, lru, goal) in trace.caches {

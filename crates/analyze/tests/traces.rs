@@ -1,7 +1,6 @@
 //! Known answers on real traces, and the sampled analysis against the exact one on all of them.
 //!
-//! The traces are found by `HAVERSACK_TRACES`, or in `../shared/traces` beside the repository. Without them, a generated
-//! trace stands in.
+//! `HAVERSACK_TRACES` names the folder of real traces.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +11,8 @@ use haversack_trace::{Access, MemorySource, Op, OpenOptions, Source, open};
 const SAMPLES: usize = 8192;
 const ALLOWED_ERROR: f64 = 0.01;
 
-fn folder() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let named = std::env::var_os("HAVERSACK_TRACES").map(PathBuf::from);
-    let found = named.into_iter().chain([beside]).find(|folder| folder.is_dir());
-    if found.is_none() {
-        eprintln!("no shared traces (HAVERSACK_TRACES): a generated trace stands in");
-    }
-    found
+fn folder() -> PathBuf {
+    std::env::var_os("HAVERSACK_TRACES").expect("HAVERSACK_TRACES names the folder of real traces").into()
 }
 
 fn references(mut source: impl Source) -> Vec<Reference> {
@@ -83,10 +76,10 @@ fn exact(references: &[Reference], sizes: &[u64], threads: usize) -> Profile {
 }
 
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn exact_lru_on_cloudphysics_w106() {
-    let Some(folder) = folder() else { return };
     let source =
-        open(&folder.join("keys/cloudphysics_w106.csv.zst"), &OpenOptions::default()).expect("it opens");
+        open(&folder().join("keys/cloudphysics_w106.csv.zst"), &OpenOptions::default()).expect("it opens");
     let references = references(source);
     let known = [(13_758, 0.1432), (27_517, 0.0823), (55_034, 0.0662), (110_068, 0.0621)];
     for threads in [1, 2, 3] {
@@ -112,8 +105,16 @@ fn errors(exact: &Profile, sampled: &Profile, largest: u64) -> (f64, f64) {
 
 #[test]
 fn a_sample_is_close_to_the_whole() {
-    let traces =
-        folder().map_or_else(|| vec![("generated".to_string(), generated())], |folder| traces(&folder));
+    sample_is_close(vec![("generated".to_string(), generated())]);
+}
+
+#[test]
+#[ignore = "needs real traces: see `make test-traces`"]
+fn a_sample_of_a_real_trace_is_close_to_the_whole() {
+    sample_is_close(traces(&folder()));
+}
+
+fn sample_is_close(traces: Vec<(String, Vec<Reference>)>) {
     assert!(!traces.is_empty());
     for (name, references) in traces {
         let whole = exact(&references, &[], 2);

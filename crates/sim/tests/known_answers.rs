@@ -8,16 +8,11 @@ use common::{memory, mixed, simulate};
 use haversack_sim::{PolicyName, Pool, Report, Settings, SimError, Sizes};
 use haversack_trace::{Source, open};
 
-/// A shared trace: in the folder that HAVERSACK_TRACES names, or in `../shared/traces` beside the repository.
-fn shared(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("HAVERSACK_TRACES").map_or_else(beside, PathBuf::from);
-    let path = folder.join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    println!("{} is not there: this test uses a generated trace alone", path.display());
-    None
+/// A real trace, in the folder that HAVERSACK_TRACES names.
+fn real(name: &str) -> PathBuf {
+    let folder =
+        std::env::var_os("HAVERSACK_TRACES").expect("HAVERSACK_TRACES names the folder of real traces");
+    PathBuf::from(folder).join(name)
 }
 
 /// Opens a trace file as often as asked for.
@@ -32,8 +27,9 @@ fn miss_ratio(report: &Report, policy: PolicyName, blocks: u64) -> f64 {
 
 /// libCacheSim's figures for this trace.
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn lru_and_s3_fifo_on_cloudphysics_w106() {
-    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return bounds_on_a_generated_trace() };
+    let path = real("keys/cloudphysics_w106.csv.zst");
     let answers = [
         (13_758, 0.1432, 0.1231),
         (27_517, 0.0823, 0.0783),
@@ -55,7 +51,8 @@ fn lru_and_s3_fifo_on_cloudphysics_w106() {
     }
 }
 
-fn bounds_on_a_generated_trace() {
+#[test]
+fn no_policy_misses_less_than_min() {
     let accesses = mixed(20_000, 3);
     let settings = Settings { policies: vec![PolicyName::Lru, PolicyName::S3Fifo], ..Settings::default() };
     let report = simulate(&memory(&accesses, &["a", "b"]), &settings);
@@ -69,8 +66,9 @@ fn bounds_on_a_generated_trace() {
 
 /// The benchmark's figures for the core, in as many whole segments.
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn the_production_cache_on_cloudphysics_w106() {
-    let Some(path) = shared("keys/cloudphysics_w106.csv.zst") else { return };
+    let path = real("keys/cloudphysics_w106.csv.zst");
     let settings = Settings {
         policies: vec![PolicyName::Core],
         sizes: Sizes::Blocks(vec![55 * 253, 218 * 253]),

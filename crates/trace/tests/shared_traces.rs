@@ -1,18 +1,12 @@
-//! Real traces, where they are: each in its original format agrees with the common form access by access.
+//! Real traces: each in its original format agrees with the common form, access by access.
 
 use std::path::{Path, PathBuf};
 
 use haversack_trace::{Access, OpenOptions, Source, Summaries, Target, create, open};
 
-/// The folder of real traces, if it is there.
-fn shared() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("HAVERSACK_TRACES").map_or(beside, PathBuf::from);
-    let there = folder.is_dir();
-    if !there {
-        println!("{}: no real traces here; HAVERSACK_TRACES names their folder", folder.display());
-    }
-    there.then_some(folder)
+/// The folder of real traces.
+fn folder() -> PathBuf {
+    std::env::var_os("HAVERSACK_TRACES").expect("HAVERSACK_TRACES names the folder of real traces").into()
 }
 
 fn all(path: &Path, options: &OpenOptions) -> (Vec<Access>, Vec<String>) {
@@ -25,7 +19,7 @@ fn all(path: &Path, options: &OpenOptions) -> (Vec<Access>, Vec<String>) {
 
 /// The raw file agrees with the common form; they may name volumes differently.
 fn agrees(name: &str, options: &OpenOptions) {
-    let Some(folder) = shared() else { return };
+    let folder = folder();
     let (raw, raw_volumes) = all(&folder.join(format!("raw/{name}.orig.zst")), options);
     let (common, volumes) = all(&folder.join(format!("{name}.csv.zst")), &OpenOptions::default());
     assert_eq!(raw.len(), common.len());
@@ -36,6 +30,7 @@ fn agrees(name: &str, options: &OpenOptions) {
 }
 
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn raw_and_common_forms_agree() {
     for name in [
         "msr_hm_0_native_1k",
@@ -54,8 +49,9 @@ fn raw_and_common_forms_agree() {
 
 /// Every trace becomes our own form and comes back the same, in about 4 bytes an access.
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn all_become_compact() {
-    let Some(folder) = shared() else { return };
+    let folder = folder();
     let scratch = tempfile::tempdir().unwrap();
     let folders = ["", "apps", "keys"].map(|sub| folder.join(sub));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
@@ -79,8 +75,9 @@ fn all_become_compact() {
 }
 
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn keys() {
-    let Some(folder) = shared() else { return };
+    let folder = folder();
     let of = |name: &str, key_bytes| {
         let options = OpenOptions { key_bytes: Some(key_bytes), ..OpenOptions::default() };
         all(&folder.join("keys").join(name), &options).0
@@ -101,8 +98,9 @@ fn keys() {
 
 /// What is known of the traces: reads, writes, flushes, discards, and unique blocks of 4 KiB.
 #[test]
+#[ignore = "needs real traces: see `make test-traces`"]
 fn summaries() {
-    let Some(folder) = shared() else { return };
+    let folder = folder();
     for (name, counts, unique_4k) in [
         ("apps/oltp", [365_272, 245_270, 86_372, 0], 702_809),
         ("apps/files", [144_333, 53_279, 905, 5_451], 727_754),

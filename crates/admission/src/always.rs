@@ -4,7 +4,7 @@ use haversack_model::BlockNo;
 
 use crate::{Admission, Admit, Op, Verdict};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Always;
 

@@ -49,7 +49,7 @@ impl Regions {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Hec {
     region_blocks: u64,
     longest_run_blocks: u64,

@@ -12,7 +12,7 @@ use haversack_model::BlockNo;
 use crate::lru::Lru;
 use crate::{Admission, Admit, Op, Verdict};
 
-/// See the module.
+/// See the module documentation.
 pub struct Larc {
     cache_blocks: f64,
     /// C_r.

@@ -50,7 +50,7 @@ struct Observed {
     window: Option<DiskWindow>,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Control {
     controller: Controller,
     observed: BTreeMap<String, Observed>,

@@ -82,7 +82,7 @@ impl Samples {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Observer {
     config: ObserverConfig,
     opened_us: Micros,

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Shards that run, to be dropped when the daemon ends.
 pub type Shards = Arc<Mutex<Vec<Shard>>>;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub struct ClosedPools(OnceLock<BTreeMap<String, ClosedPool>>);
 

@@ -27,7 +27,7 @@ use crate::pool::Pool;
 use crate::settings;
 use crate::state::State;
 
-/// See the module.
+/// See the module documentation.
 pub struct Daemon {
     /// Its own settings.
     pub config: DaemonConfig,

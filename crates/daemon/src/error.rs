@@ -10,7 +10,7 @@ use crate::helper::HelperError;
 use crate::state::StateError;
 use crate::system::SystemError;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// There is no such thing.

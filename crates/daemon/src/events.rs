@@ -12,7 +12,7 @@ use crate::locked::Locked;
 /// Events kept.
 const KEPT: usize = 1024;
 
-/// See the module.
+/// See the module documentation.
 pub struct EventLog {
     events: Mutex<VecDeque<Event>>,
     /// The number of the newest event, 0 before the first.

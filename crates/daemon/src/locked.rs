@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See the module.
+/// See the module documentation.
 pub trait Locked<T> {
     /// Takes the lock.
     fn locked(&self) -> MutexGuard<'_, T>;

@@ -43,7 +43,7 @@ impl KnownDisk {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Pool {
     /// Its name.
     pub name: String,

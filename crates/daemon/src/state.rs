@@ -58,7 +58,7 @@ struct Memory {
     lost_pools: BTreeSet<String>,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct State {
     path: PathBuf,
     memory: Mutex<Memory>,

@@ -1,11 +1,12 @@
-//! Finding a pool's devices: the configuration names one of them or more, or a pattern; the pool itself knows the others.
+//! Finding a pool's devices. The configuration names one or more of them, or a pattern; the pool itself knows
+//! the rest.
 //!
-//! Who is of the pool, the pool's record on the devices says. Where a device was, its label says; if it is not there it is
-//! looked for among the block devices and in the directories of those that were found.
+//! The pool's record on the devices lists the members. A device's label says where it was last seen; if it is
+//! not there, it is searched for among the block devices and in the directories of the devices already found.
 //!
 //! Invariants
-//! - A device that is not of the pool is left out, whatever its place in the list, and said to be.
-//! - Whether the pool can do without those that are missing is the core's to say.
+//! - A device that does not belong to the pool is left out, wherever it is in the list, and this is reported.
+//! - Only the core decides whether the pool can be opened without the missing devices.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,40 +24,40 @@ use crate::identity::StorageIdentity;
 use crate::label::{self, Kind, Label};
 use crate::media::Devices;
 
-/// Most files of a directory that are looked at in search of a device.
+/// The most files of a directory that are checked when searching for a device.
 const MOST_FILES: usize = 4096;
 
-/// A device that the pool has in use and that was not found.
+/// A device that the pool uses and that was not found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MissingDevice {
-    /// Its place in the pool.
+    /// Its number in the pool.
     pub number: DeviceNo,
     /// Its identity.
     pub id: Uuid,
-    /// Where it was when the pool was last opened with it.
+    /// The path at which the pool was last opened with it.
     pub path: Option<PathBuf>,
-    /// When that was, in seconds since 1970.
+    /// The time of that, in seconds since 1970.
     pub seen_s: Option<u64>,
 }
 
-/// The devices of a pool, as far as they were found.
+/// The devices of a pool that were found, and those that were not.
 pub(crate) struct Assembly {
     pub devices: Devices,
     pub missing: Vec<MissingDevice>,
-    /// What was listed and is not used, and why.
+    /// Listed devices that are not used, and why.
     pub left_out: Vec<String>,
     members: Vec<DeviceIdentity>,
     labels: Vec<Label>,
     name: String,
 }
 
-/// A device that was opened, and who it is.
+/// An opened device and its identity.
 type Candidate = (CacheDevice, DeviceIdentity);
 
 /// Finds the devices of a pool.
 ///
 /// # Errors
-/// None of them is found, they are of several pools, or one is in use.
+/// No device is found, the devices found belong to several pools, or one is in use.
 pub(crate) fn assemble(name: &str, listed: &[PathBuf]) -> Result<Assembly> {
     let mut left_out = Vec::new();
     let candidates = open_listed(listed, &mut left_out)?;
@@ -65,12 +66,12 @@ pub(crate) fn assemble(name: &str, listed: &[PathBuf]) -> Result<Assembly> {
     let labels = label::read(&mut devices, Kind::Device);
     let mut assembly =
         Assembly { devices, missing: Vec::new(), left_out, members: Vec::new(), labels, name: name.into() };
-    // A device that is found may know of others.
+    // A device that was just found may name further members.
     while assembly.find_more()? {}
     Ok(assembly)
 }
 
-/// Opens what is listed. What is not there or carries no pool is left out.
+/// Opens the listed devices. Paths that do not exist or carry no pool are left out.
 fn open_listed(listed: &[PathBuf], left_out: &mut Vec<String>) -> Result<Vec<Candidate>> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut seen: Vec<StorageIdentity> = Vec::new();
@@ -100,7 +101,7 @@ fn open_listed(listed: &[PathBuf], left_out: &mut Vec<String>) -> Result<Vec<Can
     Ok(candidates)
 }
 
-/// Keeps the devices of one pool: of the only one there is, or of the one that bears the name.
+/// Keeps the devices of one pool: the only pool found, or else the one with this name.
 fn of_one_pool(name: &str, candidates: Vec<Candidate>, left_out: &mut Vec<String>) -> Result<Vec<Candidate>> {
     let mut candidates = candidates;
     let pools: BTreeSet<Uuid> = candidates.iter().map(|(_, identity)| identity.pool).collect();
@@ -142,7 +143,7 @@ fn expand(pattern: &Path) -> Vec<PathBuf> {
     paths.into_iter().flatten().filter_map(std::result::Result::ok).collect()
 }
 
-/// The device that a path is, looked at without a lock.
+/// Reads the identity of the device at a path, without a lock.
 fn identify(path: &Path) -> Option<DeviceIdentity> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -157,7 +158,7 @@ fn identify(path: &Path) -> Option<DeviceIdentity> {
 }
 
 impl Assembly {
-    /// Looks for devices that the pool has in use and that are not here. True if one was found.
+    /// Searches for devices that the pool uses and that have not been found yet. Returns true if one was found.
     fn find_more(&mut self) -> Result<bool> {
         self.members = pool::members(&mut self.devices);
         let present: Vec<Uuid> = self.present().into_iter().map(|(_, identity)| identity.device).collect();
@@ -195,13 +196,13 @@ impl Assembly {
         devices.filter_map(|at| Some((at, pool::identify(&mut self.devices, at)?))).collect()
     }
 
-    /// Where a device is: where it was, or else anywhere near.
+    /// Finds a device: at its old path, among the block devices, or next to the devices already found.
     fn find(&self, member: &DeviceIdentity, before: Option<&Path>) -> Option<PathBuf> {
         let is_it = |path: &PathBuf| identify(path).is_some_and(|found| found == *member);
         before.map(Path::to_path_buf).into_iter().chain(block_devices()).chain(self.neighbours()).find(is_it)
     }
 
-    /// The files in the directories of the devices that are files.
+    /// Returns the files in the directories of those devices that are files.
     fn neighbours(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let files = self.devices.devices.iter().filter(|device| device.path.is_file());
         let directories: BTreeSet<&Path> = files.filter_map(|device| device.path.parent()).collect();
@@ -211,7 +212,8 @@ impl Assembly {
         })
     }
 
-    /// What the core's refusal means: which device is missing, where it was, and what else was seen.
+    /// Turns the core's refusal into an error that names the missing device, where it was, and what else was
+    /// seen.
     pub fn explain(&self, error: PoolError) -> EngineError {
         let PoolError::MissingDevice { device, .. } = error else { return error.into() };
         match self.missing.iter().find(|missing| missing.number == device) {
@@ -224,7 +226,7 @@ impl Assembly {
         }
     }
 
-    /// Says in the log what is missing and what is left out.
+    /// Logs which devices are missing and which are left out.
     pub fn tell(&self) {
         for what in &self.left_out {
             tracing::warn!(pool = self.name, "listed and not used: {what}");
@@ -234,7 +236,7 @@ impl Assembly {
         }
     }
 
-    /// Writes on all devices where each of them is now. They are usable without.
+    /// Writes to all devices where each of them is now. The pool is usable without these labels.
     pub fn label(&mut self) {
         let seen_s = label::now_s();
         let present = self.present();
@@ -251,7 +253,7 @@ impl Assembly {
     }
 }
 
-/// The label of a device that is here now.
+/// Makes the label of a device that is present now.
 pub(crate) fn device_label(pool: &str, identity: DeviceIdentity, device: &CacheDevice, seen_s: u64) -> Label {
     let path = std::path::absolute(&device.path).unwrap_or_else(|_| device.path.clone());
     let place = path.display().to_string();
@@ -281,7 +283,7 @@ impl std::fmt::Display for MissingDevice {
     }
 }
 
-/// All block devices of the system.
+/// Returns all block devices of the system.
 fn block_devices() -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
     entries.map(|entry| Path::new("/dev").join(entry.file_name()))

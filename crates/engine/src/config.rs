@@ -1,4 +1,4 @@
-//! What a shard is started with, and what a disk is attached with.
+//! Settings for starting a shard and for attaching a disk.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,37 +12,39 @@ pub struct ShardConfig {
     pub name: String,
     /// The cache devices: block devices or files made by [`crate::pool::create`], in any order.
     pub devices: Vec<PathBuf>,
-    /// The shared-memory file of the staging area, normally under `/dev/shm`. It survives the process: a daemon
-    /// that was killed finds every acknowledged write in it.
+    /// The shared-memory file of the staging area, normally under `/dev/shm`. It survives the process: after a
+    /// kill, every acknowledged write is still in it.
     pub staging_path: PathBuf,
-    /// Blocks of the staging area.
+    /// Size of the staging area in blocks.
     pub staging_blocks: u32,
-    /// Blocks of memory for data on its way between devices, origins and the staging area.
+    /// Blocks of memory for data in transit between devices, origins and the staging area.
     pub transfer_blocks: u32,
-    /// Memory for the payloads of NBD clients' requests. A disk may take as much as it leaves free; each disk may have
-    /// one request besides, and each client a small one.
+    /// Memory for the payloads of NBD requests, in bytes. A disk may use no more than it leaves free.
+    /// Regardless of that, a disk without requests may have one, and a client without requests a small one.
     pub client_bytes: usize,
     /// Settings of the cache core.
     pub core: CoreConfig,
     /// How to open the pool.
     pub open: OpenOptions,
-    /// How long the reactor looks for new work without sleeping after it had some, in microseconds.
+    /// How long the reactor polls for new work before it sleeps, in microseconds.
     pub poll_us: u32,
-    /// For tests: a file whose first eight bytes say the time in microseconds, the lowest byte first. I/Os are then done
-    /// one at a time, so that what happens follows from requests and times alone. The system's clock if not given.
+    /// For tests: a file whose first eight bytes are the time in microseconds, little-endian. I/Os are then
+    /// done one at a time, so that the outcome depends on requests and times alone. `None` for the system's
+    /// clock.
     pub clock_file: Option<PathBuf>,
 }
 
 impl ShardConfig {
-    /// The shared-memory file of a pool's staging area.
+    /// Returns the path of the shared-memory file of a pool's staging area.
     pub fn staging_path_of(pool: &str) -> PathBuf {
         Path::new("/dev/shm").join(format!("{}{pool}", ShardConfig::STAGING_PREFIX))
     }
 
-    /// How the names of staging areas in `/dev/shm` begin.
+    /// The prefix of staging files in `/dev/shm`.
     pub const STAGING_PREFIX: &str = "haversack-";
 
-    /// A shard with the defaults: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory, 256 MiB for NBD clients.
+    /// Returns the default settings: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory, 256 MiB for
+    /// NBD clients.
     pub fn new(name: &str, devices: Vec<PathBuf>) -> ShardConfig {
         ShardConfig {
             name: name.to_string(),
@@ -66,21 +68,21 @@ pub struct DiskSpec {
     pub name: String,
     /// Its identity, size and policies. `sectors` must be the disk's size; the origin may be larger.
     pub config: DiskConfig,
-    /// The ownership epoch to attach under.
+    /// The ownership epoch to attach with.
     pub epoch: u64,
-    /// Attach although dirty data may be lost: the operator named the disk.
+    /// Attach even if dirty data may be lost; set only when the operator has named the disk.
     pub accept_loss: bool,
-    /// Where its data is.
+    /// Where its data is stored.
     pub origin: OriginSpec,
-    /// The origin may carry a pool's superblock: a guest has made a pool on its disk.
+    /// The origin may carry a pool's superblock, because a guest made a pool on its disk.
     pub origin_holds_pool: bool,
-    /// How long requests wait for an origin that is away before they fail.
+    /// How long requests wait for an unreachable origin before they fail.
     pub origin_wait: Duration,
-    /// NBD clients may not write it.
+    /// NBD clients may not write to it.
     pub read_only: bool,
 }
 
-/// A backing store that the engine speaks to itself.
+/// A backing store that the engine accesses itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OriginSpec {
     /// A file or block device.
@@ -92,9 +94,9 @@ pub enum OriginSpec {
     Nbd {
         /// Its NBD URI: `nbd://`, `nbds://`, `nbd+unix://` or `nbds+unix://`.
         uri: String,
-        /// Connections, if the server lets several be used.
+        /// Number of connections, if the server allows several.
         connections: u8,
-        /// For `nbds://` and `nbds+unix://`: whom to trust, and what to show.
+        /// The certificates to trust and to present, for `nbds://` and `nbds+unix://`.
         tls: TlsFiles,
     },
 }
@@ -102,9 +104,9 @@ pub enum OriginSpec {
 /// PEM files of a TLS client.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsFiles {
-    /// Certificates of the authorities to trust; the system's if not given.
+    /// Certificates of the trusted authorities; the system's if not set.
     pub ca: Option<PathBuf>,
-    /// The certificate to show, with its chain; none is shown if not given.
+    /// The certificate to present, with its chain; none if not set.
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub key: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! What other threads ask of a reactor, through its mailbox.
+//! The calls that other threads make on a reactor, through its mailbox.
 
 use std::sync::mpsc::Sender;
 
@@ -17,13 +17,13 @@ use crate::reactor::{Afterwards, LiveCore, Reactor, put};
 use crate::snapshot::{DiskSnapshot, Snapshot};
 
 impl Reactor {
-    /// Calls the core with the present time.
+    /// Calls the core with the current time.
     pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
         self.now = self.clock.now_us();
         call(&mut self.core, self.now)
     }
 
-    /// Calls the core about an attached disk.
+    /// Calls the core for an attached disk.
     pub(crate) fn disk_call<R>(
         &mut self,
         disk: DiskHandle,
@@ -33,7 +33,7 @@ impl Reactor {
         Ok(self.core_call(|core, now| call(core, now, number))?)
     }
 
-    /// The place of an attached disk.
+    /// Returns the number of an attached disk.
     pub(crate) fn attached(&self, disk: DiskHandle) -> Result<DiskNo> {
         self.disks.get(disk).map(|live| live.handle.number()).ok_or(EngineError::Detached)
     }
@@ -61,7 +61,7 @@ impl Reactor {
     pub(crate) fn attach(&mut self, spec: DiskSpec, origin: OpenOrigin) -> Result<(DiskHandle, JobId)> {
         let (config, epoch, accept_loss) = (spec.config.clone(), spec.epoch, spec.accept_loss);
         if self.disks.is_ending(config.id) {
-            // The connections of its last time are still ending.
+            // Connections of its previous attachment are still ending.
             return Err(ManageError::Busy.into());
         }
         let (number, job) = self.core_call(|core, now| core.attach(now, &config, epoch, accept_loss))?;
@@ -80,14 +80,14 @@ impl Reactor {
         Ok(job)
     }
 
-    /// Forgets a detached disk. It has no handle: whoever wants it forgotten knows its lasting identity.
+    /// Forgets a detached disk. It has no handle, so it is named by its permanent identity.
     pub(crate) fn forget(&mut self, disk: DiskId, destroy_dirty: bool) -> Result<JobId> {
         let is_it = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| info.id == disk);
         let number = self.core.disk_numbers().find(is_it).ok_or(EngineError::Unknown(disk))?;
         Ok(self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?)
     }
 
-    /// Who uses a disk: its NBD connections by their peers, and its vhost-user queues.
+    /// Lists the users of a disk: its NBD connections by their peers, and its vhost-user queues.
     fn users_of(&self, disk: DiskHandle) -> Vec<String> {
         let front = &self.core.memory().payloads;
         let mut users = front.peers(disk);
@@ -98,7 +98,7 @@ impl Reactor {
         users
     }
 
-    /// A disk shrinks only if that is said, and while nobody uses it.
+    /// Checks that a disk is shrunk only if `shrink` is set and nobody uses it.
     fn check_shrink(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<()> {
         let (spec, present) = self.spec(disk)?;
         let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
@@ -124,7 +124,7 @@ impl Reactor {
         Ok(job)
     }
 
-    /// What a disk was attached with, and its present size in sectors.
+    /// Returns the settings with which a disk was attached, and its current size in sectors.
     pub(crate) fn spec(&self, disk: DiskHandle) -> Result<(DiskSpec, u64)> {
         let live = self.disks.get(disk).ok_or(EngineError::Detached)?;
         let info = self.core.disk_info(disk.number()).ok_or(EngineError::Detached)?;
@@ -177,7 +177,7 @@ impl Reactor {
         Ok(job)
     }
 
-    /// The devices in use, opened once more.
+    /// Duplicates the open devices in use.
     pub(crate) fn devices_again(&self) -> Result<Vec<CacheDevice>> {
         self.devices.iter().flatten().filter(|live| !live.retired).map(|live| live.device.again()).collect()
     }
@@ -188,12 +188,12 @@ impl Reactor {
         job
     }
 
-    /// The numbers of a disk's clients.
+    /// Returns the numbers of a disk's clients.
     pub(crate) fn clients_of(&self, disk: DiskHandle) -> Vec<u32> {
         self.core.memory().payloads.of_disk(disk)
     }
 
-    /// Whether a disk that was found without clients is being made smaller, and must stay without.
+    /// Returns whether a disk is being shrunk. It had no clients when that began and must not get any.
     fn is_shrinking(&self, disk: DiskHandle) -> bool {
         let present = self.core.disk_info(disk.number()).map_or(0, |info| info.sectors);
         let shrinks = |of: DiskHandle, sectors: u64| of == disk && sectors < present;
@@ -201,7 +201,7 @@ impl Reactor {
         jobs.any(|job| matches!(job, Afterwards::Resized(of, sectors) if shrinks(*of, *sectors)))
     }
 
-    /// Makes an NBD connection a client of its disk, if that is still what was agreed on.
+    /// Makes an NBD connection a client of its disk, if the disk still is as negotiated.
     pub(crate) fn add_nbd_client(&mut self, client: NbdClient) -> Result<()> {
         let live = self.disks.get(client.disk).ok_or(EngineError::Detached)?;
         let info = self.core.disk_info(client.disk.number()).filter(|info| info.attached);
@@ -220,7 +220,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Adds a client; from now on it is asked for requests.
+    /// Adds a client; from now on it is polled for requests.
     pub(crate) fn add_client(&mut self, client: Box<dyn Client>) -> u32 {
         let number = self.core.memory_mut().payloads.insert(client);
         self.client(number, |c, context| c.begin(context));

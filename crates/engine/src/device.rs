@@ -1,4 +1,4 @@
-//! Cache devices: block devices and files, opened for direct I/O and for one process alone.
+//! Cache devices: block devices and files, opened for direct I/O and locked against other processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -16,9 +16,9 @@ pub(crate) struct CacheDevice {
     file: File,
     pub path: PathBuf,
     pub capacity_bytes: u64,
-    /// It fails on demand.
+    /// Makes it fail on demand, in tests.
     pub faults: Option<Faults>,
-    /// It is a file that was made for this.
+    /// A file that was created for the pool.
     pub is_new: bool,
 }
 
@@ -26,7 +26,8 @@ fn open_with(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
-/// Opens for direct I/O where the file system can; a block device so that nobody can mount it meanwhile.
+/// Opens a path for direct I/O where the file system supports it; a block device exclusively, so that it cannot
+/// be mounted while in use.
 fn open_alone(path: &Path) -> Result<File> {
     let kind = std::fs::metadata(path).map_err(at("open", path))?.file_type();
     if kind.is_block_device() {
@@ -48,7 +49,7 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
-/// Makes a file, all of it allocated.
+/// Creates a file with all of its space allocated.
 fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at("create", path))?;
@@ -62,7 +63,7 @@ fn make_file(path: &Path, size_bytes: u64) -> Result<()> {
 }
 
 impl CacheDevice {
-    /// Opens a device and locks it. A device that another process holds is waited for a while.
+    /// Opens a device and locks it. Waits a while if a process that is about to exit holds the lock.
     pub fn open(name: &Path) -> Result<CacheDevice> {
         let (path, faults) = Faults::of(name);
         let path = path.as_path();
@@ -72,8 +73,8 @@ impl CacheDevice {
         Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes, faults, is_new: false })
     }
 
-    /// Opens a device that is to be formatted. A file that does not exist is made with the size given, all of it
-    /// allocated; what exists must be blank, or may be overwritten.
+    /// Opens a device that is to be formatted. A file that does not exist is created with the given size and
+    /// fully allocated; anything that exists must be blank, unless overwriting is allowed.
     pub fn create(path: &Path, formatting: Formatting) -> Result<CacheDevice> {
         let Some(bytes) = formatting.size_bytes.filter(|_| !path.exists()) else {
             let device = CacheDevice::open(path)?;
@@ -90,14 +91,14 @@ impl CacheDevice {
         Ok(CacheDevice { is_new: true, ..opened? })
     }
 
-    /// The same open device once more; it stays open and locked until both are dropped.
+    /// Duplicates the open device. It stays open and locked until both are dropped.
     pub fn again(&self) -> Result<CacheDevice> {
         let file = self.file.try_clone().map_err(at("open", &self.path))?;
         let (path, capacity_bytes) = (self.path.clone(), self.capacity_bytes);
         Ok(CacheDevice { file, path, capacity_bytes, faults: None, is_new: false })
     }
 
-    /// The size of a file that has become smaller since it was opened: somebody has cut it short.
+    /// Returns the current size of a file that has been truncated since it was opened.
     pub fn cut_to_bytes(&self) -> Option<u64> {
         let now = self.file.metadata().ok()?;
         (now.is_file() && now.len() < self.capacity_bytes).then_some(now.len())

@@ -1,18 +1,18 @@
-//! The attached disks of a shard, and the detached ones whose origins are still ending.
+//! The attached disks of a shard, and detached disks whose origins are still shutting down.
 //!
 //! Invariants
-//! - A handle names the disk that it was given out for, or none; never the next disk in its place.
-//! - A detached disk stays until no flight of its origin is left: the kernel may use its memory until then. Another disk may
-//!   be in its place meanwhile.
+//! - A handle names the disk that it was issued for, or none; never the next disk with the same number.
+//! - A detached disk stays until its origin has no I/O in flight: the kernel may use its memory until then. Its
+//!   number may already belong to another disk.
 
 use haversack_model::{DiskHandle, DiskId, DiskNo};
 
 use crate::live::LiveDisk;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Disks {
-    /// By their places in the pool.
+    /// Indexed by disk number.
     attached: Vec<Option<LiveDisk>>,
     ending: Vec<LiveDisk>,
     /// The generation of the last handle.
@@ -20,7 +20,7 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Puts a disk in its place, which is empty, under a handle of its own.
+    /// Adds a disk at its number, which must be free, under a handle of its own.
     pub fn attach(&mut self, number: DiskNo, make: impl FnOnce(DiskHandle) -> LiveDisk) -> DiskHandle {
         self.attachments = self.attachments.wrapping_add(1);
         let disk = DiskHandle::new(number, self.attachments);
@@ -32,44 +32,44 @@ impl Disks {
         disk
     }
 
-    /// From now on the disk is one that is ending.
+    /// Moves a disk from the attached to the ending ones.
     pub fn detach(&mut self, disk: DiskHandle) {
         let place = self.attached.get_mut(usize::from(disk.number().0));
         self.ending.extend(place.and_then(|live| live.take_if(|live| live.handle == disk)));
     }
 
-    /// Forgets a detached disk if its origin has ended.
+    /// Drops the detached disks whose origins have shut down.
     pub fn drop_ended(&mut self) {
         self.ending.retain(|live| !live.origin.is_closed());
     }
 
-    /// Whether the origin of a detached disk has not ended yet.
+    /// Returns whether the origin of a detached disk is still shutting down.
     pub fn is_ending(&self, id: DiskId) -> bool {
         self.ending.iter().any(|live| live.spec.config.id == id)
     }
 
-    /// The attached disk of a handle.
+    /// Returns the attached disk of a handle.
     pub fn get(&self, disk: DiskHandle) -> Option<&LiveDisk> {
         self.at(disk.number()).filter(|live| live.handle == disk)
     }
 
-    /// The disk of a handle, attached or ending.
+    /// Returns the disk of a handle, attached or ending.
     pub fn get_mut(&mut self, disk: DiskHandle) -> Option<&mut LiveDisk> {
         let attached = self.attached.get_mut(usize::from(disk.number().0)).and_then(Option::as_mut);
         attached.into_iter().chain(&mut self.ending).find(|live| live.handle == disk)
     }
 
-    /// The attached disk in a place, as the core names it at this moment.
+    /// Returns the attached disk that the core knows by this number now.
     pub fn at(&self, number: DiskNo) -> Option<&LiveDisk> {
         self.attached.get(usize::from(number.0))?.as_ref()
     }
 
-    /// The attached disks.
+    /// Returns the attached disks.
     pub fn iter(&self) -> impl Iterator<Item = &LiveDisk> {
         self.attached.iter().flatten()
     }
 
-    /// How many places there are, empty ones included.
+    /// Returns how many numbers have been used, free ones included.
     pub fn places(&self) -> u16 {
         self.attached.len() as u16
     }

@@ -1,4 +1,4 @@
-//! What can go wrong when shards, devices and origins are set up. Errors of single I/Os go to the client.
+//! Errors of setting up shards, devices and origins. Errors of single I/Os go to the client.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use haversack_core::{JobError, ManageError, PoolError};
 use haversack_model::{DiskId, Uuid};
 
-/// Why the engine refused something.
+/// Why the engine refused a call.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A file or device could not be used.
     #[error("{path}: cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file or device.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// Another process uses the device.
@@ -24,10 +24,10 @@ pub enum EngineError {
     InUse {
         /// The device.
         path: PathBuf,
-        /// Who uses it, as far as is known.
+        /// The process that uses it, as far as known.
         by: String,
     },
-    /// There is data on a device that was to become a cache device.
+    /// A device that was to become a cache device holds data.
     #[error("{path}: {what} is on it, and would be lost; give another device, or --force to overwrite it")]
     NotBlank {
         /// The device.
@@ -35,31 +35,31 @@ pub enum EngineError {
         /// What is on it.
         what: String,
     },
-    /// A device that carries no pool was to be wiped.
+    /// A device to be wiped carries no pool.
     #[error("{path}: carries no Haversack pool: nothing to wipe")]
     NothingToWipe {
         /// The device.
         path: PathBuf,
     },
-    /// None of the devices that are listed is of a pool.
+    /// None of the listed devices belongs to a pool.
     #[error(
         "no device of pool '{pool}' is found: {why}; check the paths, or make the pool if there was none"
     )]
     NoDevices {
         /// The pool's name.
         pool: String,
-        /// What each of the listed devices is.
+        /// What each listed device is.
         why: String,
     },
-    /// The devices that are listed are of several pools.
+    /// The listed devices belong to several pools.
     #[error("pool '{pool}': the listed devices are of several pools, list those of one: {devices}")]
     SeveralPools {
         /// The pool's name.
         pool: String,
-        /// Which is of which pool.
+        /// Which device belongs to which pool.
         devices: String,
     },
-    /// A device is missing that the pool cannot do without.
+    /// A device that the pool needs is missing.
     #[error(
         "{device} is missing, and may hold the only copy of data that no origin has: bring it back, under any name, or \
          accept the loss with accept_missing = \"{pool}\"{seen}"
@@ -69,7 +69,7 @@ pub enum EngineError {
         pool: String,
         /// The device, and where it was.
         device: String,
-        /// What else was seen.
+        /// Other devices that were found.
         seen: String,
     },
     /// Another process uses the origin.
@@ -79,7 +79,7 @@ pub enum EngineError {
     OriginInUse {
         /// The file or device.
         path: PathBuf,
-        /// Who uses it, as far as is known.
+        /// The process that uses it, as far as known.
         by: String,
     },
     /// The origin is a cache device.
@@ -99,7 +99,7 @@ pub enum EngineError {
         /// The path.
         path: PathBuf,
     },
-    /// The staging file is whole, and of another size than configured.
+    /// The staging file is intact, but its size is not the configured one.
     #[error(
         "{path}: a staging area of {found_bytes} bytes that was not emptied by a clean stop; the configured size makes \
          {expected_bytes}: set the configured size back, start, and stop cleanly before changing it"
@@ -107,12 +107,12 @@ pub enum EngineError {
     StagingSize {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         found_bytes: u64,
-        /// The size that the configuration asks for.
+        /// The configured size in bytes.
         expected_bytes: u64,
     },
-    /// The staging file is not as large as it was made.
+    /// The staging file has been truncated since it was created.
     #[error(
         "{path}: the staging area was cut from {made_bytes} to {found_bytes} bytes: what was written and not flushed may \
          be lost; what was flushed is on the cache devices: remove the file to go on with that"
@@ -120,12 +120,12 @@ pub enum EngineError {
     StagingTruncated {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         found_bytes: u64,
-        /// The size that it was made with.
+        /// The size it was created with.
         made_bytes: u64,
     },
-    /// The staging file is of another size than configured, and has no header that tells why.
+    /// The staging file's size is not the configured one, and it has no header that says why.
     #[error(
         "{path}: {found_bytes} bytes, {expected_bytes} expected, and not the header of a staging area: it was cut or \
          written over, and what was written and not flushed may be lost; what was flushed is on the cache devices: remove \
@@ -134,9 +134,9 @@ pub enum EngineError {
     StagingWithoutHeader {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         found_bytes: u64,
-        /// The size that the configuration asks for.
+        /// The configured size in bytes.
         expected_bytes: u64,
     },
     /// The origin is smaller than the disk.
@@ -146,9 +146,9 @@ pub enum EngineError {
     OriginTooSmall {
         /// The origin.
         origin: String,
-        /// Its bytes.
+        /// Its size in bytes.
         found_bytes: u64,
-        /// The disk's bytes.
+        /// The disk's size in bytes.
         needed_bytes: u64,
     },
     /// The origin cannot be used.
@@ -165,13 +165,13 @@ pub enum EngineError {
     /// The core refused a management call.
     #[error(transparent)]
     Manage(#[from] ManageError),
-    /// The disk that was named is not there any more.
+    /// The disk no longer exists.
     #[error("no such disk (it was detached)")]
     Detached,
-    /// The pool has nothing of a disk.
+    /// The pool holds nothing of the disk.
     #[error("disk {0} is not known to the pool")]
     Unknown(DiskId),
-    /// An export is not what was agreed on with an NBD client.
+    /// An export differs from what was negotiated with an NBD client.
     #[error(
         "disk '{disk}' has another size, or may not be written any more, than was agreed on with the client"
     )]
@@ -179,18 +179,18 @@ pub enum EngineError {
         /// The disk's name.
         disk: String,
     },
-    /// An export has as many NBD connections as it may.
+    /// An export already has the most NBD connections allowed.
     #[error("disk '{disk}' has {most} NBD connections, as many as it may: close some or allow more")]
     TooManyConnections {
         /// The disk's name.
         disk: String,
-        /// How many it may have.
+        /// The most it may have.
         most: u32,
     },
     /// A management job failed.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// The kernel does not let io_uring be used.
+    /// The kernel does not allow io_uring.
     #[error(
         "cannot set up io_uring: {0}; Linux 5.15 or later is needed, and kernel.io_uring_disabled must be 0"
     )]
@@ -201,22 +201,22 @@ pub enum EngineError {
     /// A disk cannot be served to guests.
     #[error(transparent)]
     Serve(#[from] haversack_vhost_user::ServeError),
-    /// Clients of a disk would lose what they use.
+    /// The disk still has clients that would lose it.
     #[error("disk '{disk}' is in use by {}", .clients.join(", "))]
     Connected {
         /// The disk's name.
         disk: String,
-        /// Who is connected.
+        /// The clients.
         clients: Vec<String>,
     },
-    /// A disk is larger than it was to become, and nobody said that it may shrink.
+    /// The new size is smaller than the disk, and shrinking was not allowed.
     #[error("disk '{disk}' has {present_bytes} bytes: at {new_bytes} bytes, what it has beyond is lost")]
     Shrinks {
         /// The disk's name.
         disk: String,
-        /// Its bytes.
+        /// Its size in bytes.
         present_bytes: u64,
-        /// The bytes that were asked for.
+        /// The requested size in bytes.
         new_bytes: u64,
     },
     /// The shard's thread has ended.

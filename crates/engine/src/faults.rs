@@ -1,13 +1,14 @@
-//! Cache devices that fail on demand, for tests of what happens then.
+//! Cache devices that fail on demand, for tests of failure handling.
 //!
-//! A device named `faulty:PATH` is the device at PATH. While a file `PATH.fault` exists, it fails what the file's
-//! words say: `read`, `write`, `flush` with an I/O error, or `gone` for everything, as a device that was pulled.
+//! A device named `faulty:PATH` is the device at PATH. While a file `PATH.fault` exists, the I/Os named by its
+//! words fail: `read`, `write` or `flush` with an I/O error, or `gone` for all of them, as if the device had
+//! been pulled.
 
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "faulty:";
 
-/// What is asked of a device.
+/// A kind of I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceOp {
     Read,
@@ -15,13 +16,13 @@ pub(crate) enum DeviceOp {
     Flush,
 }
 
-/// The faults of a device.
+/// The injected faults of a device.
 pub(crate) struct Faults {
     file: PathBuf,
 }
 
 impl Faults {
-    /// The device that a name means, and its faults if it is one that has some.
+    /// Returns the path that a device name stands for, and its faults if it has some.
     pub fn of(name: &Path) -> (PathBuf, Option<Faults>) {
         let Some(path) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
             return (name.to_path_buf(), None);
@@ -29,7 +30,7 @@ impl Faults {
         (PathBuf::from(path), Some(Faults { file: PathBuf::from(format!("{path}.fault")) }))
     }
 
-    /// The error number that an I/O fails with now.
+    /// Returns the error number with which an I/O fails now, if it fails.
     pub fn strike(&self, op: DeviceOp) -> Option<i32> {
         let words = std::fs::read_to_string(&self.file).ok()?;
         let word = match op {

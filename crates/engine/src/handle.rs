@@ -1,6 +1,6 @@
-//! How other threads speak to a shard: closures that its reactor runs between two I/Os, and what comes back.
+//! How other threads talk to a shard: closures that its reactor runs between two I/Os, and their results.
 //!
-//! No call here waits for I/O of a device or an origin, except those that say so: what takes long is a [`Job`].
+//! Calls do not wait for device or origin I/O unless their documentation says so: long operations are [`Job`]s.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -29,24 +29,24 @@ use crate::reactor::Reactor;
 use crate::shard_clock::ShardClock;
 use crate::snapshot::Snapshot;
 
-/// A running shard. Dropping it stops the thread at once, as a kill would: nothing acknowledged is lost, and the next
-/// start finds the staging area. [`Handle::shutdown`] first makes it a clean stop.
+/// A running shard. Dropping it stops the thread at once, like a kill: nothing acknowledged is lost, and the
+/// next start finds the staging area. For a clean stop call [`Handle::shutdown`] first.
 pub struct Shard {
     handle: Handle,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Shard {
-    /// Opens the pool and starts the reactor. Takes as long as reading the pool's metadata does.
+    /// Opens the pool and starts the reactor. Takes as long as it takes to read the pool's metadata.
     ///
     /// # Errors
-    /// A device or the pool cannot be opened; nothing runs then.
+    /// A device or the pool cannot be opened. No thread runs then.
     pub fn start(config: ShardConfig) -> Result<(Shard, OpenReport)> {
         let name = config.name.clone();
         let clock = Arc::new(ShardClock::open(config.clock_file.as_deref())?);
         let (mailbox, letters) = Mailbox::new().map_err(EngineError::Ring)?;
         let (sender, opened) = mpsc::channel();
-        // The ring belongs to the thread that makes it.
+        // The ring belongs to the thread that creates it.
         let reactors = clock.clone();
         let serve = move || match Reactor::open(&config, reactors, letters) {
             Ok((reactor, report)) => {
@@ -63,7 +63,7 @@ impl Shard {
         Ok((Shard { handle: Handle { name, clock, mailbox, labelling: Arc::default() }, thread }, report))
     }
 
-    /// The way to speak to the shard.
+    /// Returns a handle to the shard.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -78,7 +78,7 @@ impl Drop for Shard {
     }
 }
 
-/// A management job under way.
+/// A running management job.
 pub struct Job {
     handle: Handle,
     id: JobId,
@@ -86,19 +86,19 @@ pub struct Job {
 }
 
 impl Job {
-    /// Waits for the end.
+    /// Waits until the job ends.
     ///
     /// # Errors
-    /// Why it failed, or that the shard has stopped.
+    /// The job failed, or the shard has stopped.
     pub fn wait(self) -> Result<()> {
         let end = self.end.recv().map_err(|_| self.handle.stopped())?;
         Ok(end?)
     }
 
-    /// Waits for the end for some time: `None` if it has not ended by then.
+    /// Waits at most `time` for the job to end; `None` if it has not ended by then.
     ///
     /// # Errors
-    /// Why it failed, or that the shard has stopped.
+    /// The job failed, or the shard has stopped.
     pub fn wait_for(&self, time: Duration) -> Result<Option<()>> {
         match self.end.recv_timeout(time) {
             Ok(end) => Ok(Some(end?)),
@@ -107,7 +107,7 @@ impl Job {
         }
     }
 
-    /// How far it is, if it tells.
+    /// Returns the job's progress, if it reports any.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -116,7 +116,8 @@ impl Job {
         self.handle.run(move |reactor| reactor.progress(id))
     }
 
-    /// Stops it if it is one that cleans; what is clean stays clean. False if it cannot be stopped any more.
+    /// Stops a job that cleans; what is already clean stays clean. Returns false if it can no longer be
+    /// stopped.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -126,28 +127,28 @@ impl Job {
     }
 }
 
-/// Speaks to a shard; cheap to clone, usable from any thread.
+/// A handle to a shard; cheap to clone, usable from any thread.
 #[derive(Clone)]
 pub struct Handle {
     name: String,
     clock: Arc<ShardClock>,
     mailbox: Mailbox,
-    /// Held while labels are written: a page has those of several.
+    /// Held while labels are written: one page holds several.
     labelling: Arc<Mutex<()>>,
 }
 
 impl Handle {
-    /// The pool's name.
+    /// Returns the pool's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The time that the shard goes by.
+    /// Returns the shard's current time.
     pub fn now_us(&self) -> Micros {
         self.clock.now_us()
     }
 
-    /// Whether the shard's clock goes on by itself: latencies by one that is told the time mean nothing.
+    /// Returns whether the shard's clock runs by itself. If not, its latencies mean nothing.
     pub fn clock_runs(&self) -> bool {
         self.clock.runs()
     }
@@ -156,14 +157,14 @@ impl Handle {
         EngineError::Stopped(self.name.clone())
     }
 
-    /// Runs something on the reactor's thread and waits for what it returns.
+    /// Runs a closure on the reactor's thread and waits for its result.
     pub(crate) fn run<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Reactor) -> R + Send + 'static,
     ) -> Result<R> {
         let (sender, answer) = mpsc::sync_channel(1);
         self.mailbox.post(Box::new(move |reactor| {
-            // Who asked may have given up waiting.
+            // The caller may have given up waiting.
             let _ = sender.send(work(reactor));
         }));
         answer.recv().map_err(|_| self.stopped())
@@ -179,8 +180,8 @@ impl Handle {
         Ok(Job { handle: self.clone(), id, end })
     }
 
-    /// Attaches a disk: opens its origin (in the calling thread; an NBD origin that is away is waited for up to its
-    /// `origin_wait`), then lets the core take it.
+    /// Attaches a disk: opens its origin in the calling thread, waiting up to `origin_wait` for an NBD origin
+    /// that is unreachable, then has the core attach the disk.
     ///
     /// # Errors
     /// The origin cannot be used or is too small, or the core refuses the disk.
@@ -195,9 +196,9 @@ impl Handle {
         Ok((disk, Job { handle: self.clone(), id, end }))
     }
 
-    /// Cleans a disk and detaches it; meanwhile it takes no new clients. Those that it has get errors from then on, and
-    /// stand in the way unless `force` says that they do not matter. Its clean blocks stay warm. Its handle names no disk
-    /// any more.
+    /// Cleans a disk and detaches it. Until it is detached it takes no new clients. If it has clients, the call
+    /// is refused unless `force` is set; their requests then fail. Its clean blocks stay cached. Afterwards its
+    /// handle is invalid.
     ///
     /// # Errors
     /// It has clients, or see [`ManageError`].
@@ -205,7 +206,7 @@ impl Handle {
         self.job(move |reactor| reactor.detach(disk, force))
     }
 
-    /// Writes all that is dirty now back to the origin.
+    /// Writes all blocks that are dirty now back to the origin.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -221,11 +222,13 @@ impl Handle {
         self.job(move |reactor| reactor.forget(disk, destroy_dirty))
     }
 
-    /// Changes the size of a disk. If it grows, its origin is asked for its size first, in the calling thread. Clients
-    /// are told. It becomes smaller only if `shrink` says so and no client uses it: what it had beyond is lost.
+    /// Changes the size of a disk. If it grows, the origin's size is checked first, in the calling thread.
+    /// Clients are notified. It shrinks only if `shrink` is set and no client uses it; the data beyond the new
+    /// end is lost.
     ///
     /// # Errors
-    /// The origin is too small or cannot be reached, the disk would shrink and must not, or see [`ManageError`].
+    /// The origin is too small or unreachable, the disk would shrink without permission, or see
+    /// [`ManageError`].
     pub fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<Job> {
         let (spec, present) = self.run(move |reactor| reactor.spec(disk))??;
         if sectors > present {
@@ -252,7 +255,7 @@ impl Handle {
         })?
     }
 
-    /// Changes which blocks may enter.
+    /// Changes the admission policy of a disk.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -262,7 +265,7 @@ impl Handle {
         })?
     }
 
-    /// Changes when dirty blocks are cleaned.
+    /// Changes when a disk's dirty blocks are cleaned.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -272,7 +275,7 @@ impl Handle {
         })?
     }
 
-    /// Changes the sequential cut-off; 0 bytes for never.
+    /// Changes the sequential cut-off in bytes; 0 disables it.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -282,7 +285,7 @@ impl Handle {
         })?
     }
 
-    /// Formats a device or file, in the calling thread, and takes it into the pool.
+    /// Formats a device or file, in the calling thread, and adds it to the pool.
     ///
     /// # Errors
     /// The device cannot be opened or is unfit, or the pool is busy.
@@ -308,7 +311,7 @@ impl Handle {
         Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id)?)
     }
 
-    /// Copies all labels to a new device, and writes its own label to all devices.
+    /// Copies all labels to a new device, and writes the new device's label to all devices.
     fn label_device(&self, new: &CacheDevice) -> Result<()> {
         let mut devices = self.open_again()?;
         devices.devices.push(new.again()?);
@@ -319,12 +322,12 @@ impl Handle {
         label::write(&mut devices, Kind::Device, &[(usize::from(identity.number.0), label)])
     }
 
-    /// The devices in use, opened once more.
+    /// Duplicates the open devices in use.
     fn open_again(&self) -> Result<Devices> {
         Devices::of(self.run(|reactor| reactor.devices_again())??)
     }
 
-    /// The devices that the pool has in use and that were not found when it was opened.
+    /// Returns the devices that the pool uses and that were not found when it was opened.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -332,7 +335,7 @@ impl Handle {
         self.run(|reactor| reactor.missing.clone())
     }
 
-    /// Keeps on flash what is known of a disk, in the calling thread.
+    /// Stores a disk's label on the cache devices, in the calling thread.
     ///
     /// # Errors
     /// The disk was detached, or a device cannot be written.
@@ -344,7 +347,7 @@ impl Handle {
         label::write(&mut devices, Kind::Disk, &[(usize::from(number.0), Label { pool, ..label })])
     }
 
-    /// What is kept on flash of disks, in the calling thread.
+    /// Reads the labels of disks from the cache devices, in the calling thread.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -352,7 +355,7 @@ impl Handle {
         Ok(label::read(&mut self.open_again()?, Kind::Disk))
     }
 
-    /// Empties a device and takes it out of the pool.
+    /// Empties a device and removes it from the pool.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -360,8 +363,8 @@ impl Handle {
         self.job(move |reactor| reactor.remove_device(device))
     }
 
-    /// Stops cleanly: everything staged is committed, requests in flight finish, new ones wait for ever. Drop the
-    /// [`Shard`] when the job has ended.
+    /// Stops cleanly: commits everything staged and finishes requests in flight; new requests are never
+    /// answered. Drop the [`Shard`] when the job has ended.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -369,7 +372,7 @@ impl Handle {
         self.job(|reactor| Ok(reactor.shutdown()))
     }
 
-    /// Begins to record what a disk's clients do, or ends it with `None`.
+    /// Starts recording the requests of a disk's clients, or stops with `None`.
     ///
     /// # Errors
     /// See [`ManageError`].
@@ -377,8 +380,8 @@ impl Handle {
         self.run(move |reactor| reactor.disk_call(disk, |core, _, disk| core.set_monitor(disk, config)))?
     }
 
-    /// Swaps the records of disks for empty buffers, without a copy: each buffer comes back with what was recorded since
-    /// the last time, empty if the disk is not monitored or was detached.
+    /// Exchanges the records of disks for empty buffers, without copying. Each buffer returns with what was
+    /// recorded since the last call; it is empty if the disk is not monitored or was detached.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -397,7 +400,7 @@ impl Handle {
         })
     }
 
-    /// All counters, shares and latencies as they are now.
+    /// Returns all current counters, shares and latencies.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -405,7 +408,7 @@ impl Handle {
         self.run(|reactor| reactor.snapshot())
     }
 
-    /// What happens from now on: failed devices, corruption, origins away and back.
+    /// Subscribes to events from now on: failed devices, corruption, origins lost and back.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -415,7 +418,8 @@ impl Handle {
         Ok(receiver)
     }
 
-    /// The caller has noted durably that what is on lost devices is void (see [`haversack_core::Event::PoolLost`]).
+    /// Reports that the caller has durably recorded the loss of what was on lost devices (see
+    /// [`haversack_core::Event::PoolLost`]).
     ///
     /// # Errors
     /// The shard has stopped.
@@ -423,7 +427,7 @@ impl Handle {
         self.run(|reactor| reactor.core_call(|core, now| core.loss_recorded(now)))
     }
 
-    /// A disk's NBD connections, by their peers. A vhost-user server tells of its front ends itself.
+    /// Returns the peers of a disk's NBD connections. A vhost-user server reports its front ends itself.
     ///
     /// # Errors
     /// The shard has stopped.
@@ -431,19 +435,19 @@ impl Handle {
         self.run(move |reactor| reactor.core.memory().payloads.peers(disk))
     }
 
-    /// Makes an NBD connection, past its negotiation, a client of a disk.
+    /// Makes a negotiated NBD connection a client of a disk.
     ///
     /// # Errors
-    /// The disk was detached or is not what was agreed on any more, it has as many connections as it may, the socket is
-    /// none, or the shard has stopped. The connection is closed then.
+    /// The disk was detached or is no longer as negotiated, it has the most connections allowed, the descriptor
+    /// is not a socket, or the shard has stopped. The connection is then closed.
     pub fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
         self.run(move |reactor| reactor.add_nbd_client(client))?
     }
 
-    /// Serves a disk of so many sectors on a vhost-user-blk socket, until the server is dropped.
+    /// Serves a disk of `sectors` sectors on a vhost-user-blk socket until the server is dropped.
     ///
     /// # Errors
-    /// The socket cannot be made, or the disk was detached.
+    /// The socket cannot be created, or the disk was detached.
     pub fn serve_vhost_user(
         &self,
         disk: DiskHandle,
@@ -456,8 +460,8 @@ impl Handle {
     }
 }
 
-/// What happened in a shard. A disk has its lasting identity here: by the time that somebody reads an event, its place in
-/// the pool may be another disk's.
+/// An event of a shard. Disks are named by their permanent identity: by the time an event is read, a disk's
+/// number may belong to another disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
     /// See [`haversack_core::Event::DeviceFailed`].
@@ -485,26 +489,26 @@ pub enum EngineEvent {
         /// The disk.
         disk: DiskId,
     },
-    /// An origin cannot be reached; its requests wait.
+    /// An origin is unreachable; its requests wait.
     OriginAway {
         /// The disk.
         disk: DiskId,
         /// What went wrong.
         why: String,
     },
-    /// An origin is back.
+    /// An origin is reachable again.
     OriginBack {
         /// The disk.
         disk: DiskId,
     },
-    /// Dirty sectors of a disk were lost with a cache device; they read as errors until they are written again.
+    /// Dirty sectors of a disk were lost with a cache device. Reading them fails until they are written again.
     DataLost {
         /// The disk.
         disk: DiskId,
-        /// All that is lost of it: first sectors and numbers of sectors, in order.
+        /// All lost ranges of the disk: first sector and number of sectors, in order.
         runs: Vec<(SectorNo, u64)>,
     },
-    /// A cache device answered with an error.
+    /// A cache device returned an error.
     DeviceError {
         /// The device.
         path: PathBuf,

@@ -7,7 +7,7 @@ const SPLIT_LOG2: u32 = 2;
 /// Buckets: up to 2^32 microseconds, over an hour.
 const BUCKETS: usize = ((32 - SPLIT_LOG2 as usize) + 1) << SPLIT_LOG2;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -32,7 +32,7 @@ fn bucket(value_us: u64) -> usize {
     ((shift as usize + 1) << SPLIT_LOG2) + ((value >> shift) - split) as usize
 }
 
-/// The lowest value above a bucket.
+/// Returns the lowest value above a bucket.
 fn upper_us(bucket: usize) -> u64 {
     let split = 1usize << SPLIT_LOG2;
     if bucket < split {
@@ -50,22 +50,22 @@ impl Histogram {
         self.sum_us += value_us;
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sum of all values.
+    /// Returns the sum of all values.
     pub fn sum_us(&self) -> u64 {
         self.sum_us
     }
 
-    /// Mean, 0 without values.
+    /// Returns the mean, 0 without values.
     pub fn mean_us(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum_us as f64 / self.count as f64 }
     }
 
-    /// An upper bound of the given share (0 to 1) of values, 0 without values.
+    /// Returns an upper bound of the given share (0 to 1) of the values, 0 without values.
     pub fn quantile_us(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -78,7 +78,7 @@ impl Histogram {
         0
     }
 
-    /// Values of at most `limit_us`, as far as the buckets tell: for cumulative export.
+    /// Returns the number of values up to `limit_us`, to the precision of the buckets; for cumulative export.
     pub fn at_most(&self, limit_us: u64) -> u64 {
         self.counts.iter().enumerate().filter(|(at, _)| upper_us(*at) - 1 <= limit_us).map(|(_, c)| c).sum()
     }

@@ -1,37 +1,38 @@
-//! What storage a path names, so that one store under two names is known as one.
+//! The identity of the storage behind a path, so that one store is recognized under two names.
 //!
-//! A path, a symbolic link and a hard link lead to the same inode; two device nodes have the same device number; a
-//! partition, a device-mapper volume and a loop device lie on something else, which must not be used beside them.
+//! A path, a symbolic link and a hard link lead to the same inode; two device nodes have the same device
+//! number. A partition, a device-mapper volume and a loop device lie on other storage, which must not be used
+//! at the same time.
 
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// How deep devices may lie upon each other.
+/// The most levels of stacked devices that are followed.
 const DEEPEST: usize = 16;
 
-/// A file or block device, however it is called.
+/// A file or block device, independent of its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageIdentity {
     name: Name,
-    /// What it lies on.
+    /// The storage that it lies on.
     below: Vec<Name>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Name {
-    /// A file: its file system and inode.
+    /// A file, by its file system and inode.
     File(u64, u64),
-    /// A block device's number.
+    /// A block device, by its number.
     Device(u64),
 }
 
 impl StorageIdentity {
-    /// Finds out what a path names.
+    /// Returns the identity of what a path names.
     ///
     /// # Errors
-    /// There is nothing, or it may not be seen.
+    /// It does not exist, or access is denied.
     pub fn of(path: &Path) -> io::Result<StorageIdentity> {
         let metadata = std::fs::metadata(path)?;
         let name = Name::of(&metadata);
@@ -42,7 +43,7 @@ impl StorageIdentity {
         Ok(StorageIdentity { name, below })
     }
 
-    /// Whether a write to one may change the other.
+    /// Returns whether a write to one may change the other.
     pub fn overlaps(&self, other: &StorageIdentity) -> bool {
         self.name == other.name || self.below.contains(&other.name) || other.below.contains(&self.name)
     }
@@ -57,7 +58,7 @@ impl Name {
     }
 }
 
-/// Adds what a block device lies on: the disk of a partition, the members of a volume, the file of a loop device.
+/// Adds what a block device lies on: a partition's disk, a volume's members, a loop device's file.
 fn find_below(device: u64, below: &mut Vec<Name>, depth: usize) {
     if depth == 0 {
         return;
@@ -79,7 +80,7 @@ fn find_below(device: u64, below: &mut Vec<Name>, depth: usize) {
     }
 }
 
-/// Adds the device of a directory under `/sys`.
+/// Adds the device of a directory in `/sys`, and what it lies on.
 fn add_device(directory: &Path, below: &mut Vec<Name>, depth: usize) {
     let number = std::fs::read_to_string(directory.join("dev")).ok();
     let parts = number.as_deref().and_then(|text| text.trim().split_once(':'));

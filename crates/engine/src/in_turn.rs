@@ -1,18 +1,23 @@
-//! I/Os one at a time, in the order in which the core asks for them. Tests with a clock of their own have them so: what
-//! happens then follows from requests and times alone, not from how fast a device is.
+//! Runs I/Os one at a time, in the order in which the core requests them. Used by tests with their own clock:
+//! the outcome then depends on requests and times alone, not on the speed of a device.
+//!
+//! Invariants
+//! - A device or origin I/O starts only when none is in flight.
+//! - Completions and events are never held back.
 
 use std::collections::VecDeque;
 
 use haversack_core::Action;
 
-/// I/Os that wait for their turn.
+/// I/Os that wait for the one in flight.
 #[derive(Default)]
 pub(crate) struct InTurn {
     waiting: VecDeque<Action>,
 }
 
 impl InTurn {
-    /// The next action to carry out while so many I/Os are in flight. `poll` asks the core.
+    /// Returns the next action to carry out while `ios` I/Os are in flight. `poll` returns the core's next
+    /// action.
     pub fn next(&mut self, ios: usize, mut poll: impl FnMut() -> Option<Action>) -> Option<Action> {
         while let Some(action) = poll() {
             if matches!(action, Action::Complete { .. } | Action::Event(_)) {
@@ -23,7 +28,7 @@ impl InTurn {
         if ios == 0 { self.waiting.pop_front() } else { None }
     }
 
-    /// How many wait.
+    /// Returns how many I/Os wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }

@@ -1,9 +1,9 @@
-//! Labels: what people call devices and disks, and where they were, kept on every cache device for the day when somebody
-//! must find them without the daemon that knew. `docs/format.md`, "Labels", has the layout.
+//! Labels: the names of devices and disks and where they were, kept on every cache device, so that an operator
+//! can find them without the daemon that used them. The layout is in `docs/format.md`, "Labels".
 //!
 //! Invariants
-//! - A label is one sector: it is there as a whole or not at all. One that does not verify counts as none.
-//! - Labels are never needed to read data: a pool without any is as good.
+//! - A label is one sector: it exists as a whole or not at all. One that does not verify counts as absent.
+//! - Labels are never needed to read data: a pool without any works as well.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -17,34 +17,34 @@ use crate::error::Result;
 use crate::media::Devices;
 
 const MAGIC: &[u8; 8] = b"HVLABEL1";
-/// Where names and places begin.
+/// Offset of the name and the place.
 const TEXT: usize = 72;
 const CRC: usize = SECTOR_BYTES - 4;
-/// Bytes of the longest name.
+/// The longest name in bytes.
 const MOST_NAME_BYTES: usize = 64;
 
-/// What is known of a device or a disk besides what the core keeps.
+/// What is known of a device or disk, apart from the core's metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Label {
     /// The pool.
     pub pool: Uuid,
     /// The device or disk.
     pub id: Uuid,
-    /// When it was last seen there, in seconds since 1970.
+    /// When it was last seen at its place, in seconds since 1970.
     pub seen_s: u64,
-    /// The bytes of the device, or of the disk's origin.
+    /// The size of the device, or of the disk's origin.
     pub size_bytes: u64,
     /// The inode of an origin that is a file; 0 for others.
     pub inode: u64,
     /// The pool's name on a device's label, the disk's name on a disk's.
     pub name: String,
-    /// The path of a device, or the disk's origin as it was configured; the beginning, if it is long.
+    /// The path of a device, or a disk's origin as configured; truncated if it is too long.
     pub place: String,
     /// The checksum of the whole place.
     pub place_crc: u32,
 }
 
-/// Which labels: those of devices or of disks.
+/// The kind of a label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Device,
@@ -60,17 +60,17 @@ impl Kind {
     }
 }
 
-/// The present, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The checksum of a place.
+/// Returns the checksum of a place.
 pub fn place_crc(place: &str) -> u32 {
     checksum::crc32c(place.as_bytes())
 }
 
-/// An origin as a label tells of it: a file by its real path and its inode, anything else as it is written.
+/// Returns an origin as a label describes it: a file by its real path and inode, anything else as written.
 pub fn place_of(origin: &str) -> (String, u64) {
     let path = origin.strip_prefix("file://").or(origin.strip_prefix("file:")).unwrap_or(origin);
     let Ok(path) = Path::new(path).canonicalize() else { return (origin.to_string(), 0) };
@@ -78,7 +78,7 @@ pub fn place_of(origin: &str) -> (String, u64) {
     (path.display().to_string(), inode)
 }
 
-/// The beginning of a text, at most `most` bytes.
+/// Returns the first `most` bytes of a text, or fewer so as not to split a character.
 fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
@@ -88,7 +88,7 @@ fn cut(text: &str, most: usize) -> &str {
 }
 
 impl Label {
-    /// The sector.
+    /// Encodes the label as a sector.
     pub(crate) fn encode(&self) -> [u8; SECTOR_BYTES] {
         let name = cut(&self.name, MOST_NAME_BYTES);
         let place = cut(&self.place, CRC - TEXT - name.len());
@@ -110,7 +110,7 @@ impl Label {
         sector
     }
 
-    /// Reads a sector; none if it is no whole label.
+    /// Decodes a sector; `None` if it is not a valid label.
     pub(crate) fn decode(sector: &[u8; SECTOR_BYTES]) -> Option<Label> {
         let crc = u32::from_le_bytes(sector[CRC..].try_into().ok()?);
         if !sector.starts_with(MAGIC) || crc != checksum::crc32c(&sector[..CRC]) {
@@ -135,7 +135,7 @@ impl Label {
         })
     }
 
-    /// Whether it names this origin: the same place, and the same file there.
+    /// Returns whether the label names this origin: the same place, and the same file there.
     pub fn is_of(&self, origin: &str) -> bool {
         let (place, inode) = place_of(origin);
         let same_file = self.inode == 0 || inode == 0 || self.inode == inode;
@@ -143,7 +143,7 @@ impl Label {
     }
 }
 
-/// All labels of a kind, as any of the devices has them; of one thing the label that was written last.
+/// Reads all labels of a kind from all devices; of several labels of one device or disk, the one written last.
 pub(crate) fn read(devices: &mut Devices, kind: Kind) -> Vec<Label> {
     let mut found: Vec<Label> = Vec::new();
     let (start, length) = kind.area();
@@ -165,10 +165,10 @@ pub(crate) fn read(devices: &mut Devices, kind: Kind) -> Vec<Label> {
     found
 }
 
-/// Writes labels, by their numbers, to all devices, and makes them durable. The others stay.
+/// Writes labels at their numbers to all devices and makes them durable. Other labels are kept.
 ///
 /// # Errors
-/// A device cannot be read or written; the others have them.
+/// A device cannot be read or written; the other devices have the labels.
 pub(crate) fn write(devices: &mut Devices, kind: Kind, labels: &[(usize, Label)]) -> Result<()> {
     let mut result = Ok(());
     for device in 0..devices.devices.len() {

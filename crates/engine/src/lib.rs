@@ -1,8 +1,8 @@
 //! Haversack's live data path: cache devices, origins and front ends around the cache core, on io_uring.
 //!
-//! A [`Shard`] is a pool of cache devices with one reactor thread; a [`Handle`] is how other threads attach disks to
-//! it, add clients and ask for figures. Nothing on the way of a request allocates, locks or calls the kernel but
-//! through the ring.
+//! A [`Shard`] is a pool of cache devices with one reactor thread. Other threads use a [`Handle`] to attach
+//! disks, add clients and read figures. The reactor never blocks on a request: all I/O on devices, origins and
+//! sockets goes through the ring.
 
 mod assembly;
 pub mod clock;

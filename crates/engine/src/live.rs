@@ -1,4 +1,7 @@
-//! Devices and disks as the reactor runs them: what is in flight on them, and their figures.
+//! Devices and disks as the reactor runs them: their I/O in flight and their figures.
+//!
+//! Invariant
+//! - A retired device stays open until its last I/O has completed.
 
 use std::time::Instant;
 
@@ -26,7 +29,7 @@ pub(crate) struct LiveDevice {
     pub device: CacheDevice,
     in_flight: Vec<InFlight>,
     flights: u32,
-    /// The pool uses it no more.
+    /// The pool no longer uses it.
     pub retired: bool,
     pub errors: u64,
     pub read_bytes: u64,
@@ -52,7 +55,7 @@ impl LiveDevice {
         }
     }
 
-    /// Notes an I/O that starts now.
+    /// Records an I/O that starts now.
     pub fn start(&mut self, io: IoId, op: DeviceOp, offset_bytes: u64, bytes: u64) {
         let (at, started) = (io.0 as usize, InFlight { offset_bytes, bytes, op });
         if self.in_flight.len() <= at {
@@ -62,7 +65,7 @@ impl LiveDevice {
         self.flights += 1;
     }
 
-    /// Whether it can be closed.
+    /// Returns whether it can be closed.
     pub fn is_over(&self) -> bool {
         self.retired && self.flights == 0
     }
@@ -79,7 +82,7 @@ impl LiveDevice {
         }
     }
 
-    /// Tells once that an I/O has failed because somebody has cut the file short.
+    /// Logs, once, that an I/O failed because the file was truncated.
     fn tell_cut(&mut self) {
         if self.told_cut {
             return;
@@ -93,7 +96,7 @@ impl LiveDevice {
         }
     }
 
-    /// Counts what has landed. An error comes with the byte offset that it was for.
+    /// Counts a completed I/O. An error is returned with the byte offset of the I/O.
     pub fn landed(
         &mut self,
         io: IoId,
@@ -127,7 +130,7 @@ impl LiveDevice {
     }
 }
 
-/// An attached disk, or one whose origin is ending.
+/// An attached disk, or one whose origin is shutting down.
 pub(crate) struct LiveDisk {
     pub handle: DiskHandle,
     pub spec: DiskSpec,
@@ -172,7 +175,7 @@ impl LiveDisk {
         }
     }
 
-    /// Counts a client's finished request.
+    /// Counts a finished request of a client.
     pub fn client_latency(&mut self, kind: ClientKind, done: Finished, now: Micros) {
         let latencies = match kind {
             ClientKind::Nbd => &mut self.nbd_latency,

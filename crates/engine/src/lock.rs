@@ -1,7 +1,8 @@
 //! Exclusive use of devices and of the staging area.
 //!
-//! A lock goes with the open file, and I/O in flight keeps the file open: once a lock of a killed process is ours,
-//! none of its writes can land any more. So a process that is gone or going is waited for; one that lives is not.
+//! A lock belongs to the open file, and I/O in flight keeps the file open. So once this process gets the lock
+//! of a killed process, none of that process's writes can complete any more. A process that has exited or is
+//! exiting is waited for; one that is alive is not.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -10,27 +11,27 @@ use std::time::{Duration, Instant};
 
 use crate::error::{EngineError, Result, at};
 
-/// How long the I/O of a process that was killed may take to end.
+/// How long the I/O of a killed process may take to finish.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Flag of a process that is exiting, in `/proc/PID/stat`.
 const EXITING: u64 = 4;
-/// SIGKILL in the sets of signals of `/proc/PID/status`.
+/// SIGKILL in the signal sets of `/proc/PID/status`.
 const KILL: u64 = 1 << 8;
 
-/// Who holds the lock on a file.
+/// The holder of the lock on a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Holder {
-    /// A process that lives.
+    /// A process that is alive.
     Living(String),
-    /// A process that is gone or going; what it left in flight holds the lock.
+    /// A process that has exited or is exiting; its I/O in flight holds the lock.
     Going,
-    /// Nobody that can be seen.
+    /// No process that is visible.
     Unknown,
 }
 
-/// Tries until it works (`Some`). A process that is about to be gone may stand in the way for some time, and is
-/// waited for; if nobody is seen to, `unseen_may_go` says whether that counts as such.
+/// Repeats `attempt` until it returns `Some`. Waits for a holder that has exited or is exiting, up to a limit;
+/// a living holder is an error. If no holder is visible, `unseen_may_go` decides whether to wait.
 pub(crate) fn patiently<R>(
     path: &Path,
     unseen_may_go: bool,
@@ -56,7 +57,7 @@ pub(crate) fn patiently<R>(
     }
 }
 
-/// Locks a file, waiting a while for a process that is about to be gone.
+/// Locks a file, waiting a while for a process that is about to exit.
 pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
     patiently(path, true, || match file.try_lock() {
         Ok(()) => Ok(Some(())),
@@ -65,7 +66,7 @@ pub(crate) fn exclusively(file: &File, path: &Path) -> Result<()> {
     })
 }
 
-/// The process that has a file or device open, besides this one or, failing that, this one itself.
+/// Returns the process that has a file or device open: another process, or failing that this one.
 pub(crate) fn user_of(path: &Path) -> Option<String> {
     let wanted = std::fs::metadata(path).ok()?;
     let is_it = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
@@ -100,11 +101,11 @@ fn holder(path: &Path) -> Holder {
     }
 }
 
-/// A process by its number, as far as it is one of this name space.
+/// Returns the state of a process by its number, as far as this PID namespace shows it.
 fn state(process: u32) -> Holder {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}"));
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else { return Holder::Going };
-    // The name is in parentheses and may have any character; state and flags come after it.
+    // The name is in parentheses and may contain any character; state and flags follow it.
     let Some((before, after)) = stat.rsplit_once(')') else { return Holder::Going };
     let words: Vec<&str> = after.split_whitespace().collect();
     let ended = matches!(words.first(), Some(&("Z" | "X")));
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Has `flock` lock a file for a `sleep`, which holds the lock when `flock` is gone.
+    /// Starts `flock` with a `sleep` that keeps the lock after `flock` has exited.
     fn locked(path: &Path, seconds: &str) -> Child {
         std::fs::write(path, "").unwrap();
         let child = Command::new("flock").arg(path).args(["sleep", seconds]).spawn().unwrap();

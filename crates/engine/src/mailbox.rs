@@ -1,4 +1,4 @@
-//! The reactor's mailbox: closures from other threads, and an eventfd that wakes it.
+//! The reactor's mailbox: closures from other threads, and an eventfd that wakes the reactor.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -25,23 +25,23 @@ pub(crate) struct Letters {
 
 impl Mailbox {
     pub fn new() -> io::Result<(Mailbox, Letters)> {
-        // SAFETY: makes a new descriptor.
+        // SAFETY: creates a new descriptor.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just created, and owned by nobody else.
         let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let (sender, receiver) = mpsc::channel();
         Ok((Mailbox { sender, bell: bell.clone() }, Letters { receiver, bell }))
     }
 
-    /// Posts work. If the reactor has ended the work is dropped.
+    /// Posts work. It is dropped if the reactor has ended.
     pub fn post(&self, letter: Letter) {
         if self.sender.send(letter).is_ok() {
             let one = 1u64;
-            // SAFETY: writes eight bytes that live through the call. It cannot block: the counter never gets near its
-            // limit, since every read resets it.
+            // SAFETY: writes eight bytes that live through the call. It cannot block: the counter never gets
+            // near its limit, since every read resets it.
             unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }

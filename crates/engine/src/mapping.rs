@@ -1,4 +1,4 @@
-//! Mapped memory, unmapped when it is dropped.
+//! Mapped memory, unmapped when dropped.
 
 use std::fs::File;
 use std::io;
@@ -22,19 +22,19 @@ fn map(start: *mut u8, len: usize, flags: i32, file: i32, offset: u64) -> io::Re
 }
 
 impl Mapping {
-    /// Zeroed memory of the process's own.
+    /// Maps zeroed, private memory.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         Ok(Mapping { start: map(std::ptr::null_mut(), len, flags, -1, 0)?, len })
     }
 
-    /// Part of a file that is at least so long.
+    /// Maps part of a file, which must be at least this long.
     pub fn shared(file: &File, offset_bytes: u64, len: usize) -> io::Result<Mapping> {
         let start = map(std::ptr::null_mut(), len, libc::MAP_SHARED, file.as_raw_fd(), offset_bytes)?;
         Ok(Mapping { start, len })
     }
 
-    /// Puts part of a file in place of the mapping's first bytes.
+    /// Replaces the first bytes of the mapping by part of a file.
     pub fn overlay(&mut self, file: &File, offset_bytes: u64, len: usize) -> io::Result<()> {
         assert!(len <= self.len, "the file's part fits");
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
@@ -53,8 +53,8 @@ impl Mapping {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped as long as `self` lives. What the kernel changes meanwhile are frames that the core has put
-        // into flight and does not look at before they come back.
+        // SAFETY: mapped as long as `self` lives. The kernel changes only frames of I/Os in flight, which the
+        // core does not access before completion.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -66,7 +66,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length and nobody borrows it any more.
+        // SAFETY: mapped with this length, and no longer borrowed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

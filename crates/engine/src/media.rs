@@ -1,5 +1,5 @@
-//! Cache devices as the core's start-up and offline work sees them: plain reads and writes, with direct I/O from an
-//! aligned buffer.
+//! Cache devices as the core's start-up and offline work sees them: plain reads and writes, done as direct I/O
+//! from an aligned buffer.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::error::{EngineError, Result};
 use crate::mapping::Mapping;
 use crate::pool::Formatting;
 
-/// Bytes of the buffer: reads of neighbouring pages and long writes go through it at once.
+/// Size of the buffer: reads of neighbouring pages and long writes use all of it at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The devices of a pool that no reactor drives yet.
+/// The devices of a pool that is not driven by a reactor.
 pub(crate) struct Devices {
     pub devices: Vec<CacheDevice>,
     buffer: Mapping,
@@ -35,7 +35,7 @@ impl Devices {
         Devices::of(paths.iter().map(|p| CacheDevice::open(p)).collect::<Result<_>>()?)
     }
 
-    /// Opens devices that are to be formatted. If one cannot be, no file is left that was made for it.
+    /// Opens devices that are to be formatted. If one fails, the files created for the others are removed.
     pub fn create(paths: &[PathBuf], formatting: Formatting) -> Result<Devices> {
         let mut devices = Devices::of(Vec::new())?;
         for path in paths {
@@ -50,7 +50,7 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Removes the files that were made for devices: they are not needed after all.
+    /// Removes the files that were created for devices, after a failure.
     pub fn remove_made(&self) {
         for device in self.devices.iter().filter(|device| device.is_new) {
             let _ = std::fs::remove_file(&device.path);
@@ -67,7 +67,7 @@ impl Devices {
     }
 }
 
-/// What an error of the system means for the device.
+/// Converts a system error into a failure of the device.
 pub(crate) fn failure(errno: i32) -> IoFailure {
     match errno {
         libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ESHUTDOWN => IoFailure::Gone,

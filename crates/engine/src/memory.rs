@@ -1,13 +1,13 @@
-//! The shard's block memory: a staging area in a shared-memory file, and transfer frames of its own.
+//! The shard's block memory: a staging area in a shared-memory file, and private transfer frames.
 //!
-//! The file (`docs/format.md`, "Staging area") holds the descriptors, padded to whole pages, and then the staging
-//! frames. It lives on a memory file system, so it survives the process and dies with the power. All frames are
-//! mapped one after the other: frame `n` is at `n * 4096`.
+//! The file (`docs/format.md`, "Staging area") holds the descriptors, padded to whole pages, followed by the
+//! staging frames. It lives on a memory file system, so it survives the process but not a power loss. All
+//! frames are mapped contiguously: frame `n` is at `n * 4096`.
 //!
 //! Invariants
-//! - Only one process has the file at a time: it is locked while it is mapped.
-//! - A descriptor is stored after its frame's content: a fence keeps the compiler from moving either.
-//! - The file is never read as zeroes because somebody has cut it short, for a moment or for good: the process ends.
+//! - Only one process uses the file at a time: it is locked while it is mapped.
+//! - A descriptor is stored after its frame's content; a fence keeps the compiler from reordering them.
+//! - A truncated file is never read as zeroes, however briefly it was truncated: the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,17 +25,17 @@ use crate::lock;
 use crate::mapping::Mapping;
 use crate::staging_size;
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct SharedMemory<P> {
-    /// Dropped before the mappings that they look after.
+    /// Dropped before the mappings that it watches.
     watch: Watch,
     descriptors: Mapping,
     frames: Mapping,
     staging_frames: u32,
-    /// Keeps the lock.
+    /// Holds the lock.
     file: File,
     file_bytes: u64,
-    /// The requests' payloads.
+    /// The payloads of requests.
     pub payloads: P,
 }
 
@@ -43,12 +43,13 @@ pub(crate) struct SharedMemory<P> {
 struct Watch {
     message: String,
     _guards: [Guard; 2],
-    /// Empty where the kernel does not allow it: then a file that is cut short and made longer again at once goes unseen.
+    /// Empty where the kernel does not allow it. A file that is truncated and extended again at once is then
+    /// not noticed.
     _whole: Vec<Whole>,
 }
 
 impl Watch {
-    /// Watches the mappings of the descriptors and of the staging frames.
+    /// Watches the mappings of the descriptors and the staging frames.
     fn new(path: &Path, parts: [(*const u8, usize); 2]) -> io::Result<Watch> {
         let message = format!(
             "haversackd: the staging area {} has lost pages while it was in use: somebody has cut it short, or memory has failed. \
@@ -71,12 +72,13 @@ fn descriptor_bytes(staging_frames: u32) -> usize {
     ((staging_frames as usize + 1) * DESCRIPTOR_BYTES).next_multiple_of(BLOCK_BYTES)
 }
 
-/// Bytes of the staging file for so many frames.
+/// Returns the size of a staging file with this many frames.
 pub(crate) fn staging_file_bytes(staging_frames: u32) -> u64 {
     (descriptor_bytes(staging_frames) + staging_frames as usize * BLOCK_BYTES) as u64
 }
 
-/// Opens or makes the staging file. One of another size that has content is refused: acknowledged writes may be in it.
+/// Opens or creates the staging file. A file of another size that has content is refused: it may hold
+/// acknowledged writes.
 fn open_file(path: &Path, bytes: u64) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -98,7 +100,7 @@ fn open_file(path: &Path, bytes: u64) -> Result<File> {
             None => EngineError::StagingWithoutHeader { path, found_bytes, expected_bytes },
         });
     }
-    // All of it is claimed now: a memory file system that is full must not end the process later.
+    // Allocate all of it now, so that a memory file system that fills up later does not end the process.
     // SAFETY: the descriptor is open.
     let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
     if failed != 0 {
@@ -108,10 +110,10 @@ fn open_file(path: &Path, bytes: u64) -> Result<File> {
 }
 
 impl<P> SharedMemory<P> {
-    /// Maps the staging area at `path`, and transfer frames behind it.
+    /// Maps the staging area at `path`, followed by transfer frames.
     ///
     /// # Errors
-    /// The file cannot be opened, is in use, is of another size, or does not fit into memory.
+    /// The file cannot be opened, is in use, has another size, or does not fit into memory.
     pub fn open(
         path: &Path,
         staging_frames: u32,
@@ -136,7 +138,7 @@ impl<P> SharedMemory<P> {
         Ok(SharedMemory { watch, descriptors, frames, staging_frames, file, file_bytes, payloads })
     }
 
-    /// Ends the process if the staging file has lost pages. To be asked when the kernel could not use its memory.
+    /// Ends the process if the staging file has lost pages. Called when the kernel could not access its memory.
     pub fn check_whole(&self) {
         let is_whole = self
             .file
@@ -148,19 +150,19 @@ impl<P> SharedMemory<P> {
         }
     }
 
-    /// Empties the staging file: the pool was stopped cleanly, so nothing in it counts, and the next start may want
-    /// another size. The staging area must not be used any more.
+    /// Empties the staging file after a clean stop: nothing in it counts any more, and the next start may use
+    /// another size. The staging area must not be used after this.
     pub fn empty_file(&self) -> io::Result<()> {
         self.file.set_len(0)
     }
 
-    /// Where a frame's bytes are, for the kernel to read or fill.
+    /// Returns the address of a frame's bytes, for the kernel to read or fill.
     pub fn address(&self, frame: FrameNo, at: usize) -> *mut u8 {
         debug_assert!(frame.0 < self.count() && at < BLOCK_BYTES);
         self.frames.address(frame.0 as usize * BLOCK_BYTES + at)
     }
 
-    /// The transfer frames.
+    /// Returns the transfer frames.
     pub fn transfer(&self) -> &[u8] {
         &self.frames.bytes()[self.staging_frames as usize * BLOCK_BYTES..]
     }

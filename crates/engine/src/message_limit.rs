@@ -1,14 +1,14 @@
-//! Messages that strangers can cause: so many a minute, then only how many there were besides. Whoever connects
-//! thousands of times does not fill the log.
+//! Limits messages that unauthenticated clients can cause: up to `MOST` a minute are logged, the rest only
+//! counted. A client that connects thousands of times does not fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages told of each minute.
+/// Messages logged per minute.
 const MOST: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct MessageLimit {
     /// What the messages are about.
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl State {
-    /// Whether a message may be told now, and how many were not in the minutes before.
+    /// Returns whether a message may be logged now, and how many were dropped before this minute.
     fn next(&mut self, now: Instant) -> (bool, u64) {
         let mut untold_before = 0;
         if self.began.is_none_or(|began| now.duration_since(began) >= MINUTE) {
@@ -39,13 +39,13 @@ impl State {
 }
 
 impl MessageLimit {
-    /// Limits messages about something, which is named when some are left out.
+    /// Limits messages about `about`, which is named when some are dropped.
     pub fn new(about: impl Into<String>) -> MessageLimit {
         MessageLimit { about: about.into(), state: Mutex::default() }
     }
 
-    /// Calls `message` unless there were too many. Those that were left out are told of with the first one that is told
-    /// again.
+    /// Calls `message` unless the limit is reached. The number of dropped messages is logged at the first call
+    /// in a later minute.
     pub fn tell(&self, message: impl FnOnce()) {
         let (tells, untold) = self.state.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
         if untold > 0 {

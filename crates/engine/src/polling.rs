@@ -1,45 +1,49 @@
-//! Whether it pays to look for work before sleeping.
+//! Whether polling for work before sleeping is worthwhile.
 //!
-//! Looking costs a processor; where the one who would bring the work needs that same processor, it even keeps the work
-//! away. So looks that find nothing are followed by fewer looks, and one that finds something by all of them. Two
-//! kinds of waiting are told apart, since one may pay and the other not: for I/O in flight, and for clients alone.
+//! Polling uses a processor; if the sender of the work needs that same processor, polling even delays the work.
+//! So each poll that finds nothing makes polls rarer, and one that finds something restores them. Two kinds of
+//! waiting are tracked separately, since one may be worthwhile and the other not: waiting for I/O in flight,
+//! and for clients alone.
+//!
+//! Invariant
+//! - At most [`MOST_SKIPPED`] sleeps of a kind in a row have no poll before them, unless polling is off.
 
 use haversack_model::Micros;
 
-/// Most sleeps without a look before them, in a row.
+/// The most sleeps in a row without a poll before them.
 const MOST_SKIPPED: u32 = 63;
 
-/// One kind of waiting.
+/// The state of one kind of waiting.
 #[derive(Clone, Copy, Default)]
 struct Wait {
-    /// Sleeps to be skipped after the last vain look, and how many of them are left.
+    /// Number of sleeps to skip polling for after the last useless poll, and how many of them are left.
     skipped: u32,
     left: u32,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Polling {
     longest_us: Micros,
-    /// For clients, and for I/O.
+    /// Waiting for clients, and for I/O.
     waits: [Wait; 2],
-    /// The look under way: when it ends, and for what.
+    /// The poll in progress: its end, and its kind.
     look: Option<(Micros, usize)>,
 }
 
 impl Polling {
-    /// Looks take so long at most; 0 for never.
+    /// Makes a policy with polls of at most this length; 0 disables polling.
     pub fn new(longest_us: Micros) -> Polling {
         Polling { longest_us, waits: [Wait::default(); 2], look: None }
     }
 
-    /// There was work.
+    /// Notes that there was work.
     pub fn found(&mut self) {
         if let Some((_, kind)) = self.look.take() {
             self.waits[kind] = Wait::default();
         }
     }
 
-    /// There was none. False if it is time to sleep.
+    /// Notes that there was no work. Returns false if it is time to sleep.
     pub fn goes_on(&mut self, now: Micros, awaits_io: bool) -> bool {
         let Some((end_us, kind)) = self.look else { return self.begin(now, usize::from(awaits_io)) };
         if now < end_us {
@@ -69,7 +73,7 @@ impl Polling {
 mod tests {
     use super::*;
 
-    /// Looks taken before so many sleeps, where every look is vain.
+    /// Returns the number of polls before this many sleeps if every poll finds nothing.
     fn vain_looks(polling: &mut Polling, sleeps: u64, awaits_io: bool) -> u32 {
         let mut looks = 0;
         for now in (0..sleeps).map(|sleep| sleep * 1000) {

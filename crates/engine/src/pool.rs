@@ -1,4 +1,4 @@
-//! Work on pools that no reactor runs: making, checking, and saving disks of a dead host.
+//! Work on pools that no reactor runs: creating and checking them, and saving the disks of a dead host.
 
 use std::path::{Path, PathBuf};
 
@@ -12,20 +12,21 @@ use crate::error::{EngineError, Result, at};
 use crate::label::{self, Kind, Label};
 use crate::media::Devices;
 
-/// How a device becomes a cache device.
+/// How a device is turned into a cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Formatting {
-    /// A file that does not exist is made with this size, all of it allocated.
+    /// A file that does not exist is created with this size, fully allocated.
     pub size_bytes: Option<u64>,
-    /// What is on it may be overwritten; a pool never is.
+    /// Existing data may be overwritten; a pool never is.
     pub overwrite: bool,
 }
 
-/// Makes a pool of block devices and files. One that carries a pool is refused, and one with other data unless that may
-/// be overwritten.
+/// Creates a pool on block devices and files. A device that carries a pool is refused; one with other data too,
+/// unless it may be overwritten.
 ///
 /// # Errors
-/// A device cannot be opened or is unfit. Nothing is written unless all are fit, and no file is left that was made here.
+/// A device cannot be opened or is unfit. Nothing is written unless all are fit, and files created by this call
+/// are removed.
 pub fn create(paths: &[PathBuf], formatting: Formatting, redundancy: bool) -> Result<Uuid> {
     let id = random_id()?;
     let device_ids = paths.iter().map(|_| random_id()).collect::<Result<Vec<_>>>()?;
@@ -38,10 +39,10 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, redundancy: bool) -> Re
     Ok(id)
 }
 
-/// The pool that a device carries.
+/// Returns the identity of the pool that a device carries.
 ///
 /// # Errors
-/// It cannot be opened, or carries none.
+/// The device cannot be opened, or carries no pool.
 pub fn pool_on(path: &Path) -> Result<Uuid> {
     let mut devices = Devices::open(std::slice::from_ref(&path.to_path_buf()))?;
     find_pool(&mut devices).ok_or_else(|| EngineError::NothingToWipe { path: path.to_path_buf() })
@@ -51,10 +52,11 @@ fn find_pool(devices: &mut Devices) -> Option<Uuid> {
     haversack_core::pool::identify(devices, 0).map(|identity| identity.pool)
 }
 
-/// Overwrites a device's metadata with zeroes: it carries no pool any more, and all that was cached on it is lost.
+/// Overwrites a device's metadata with zeroes. The device then carries no pool, and everything cached on it is
+/// lost.
 ///
 /// # Errors
-/// It cannot be opened or written, is in use, or carries no pool.
+/// The device cannot be opened or written, is in use, or carries no pool.
 pub fn wipe(path: &Path) -> Result<()> {
     let mut devices = Devices::open(std::slice::from_ref(&path.to_path_buf()))?;
     if find_pool(&mut devices).is_none() {
@@ -73,7 +75,7 @@ pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
     Ok(offline::check(&mut Devices::open(paths)?, thorough)?)
 }
 
-/// The disks of a pool that no daemon uses, and what is noted of each.
+/// Returns the disks of a pool that no daemon uses, with their labels.
 ///
 /// # Errors
 /// The pool cannot be read.
@@ -91,7 +93,7 @@ pub enum FlushError {
     /// A device or the origin cannot be used.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The pool or the disk does not allow it.
+    /// The state of the pool or the disk does not allow it.
     #[error(transparent)]
     Offline(#[from] OfflineError),
 }
@@ -111,10 +113,10 @@ pub fn flush_offline(
     Ok(offline::flush_disk(&mut devices, disk, origin.as_mut(), progress)?)
 }
 
-/// A random identity.
+/// Returns a random identity.
 ///
 /// # Errors
-/// The system has no randomness.
+/// The system has no source of randomness.
 pub fn random_id() -> Result<Uuid> {
     let path = std::path::Path::new("/dev/urandom");
     let mut bytes = [0; 16];

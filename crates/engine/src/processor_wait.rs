@@ -1,5 +1,5 @@
-//! How long the reactor's thread was ready to run and had no processor: on a host with too much to do it is served late,
-//! and nothing else that is measured tells why. The kernel counts it for each thread.
+//! How long the reactor's thread was ready to run but had no processor. On an overloaded host it runs late, and
+//! no other figure shows why. The kernel counts this for each thread.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,31 +9,31 @@ use haversack_model::Micros;
 
 use crate::slow::Slow;
 
-/// How often the kernel is asked.
+/// How often the kernel's counter is read.
 const LOOK_US: Micros = 10_000;
-/// Waits of this length between two looks are told of.
+/// A wait of this length between two readings is logged.
 const LONG_US: Micros = 250_000;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessorWait {
-    /// The calling thread's counters; `None` before the first look, or where the kernel has none.
+    /// The calling thread's counters; `None` before the first reading, or where the kernel has none.
     counters: Option<File>,
     looked: bool,
     next_us: Micros,
-    /// All that was waited up to the last look.
+    /// Total wait up to the last reading.
     pub total_us: Micros,
     slow: Slow,
 }
 
-/// The time waited, of "ran waited slices" in nanoseconds.
+/// Parses the time waited, the second field of "ran waited slices" in nanoseconds.
 fn parse(text: &[u8]) -> Option<Micros> {
     let waited_ns: u64 = std::str::from_utf8(text).ok()?.split_whitespace().nth(1)?.parse().ok()?;
     Some(waited_ns / 1000)
 }
 
 impl ProcessorWait {
-    /// Asks the kernel, if it is time to. Always called by the same thread.
+    /// Reads the counter if it is time to. Always called by the same thread.
     pub fn look(&mut self, now: Micros) {
         if now < self.next_us {
             return;

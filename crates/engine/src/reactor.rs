@@ -1,15 +1,17 @@
-//! The reactor: one thread that drives the cache core of a pool, its devices, the origins of its disks and all
-//! their clients, with one io_uring.
+//! The reactor: one thread that drives a pool's cache core, its devices, its disks' origins and all their
+//! clients, with one io_uring.
 //!
-//! It takes what has landed and what clients ask, hands it to the core, and carries out the core's actions. When
-//! nothing is left to do it looks for new work for a moment, as long as that pays, then sleeps in the kernel until
-//! something lands, a client rings or the core wants to be ticked. With nothing to do it takes no processor time.
+//! It takes completions and client requests, hands them to the core, and carries out the core's actions. With
+//! nothing left to do it polls for new work for a moment, as long as that is worthwhile, and then sleeps in the
+//! kernel until an I/O completes, a client rings or the core's next tick is due. An idle reactor uses no
+//! processor time.
 //!
 //! Invariants
-//! - Every action with an I/O gets one completion, after the kernel or the origin is done with the I/O's memory.
-//! - The core is called by this thread alone.
-//! - The core goes by places of disks. What comes from elsewhere names a disk by its handle, which is looked up each time:
-//!   nothing that began before a detach reaches the next disk in that place.
+//! - Every action with an I/O gets one completion, after the kernel or the origin has finished with the I/O's
+//!   memory.
+//! - Only this thread calls the core.
+//! - The core names disks by their numbers. Everything else names a disk by its handle, which is looked up each
+//!   time: nothing that began before a detach reaches the next disk with that number.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -48,16 +50,17 @@ use crate::turns::Turns;
 /// The core as the engine runs it.
 pub(crate) type LiveCore = Core<SharedMemory<Front>>;
 
-/// The longest sleep: what depends on the time of day elsewhere is never far off.
+/// The longest sleep, so that work that depends on the time of day is never very late.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Timers are looked at so often while the reactor is busy, in microseconds: none is finer than that.
+/// Interval at which timers are checked while the reactor is busy, in microseconds. No timer is finer than
+/// that.
 const TIMERS_US: Micros = 1000;
-/// Landings taken before the core's actions are carried out.
+/// The most completions taken before the core's actions are carried out.
 const LANDINGS_AT_A_TIME: usize = 256;
-/// Runs of an answer to a question for what is cached.
+/// The most runs in one answer to a query for what is cached.
 const MOST_RUNS: usize = 1024;
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Reactor {
     pub(crate) core: LiveCore,
     pub(crate) ring: Ring,
@@ -69,23 +72,23 @@ pub(crate) struct Reactor {
     letters: Letters,
     bell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
-    /// What is to be done here when jobs have ended.
+    /// Work that is left to do here when a job has ended.
     pub(crate) afterwards: Vec<(JobId, Afterwards)>,
     pub(crate) subscribers: Vec<Sender<EngineEvent>>,
     asked: Vec<Wish>,
     batch: Vec<Request>,
-    /// Whose the requests of a batch are.
+    /// The disks of the requests in a batch.
     of_disks: Vec<DiskHandle>,
     runs: Vec<(u64, u32)>,
-    /// Which requests may go to the core.
+    /// Decides which requests may go to the core.
     pub(crate) turns: Turns,
-    /// Requests that are in several parts, by client and slot: how many of the parts are left, and what has failed.
+    /// Requests that were split, by client and slot: the number of parts left, and the first failure.
     parts: HashMap<(u32, u32), (u32, std::result::Result<(), RequestError>)>,
     /// Memory for the payloads of NBD clients.
     pub(crate) budget: Rc<Budget>,
     /// Requests for which the core has no room yet.
     backlog: VecDeque<(DiskHandle, Request)>,
-    /// I/Os of devices that fail on demand.
+    /// I/Os that were failed on demand.
     struck: Vec<Landing>,
     answers: Vec<OriginAnswer>,
     events: Vec<EngineEvent>,
@@ -93,18 +96,19 @@ pub(crate) struct Reactor {
     spare_iovecs: Vec<Vec<libc::iovec>>,
     poll_us: Micros,
     polling: Polling,
-    /// I/Os of devices and origins in flight.
+    /// Device and origin I/Os in flight.
     ios: usize,
-    /// I/Os that wait for each other, where they are done one at a time.
+    /// I/Os that wait for each other, if they are done one at a time.
     in_turn: Option<InTurn>,
-    /// When timers are looked at again.
+    /// When timers are checked next.
     timers_us: Micros,
     pub(crate) now: Micros,
     pub(crate) turn_times: TurnTimes,
-    /// What was completed in this turn, to be counted at its end: by then the guests have their answers.
+    /// What was completed in this turn. It is counted at the end of the turn, after the guests have their
+    /// answers.
     finished: Vec<(DiskHandle, ClientKind, Finished)>,
     pub(crate) stopped: bool,
-    /// Everything staged is on flash, and the record says so.
+    /// Everything staged is on flash, and the pool's record says so.
     stopped_cleanly: bool,
 }
 
@@ -127,7 +131,7 @@ impl Reactor {
             tracing::info!(%error, "memory is not registered with the kernel: raise the limit of locked memory");
         }
         let now = clock.now_us();
-        // By a clock that stands, a look for work would never end.
+        // With a clock that stands still, polling for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
         let (core, report) = Core::open(&mut assembly.devices, memory, config.core, &config.open, now)
             .map_err(|failure| assembly.explain(failure.error))?;
@@ -177,7 +181,7 @@ impl Reactor {
         Ok((reactor, report))
     }
 
-    /// Runs until it is stopped.
+    /// Runs until stopped.
     pub fn run(mut self) {
         while !self.stopped {
             self.now = self.clock.now_us();
@@ -214,7 +218,7 @@ impl Reactor {
         }
     }
 
-    /// Does what can be done now. False if there was nothing.
+    /// Does all work that can be done now. Returns false if there was none.
     fn turn(&mut self) -> bool {
         self.turns.next_turn();
         self.ring.move_pieces(self.turns.device_piece_bytes(self.now));
@@ -277,7 +281,7 @@ impl Reactor {
         self.close_if_over(device);
     }
 
-    /// The pool uses a device no more: it is closed when its last I/O has landed.
+    /// Retires a device that the pool no longer uses: it is closed when its last I/O has completed.
     fn retire(&mut self, device: DeviceNo) {
         if let Some(live) = self.devices[device.0 as usize].as_mut() {
             live.retired = true;
@@ -289,7 +293,7 @@ impl Reactor {
         self.devices[device.0 as usize].take_if(|live| live.is_over());
     }
 
-    /// Lets a client act, then submits what it asks.
+    /// Lets a client act, then submits its requests.
     pub(crate) fn client<R>(
         &mut self,
         client: u32,
@@ -337,9 +341,9 @@ impl Reactor {
         self.batch = batch;
     }
 
-    /// Adds what may start now of a request to the batch; the rest waits for the disk's turn.
+    /// Adds the parts of a request that may start now to the batch; the rest waits for the disk's turn.
     fn ask(&mut self, client: u32, asked: Asked, batch: &mut Vec<Request>) {
-        // Where I/Os are done one at a time, requests are as the client made them.
+        // If I/Os are done one at a time, requests are not split.
         let part_sectors = match self.in_turn {
             None => self.turns.part_sectors(asked.disk, self.now),
             Some(_) => u32::MAX,
@@ -356,7 +360,8 @@ impl Reactor {
         }
     }
 
-    /// Starts requests that wait for their disks' turns. True if some did, or may in the next turn.
+    /// Starts requests that wait for their disks' turns. Returns true if some started, or may start in the next
+    /// turn.
     fn take_turns(&mut self) -> bool {
         let (mut batch, mut of_disks) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.of_disks));
         while let Some((disk, request)) = self.turns.next(self.now) {
@@ -400,18 +405,18 @@ impl Reactor {
         }
     }
 
-    /// Lets all polled clients act. True if one of them says so.
+    /// Lets all polled clients act. Returns true if one of them did something.
     fn polled(&mut self, mut act: impl FnMut(&mut dyn Client, &mut ClientContext<'_>) -> bool) -> bool {
         let (mut any, mut at) = (false, 0);
         while let Some(client) = self.core.memory().payloads.polled(at) {
             any |= self.client(client, &mut act) == Some(true);
-            // One that is polled no more has left its place to the next.
+            // A client that is no longer polled has left its place in the list to the next one.
             at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
         }
         any
     }
 
-    /// Lets what clients have for their other ends leave, all of a turn together.
+    /// Lets clients send what they have for their peers, once a turn.
     fn flush_clients(&mut self) {
         self.polled(|client, context| {
             client.flush(context);
@@ -419,7 +424,8 @@ impl Reactor {
         });
     }
 
-    /// Ticks the core and the origins whose time has come. It asks every disk, so not in every turn.
+    /// Ticks the core and the origins whose timers have expired. It checks every disk, so it does not run in
+    /// every turn.
     fn pass_time(&mut self) -> bool {
         if self.now < self.timers_us {
             return false;
@@ -444,12 +450,12 @@ impl Reactor {
         worked
     }
 
-    /// When timers were last looked at.
+    /// Returns when timers were last checked.
     pub(crate) fn timers_looked_at_us(&self) -> Micros {
         self.timers_us.saturating_sub(TIMERS_US)
     }
 
-    /// Carries out what the core wants. False if that was nothing.
+    /// Carries out the core's actions. Returns false if there were none.
     fn carry_out(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -484,7 +490,7 @@ impl Reactor {
         }
     }
 
-    /// I/Os of devices and origins that the core waits for.
+    /// Returns the number of device and origin I/Os that the core waits for.
     pub(crate) fn ios_in_flight(&self) -> usize {
         self.ios + self.in_turn.as_ref().map_or(0, InTurn::waiting)
     }
@@ -573,7 +579,7 @@ impl Reactor {
         self.origin(disk, |o, context| o.start(context, request));
     }
 
-    /// Lets an origin act, then hands its answers to the core. False if the disk is gone.
+    /// Lets an origin act, then hands its answers to the core. Returns false if the disk is gone.
     pub(crate) fn origin(
         &mut self,
         disk: DiskHandle,
@@ -626,7 +632,7 @@ impl Reactor {
         self.submit_asked(client);
     }
 
-    /// The result of a request, once all its parts are done.
+    /// Returns the result of a request once all its parts are done.
     fn whole(
         &mut self,
         tag: Tag,
@@ -649,7 +655,7 @@ impl Reactor {
         if self.finished.is_empty() {
             return;
         }
-        // By a clock that stands, a turn takes no time.
+        // With a clock that stands still, a turn takes no time.
         let now = if self.clock.runs() { self.clock.now_us() } else { self.now };
         for (disk, kind, done) in self.finished.drain(..) {
             if let Some(live) = self.disks.get_mut(disk) {
@@ -686,7 +692,7 @@ impl Reactor {
         self.after_job(job, result.is_ok());
         self.jobs.retain(|(id, sender)| {
             if *id == job {
-                // Who asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = sender.send(result);
             }
             *id != job
@@ -737,7 +743,7 @@ impl Reactor {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 
-    /// Lets clients ring; false if one has asked something meanwhile.
+    /// Makes clients ring from now on. Returns false if one has sent a request in the meantime.
     fn fall_asleep(&mut self) -> bool {
         let asked = self.polled(|client, context| client.fall_asleep(context));
         !self.carry_out() && !asked
@@ -750,13 +756,13 @@ impl Reactor {
             .chain(self.retries.next_us())
             .chain(self.turns.next_us())
             .min()?;
-        // One that stays due, such as for a flush that takes its time, must not keep the reactor awake.
+        // A timer that stays due, for example of a slow flush, must not keep the reactor awake.
         let due = due.max(self.timers_us);
         Some(Duration::from_micros(due.saturating_sub(self.clock.now_us()).max(1)).min(LONGEST_SLEEP))
     }
 }
 
-/// Puts something at its place in a table that grows.
+/// Stores a value at an index of a table that grows as needed.
 pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
     if table.len() <= at {
         table.resize_with(at + 1, || None);
@@ -764,7 +770,7 @@ pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
     table[at] = Some(value);
 }
 
-/// What is to be done when a job has succeeded.
+/// What to do when a job has succeeded.
 pub(crate) enum Afterwards {
     Detached(DiskHandle),
     Removed(DeviceNo),
@@ -772,7 +778,7 @@ pub(crate) enum Afterwards {
     Resized(DiskHandle, u64),
 }
 
-/// What a client's finished request was, for the latencies.
+/// What a client's finished request was, for the latency figures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub op: Op,

@@ -1,24 +1,29 @@
-//! Second tries of origin I/Os that failed, with growing pauses.
+//! Retries of failed origin I/Os, with growing pauses.
 //!
-//! A failed flush is not tried again: the store may have dropped what it could not write, and would then answer
-//! the second flush with success. The core learns of it and writes the data again.
+//! A failed flush is not retried: the store may have dropped the data that it could not write, and would then
+//! answer the second flush with success. The flush's failure is passed to the core, which writes the data
+//! again.
+//!
+//! Invariants
+//! - A flush is never retried.
+//! - A request older than [`OLDEST_US`] is not retried.
 
 use haversack_model::{DiskHandle, Micros};
 
 use crate::origin::{OriginOp, OriginRequest};
 
-/// Requests that failed are tried again until they are so old.
+/// Failed requests are retried until they reach this age.
 const OLDEST_US: Micros = 2_000_000;
 const SHORTEST_PAUSE_US: Micros = 50_000;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Retries {
     waiting: Vec<(Micros, DiskHandle, OriginRequest)>,
 }
 
 impl Retries {
-    /// Takes a failed request until its pause is over, or gives it back if it is not to be tried again.
+    /// Keeps a failed request until its pause is over, or returns it if it must not be retried.
     pub fn take(&mut self, disk: DiskHandle, request: OriginRequest, now: Micros) -> Option<OriginRequest> {
         let age = now.saturating_sub(request.started_us);
         if request.op == OriginOp::Flush || age >= OLDEST_US {
@@ -28,14 +33,14 @@ impl Retries {
         None
     }
 
-    /// A request whose pause is over.
+    /// Returns a request whose pause is over.
     pub fn due(&mut self, now: Micros) -> Option<(DiskHandle, OriginRequest)> {
         let at = self.waiting.iter().position(|(due, ..)| *due <= now)?;
         let (_, disk, request) = self.waiting.swap_remove(at);
         Some((disk, request))
     }
 
-    /// When the next pause is over.
+    /// Returns when the next pause is over.
     pub fn next_us(&self) -> Option<Micros> {
         self.waiting.iter().map(|(due, ..)| *due).min()
     }

@@ -1,10 +1,11 @@
-//! The io_uring of a reactor: every I/O is a *flight* with an owner, and comes back as one [`Landing`].
+//! The io_uring of a reactor. Every I/O is a [`Flight`] with an owner, and its completion is one [`Landing`].
 //!
 //! Invariants
-//! - What the kernel reads or writes through a flight stays where it is until the flight has landed: frames belong to
-//!   the core's I/O, iovecs and message headers to the boxed flight, other buffers to their owner.
-//! - A transfer that the kernel cut short is continued here; only end of file and errors show.
-//! - The ring is used by the thread that made it, and by no other.
+//! - The memory that the kernel reads or writes for an I/O in flight stays in place until the I/O has
+//!   completed: frames belong to the core's I/O, iovecs and message headers to the boxed [`Flight`], other
+//!   buffers to their owner.
+//! - A transfer that the kernel cut short is continued here; callers see only end of file and errors.
+//! - Only the thread that created the ring uses it.
 
 use std::io;
 use std::ops::Range;
@@ -17,31 +18,31 @@ use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 const ENTRIES: u32 = 1024;
-/// How long devices may take to end what is in flight when a reactor stops.
+/// How long I/O in flight may take to finish when a reactor stops.
 const QUIESCE: Duration = Duration::from_secs(10);
 /// Marks completions that nobody waits for.
 const NOBODY: u64 = u64::MAX;
 
-/// Whom a flight belongs to.
+/// The owner of an I/O in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// The reactor's mailbox has been rung.
+    /// The reactor's mailbox was rung.
     Mailbox,
     /// The core's I/O on a cache device.
     Device { io: IoId, device: DeviceNo },
     /// An origin's I/O; `token` is the origin's own.
     Origin { disk: DiskHandle, token: u64 },
-    /// A client's I/O; `part` tells which of its own.
+    /// A client's I/O; `part` is the client's own number for it.
     Client { client: u32, part: u8 },
 }
 
-/// How a flight ended.
+/// The completion of an I/O.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landing {
     pub owner: Owner,
     /// Bytes moved, or the system's error number.
     pub result: Result<usize, i32>,
-    /// When it was put into flight.
+    /// When the I/O was started.
     pub started_us: u64,
 }
 
@@ -62,11 +63,11 @@ struct Flight {
     fd: RawFd,
     offset_bytes: u64,
     iovecs: Vec<libc::iovec>,
-    /// The first iovec that has bytes left.
+    /// The first iovec with bytes left.
     next: usize,
     left: usize,
     done: usize,
-    /// Bytes to be moved at a time.
+    /// The most bytes to move at a time.
     most_bytes: usize,
     mode: i32,
     message: libc::msghdr,
@@ -86,13 +87,13 @@ impl Flight {
             done: 0,
             most_bytes: 0,
             mode: 0,
-            // SAFETY: all zero is a valid empty header.
+            // SAFETY: all zeroes is a valid empty header.
             message: unsafe { std::mem::zeroed() },
             started_us: 0,
         })
     }
 
-    /// Skips `bytes` that were moved.
+    /// Skips `bytes` that have been moved.
     fn advance(&mut self, bytes: usize) {
         self.done += bytes;
         self.left -= bytes;
@@ -101,7 +102,7 @@ impl Flight {
         while moved > 0 {
             let iovec = &mut self.iovecs[self.next];
             let part = moved.min(iovec.iov_len);
-            // SAFETY: still inside, or one behind the end of, the memory that the iovec describes.
+            // SAFETY: still inside, or one past the end of, the memory that the iovec describes.
             iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(part) }.cast();
             iovec.iov_len -= part;
             moved -= part;
@@ -111,7 +112,8 @@ impl Flight {
         }
     }
 
-    /// The pieces to be moved next: no more than the kernel takes, nor than may be moved at a time.
+    /// Returns the iovecs to move next: no more than the kernel takes in one call, and no more bytes than may
+    /// be moved at a time.
     fn window(&self) -> &[libc::iovec] {
         let iovecs = &self.iovecs[self.next..];
         let mut bytes = 0;
@@ -123,7 +125,7 @@ impl Flight {
         &iovecs[..count.max(1).min(iovecs.len())]
     }
 
-    /// `fixed` are the addresses of memory that the kernel knows already.
+    /// Builds the submission entry. `fixed` is the address range of the memory registered with the kernel.
     fn entry(&mut self, number: u32, fixed: &Range<usize>) -> squeue::Entry {
         let fd = Fd(self.fd);
         let iovecs = self.window();
@@ -143,7 +145,7 @@ impl Flight {
                     .offset(self.offset_bytes)
                     .build()
             }
-            // A single piece of memory needs no table of pieces.
+            // A single piece of memory needs no iovec table.
             (Kind::Read, [into]) => {
                 opcode::Read::new(fd, into.iov_base.cast(), len(into)).offset(self.offset_bytes).build()
             }
@@ -167,24 +169,24 @@ impl Flight {
                 self.message.msg_iovlen = count;
                 opcode::SendMsg::new(fd, &raw const self.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
-            // A read would end at once: guests make their bells non-blocking.
+            // A read would end at once, because guests make their eventfds non-blocking.
             (Kind::Bell, _) => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
         };
         entry.user_data(u64::from(number))
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct Ring {
     uring: IoUring,
-    /// Boxed: the kernel keeps addresses inside of flights while the table grows.
+    /// Boxed: the kernel keeps addresses inside flights while the table grows.
     #[allow(clippy::vec_box)]
     flights: Vec<Box<Flight>>,
     free: Vec<u32>,
     in_flight: usize,
-    /// The kernel says in shared memory whether it has to be called for completions.
+    /// The kernel sets flags in shared memory if it has to be called for completions.
     tells: bool,
-    /// Addresses of the memory that is registered with the kernel.
+    /// Addresses of the memory registered with the kernel.
     fixed: Range<usize>,
     /// See [`Ring::move_pieces`].
     device_piece_bytes: usize,
@@ -199,7 +201,7 @@ impl Ring {
             .setup_cqsize(4 * ENTRIES)
             .build(ENTRIES);
         let tells = hinted.is_ok();
-        // Before Linux 6.0 without these hints.
+        // Kernels before 6.0 do not have these flags.
         let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
         Ok(Ring {
             uring,
@@ -212,16 +214,16 @@ impl Ring {
         })
     }
 
-    /// Registers memory with the kernel, which then need not look up and hold its pages for each I/O: that is a twelfth
-    /// of what an I/O costs. The pages are held as long as the ring lives.
+    /// Registers memory with the kernel, which then need not look up and pin its pages for each I/O; that is a
+    /// twelfth of the cost of an I/O. The pages stay pinned as long as the ring lives.
     ///
     /// # Errors
-    /// The process may not lock so much memory, or there is not so much. I/O works without, too.
+    /// The process may not lock this much memory, or there is not enough. I/O works without registration, too.
     pub fn register(&mut self, memory: &[u8]) -> io::Result<()> {
         let fixed = memory.as_ptr_range();
         let piece = libc::iovec { iov_base: fixed.start.cast_mut().cast(), iov_len: memory.len() };
-        // SAFETY: the kernel holds the pages; it reads and writes them only for I/Os, whose memory stays. See the module's
-        // invariants.
+        // SAFETY: the kernel pins the pages and accesses them only for I/Os, whose memory stays in place; see
+        // the module's invariants.
         unsafe { self.uring.submitter().register_buffers(&[piece])? };
         self.fixed = fixed.start as usize..fixed.end as usize;
         Ok(())
@@ -248,7 +250,7 @@ impl Ring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry points to lives until its flight has landed; see the module's invariants.
+        // SAFETY: what the entry points to lives until the I/O has completed; see the module's invariants.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
             self.submit();
         }
@@ -267,7 +269,7 @@ impl Ring {
         self.launch(number);
     }
 
-    /// Reads from a file. The memory must stay until the flight has landed.
+    /// Reads from a file. The memory must stay in place until the I/O has completed.
     pub fn read(
         &mut self,
         owner: Owner,
@@ -280,7 +282,7 @@ impl Ring {
         self.transfer(number, offset_bytes, iovecs);
     }
 
-    /// Writes to a file.
+    /// Writes to a file. The memory must stay in place until the I/O has completed.
     pub fn write(
         &mut self,
         owner: Owner,
@@ -293,8 +295,8 @@ impl Ring {
         self.transfer(number, offset_bytes, iovecs);
     }
 
-    /// Reads and writes of devices that begin from now on are moved in pieces of so many bytes, one after the other. So the
-    /// I/O of others does not wait for all of a long one.
+    /// Moves device reads and writes that start from now on in pieces of this many bytes, one after the other,
+    /// so that the I/O of other disks does not wait for a long one.
     pub fn move_pieces(&mut self, bytes: usize) {
         self.device_piece_bytes = bytes;
     }
@@ -305,7 +307,7 @@ impl Ring {
         self.launch(number);
     }
 
-    /// Changes the allocation of part of a file, as fallocate(2) does.
+    /// Changes the allocation of part of a file, like fallocate(2).
     pub fn allocate(&mut self, owner: Owner, fd: RawFd, mode: i32, offset_bytes: u64, bytes: u64, now: u64) {
         let number = self.take(owner, Kind::Allocate, fd, now);
         let flight = &mut self.flights[number as usize];
@@ -313,7 +315,7 @@ impl Ring {
         self.launch(number);
     }
 
-    /// Receives some bytes from a socket; none at its end.
+    /// Receives some bytes from a socket; 0 bytes at the end of the stream.
     pub fn receive(&mut self, owner: Owner, fd: RawFd, into: libc::iovec, now: u64) {
         let number = self.take(owner, Kind::Receive, fd, now);
         self.transfer(number, 0, std::iter::once(into));
@@ -325,19 +327,20 @@ impl Ring {
         self.transfer(number, 0, iovecs);
     }
 
-    /// Waits for an eventfd to be rung and resets it.
+    /// Waits for an eventfd to be rung, then resets it.
     pub fn listen(&mut self, owner: Owner, fd: RawFd, now: u64) {
         let number = self.take(owner, Kind::Bell, fd, now);
         self.launch(number);
     }
 
-    /// Asks for the flights on a descriptor to end; they land with an error.
+    /// Cancels all I/O on a descriptor; it completes with an error.
     pub fn cancel(&mut self, fd: RawFd) {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(Fd(fd)).all()).build().user_data(NOBODY);
         self.push(&entry);
     }
 
-    /// Ends all flights and waits until they have landed. False if some have not in time: their memory must stay.
+    /// Cancels all I/O in flight and waits until it has completed. Returns false if some did not in time: its
+    /// memory must stay in place.
     pub fn quiesce(&mut self) -> bool {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
         self.push(&entry);
@@ -351,7 +354,7 @@ impl Ring {
         self.in_flight == 0
     }
 
-    /// Gives what was put into flight to the kernel, and lets it tell what has landed. No system call if there is
+    /// Submits queued I/O to the kernel and lets it report completions. Makes no system call if there is
     /// neither.
     pub fn submit(&mut self) {
         let queue = self.uring.submission();
@@ -365,7 +368,7 @@ impl Ring {
         }
     }
 
-    /// Submits, and sleeps until something lands or the time is over.
+    /// Submits, then sleeps until an I/O completes or the time is over.
     pub fn wait(&mut self, time: Option<Duration>) {
         let submitter = self.uring.submitter();
         let result = match time {
@@ -383,7 +386,7 @@ impl Ring {
         }
     }
 
-    /// The next flight that has landed.
+    /// Returns the next completion.
     pub fn landed(&mut self) -> Option<Landing> {
         loop {
             let completion = self.uring.completion().next()?;
@@ -426,8 +429,8 @@ impl Ring {
     }
 }
 
-/// Resets an eventfd that has been rung. Whoever else has it may have reset it meanwhile, and may have made it blocking: so
-/// it is read in the way that never waits.
+/// Resets an eventfd that was rung. Another process that shares it may have reset it already, and may have made
+/// it blocking, so it is read without waiting.
 fn reset(bell: RawFd) {
     let mut value = 0u64;
     let into = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
@@ -435,12 +438,12 @@ fn reset(bell: RawFd) {
     unsafe { libc::preadv2(bell, &raw const into, 1, -1, libc::RWF_NOWAIT) };
 }
 
-/// The address behind a piece of memory.
+/// Returns the address after a piece of memory.
 fn end_of(iovec: &libc::iovec) -> usize {
     iovec.iov_base as usize + iovec.iov_len
 }
 
-/// Errors after which the same call may work.
+/// Returns whether the same call may succeed when repeated.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
@@ -454,10 +457,10 @@ mod tests {
 
     use super::*;
 
-    /// Reads or writes all of `memory` at byte 4096 of a file, as an I/O of a device.
+    /// Reads or writes all of `memory` at byte 4096 of a file, as a device I/O.
     fn transfer(ring: &mut Ring, kind: Kind, fd: RawFd, memory: &mut [u8]) {
         let owner = Owner::Device { io: IoId(1), device: DeviceNo(0) };
-        // Every second piece, then the others: none continues the one before it.
+        // Every second piece, then the others: no piece continues the one before it.
         let mut iovecs: Vec<libc::iovec> = memory
             .chunks_mut(4096)
             .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })

@@ -1,4 +1,4 @@
-//! A shard's clock: that of all reactors, or for tests a file that says the time.
+//! A shard's clock: the system's monotonic clock, or for tests a file that contains the time.
 //!
 //! Invariant
 //! - Time never goes back.
@@ -13,34 +13,34 @@ use haversack_model::Micros;
 use crate::clock;
 use crate::error::{Result, at};
 
-/// A clock that its reactor reads, and whoever wants the time that the reactor goes by.
+/// A clock, read by its reactor and by other threads that need the reactor's time.
 pub(crate) enum ShardClock {
     /// Microseconds since the machine was started.
     System,
-    /// Microseconds that a file says in eight bytes, the lowest first, and what was read last.
+    /// Microseconds in a file of eight bytes, little-endian, and the last value read.
     File { file: File, last_us: AtomicU64 },
 }
 
 impl ShardClock {
-    /// The system's clock, or the file's if one is named.
+    /// Returns the system's clock, or the file's if one is named.
     pub fn open(file: Option<&Path>) -> Result<ShardClock> {
         let Some(path) = file else { return Ok(ShardClock::System) };
         let file = File::open(path).map_err(at("open the clock", path))?;
         Ok(ShardClock::File { file, last_us: AtomicU64::new(0) })
     }
 
-    /// Whether it goes on by itself. What takes time by another clock was not measured.
+    /// Returns whether the clock runs by itself. Durations by any other clock are not measurements.
     pub fn runs(&self) -> bool {
         matches!(self, ShardClock::System)
     }
 
-    /// The time.
+    /// Returns the current time.
     pub fn now_us(&self) -> Micros {
         match self {
             ShardClock::System => clock::now_us(),
             ShardClock::File { file, last_us } => {
                 let mut bytes = [0; 8];
-                // A file that cannot be read stands still.
+                // A clock file that cannot be read counts as standing still.
                 let read = file.read_exact_at(&mut bytes, 0).is_ok();
                 let says_us = if read { Micros::from_le_bytes(bytes) } else { 0 };
                 last_us.fetch_max(says_us, Ordering::Relaxed).max(says_us)

@@ -1,8 +1,8 @@
-//! What is on a device before a pool is made of it: file systems, partitions, volumes and images of others are not
-//! overwritten unless that was asked for.
+//! Detects what is on a device before a pool is created on it: foreign file systems, partitions, volumes and
+//! images are not overwritten unless that was requested.
 //!
-//! `blkid` (util-linux) knows the signatures of file systems, partition tables, RAID, LVM and LUKS; it does not know the
-//! formats of disk images. What nobody knows counts as data unless it begins with zeroes.
+//! `blkid` (util-linux) knows the signatures of file systems, partition tables, RAID, LVM and LUKS, but not the
+//! formats of disk images. Unknown content counts as data unless it begins with zeroes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,13 +11,13 @@ use std::process::Command;
 
 use crate::error::{EngineError, Result, at};
 
-/// Bytes at the beginning that a blank device has as zeroes.
+/// The first bytes of a device, which are all zero on a blank one.
 const BLANK_BYTES: usize = 1 << 20;
-/// `blkid` has found nothing, or several things at once.
+/// Exit codes of `blkid`: it found nothing, or several signatures at once.
 const FOUND_NOTHING: i32 = 2;
 const FOUND_SEVERAL: i32 = 8;
 
-/// Disk images by how they begin.
+/// The first bytes of disk image formats.
 const IMAGES: [(&[u8], &str); 6] = [
     (b"QFI\xfb", "a QCOW2 image"),
     (b"QED\0", "a QED image"),
@@ -33,7 +33,7 @@ pub(crate) fn refuse_data(path: &Path) -> Result<()> {
     Err(EngineError::NotBlank { path: path.to_path_buf(), what })
 }
 
-/// What is on a device or file, in words; nothing if it is blank.
+/// Describes what is on a device or file; `None` if it is blank.
 fn find(path: &Path) -> Result<Option<String>> {
     let file = File::open(path).map_err(at("open", path))?;
     let mut start = vec![0; BLANK_BYTES];
@@ -62,7 +62,7 @@ fn blkid(path: &Path) -> Result<Option<String>> {
     let output = Command::new("blkid").args(["--probe", "--output", "export", "--"]).arg(path).output();
     let output = match output {
         Ok(output) => output,
-        // An administrator's program may not be on the search path of others.
+        // An administrator's program may not be on the search path of other users.
         Err(_) => Command::new("/usr/sbin/blkid")
             .args(["--probe", "--output", "export", "--"])
             .arg(path)
@@ -80,7 +80,7 @@ fn blkid(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// What `blkid` has found, in words.
+/// Describes what `blkid` has found.
 fn in_words(export: &str) -> String {
     let value = |key: &str| {
         export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).filter(|v| !v.is_empty())

@@ -1,15 +1,18 @@
-//! Messages about what was slow: one in a while, of all that was since the last.
+//! Rate-limited messages about slow operations: each message covers all slow operations since the one before.
+//!
+//! Invariant
+//! - At most one message in [`PAUSE`].
 
 use std::time::{Duration, Instant};
 
 use haversack_model::Micros;
 
-/// An I/O of this length is told of.
+/// An I/O that takes this long is logged.
 pub(crate) const SLOW_US: Micros = 1_000_000;
-/// Between two messages.
+/// The least time between two messages.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Slow {
     count: u64,
@@ -18,7 +21,8 @@ pub(crate) struct Slow {
 }
 
 impl Slow {
-    /// Something took so long. Returns how many things and the longest time to tell of, if it is time to.
+    /// Counts an operation that took this long. If a message is due, returns the number of slow operations and
+    /// the longest time.
     pub fn note(&mut self, now: Instant, took_us: Micros) -> Option<(u64, Micros)> {
         self.count += 1;
         self.worst_us = self.worst_us.max(took_us);

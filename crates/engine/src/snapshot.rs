@@ -1,4 +1,4 @@
-//! All figures of a shard at one instant.
+//! All figures of a shard at one point in time.
 
 use haversack_core::{DiskStats, DiskUsage, PoolStats};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
@@ -10,13 +10,13 @@ use crate::histogram::Histogram;
 pub struct Snapshot {
     /// The pool.
     pub pool: PoolStats,
-    /// The shard's time up to which everything that was due has been begun.
+    /// The shard's time. Everything that was due up to then has been started.
     pub time_us: Micros,
-    /// I/Os of devices and origins that have not ended.
+    /// Device and origin I/Os in flight.
     pub ios_in_flight: u64,
-    /// What turns of the shard's thread took: meanwhile nobody else was served.
+    /// How long turns of the shard's thread took. Other clients are not served during a turn.
     pub turns: Histogram,
-    /// How long the shard's thread was ready to run and had no processor.
+    /// How long the shard's thread was ready to run but had no processor.
     pub processor_wait_us: Micros,
     /// The cache devices in use.
     pub devices: Vec<DeviceSnapshot>,
@@ -27,11 +27,11 @@ pub struct Snapshot {
 /// A cache device's figures.
 #[derive(Clone, Debug)]
 pub struct DeviceSnapshot {
-    /// Its place in the pool.
+    /// Its number in the pool.
     pub device: DeviceNo,
     /// Its path.
     pub path: String,
-    /// Its bytes.
+    /// Its capacity in bytes.
     pub capacity_bytes: u64,
     /// I/Os that failed.
     pub errors: u64,
@@ -46,13 +46,13 @@ pub struct DeviceSnapshot {
 /// A disk's figures.
 #[derive(Clone, Debug)]
 pub struct DiskSnapshot {
-    /// What calls of the shard name it by, as long as it is attached.
+    /// The disk's handle, valid as long as it is attached.
     pub disk: DiskHandle,
     /// Its identity.
     pub id: DiskId,
     /// Its name.
     pub name: String,
-    /// Its sectors.
+    /// Its size in sectors.
     pub sectors: u64,
     /// Its write mode.
     pub mode: WriteMode,
@@ -60,7 +60,7 @@ pub struct DiskSnapshot {
     pub stats: DiskStats,
     /// Its share.
     pub usage: DiskUsage,
-    /// The origin answers.
+    /// The origin is reachable.
     pub origin_up: bool,
     /// I/Os of the origin that failed.
     pub origin_errors: u64,

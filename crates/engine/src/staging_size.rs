@@ -1,5 +1,5 @@
-//! How large a staging file was made, by its own header: the header's place behind the descriptors tells how many there
-//! are.
+//! The size with which a staging file was created, found from its own header. The header follows the
+//! descriptors, so its offset shows how many there are.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use haversack_core::format::descriptor::StagingHeader;
 
 use crate::memory::staging_file_bytes;
 
-/// Bytes read at a time: whole descriptors.
+/// Bytes read at a time, a multiple of a descriptor's size.
 const CHUNK_BYTES: usize = DESCRIPTOR_BYTES << 14;
 
-/// The bytes that the file was made with; `None` if it has no header, or not any more.
+/// Returns the size with which the file was created; `None` if it has no valid header.
 pub(crate) fn by_header(file: &File) -> io::Result<Option<u64>> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut passed = 0;

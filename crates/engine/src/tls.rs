@@ -1,7 +1,8 @@
-//! TLS as a client of origins: whom to trust, and what to show.
+//! TLS as a client of origins: which certificates to trust and which to present.
 //!
 //! Invariants
-//! - The files are read for every connection, so that renewed certificates count from the next one on.
+//! - The files are read for every connection, so that a renewed certificate is used from the next connection
+//!   on.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -15,7 +16,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::config::TlsFiles;
 
-/// Where the certificates of authorities are: the bundle that Debian and others keep, or what `SSL_CERT_FILE` names.
+/// The authorities' certificates: the bundle of Debian and other distributions, unless `SSL_CERT_FILE` names
+/// another.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 fn in_file(path: &Path) -> impl Fn(rustls::pki_types::pem::Error) -> io::Error {
@@ -42,7 +44,7 @@ fn authorities(files: &TlsFiles) -> io::Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Takes any certificate: the user said `tls-verify-peer=false`.
+/// Accepts any certificate: the user set `tls-verify-peer=false`.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 
@@ -101,20 +103,21 @@ fn client_config(files: &TlsFiles, verify: bool) -> io::Result<ClientConfig> {
     builder.with_client_auth_cert(certificates(certificate)?, private).map_err(unfit)
 }
 
-/// Reads the files and checks that they fit together.
+/// Reads the files and checks that they match.
 ///
 /// # Errors
-/// What is wrong with which file.
+/// A file cannot be read or is invalid, or the files do not match.
 pub(crate) fn check(files: &TlsFiles, verify: bool) -> io::Result<()> {
     client_config(files, verify).map(drop)
 }
 
-/// The server went away when TLS had begun, as many do without a word when they do not take a certificate.
+/// The server closed the connection just after TLS began. Many do so, without an alert, when they reject a
+/// certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}; it does so if it does not take the certificate that it is shown, or wants one")]
 struct HungUp(io::Error);
 
-/// Says what it may mean that a server ends the connection as soon as TLS has begun.
+/// Adds the likely reason to the error of a server that ends the connection as soon as TLS has begun.
 pub(crate) fn hung_up(error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error.kind() {
@@ -123,7 +126,7 @@ pub(crate) fn hung_up(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether one side does not take the other's certificate: trying again does not help.
+/// Returns whether one side rejects the other's certificate, so that retrying does not help.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     use rustls::AlertDescription as Alert;
     let Some(inside) = error.get_ref() else { return false };
@@ -148,7 +151,7 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     }
 }
 
-/// Begins TLS as a client, on a stream with time-outs set.
+/// Starts TLS as a client, on a stream with timeouts set.
 pub(crate) fn connect<S: Read + Write>(
     stream: S,
     host: &str,

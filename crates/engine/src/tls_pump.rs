@@ -1,11 +1,11 @@
-//! TLS outside of the reactor: a thread for each connection copies between the encrypted socket and one end of a socket
-//! pair; whoever has the other end reads and writes plain bytes.
+//! TLS outside the reactor: a thread for each connection copies between the encrypted socket and one end of a
+//! socket pair. The owner of the other end reads and writes plain bytes.
 //!
 //! Invariants
-//! - Nothing is read while what was read before cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
-//!   own buffers on either way.
-//! - When one side ends, what it sent is still passed on; then both are closed. A peer that has not taken it
-//!   after `LAST_TIME` is closed without.
+//! - Nothing is read while earlier data cannot be passed on, so memory is bounded by `COPY_BYTES` and rustls'
+//!   own buffers in each direction.
+//! - When one side ends, what it sent is still passed on; then both sides are closed. The connection is closed
+//!   anyway if the peer has not taken the rest after `LAST_TIME`.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,17 +21,19 @@ use crate::message_limit::MessageLimit;
 
 /// Plain bytes read at a time.
 const COPY_BYTES: usize = 256 << 10;
-/// How long the peer may take for what is left once the owner of the plain end is gone.
+/// How long the peer may take for the remaining data once the owner of the plain end is gone.
 const LAST_TIME: Duration = Duration::from_secs(10);
 static MESSAGES: LazyLock<MessageLimit> = LazyLock::new(|| MessageLimit::new("TLS connections"));
 
-/// Starts the thread for a connection past its handshake. Returns the plain end. `held` is dropped when the thread ends.
+/// Starts the thread for a connection whose handshake is done. Returns the plain end. `held` is dropped when
+/// the thread ends.
 ///
 /// # Errors
-/// No socket pair or thread can be had.
+/// The socket pair or the thread cannot be created.
 pub fn start(tls: Connection, encrypted: OwnedFd, held: impl Send + 'static) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The type is only a name for a stream socket here: reads, writes and shutdown work on Unix sockets as well.
+    // `TcpStream` is only a wrapper for a stream socket here: reads, writes and shutdown work on Unix sockets
+    // as well.
     let encrypted = TcpStream::from(encrypted);
     encrypted.set_nonblocking(true)?;
     ours.set_nonblocking(true)?;
@@ -63,25 +65,25 @@ struct Pump {
     tls: Connection,
     encrypted: TcpStream,
     plain: UnixStream,
-    /// Decrypted bytes for the owner of the plain end, and how many of them it has.
+    /// Decrypted bytes for the owner of the plain end, and how many of them have been written to it.
     inward: Vec<u8>,
     passed: usize,
     copy: Vec<u8>,
-    /// Nothing more comes from the encrypted side.
+    /// The encrypted side has ended.
     peer_ended: bool,
-    /// Nothing more comes from the plain side.
+    /// The plain side has ended.
     owner_ended: bool,
-    /// When the peer must have all then.
+    /// Deadline for the peer to take the remaining data.
     ends: Option<Instant>,
 }
 
-/// Which of the two sockets can be read, as far as that was asked for.
+/// Which of the two sockets is readable, if that was asked for.
 struct Ready {
     encrypted: bool,
     plain: bool,
 }
 
-/// `None` where a socket has to be waited for.
+/// Returns `None` where the socket would block.
 fn unless_it_would_block(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
@@ -91,7 +93,7 @@ fn unless_it_would_block(result: io::Result<usize>) -> io::Result<Option<usize>>
 
 impl Pump {
     fn run(&mut self) -> io::Result<()> {
-        // rustls may hold what came with the end of the handshake.
+        // rustls may hold data that arrived with the end of the handshake.
         self.decrypt()?;
         loop {
             self.send()?;
@@ -117,7 +119,8 @@ impl Pump {
         let passing = !self.inward.is_empty();
         let entry = |fd, reads, writes| {
             let events = if reads { libc::POLLIN } else { 0 } | if writes { libc::POLLOUT } else { 0 };
-            // A socket of which nothing is wanted would report its end again and again.
+            // Without a requested event, poll would report a socket's end again and again; -1 makes it skip the
+            // socket.
             libc::pollfd { fd: if events == 0 { -1 } else { fd }, events, revents: 0 }
         };
         let mut sockets = [
@@ -133,7 +136,7 @@ impl Pump {
         }
         if count < 0 {
             let error = io::Error::last_os_error();
-            // A signal is for others; one looks again.
+            // Signals are handled elsewhere; try again.
             return if error.kind() == ErrorKind::Interrupted {
                 Ok(Ready { encrypted: false, plain: false })
             } else {
@@ -178,7 +181,8 @@ impl Pump {
         Ok(())
     }
 
-    /// An owner that is gone takes no more; what it wrote before is still read.
+    /// Passes decrypted bytes to the owner. If the owner is gone they are dropped; what it wrote before is
+    /// still read.
     fn pass_inward(&mut self) {
         while self.passed < self.inward.len() {
             match unless_it_would_block(self.plain.write(&self.inward[self.passed..])) {
@@ -216,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// A client, past its handshake, and the plain end of the pump behind the server that it speaks to.
+    /// Returns a client after its handshake, and the plain end of the pump behind the server that it talks to.
     fn connected() -> (StreamOwned<ClientConnection, UnixStream>, UnixStream) {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
         let certificate = certified.cert.der().clone();
@@ -242,7 +246,7 @@ mod tests {
         (client, serve.join().unwrap())
     }
 
-    /// More than all buffers on the way take.
+    /// More than all buffers in between can hold.
     const MUCH: usize = 8 << 20;
 
     fn pattern() -> Vec<u8> {

@@ -1,31 +1,32 @@
-//! How long a reactor's turns take: meanwhile it serves nobody.
+//! How long a reactor's turns take. During a turn other clients are not served.
 //!
-//! A turn that takes very long is told of, with what the thread did: computing, waiting in the kernel, waiting for pages.
-//! The thread's counters are asked for now and then, so what they say may include a moment before the turn.
+//! A very long turn is logged, with what the thread did in it: computing, waiting in the kernel, or waiting for
+//! pages. The thread's counters are read only from time to time, so the logged values may include some time
+//! before the turn.
 
 use haversack_model::Micros;
 
 use crate::histogram::Histogram;
 use crate::processor_wait::ProcessorWait;
 
-/// A turn of this length is told of.
+/// A turn of this length is logged.
 const LONG_US: Micros = 250_000;
-/// TurnTimes without work are counted from this length on: a reactor that looks for work makes millions.
+/// Turns without work are counted only from this length on: a polling reactor makes millions of them.
 const IDLE_US: Micros = 1_000;
-/// How often the thread's counters are asked for.
+/// How often the thread's counters are read.
 const USAGE_US: Micros = 10_000;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct TurnTimes {
-    /// What turns took.
+    /// The durations of turns.
     pub took: Histogram,
-    /// When the turn began that has not ended.
+    /// When the current turn began.
     began_us: Option<Micros>,
     worked: bool,
     usage: Usage,
     usage_us: Micros,
-    /// The time without a processor, sleeps included: it may be needed and come late.
+    /// The time without a processor. Includes sleeps, since the thread may wake up late.
     pub processor: ProcessorWait,
 }
 
@@ -33,16 +34,16 @@ pub(crate) struct TurnTimes {
 #[derive(Clone, Copy, Default)]
 struct Usage {
     processor_us: Micros,
-    /// Pages that had to be read from somewhere.
+    /// Page faults that needed I/O.
     faults: u64,
-    /// How often it waited, and how often others had the processor.
+    /// How often it waited, and how often it was preempted.
     waits: u64,
     preemptions: u64,
 }
 
 impl Usage {
     fn now() -> Usage {
-        // SAFETY: all zero is a valid rusage, and the call fills it.
+        // SAFETY: all zeroes is a valid rusage, and the call fills it.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: the struct lives through the call, which cannot fail for the calling thread.
         unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
@@ -57,7 +58,7 @@ impl Usage {
 }
 
 impl TurnTimes {
-    /// A turn begins, and the one before it, if there was one, ends.
+    /// Begins a turn, and ends the one before it if there was one.
     pub fn next(&mut self, now: Micros) {
         if let Some(began_us) = self.began_us.replace(now) {
             self.ended(now.saturating_sub(began_us));
@@ -69,17 +70,17 @@ impl TurnTimes {
         self.worked = false;
     }
 
-    /// The present turn has found work.
+    /// Notes that the current turn has found work.
     pub fn worked(&mut self) {
         self.worked = true;
     }
 
-    /// The reactor sleeps now; that is no part of a turn.
+    /// Ends the turn because the reactor sleeps; the sleep is not part of a turn.
     pub fn sleep(&mut self, now: Micros) {
         if let Some(began_us) = self.began_us.take() {
             self.ended(now.saturating_sub(began_us));
         }
-        // What the counters say of the sleep is of no interest.
+        // The counters' changes during the sleep must not be logged with a turn.
         self.usage_us = 0;
     }
 

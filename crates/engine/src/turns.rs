@@ -1,49 +1,53 @@
-//! Whose requests go to the core, and when: disks take turns.
+//! Decides which requests go to the core, and when: disks take turns.
 //!
 //! Invariants
-//! - In one turn of the reactor, all disks together start at most [`Limits::turn_units`] and a request each, and move
-//!   at most [`Limits::socket_bytes`] and a piece each through sockets; so whoever asks next waits for no more than that.
-//!   A disk that has nothing waiting asks in the turn in which it comes.
-//! - While another disk has asked lately, a disk has at most [`Limits::in_core_units`] in the core, and a request, so that
-//!   its I/O is no long queue for others. What waits for the disk's own origin does not count: it is in nobody's way. Nor
-//!   does what does not move: a request never waits for ever behind one that does.
-//! - The limits are tight only beside a light disk, one that asks little at a time: its guest waits for each answer. Disks
-//!   that all ask much gain nothing from short queues, and lose throughput.
-//! - Requests of a disk start in the order in which they were asked.
+//! - In one turn of the reactor, all disks together start at most [`Limits::turn_units`] plus one request each,
+//!   and move at most [`Limits::socket_bytes`] plus one piece each through sockets; so a new request waits for
+//!   no more than that. A disk with nothing waiting is served in the turn in which its request arrives.
+//! - While another disk is active, a disk has at most [`Limits::in_core_units`] plus one request in the core,
+//!   so that its I/O does not form a long queue ahead of others. Requests that wait for the disk's own origin
+//!   do not count, since they do not delay others. Nor do requests that are stuck, so a request never waits for
+//!   ever behind one that makes no progress.
+//! - The limits are tight only while a light disk is also active, one with few requests at a time: its guest
+//!   waits for each answer. Disks that all have many requests gain nothing from short queues and lose
+//!   throughput.
+//! - Requests of a disk start in the order in which they arrived.
 
 use std::collections::VecDeque;
 
 use haversack_core::{Op, Request};
 use haversack_model::{DiskHandle, DiskNo, Micros, SECTOR_BYTES};
 
-/// The unit of cost: a request costs one unit for each of these bytes, and a constant.
+/// The unit of cost: a request costs one unit for each of these bytes, plus a constant.
 const UNIT_BYTES: usize = 4096;
 const UNITS_OF_A_REQUEST: u32 = 3;
 /// The cost of a discard or write-zeroes, in units.
 const RANGE_UNITS: u32 = 16;
-/// The most that a request counts for: a byte of its tag.
+/// The highest cost of a request; it must fit one byte of the tag.
 const MOST_UNITS: u32 = 128;
-/// Units in the core of all disks: it has room for somewhat more small requests.
+/// Units in the core of all disks together; this is less than the number of small requests that the core can
+/// hold.
 const UNITS_OF_ALL: u32 = 12_288;
-/// A disk with no more than this in the core and waiting, at any time lately, is a light one: eight small requests.
+/// A disk whose units in the core and waiting have lately not exceeded this is light: eight small requests.
 const LIGHT_UNITS: u32 = 32;
-/// When nothing of a disk was done for so long, what it has in the core waits for something else than processor and flash.
+/// A disk with no completion for this long is stuck: what it has in the core waits for something other than
+/// processor and flash.
 const STUCK_US: Micros = 5_000;
-/// How long a disk that has asked counts as one beside.
+/// How long a disk counts as active after a request.
 const LATELY_US: Micros = 1_000_000;
 
 /// How much disks may do at a time.
 struct Limits {
-    /// Units that all disks may start in a turn, and the least of them for each disk with requests that wait.
+    /// Units that all disks may start in a turn, and the minimum for each disk with waiting requests.
     turn_units: i64,
     least_turn_units: i64,
-    /// Units in the core of all disks with requests that wait, and of each at most and at least.
+    /// Units in the core of all disks with waiting requests, and the maximum and minimum of each.
     of_all_units: u32,
     in_core_units: u32,
     least_in_core_units: u32,
     /// Bytes that all disks may move through sockets in a turn.
     socket_bytes: i64,
-    /// The longest part of a request that the core gets at once.
+    /// The longest part of a request that is handed to the core at once.
     part_sectors: u32,
 }
 
@@ -56,7 +60,7 @@ const ALONE: Limits = Limits {
     socket_bytes: 2 << 20,
     part_sectors: 4 * PART_SECTORS,
 };
-/// Others ask as well: 512 KiB, or 32 small requests, are enough to keep flash busy.
+/// Other disks are active: 512 KiB, or 32 small requests, are enough to keep flash busy.
 const BESIDE: Limits = Limits {
     turn_units: 128,
     least_turn_units: 16,
@@ -66,7 +70,7 @@ const BESIDE: Limits = Limits {
     socket_bytes: 512 << 10,
     part_sectors: 4 * PART_SECTORS,
 };
-/// A light disk asks as well: 128 KiB, or 8 small requests.
+/// A light disk is active: 128 KiB, or 8 small requests.
 const BESIDE_LIGHT: Limits = Limits {
     turn_units: 32,
     least_turn_units: 8,
@@ -79,12 +83,12 @@ const BESIDE_LIGHT: Limits = Limits {
 
 /// Parts of requests begin at multiples of this.
 pub(crate) const PART_SECTORS: u32 = 128;
-/// I/Os of devices are moved in pieces of this beside a light disk.
+/// The size of the pieces in which device I/Os are moved while a light disk is active.
 const PIECE_BYTES: usize = 128 << 10;
-/// The least that a disk may move through sockets in a turn.
+/// The minimum that a disk may move through sockets in a turn.
 const LEAST_SOCKET_BYTES: i64 = 16 << 10;
 
-/// What a request counts for.
+/// Returns the cost of a request.
 pub(crate) fn units(op: Op, sectors: u32) -> u32 {
     let units = match op {
         Op::Read | Op::Write { .. } => (sectors as usize * SECTOR_BYTES).div_ceil(UNIT_BYTES) as u32,
@@ -94,7 +98,8 @@ pub(crate) fn units(op: Op, sectors: u32) -> u32 {
     UNITS_OF_A_REQUEST + units.min(MOST_UNITS)
 }
 
-/// The disks that have asked last, two of them: one is another than the disk in question.
+/// The two disks that were active last. There are two of them so that one is always another disk than the one
+/// in question.
 #[derive(Default)]
 struct Lately([(Option<DiskHandle>, Micros); 2]);
 
@@ -123,21 +128,21 @@ struct Share {
     disk: Option<DiskHandle>,
     waiting: VecDeque<(Request, u32)>,
     waiting_units: u32,
-    /// What it may still start in the turn; below zero after a request that was larger.
+    /// Units that it may still start in this turn; negative after a request that was larger.
     credit: i64,
     turn: u64,
-    /// What it may still move through sockets in the turn; the same.
+    /// Bytes that it may still move through sockets in this turn; negative likewise.
     socket_bytes: i64,
     socket_turn: u64,
-    /// The most units in the core and waiting, in the present window of [`LATELY_US`] and the one before it.
+    /// The most units in the core and waiting, in the current window of [`LATELY_US`] and in the previous one.
     peak_units: [u32; 2],
     window_us: Micros,
     in_core: u32,
-    /// What of that waits for the origin, about.
+    /// The part of `in_core` that waits for the origin, approximately.
     at_origin: u32,
-    /// What it may have in the core besides, because it is stuck.
+    /// Units that it may have in the core beyond the limit, because it is stuck.
     besides: u32,
-    /// When something of it was last done.
+    /// When a request of the disk last completed.
     moved_us: Micros,
 }
 
@@ -155,7 +160,7 @@ impl Share {
         self.in_core += units;
     }
 
-    /// Lets some more in if it is stuck.
+    /// Raises the disk's limit if it is stuck.
     fn look(&mut self, most: u32, now: Micros) {
         if !self.may_start(most) && now >= self.moved_us + STUCK_US {
             self.besides = (self.besides + BESIDE.in_core_units).min(UNITS_OF_ALL);
@@ -163,7 +168,7 @@ impl Share {
         }
     }
 
-    /// Counts a request that is asked. True if the disk is a light one.
+    /// Counts a request that arrives. Returns true if the disk is light.
     fn is_light_with(&mut self, units: u32, now: Micros) -> bool {
         if now >= self.window_us + LATELY_US {
             let is_next = now < self.window_us + 2 * LATELY_US;
@@ -175,22 +180,22 @@ impl Share {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// By the disks' places.
+    /// Indexed by disk number.
     shares: Vec<Share>,
-    /// Places with requests that wait.
+    /// Numbers of the disks with waiting requests.
     line: VecDeque<u16>,
     turn: u64,
-    /// Disks that waited when the turn began.
+    /// Number of disks that were waiting when the turn began.
     sharers: i64,
     lately: Lately,
     lately_light: Lately,
 }
 
 impl Turns {
-    /// A turn of the reactor begins.
+    /// Begins a turn of the reactor.
     pub fn next_turn(&mut self) {
         self.turn += 1;
         self.sharers = self.line.len() as i64;
@@ -218,7 +223,7 @@ impl Turns {
         share
     }
 
-    /// A disk's part of what all may do in the turn.
+    /// Returns a disk's part of what all disks may do in the turn.
     fn part_of(&self, all: i64, least: i64) -> i64 {
         (all / self.sharers.max(1)).max(least)
     }
@@ -233,8 +238,8 @@ impl Turns {
         share
     }
 
-    /// What the clients of a disk may still move through sockets in this turn, for them to count down. At least a piece may
-    /// be moved while it is above zero.
+    /// Returns the bytes that a disk's clients may still move through sockets in this turn, for them to count
+    /// down. At least one piece may be moved while it is positive.
     pub fn socket_bytes(&mut self, disk: DiskHandle, now: Micros) -> &mut i64 {
         let quantum = self.part_of(self.limits(disk, now).socket_bytes, LEAST_SOCKET_BYTES);
         let turn = self.turn;
@@ -246,7 +251,8 @@ impl Turns {
         &mut share.socket_bytes
     }
 
-    /// The longest part of a request of a disk that the core gets at once; a multiple of [`PART_SECTORS`].
+    /// Returns the longest part of a disk's request that is handed to the core at once, a multiple of
+    /// [`PART_SECTORS`].
     pub fn part_sectors(&self, disk: DiskHandle, now: Micros) -> u32 {
         self.limits(disk, now).part_sectors
     }
@@ -256,7 +262,7 @@ impl Turns {
             .clamp(limits.least_in_core_units, limits.in_core_units)
     }
 
-    /// The longest I/O of a device that others are to wait for.
+    /// Returns the longest device I/O that others should have to wait for.
     pub fn device_piece_bytes(&self, now: Micros) -> usize {
         let [(first, _), _] = self.lately.0;
         let is_light = |disk| self.lately_light.has_other_than(disk, now);
@@ -266,7 +272,8 @@ impl Turns {
         if first.is_some_and(is_mixed) { PIECE_BYTES } else { usize::MAX }
     }
 
-    /// Whether a request may start now; it is counted then. Otherwise it waits for its turn.
+    /// Counts and starts a request if it may start now; otherwise it waits for its turn, and this returns
+    /// false.
     pub fn starts(&mut self, disk: DiskHandle, request: &Request, now: Micros) -> bool {
         let units = units(request.op, request.sectors);
         let is_light = self.of_disk(disk).is_light_with(units, now);
@@ -289,7 +296,7 @@ impl Turns {
         false
     }
 
-    /// The next request whose turn it is; it is counted as started.
+    /// Returns the next request whose turn it is, and counts it as started.
     pub fn next(&mut self, now: Micros) -> Option<(DiskHandle, Request)> {
         for _ in 0..self.line.len() {
             let place = self.line.pop_front()?;
@@ -314,7 +321,7 @@ impl Turns {
         None
     }
 
-    /// Whether a request waits only for the next turn of the reactor.
+    /// Returns whether a request waits only for the reactor's next turn.
     pub fn is_due(&self, now: Micros) -> bool {
         self.line.iter().any(|place| {
             let share = &self.shares[usize::from(*place)];
@@ -322,7 +329,7 @@ impl Turns {
         })
     }
 
-    /// When more of a disk that is stuck may start.
+    /// Returns when a stuck disk may start more.
     pub fn next_us(&self) -> Option<Micros> {
         let shares = self.line.iter().map(|place| &self.shares[usize::from(*place)]);
         shares.filter(|share| share.in_core < UNITS_OF_ALL).map(|share| share.moved_us + STUCK_US).min()
@@ -333,7 +340,7 @@ impl Turns {
         share.filter(|share| share.disk == Some(disk))
     }
 
-    /// A request that was started is done.
+    /// Counts the end of a request that was started.
     pub fn ended(&mut self, disk: DiskHandle, units: u32, now: Micros) {
         if let Some(share) = self.known(disk) {
             share.moved_us = now;
@@ -342,21 +349,21 @@ impl Turns {
         }
     }
 
-    /// The disk's origin has something to do for guests.
+    /// Counts a request of guests that starts at the disk's origin.
     pub fn origin_started(&mut self, disk: DiskHandle, bytes: u64) {
         if let Some(share) = self.known(disk) {
             share.at_origin = share.at_origin.saturating_add(units_of_origin(bytes));
         }
     }
 
-    /// It has done that.
+    /// Counts its end.
     pub fn origin_ended(&mut self, disk: DiskHandle, bytes: u64) {
         if let Some(share) = self.known(disk) {
             share.at_origin = share.at_origin.saturating_sub(units_of_origin(bytes));
         }
     }
 
-    /// What waits of a disk that goes.
+    /// Removes a disk and returns its waiting requests.
     pub fn remove(&mut self, disk: DiskHandle) -> impl Iterator<Item = Request> + use<> {
         let DiskNo(place) = disk.number();
         let share = self.shares.get_mut(usize::from(place)).filter(|share| share.disk == Some(disk));
@@ -368,7 +375,7 @@ impl Turns {
     }
 }
 
-/// One request of guests, as if it were no part of others.
+/// Returns the cost of a guest's request at the origin, as if it were not part of a larger one.
 fn units_of_origin(bytes: u64) -> u32 {
     UNITS_OF_A_REQUEST + bytes.div_ceil(UNIT_BYTES as u64).min(MOST_UNITS.into()) as u32
 }
@@ -390,7 +397,7 @@ mod tests {
 
     const SMALL: u32 = 8;
 
-    /// Starts what may in a turn; tells how many of each of two disks.
+    /// Starts what may start in a turn; returns how many requests of each of two disks.
     fn turn(turns: &mut Turns, now: Micros) -> [u32; 2] {
         turns.next_turn();
         let mut counts = [0; 2];
@@ -413,7 +420,7 @@ mod tests {
         assert_eq!(turn(&mut turns, 2 * LATELY_US), [32, 0]);
     }
 
-    /// Units that each of two busy disks starts in 20 turns, what is started being done at once.
+    /// Returns the units that each of two busy disks starts in 20 turns, if everything completes at once.
     fn units_of_20_turns(turns: &mut Turns, now: Micros) -> [u32; 2] {
         let mut counts = [0; 2];
         for _ in 0..20 {
@@ -431,7 +438,7 @@ mod tests {
     fn busy_disks_share_turns() {
         let mut turns = Turns::default();
         turns.next_turn();
-        // Whoever comes is light until it has asked for more.
+        // A new disk is light until it has sent more requests.
         for now in [0, LATELY_US] {
             for _ in 0..2000 {
                 turns.starts(disk(1), &read(1, PART_SECTORS), now);
@@ -531,7 +538,7 @@ mod tests {
             assert!(started.iter().all(|count| (28..=32).contains(count)), "{started:?}");
             assert_eq!(turn(&mut turns, now), [0, 0]);
         }
-        // What is done takes back what was granted.
+        // Completions take back what was granted.
         let granted = turns.of_disk(disk(1)).besides / 4;
         (0..granted).for_each(|_| turns.ended(disk(1), 4, now));
         assert_eq!(turn(&mut turns, now), [0, 0]);

@@ -98,7 +98,7 @@ impl Survey {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Tape<'a> {
     opener: &'a Opener<'a>,
     traffic: Traffic,

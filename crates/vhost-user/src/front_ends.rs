@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct FrontEnds {
     state: Mutex<State>,

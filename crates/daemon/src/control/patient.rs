@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 const LEAST_BYTES: usize = 64 << 10;
 
-/// See the module.
+/// See the module documentation.
 pub struct Patient<T> {
     stream: T,
     time: Duration,

@@ -14,7 +14,7 @@ use crate::state::StateError;
 /// Logs kept: the present one and those put aside, the one ending with `.1` the newest of them.
 const KEPT_LOGS: u32 = 4;
 
-/// See the module.
+/// See the module documentation.
 pub struct DecisionLog {
     path: PathBuf,
     limit_bytes: u64,

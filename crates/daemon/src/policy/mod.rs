@@ -41,7 +41,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// How long a curve is measured at least.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// See the module documentation.
 pub struct Policy {
     log_dir: PathBuf,
     log_size_bytes: u64,

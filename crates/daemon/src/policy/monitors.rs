@@ -60,7 +60,7 @@ impl Monitored {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Monitors {
     disks: BTreeMap<String, Monitored>,
     pace_us: Micros,

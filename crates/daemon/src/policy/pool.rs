@@ -29,7 +29,7 @@ use crate::pool::Pool;
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
 
-/// See the module.
+/// See the module documentation.
 pub struct PoolLoop {
     control: Option<Control>,
     monitors: Monitors,

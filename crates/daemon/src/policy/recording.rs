@@ -23,7 +23,7 @@ const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes\n";
 /// The reader's side.
 pub type Rows = Channel<Bytes, io::Error>;
 
-/// See the module.
+/// See the module documentation.
 pub struct Recording {
     sender: Sender<Bytes, io::Error>,
     from_us: Micros,

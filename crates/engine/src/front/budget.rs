@@ -1,22 +1,22 @@
 //! Memory for the payloads of a pool's NBD clients.
 //!
 //! Invariants
-//! - Beside what the pool's budget has, each disk may have one request, and each client one of at most `SMALL_BYTES`:
-//!   so nobody waits for ever, whoever holds the rest.
-//! - A disk takes no more than what it leaves free. However many disks take all they may, the next one finds as much free
-//!   as each of them has.
+//! - Beyond the pool's budget, a disk without requests may always have one, and a client without requests one
+//!   of at most `SMALL_BYTES`. So no client waits for ever, whoever uses the rest.
+//! - A disk uses no more than it leaves free. However many disks use all they may, the next one finds as much
+//!   free as each of them has.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 
 use haversack_model::DiskHandle;
 
-/// Most bytes of a client with several requests.
+/// The most bytes of a client with several requests.
 const MOST_OF_A_CLIENT: usize = 32 << 20;
-/// A request so small is always granted to a client that has no other.
+/// A request of up to this size is always granted to a client that has no other.
 const SMALL_BYTES: usize = 256 << 10;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
@@ -40,7 +40,7 @@ impl Used {
 }
 
 impl Budget {
-    /// So many bytes for all clients.
+    /// Makes a budget of this many bytes for all clients.
     pub fn new(most: usize) -> Rc<Budget> {
         Rc::new(Budget { most, used: RefCell::default() })
     }
@@ -49,7 +49,8 @@ impl Budget {
         self.used.borrow_mut()
     }
 
-    /// Takes bytes for a request of a client that has `of_client` already. False if it must wait.
+    /// Takes bytes for a request of a client that already holds `of_client`. Returns false if the request must
+    /// wait.
     pub fn take(&self, disk: DiskHandle, of_client: usize, bytes: usize) -> bool {
         let mut used = self.used();
         let free = self.most.saturating_sub(used.all);
@@ -66,7 +67,7 @@ impl Budget {
         granted
     }
 
-    /// Gives bytes back.
+    /// Returns bytes to the budget.
     pub fn give(&self, disk: DiskHandle, bytes: usize) {
         let mut used = self.used();
         used.all -= bytes;
@@ -90,7 +91,7 @@ mod tests {
         DiskHandle::new(DiskNo(number), 1)
     }
 
-    /// Takes pieces as clients of 32 MiB each until it must wait. Returns what was granted.
+    /// Takes pieces, as clients of 32 MiB each, until a request must wait. Returns how much was granted.
     fn greedy(budget: &Budget, disk: DiskHandle) -> usize {
         let mut all = 0;
         for _ in 0..100 {

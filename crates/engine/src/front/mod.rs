@@ -1,5 +1,8 @@
-//! Front ends: how guests reach their disks. Each connection or queue is a [`Client`]; [`Front`] holds them all and is
-//! the core's way to the payloads of their requests.
+//! Front ends: how guests reach their disks. Each connection or queue is a [`Client`]; [`Front`] holds them all
+//! and gives the core access to the payloads of their requests.
+//!
+//! Invariant
+//! - A client stays in [`Front`] until it is closed and none of its requests or I/Os is in flight.
 
 pub(crate) mod budget;
 pub mod nbd;
@@ -13,10 +16,10 @@ use crate::reactor::Finished;
 use crate::ring::{Landing, Ring};
 use crate::turns::{self, PART_SECTORS};
 
-/// A request that a client hands over.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// The client's own name for it, given back on completion.
+    /// The client's own name for it, returned on completion.
     pub slot: u32,
     pub disk: DiskHandle,
     pub op: Op,
@@ -24,11 +27,11 @@ pub(crate) struct Asked {
     pub sectors: u32,
 }
 
-/// What a client wants of the core.
+/// A call of a client on the core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
     Request(Asked),
-    /// What of a range is cached and dirty; answered by [`Client::status`].
+    /// A query for the cached and dirty parts of a range; answered by [`Client::status`].
     Status {
         slot: u32,
         sector: SectorNo,
@@ -36,13 +39,13 @@ pub(crate) enum Wish {
     },
 }
 
-// The number of a part fits its place in the tag.
+// The number of a part fits its field in the tag.
 const _: () = assert!(MAX_REQUEST_SECTORS.div_ceil(PART_SECTORS) <= 1 << 12);
 
 impl Asked {
-    /// The request as the core takes it, once its disk was found to be attached: in parts of at most `part_sectors`, a
-    /// multiple of [`PART_SECTORS`], if it has data. One that is longer than the core takes is left whole, for the core to
-    /// refuse.
+    /// Splits the request for the core, once its disk is known to be attached: if it has data, into parts of at
+    /// most `part_sectors`, a multiple of [`PART_SECTORS`]. A request that is longer than the core accepts is
+    /// not split, so that the core refuses it.
     pub fn requests(self, client: u32, part_sectors: u32) -> impl Iterator<Item = Request> {
         let has_data = matches!(self.op, Op::Read | Op::Write { .. });
         let in_parts = has_data && self.sectors <= MAX_REQUEST_SECTORS;
@@ -59,19 +62,19 @@ impl Asked {
     }
 }
 
-/// What the core is told to call a request.
+/// The tag under which the core knows a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag {
     pub client: u32,
     pub slot: u32,
-    /// Where in the request it begins, in units of [`PART_SECTORS`].
+    /// The offset of the part in the request, in units of [`PART_SECTORS`].
     pub part: u16,
-    /// What it counts for while it is in the core; 0 if it never was.
+    /// Its cost while it is in the core; 0 if it never was there.
     pub units: u8,
 }
 
 impl Tag {
-    /// A request that never gets to the core.
+    /// Makes the tag of a request that never gets to the core.
     pub fn refused(client: u32, slot: u32) -> Tag {
         Tag { client, slot, part: 0, units: 0 }
     }
@@ -87,27 +90,27 @@ impl Tag {
         Tag { client, slot, part: (tag.0 >> 8) as u16 & 0xfff, units: tag.0 as u8 }
     }
 
-    /// Where in the request's data its part begins.
+    /// Returns the offset of the part in the request's data.
     fn data_at(self) -> usize {
         usize::from(self.part) * PART_SECTORS as usize * SECTOR_BYTES
     }
 }
 
-/// What a client works with.
+/// What a client may use while it acts.
 pub(crate) struct ClientContext<'a> {
     pub ring: &'a mut Ring,
-    /// Its number, for the owner of its flights.
+    /// Its number, for the owner of its I/O.
     pub client: u32,
     pub now: Micros,
-    /// How long a client without requests is looked at before it has to ring.
+    /// How long an idle client is polled before it has to ring.
     pub poll_us: Micros,
-    /// What its disk may still move through sockets in this turn, for the client to count down.
+    /// Bytes that its disk may still move through sockets in this turn, for the client to count down.
     pub socket_bytes: &'a mut i64,
-    /// The requests that it hands over.
+    /// The client's new requests.
     pub asked: &'a mut Vec<Wish>,
 }
 
-/// Which kind of front end a client belongs to.
+/// The kind of front end that a client belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClientKind {
     Nbd,
@@ -116,64 +119,65 @@ pub(crate) enum ClientKind {
 
 /// A connection or queue.
 pub(crate) trait Client {
-    /// The disk that it uses.
+    /// Returns the disk that it uses.
     fn disk(&self) -> DiskHandle;
-    /// Its kind.
+    /// Returns its kind.
     fn kind(&self) -> ClientKind;
-    /// Who is at the other end, for messages; the vhost-user server tells that of its queues.
+    /// Returns the peer, for messages; for queues the vhost-user server reports it.
     fn peer(&self) -> Option<&str> {
         None
     }
-    /// Whether it is to act in every turn now. Otherwise it acts when a flight of its own lands.
+    /// Returns whether it acts in every turn now. Otherwise it acts only when one of its own I/Os completes.
     fn is_polled(&self) -> bool {
         false
     }
-    /// The client as a vhost-user queue, if it is one.
+    /// Returns the client as a vhost-user queue, if it is one.
     fn as_queue(&mut self) -> Option<&mut vhost_user::QueueClient> {
         None
     }
-    /// Starts its first flights.
+    /// Starts its first I/O.
     fn begin(&mut self, context: &mut ClientContext<'_>);
-    /// A flight of its own has landed.
+    /// Handles the completion of one of its own I/Os.
     fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing);
-    /// Acts, such as looking for requests. True if there was anything to do.
+    /// Acts, for example by checking for requests. Returns true if there was anything to do.
     fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }
-    /// A turn ends, in which the client acted or not: what it has for the other end leaves now. Called if it is polled.
+    /// Sends what it has for its peer, at the end of a turn. Called if it is polled, whether it acted or not.
     fn flush(&mut self, _: &mut ClientContext<'_>) {}
-    /// The reactor is about to sleep: the client must ring from now on. True if it has asked something after all.
+    /// Prepares for the reactor's sleep: the client must ring from now on. Returns true if it had a request
+    /// after all.
     fn fall_asleep(&mut self, _: &mut ClientContext<'_>) -> bool {
         false
     }
-    /// A request is done. Tells what it was, unless only a part of it is done.
+    /// Completes a request or a part of it. Returns what the request was, unless only a part of it is done.
     fn complete(
         &mut self,
         context: &mut ClientContext<'_>,
         slot: u32,
         result: Result<(), RequestError>,
     ) -> Option<Finished>;
-    /// Which parts of a range are cached (flag 1) and dirty (flag 2), as runs of sectors.
+    /// Answers which parts of a range are cached (flag 1) and dirty (flag 2), as runs of sectors.
     fn status(&mut self, _: &mut ClientContext<'_>, _: u32, _: &[(u64, u32)]) {}
-    /// The disk has another size.
+    /// Notes the disk's new size.
     fn resized(&mut self, _: u64) {}
-    /// Copies from a write request's payload; false if it is lost.
+    /// Copies from a write request's payload; returns false if it is lost.
     fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool;
     /// Copies into a read request's buffer.
     fn give(&mut self, slot: u32, at: usize, from: &[u8]);
-    /// No more requests: the disk is gone or the shard ends.
+    /// Accepts no more requests: the disk is gone or the shard ends.
     fn close(&mut self, context: &mut ClientContext<'_>);
-    /// Whether it can be forgotten: closed, no request and no flight left.
+    /// Returns whether it can be dropped: closed, with no request and no I/O in flight.
     fn is_closed(&self) -> bool;
 }
 
 struct Seat {
     client: Box<dyn Client>,
-    /// It is on the list of those that are polled.
+    /// It is on the list of polled clients.
     is_listed: bool,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Front {
     clients: Vec<Option<Seat>>,
@@ -190,7 +194,7 @@ impl Front {
         at as u32
     }
 
-    /// Forgets a client that has acted and is closed, or notes whether it is to be polled from now on.
+    /// Drops a client that has acted and is closed, or updates whether it is polled.
     pub fn has_acted(&mut self, client: u32) {
         let Some(seat) = self.clients.get_mut(client as usize).and_then(Option::as_mut) else { return };
         let is_closed = seat.client.is_closed();
@@ -212,26 +216,26 @@ impl Front {
         Some(self.clients.get_mut(client as usize)?.as_mut()?.client.as_mut())
     }
 
-    /// The numbers of all clients of a disk.
+    /// Returns the numbers of all clients of a disk.
     pub fn of_disk(&self, disk: DiskHandle) -> Vec<u32> {
         let of_disk =
             |(_, seat): &(usize, &Option<Seat>)| seat.as_ref().is_some_and(|seat| seat.client.disk() == disk);
         self.clients.iter().enumerate().filter(of_disk).map(|(at, _)| at as u32).collect()
     }
 
-    /// Who is at the other ends of a disk's clients, as far as those know it.
+    /// Returns the peers of a disk's clients, as far as known.
     pub fn peers(&self, disk: DiskHandle) -> Vec<String> {
         let of_disk = self.clients.iter().flatten().filter(|seat| seat.client.disk() == disk);
         of_disk.filter_map(|seat| seat.client.peer().map(String::from)).collect()
     }
 
-    /// How many clients of a kind a disk has.
+    /// Returns how many clients of a kind a disk has.
     pub fn count(&self, disk: DiskHandle, kind: ClientKind) -> usize {
         let counts = |seat: &&Seat| seat.client.disk() == disk && seat.client.kind() == kind;
         self.clients.iter().flatten().filter(counts).count()
     }
 
-    /// A client to be looked at for requests, counted from 0.
+    /// Returns the polled client at an index.
     pub fn polled(&self, at: usize) -> Option<u32> {
         self.polled.get(at).copied()
     }
@@ -274,7 +278,7 @@ mod tests {
             assert_eq!(Asked { op, ..asked }.requests(9, PART_SECTORS).count(), 1);
         }
         assert_eq!(Asked { sectors: 0, op: Op::Flush, ..asked }.requests(9, PART_SECTORS).count(), 1);
-        // Its parts could not be told apart: the core refuses it.
+        // Its parts could not be numbered, so the core refuses it.
         let too_long = Asked { sectors: MAX_REQUEST_SECTORS + 1, ..asked };
         let whole: Vec<u32> = too_long.requests(9, PART_SECTORS).map(|request| request.sectors).collect();
         assert_eq!(whole, [too_long.sectors]);

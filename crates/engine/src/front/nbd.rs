@@ -1,13 +1,14 @@
-//! NBD connections in their transmission phase. Negotiation and TLS are done before, by threads that may wait.
+//! NBD connections in the transmission phase. Threads that may block do negotiation and TLS before that.
 //!
-//! Requests are read from one receive buffer; the payload of a long write is received straight into its slot. Replies
-//! leave in batches, one send at a time, no longer than the disk's turn allows.
+//! Requests are parsed from one receive buffer; the payload of a long write is received directly into its slot.
+//! Replies are sent in batches, one send at a time, no longer than the disk's turn allows.
 //!
 //! Invariants
-//! - At most [`SLOTS`] requests of a connection are in flight, with as much payload as the pool's [`Budget`] grants. While
-//!   a request waits for that, or [`MOST_UNSENT`] bytes of replies for the client, nothing is received and nothing started.
-//! - Memory of a long payload is taken as the data comes, not when the header does.
-//! - A slot is free again when its reply has left.
+//! - A connection has at most [`SLOTS`] requests in flight, with as much payload as the pool's [`Budget`]
+//!   grants. While a request waits for the budget, or [`MOST_UNSENT`] bytes of replies are unsent, nothing is
+//!   received and no request is started.
+//! - Memory for a long payload is allocated as the data arrives, not when the header does.
+//! - A slot is free again when its reply has been sent.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -30,16 +31,16 @@ use crate::message_limit::MessageLimit;
 use crate::reactor::Finished;
 use crate::ring::{Landing, Owner};
 
-/// Requests in flight.
+/// The most requests in flight.
 const SLOTS: usize = 256;
-/// Bytes of replies that have not left, beyond which no request is started.
+/// Bytes of unsent replies beyond which no request is started.
 const MOST_UNSENT: usize = 4 << 20;
 const INPUT_BYTES: usize = 64 << 10;
-/// Most replies of one send.
+/// The most replies in one send.
 const REPLIES_AT_A_TIME: usize = 128;
-/// A prefetch goes on in parts of so many sectors.
+/// A prefetch is done in parts of this many sectors.
 const PREFETCH_SECTORS: u32 = 2048;
-/// The least that is sent at a time, if there is as much.
+/// The minimum that is sent at a time, if there is that much.
 const LEAST_SENT: usize = 16 << 10;
 /// Bytes of memory that free slots keep for their next requests.
 const MOST_KEPT_BYTES: usize = 4 << 20;
@@ -52,42 +53,42 @@ const SEND: u8 = 1;
 static MESSAGES: LazyLock<MessageLimit> =
     LazyLock::new(|| MessageLimit::new("NBD connections that break the protocol"));
 
-/// A connection, past its negotiation, to become a client of a disk.
+/// A negotiated connection that is to become a client of a disk.
 pub struct NbdClient {
     /// The disk that it reads and writes.
     pub disk: DiskHandle,
     /// The connection: a stream socket.
     pub socket: OwnedFd,
-    /// What was agreed on.
+    /// The result of the negotiation.
     pub negotiated: Negotiated,
-    /// Most NBD connections that the disk may have, this one included.
+    /// The most NBD connections that the disk may have, including this one.
     pub max_connections: u32,
     /// Dropped when the connection has ended.
     pub held: Held,
-    /// Who is at the other end: an address, or a process.
+    /// The peer: an address, or a process.
     pub peer: String,
 }
 
-/// What somebody holds on behalf of a connection, as long as that lasts: a place among those that there may be.
+/// A resource held as long as a connection lasts, such as its place among the connections allowed.
 pub type Held = Arc<dyn Any + Send + Sync>;
 
 struct Slot {
     request: Request,
     payload: Payload,
-    /// Bytes of the payload received.
+    /// Bytes of the payload received so far.
     received: usize,
     started_us: Micros,
-    /// Sectors that are not asked for yet, of requests that go in parts.
+    /// Sectors not yet requested, for requests that are done in parts.
     next_sector: u64,
     left_sectors: u64,
-    /// A flush is due when the rest is done.
+    /// A flush is due when everything else is done.
     flushes: bool,
     free: bool,
 }
 
 struct Reply {
     head: Head,
-    /// The slot that is free when the reply has left, and how much of its buffer follows the head.
+    /// The slot to free when the reply has been sent, and how many bytes of its buffer follow the header.
     slot: Option<u32>,
     data_bytes: usize,
 }
@@ -106,7 +107,7 @@ impl Head {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct NbdConnection {
     disk: DiskHandle,
     /// The export's name.
@@ -118,29 +119,29 @@ pub(crate) struct NbdConnection {
     contexts: MetaContexts,
     reader: RequestReader,
     input: Box<[u8]>,
-    /// What of the input is not parsed yet.
+    /// The range of the input that is not parsed yet.
     unparsed: std::ops::Range<usize>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     in_core: usize,
     budget: Rc<Budget>,
-    /// What it has of the budget.
+    /// Bytes that it holds of the budget.
     payload_bytes: usize,
-    /// Bytes of memory of slots that are free.
+    /// Bytes of memory kept by free slots.
     kept_bytes: usize,
     iovecs: Vec<libc::iovec>,
-    /// Bytes of replies that have not left.
+    /// Bytes of unsent replies.
     unsent_bytes: usize,
     /// A request that waits for the budget.
     waiting: Option<Request>,
     /// The write whose payload is being received.
     filling: Option<u32>,
-    /// Bytes that were counted for what may land.
+    /// A receive is in flight; the bytes that were counted for it in advance.
     receiving: Option<i64>,
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that have left.
+    /// Bytes of the first reply that have been sent.
     gone_bytes: usize,
-    /// Bytes that are on their way.
+    /// Bytes of the send in flight.
     sending_bytes: Option<usize>,
     /// No more requests are read.
     closing: bool,
@@ -151,7 +152,7 @@ pub(crate) struct NbdConnection {
 
 impl NbdConnection {
     pub fn new(client: NbdClient, budget: Rc<Budget>) -> std::io::Result<NbdConnection> {
-        // The ring waits for a socket only if the socket would.
+        // The ring waits for a blocking socket only.
         let socket = UnixStream::from(client.socket);
         socket.set_nonblocking(false)?;
         Ok(NbdConnection {
@@ -189,7 +190,7 @@ impl NbdConnection {
         if !self.may_receive() || *context.socket_bytes <= 0 {
             return;
         }
-        // What a header's turn costs shows when it comes: most often it is short.
+        // The size of a header is counted when it has arrived; usually it is small.
         let (into, counts) = match self.filling {
             Some(slot) => {
                 let slot = &mut self.slots[slot as usize];
@@ -276,7 +277,7 @@ impl NbdConnection {
         Ok(())
     }
 
-    /// Starts a request, unless it has to wait for memory.
+    /// Starts a request, unless it must wait for memory.
     fn serve(&mut self, context: &mut ClientContext<'_>, request: Request) {
         let bytes = payload_bytes(&request);
         if bytes > 0 && !self.budget.take(self.disk, self.payload_bytes, bytes) {
@@ -324,7 +325,7 @@ impl NbdConnection {
         number
     }
 
-    /// Asks for the next part of a request; false if all of it has been.
+    /// Submits the next part of a request; returns false if there is none left.
     fn ask(&mut self, context: &mut ClientContext<'_>, number: u32) -> bool {
         let slot = &mut self.slots[number as usize];
         let flags = slot.request.flags;
@@ -335,7 +336,7 @@ impl NbdConnection {
             Command::WriteZeroes if flags.contains(CommandFlags::NO_HOLE) => {
                 (Op::WriteZeroes, MAX_REQUEST_SECTORS)
             }
-            // Where the client lets the space be freed it gets zeroes either way.
+            // The client allows the space to be freed; it reads zeroes afterwards in any case.
             Command::WriteZeroes | Command::Trim => (Op::Discard, MAX_REQUEST_SECTORS),
             Command::BlockStatus => return self.ask_status(context, number),
             Command::Flush | Command::Disconnect | Command::Other(_) => (Op::Flush, 0),
@@ -434,7 +435,7 @@ impl NbdConnection {
         self.parse(context);
     }
 
-    /// A reply has left, or never will.
+    /// Frees a reply's resources: it has been sent, or never will be.
     fn left(&mut self, reply: &Reply) {
         self.unsent_bytes -= reply.data_bytes;
         let Some(number) = reply.slot else { return };
@@ -450,10 +451,10 @@ impl NbdConnection {
         self.free.push(number);
     }
 
-    /// The client cannot be served any more.
+    /// Closes a connection that cannot be served any more.
     fn hang_up(&mut self) {
         self.closing = true;
-        // SAFETY: the descriptor is open. Flights on it land.
+        // SAFETY: the descriptor is open. I/O on it completes.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
@@ -466,7 +467,7 @@ impl Drop for NbdConnection {
     }
 }
 
-/// Memory that a request needs.
+/// Returns the memory that a request needs.
 fn payload_bytes(request: &Request) -> usize {
     match request.command {
         Command::Read | Command::Write => request.length as usize,
@@ -495,7 +496,8 @@ impl Client for NbdConnection {
         Some(&self.peer)
     }
 
-    /// What is done in a turn leaves together at its end; what the turn did not allow goes on in the next.
+    /// True while there is something to send, receive or start: replies of a turn are sent at its end, and what
+    /// the turn did not allow continues in the next one.
     fn is_polled(&self) -> bool {
         self.has_to_send() || self.may_receive() || self.waiting.is_some() && !self.closing
     }
@@ -575,7 +577,7 @@ impl Client for NbdConnection {
             let mut writer =
                 ExtentWriter::new(&mut memory, &request, meta).expect("there is room for an extent");
             let whole = [(u64::from(request.length) / SECTOR_BYTES as u64, 0)];
-            // What is a hole only the origin knows, if anybody.
+            // Only the origin knows about holes.
             let runs = if meta == MetaContext::Cache { runs } else { &whole };
             for (sectors, flags) in runs {
                 let length = (sectors * SECTOR_BYTES as u64).min(u64::from(u32::MAX)) as u32;

@@ -1,34 +1,34 @@
-//! The payload of a request: memory in pieces that come as data does and go as it leaves.
+//! The payload of a request: memory in pieces that are allocated as data arrives and freed as it leaves.
 //!
 //! Invariants
-//! - To take or give back memory costs the reactor a piece at a time, however long the request is.
-//! - Nothing of one request is seen in another: a piece that is kept is written before it is sent, for a read's reply
-//!   leaves only if the core has given all of it.
+//! - Memory is allocated and freed one piece at a time, however long the request is.
+//! - A request never sees data of another one: a kept piece is overwritten before it is sent, because a read's
+//!   reply is sent only if the core has supplied all of it.
 
-/// The length of a piece.
+/// The size of a piece.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Payload {
-    /// Empty ones are not there yet, or have gone.
+    /// Empty ones are not allocated yet, or already freed.
     pieces: Vec<Box<[u8]>>,
     len: usize,
 }
 
 impl Payload {
-    /// Begins a payload of `len` bytes. Memory of an earlier one is used again.
+    /// Begins a payload of `len` bytes. Reuses memory kept from an earlier one.
     pub fn begin(&mut self, len: usize) {
         self.len = len;
         self.pieces.resize_with(len.div_ceil(PIECE_BYTES).max(self.pieces.len().min(1)), Box::default);
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the bytes of memory that it holds.
     pub fn memory_bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len()).sum()
     }
 
-    /// From byte `at` to the end of its piece.
+    /// Returns the bytes from `at` to the end of its piece.
     pub fn piece_from(&mut self, at: usize) -> &mut [u8] {
         let number = at / PIECE_BYTES;
         let len = (self.len - number * PIECE_BYTES).min(PIECE_BYTES);
@@ -39,7 +39,7 @@ impl Payload {
         &mut piece[at % PIECE_BYTES..len]
     }
 
-    /// Copies into the payload, from byte `at` on.
+    /// Copies into the payload, starting at byte `at`.
     pub fn put(&mut self, mut at: usize, mut from: &[u8]) {
         while !from.is_empty() {
             let into = self.piece_from(at);
@@ -49,7 +49,7 @@ impl Payload {
         }
     }
 
-    /// Copies out of the payload, from byte `at` on.
+    /// Copies out of the payload, starting at byte `at`.
     pub fn get(&mut self, mut at: usize, mut into: &mut [u8]) {
         while !into.is_empty() {
             let from = self.piece_from(at);
@@ -59,7 +59,8 @@ impl Payload {
         }
     }
 
-    /// What is before byte `end` is not needed any more. The first piece stays, for the next request.
+    /// Frees the pieces before byte `end`, which are no longer needed. The first piece stays, for the next
+    /// request.
     pub fn has_left(&mut self, end: usize) {
         let gone = if end == self.len { self.pieces.len() } else { end / PIECE_BYTES };
         for piece in self.pieces.iter_mut().take(gone).skip(1).rev() {
@@ -70,7 +71,7 @@ impl Payload {
         }
     }
 
-    /// Gives back all memory but the first piece's, or that too.
+    /// Frees all memory, except for the first piece if `keeps_piece`.
     pub fn end(&mut self, keeps_piece: bool) {
         self.pieces.truncate(usize::from(keeps_piece));
     }

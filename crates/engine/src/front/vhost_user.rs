@@ -1,12 +1,12 @@
-//! vhost-user-blk queues as clients. The protocol has a thread of its own (`haversack-vhost-user`), which hands queues to the
-//! reactor and takes them back.
+//! vhost-user-blk queues as clients. The protocol runs in a thread of its own (`haversack-vhost-user`), which
+//! hands queues to the reactor and takes them back.
 //!
-//! A queue with requests is awake: the reactor looks at it in every turn, and its guest need not kick. One that had none
-//! for a while, or whose reactor is about to sleep, falls asleep: it asks for kicks and listens for them, and costs
-//! nothing until a kick or a completion wakes it.
+//! A queue with requests is awake: the reactor polls it in every turn, and its guest need not kick. A queue
+//! falls asleep when it has had no requests for a while, or when its reactor is about to sleep: it then asks
+//! for kicks and listens for them, and costs nothing until a kick or a completion wakes it.
 //!
 //! Invariants
-//! - A queue is given back only when nothing of it is in flight.
+//! - A queue is handed back only when none of its requests is in flight.
 //! - A queue falls asleep only if it has no request after kicks were asked for.
 
 use std::collections::VecDeque;
@@ -30,34 +30,34 @@ use crate::message_limit::MessageLimit;
 use crate::reactor::{Finished, Reactor};
 use crate::ring::{Landing, Owner};
 
-/// Requests taken from a queue before another has its turn.
+/// Requests taken from a queue before another queue has its turn.
 const REQUESTS_AT_A_TIME: usize = 128;
-/// Longest range of a discard or write-zeroes: what the core takes at once.
+/// The longest range of a discard or write-zeroes: what the core accepts in one request.
 const RANGE_SECTORS: u32 = haversack_core::MAX_REQUEST_SECTORS;
 const SOCKET_MODE: u32 = 0o660;
 const KICK: u8 = 0;
 
-/// How a disk is shown to its guest.
+/// How a disk is presented to its guest.
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
-    /// What the guest gets as the disk's serial number; cut after 20 bytes.
+    /// The disk's serial number for the guest; truncated to 20 bytes.
     pub serial: String,
-    /// Queues offered.
+    /// Number of queues offered.
     pub queues: u16,
     /// Refuse writes.
     pub read_only: bool,
-    /// The write cache is on until the guest says otherwise.
+    /// The write cache is on until the guest turns it off.
     pub write_cache: bool,
 }
 
-/// A disk that is served on a vhost-user-blk socket. Dropping it ends the service.
+/// A disk served on a vhost-user-blk socket. Dropping it ends the service.
 pub struct VhostUserServer {
     server: Server,
     shared: Arc<Shared>,
 }
 
 impl VhostUserServer {
-    /// Tells the guest another size.
+    /// Reports a new size to the guest.
     ///
     /// # Errors
     /// The size cannot be offered.
@@ -65,12 +65,12 @@ impl VhostUserServer {
         self.server.resize(sectors)
     }
 
-    /// The processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
+    /// Returns the processes connected as front ends, in the form `pid 17 (qemu-system-x86)`.
     pub fn connected(&self) -> Vec<String> {
         self.server.connected()
     }
 
-    /// Lets no front end in while what it returns lives: one that connects waits.
+    /// Keeps front ends out as long as the returned value lives: one that connects waits.
     ///
     /// # Errors
     /// The processes that are connected, if there are any.
@@ -78,7 +78,7 @@ impl VhostUserServer {
         self.server.close_if_unused().map(|closed| -> Held { Arc::new(closed) })
     }
 
-    /// Whether the guest has the write cache on.
+    /// Returns whether the guest has the write cache on.
     pub fn has_write_cache(&self) -> bool {
         self.shared.write_cache.load(Ordering::Relaxed)
     }
@@ -93,7 +93,7 @@ struct Shared {
     messages: MessageLimit,
 }
 
-/// Serves a disk.
+/// Serves a disk on a socket.
 pub(crate) fn serve(
     handle: &Handle,
     disk: DiskHandle,
@@ -125,7 +125,7 @@ pub(crate) fn serve(
 impl Handler for Shared {
     fn queue_started(&self, queue: Queue) {
         let client = Box::new(QueueClient::new(self.disk, queue, self.serial, self.write_cache.clone()));
-        // The shard may have ended: then the queue is dropped.
+        // The shard may have ended; the queue is then dropped.
         let _ = self.handle.run(move |reactor| reactor.add_client(client));
     }
 
@@ -188,7 +188,7 @@ fn with_queue(
     }
 }
 
-/// A request that its parts are not done of.
+/// A request whose parts are not all done.
 #[derive(Clone, Copy, Default)]
 struct Pending {
     op: Option<Op>,
@@ -197,20 +197,20 @@ struct Pending {
     started_us: Micros,
 }
 
-/// When requests were put into the available ring, as well as can be told: after the last look that did not see them. So
-/// no wait is taken for shorter than it was, but for the time that a kick takes to wake the reactor.
+/// Estimates of when requests were put into the available ring: the time of the last poll that did not see
+/// them. So no wait is underestimated, except by the time that a kick takes to wake the reactor.
 #[derive(Default)]
 struct Arrivals {
-    /// Up to which index requests arrived after which time.
+    /// Up to which index requests arrived, and the time after which they did.
     seen: VecDeque<(u16, Micros)>,
     looked_us: Micros,
     available: u16,
 }
 
 impl Arrivals {
-    /// The ring was looked at and has requests up to this index.
+    /// Notes that the ring was polled and has requests up to this index.
     fn look(&mut self, available: u16, now: Micros) {
-        // A guest may change the index at will.
+        // A guest may set the index to anything.
         if available != self.available && self.seen.len() < haversack_vhost_user::MAX_QUEUE_SIZE.into() {
             self.seen.push_back((available, self.looked_us));
             self.available = available;
@@ -218,9 +218,9 @@ impl Arrivals {
         self.looked_us = now;
     }
 
-    /// When the request arrived that was just taken; `next` is the index of the one after it.
+    /// Returns the arrival time of the request that was just taken; `next` is the index of the one after it.
     fn of_taken(&mut self, next: u16) -> Micros {
-        // Indices wrap around; a ring is far shorter than half of their range.
+        // Indices wrap around; a ring is much shorter than half their range.
         while self.seen.front().is_some_and(|(upto, _)| next.wrapping_sub(*upto).cast_signed() > 0) {
             self.seen.pop_front();
         }
@@ -228,15 +228,15 @@ impl Arrivals {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct QueueClient {
     disk: DiskHandle,
     queue: Option<Queue>,
     serial: [u8; ID_BYTES as usize],
     write_cache: Arc<AtomicBool>,
-    /// By head.
+    /// Indexed by head.
     pending: Vec<Pending>,
-    /// Completions that the guest may have to be told of.
+    /// Completions of which the guest may have to be notified.
     completed: bool,
     awake: bool,
     /// When it last had a request or a completion.
@@ -291,7 +291,7 @@ impl QueueClient {
         self.give_back();
     }
 
-    /// Gives the queue back if it is to be and nothing is in flight.
+    /// Hands the queue back if that was requested and nothing is in flight.
     fn give_back(&mut self) {
         if self.stopping.is_none() || self.listening || self.queue.as_ref().is_none_or(|q| q.in_flight() > 0)
         {
@@ -299,7 +299,7 @@ impl QueueClient {
         }
         if let (Some(sender), Some(mut queue)) = (self.stopping.take(), self.queue.take()) {
             queue.notify_if_needed();
-            // Who asked waits; if the whole process ends instead, the queue may go.
+            // The requester waits; if the whole process is ending instead, the queue may be dropped.
             let _ = sender.send(queue);
         }
     }
@@ -311,7 +311,7 @@ impl QueueClient {
         }
     }
 
-    /// Takes requests. True if there were any.
+    /// Takes requests. Returns true if there were any.
     fn take_requests(&mut self, context: &mut ClientContext<'_>) -> bool {
         let mut any = false;
         let available = self.queue().available();
@@ -391,7 +391,7 @@ impl QueueClient {
         self.pending[usize::from(head)] = pending;
     }
 
-    /// From now on the guest need not kick.
+    /// Wakes the queue: from now on the guest need not kick.
     fn wake_up(&mut self, now: Micros) {
         self.busy_us = now;
         if !std::mem::replace(&mut self.awake, true) {
@@ -480,7 +480,7 @@ impl Client for QueueClient {
             return false;
         }
         if self.kick.is_none() {
-            // A guest that never kicks is looked at all the time.
+            // A guest that never kicks is always polled.
             self.take_requests(context);
             return true;
         }
@@ -543,7 +543,7 @@ mod tests {
         let mut arrivals = Arrivals { looked_us: 10, available: 65_533, ..Arrivals::default() };
         arrivals.look(65_535, 20);
         assert_eq!(arrivals.of_taken(65_534), 10);
-        // Two more, of which the second look sees none; the indices wrap around.
+        // Two more, of which the second poll sees none; the indices wrap around.
         arrivals.look(65_535, 30);
         arrivals.look(1, 40);
         assert_eq!(arrivals.of_taken(65_535), 10);

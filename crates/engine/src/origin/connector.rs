@@ -1,4 +1,4 @@
-//! Connecting to NBD servers: in threads, since connecting and negotiating wait.
+//! Connecting to NBD servers, in threads, because connecting and negotiating block.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// A connection in its transmission phase.
+/// A connection in the transmission phase.
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub connected: Connected,
@@ -71,7 +71,7 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-/// Connects once.
+/// Makes one attempt to connect.
 fn connect(server: &Server) -> io::Result<Connection> {
     let uri = &server.uri;
     let policy = if uri.tls { TlsPolicy::Required } else { TlsPolicy::Off };
@@ -119,7 +119,7 @@ fn greet<S: Read + Write + Send + Into<OwnedFd>>(
     Ok(Connection { socket: tls_pump::start(stream.conn.into(), stream.sock.into(), ())?, connected })
 }
 
-/// Connects, trying again for some time, unless no time helps: with wrong certificates.
+/// Connects, retrying for some time; gives up at once if retrying cannot help, as with wrong certificates.
 pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Connection> {
     if server.uri.tls {
         tls::check(&server.tls, server.uri.tls_verify_peer.unwrap_or(true))?;
@@ -137,8 +137,8 @@ pub(super) fn connect_within(server: &Server, wait: Duration) -> io::Result<Conn
     }
 }
 
-/// Starts the thread that makes connections when they are wanted, until nobody can want any. An export that is smaller
-/// than `needed_bytes`, which may change, counts as away.
+/// Starts the thread that makes connections on request, until the requesting side is gone. A server whose
+/// export is smaller than `needed_bytes`, which may change, counts as unreachable.
 #[allow(clippy::type_complexity)]
 pub(super) fn start(
     server: Server,
@@ -151,7 +151,7 @@ pub(super) fn start(
     let serve = move || {
         let mut soonest = Instant::now();
         while wishes.recv().is_ok() {
-            // A server that takes connections and drops them must not keep both sides busy.
+            // A server that accepts connections and drops them must not keep both sides busy.
             std::thread::sleep(soonest.saturating_duration_since(Instant::now()));
             soonest = Instant::now() + SHORTEST_PAUSE;
             if !serve_wish(&server, &needed_bytes, disk, &handle, &arrivals) {
@@ -166,7 +166,7 @@ pub(super) fn start(
     (wanted, arrived)
 }
 
-/// Connects for as long as it takes. False when nobody waits any more.
+/// Connects, however long it takes. Returns false when nobody waits any more.
 fn serve_wish(
     server: &Server,
     needed_bytes: &AtomicU64,
@@ -190,7 +190,7 @@ fn serve_wish(
         if news && arrivals.send(outcome).is_err() {
             return false;
         }
-        // A server that stays away is no news, but its disk may be detached meanwhile.
+        // A server that stays unreachable is not reported again, but its disk may have been detached.
         let tick = move |reactor: &mut Reactor| reactor.origin(disk, |o, context| o.tick(context));
         if !handle.run(tick).unwrap_or(false) {
             return false;

@@ -1,7 +1,8 @@
-//! Files and block devices as origins: also what kernel initiators offer (iSCSI, NVMe-oF, multipath, krbd).
+//! Files and block devices as origins, including devices of kernel initiators (iSCSI, NVMe-oF, multipath,
+//! krbd).
 //!
-//! Block devices are read and written directly, past the page cache, if their sectors are 512 bytes: another host
-//! that takes the disk over must find what was written. Files go through the page cache and are flushed by
+//! Block devices with 512-byte sectors are accessed with direct I/O, past the page cache: another host that
+//! takes over the disk must find what was written. Files go through the page cache and are flushed with
 //! fdatasync.
 
 use std::collections::HashMap;
@@ -20,32 +21,32 @@ use crate::error::{EngineError, Result, at};
 use crate::media::failure;
 use crate::ring::{Landing, Owner};
 
-/// Zeroes for stores that cannot make any themselves.
+/// Zeroes for stores that cannot zero ranges themselves.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
-/// Most iovecs of such a write.
+/// The longest write of zeroes.
 const MOST_ZERO_BYTES: u64 = (ZEROES.len() * 64) as u64;
 
-/// A file or block device that was opened.
+/// An open file or block device.
 pub(crate) struct OpenFile {
     file: File,
     pub size_bytes: u64,
     is_block_device: bool,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct FileOrigin {
     file: File,
     is_block_device: bool,
-    /// The store makes zeroes itself.
+    /// The store can zero ranges itself.
     makes_zeroes: bool,
     requests: HashMap<u64, Job>,
     next_token: u64,
 }
 
-/// A request under way.
+/// A request in progress.
 struct Job {
     request: OriginRequest,
-    /// It is written and must be durable: the file is being flushed.
+    /// The data is written and must be durable: the file is being flushed.
     flushing: bool,
 }
 
@@ -71,14 +72,14 @@ impl OpenFile {
         Ok(opened)
     }
 
-    /// Opens a file or block device to write through the page cache, and locks it.
+    /// Opens a file or block device for writing through the page cache, and locks it.
     pub fn buffered(path: &Path) -> Result<OpenFile> {
         let opened = OpenFile::examine(path, false)?;
         file_lock::take(&opened.file, path, false)?;
         Ok(opened)
     }
 
-    /// Opens a file or block device without a lock, to look at it.
+    /// Opens a file or block device without a lock, to examine it.
     pub fn examine(path: &Path, read_only: bool) -> Result<OpenFile> {
         let mut file = open_with(path, read_only, 0).map_err(at("open the origin", path))?;
         let kind = file.metadata().map_err(at("examine", path))?.file_type();
@@ -109,7 +110,7 @@ impl FileOrigin {
         FileOrigin { file, is_block_device, makes_zeroes: true, requests: HashMap::new(), next_token: 0 }
     }
 
-    /// Makes durable what a request has written.
+    /// Makes a request's written data durable.
     fn make_durable(&mut self, context: &mut OriginContext<'_>, request: OriginRequest) {
         let owner = Owner::Origin { disk: context.disk, token: self.next_token };
         context.ring.flush(owner, self.file.as_raw_fd(), context.now);

@@ -1,11 +1,13 @@
-//! Locks on files and block devices that are origins: no two users of one image, unless both only read.
+//! Locks on origin files and block devices: an image has one user, unless all users only read.
 //!
-//! Two kinds, since others look at one or the other:
-//! - `flock`, which every user of a cache device takes as well: a cache device is no origin while a pool uses it;
-//! - the byte locks of QEMU (`block/file-posix.c`): a program holds byte 100 + n for each permission n that it uses, and
-//!   byte 200 + n for each that it grants nobody else. All are shared locks; whether one is in the way is asked first.
+//! Two kinds of locks are taken, since other programs check one or the other:
+//! - `flock`, which every user of a cache device also takes: a cache device cannot be an origin while a pool
+//!   uses it;
+//! - QEMU's byte locks (`block/file-posix.c`): a program holds byte 100 + n for each permission n that it uses,
+//!   and byte 200 + n for each that it denies to others. All are shared locks; conflicts are found by querying
+//!   the bytes.
 //!
-//! The locks go with the open file.
+//! The locks belong to the open file.
 
 use std::fs::{File, TryLockError};
 use std::os::fd::AsRawFd;
@@ -15,20 +17,20 @@ use std::time::{Duration, Instant};
 use crate::error::{EngineError, Result, at};
 use crate::lock;
 
-/// How long a process that was killed may hold its locks.
+/// How long a killed process may keep its locks.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
 
 const USED: i64 = 100;
 const WITHHELD: i64 = 200;
 
-/// QEMU's permissions, by their bits.
+/// QEMU's permissions, as bit numbers.
 const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const WRITE_UNCHANGED: i64 = 2;
 const RESIZE: i64 = 3;
 
-/// Locks an origin that is written, or only read. A lock that is held is waited for a moment.
+/// Locks an origin for writing, or for reading only. Waits a moment if the lock is held.
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !try_flock(file, path, read_only)? || !try_bytes(file, path, read_only)? {
@@ -50,7 +52,8 @@ fn try_flock(file: &File, path: &Path, read_only: bool) -> Result<bool> {
     }
 }
 
-/// Locks first and looks then, as QEMU does: of two that come at the same time at least one sees the other.
+/// Locks first and checks afterwards, as QEMU does: of two that lock at the same time, at least one sees the
+/// other.
 fn try_bytes(file: &File, path: &Path, read_only: bool) -> Result<bool> {
     let used: &[i64] =
         if read_only { &[CONSISTENT_READ] } else { &[CONSISTENT_READ, WRITE, WRITE_UNCHANGED, RESIZE] };
@@ -81,7 +84,7 @@ fn give_back(file: &File) -> Result<bool> {
     Ok(false)
 }
 
-/// A file system without locks is used without them.
+/// Allows a file system that has no locks to be used without them.
 fn without_locks(source: std::io::Error, path: &Path) -> Result<bool> {
     match source.raw_os_error() {
         Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => {
@@ -109,7 +112,7 @@ fn lock_byte(file: &File, kind: libc::c_int, byte: i64) -> std::io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Whether another open file holds a lock on a byte.
+/// Returns whether another open file holds a lock on a byte.
 fn is_locked(file: &File, byte: i64) -> std::io::Result<bool> {
     let mut range = range(libc::F_WRLCK, byte);
     // SAFETY: the descriptor is open, and the structure is one that the kernel may write.
@@ -148,7 +151,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// QEMU's tools are there wherever Haversack is tested.
+    /// QEMU's tools are installed wherever Haversack is tested.
     #[test]
     fn qemu_sees_the_lock_and_its_lock_is_seen() {
         let path = image("qemu");

@@ -1,7 +1,8 @@
-//! One connection to an NBD server, past its negotiation, driven by the reactor.
+//! One negotiated connection to an NBD server, driven by the reactor.
 //!
-//! Invariant: the receive buffer, the request heads and the memory of requests that are being sent stay until the
-//! flights have landed; a link is over only then.
+//! Invariant
+//! - The receive buffer, the request headers and the memory of requests being sent stay in place until their
+//!   I/O has completed; only then is a link over.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,19 +15,19 @@ use super::OriginContext;
 use super::connector::Connection;
 use crate::ring::{Owner, Ring};
 
-/// Requests in flight on a connection.
+/// The most requests in flight on a connection.
 const SLOTS: usize = 128;
 const INPUT_BYTES: usize = 256 << 10;
-/// Most requests of one send.
+/// The most requests in one send.
 const REQUESTS_AT_A_TIME: usize = 64;
-/// What a write of zeroes carries.
+/// The payload of a write of zeroes.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
 /// A piece of a job that is one request of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub job: u32,
-    /// Where in the job's range, and where on the export.
+    /// Its offset in the job's range, and on the export.
     pub at_bytes: u64,
     pub offset_bytes: u64,
     pub length: u32,
@@ -46,7 +47,7 @@ enum Payload {
     Zeroes,
 }
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct Link {
     socket: OwnedFd,
     connected: Connected,
@@ -58,12 +59,12 @@ pub(super) struct Link {
     leaving: Vec<Outgoing>,
     is_sending: bool,
     done: VecDeque<(Part, Result<(), Errno>)>,
-    /// It takes no more requests: another connection has its place.
+    /// It takes no more requests: another connection takes its place.
     retired: bool,
     over: Option<String>,
 }
 
-/// Part of the memory that iovecs describe.
+/// Returns part of the memory that iovecs describe.
 fn cut(iovecs: &[libc::iovec], at_bytes: u64, length: u64) -> impl Iterator<Item = libc::iovec> {
     let (mut skip, mut left) = (at_bytes as usize, length as usize);
     iovecs.iter().filter_map(move |iovec| {
@@ -71,7 +72,7 @@ fn cut(iovecs: &[libc::iovec], at_bytes: u64, length: u64) -> impl Iterator<Item
         skip -= start;
         let len = (iovec.iov_len - start).min(left);
         left -= len;
-        // SAFETY: `start` is inside, or one behind the end of, the memory that the iovec describes.
+        // SAFETY: `start` is inside, or one past the end of, the memory that the iovec describes.
         let iov_base = unsafe { iovec.iov_base.cast::<u8>().add(start) }.cast();
         (len > 0).then_some(libc::iovec { iov_base, iov_len: len })
     })
@@ -119,17 +120,17 @@ impl Link {
         self.receiving = true;
     }
 
-    /// How many requests it can take.
+    /// Returns how many more requests it can take.
     pub fn room(&self) -> usize {
         if self.over.is_some() || self.retired { 0 } else { self.session.free_slots() }
     }
 
-    /// The export's size when it was connected.
+    /// Returns the export's size at connection time.
     pub fn size_bytes(&self) -> u64 {
         self.connected.size_bytes
     }
 
-    /// Takes no more requests from now on.
+    /// Stops the link from taking more requests.
     pub fn retire(&mut self) {
         self.retired = true;
     }
@@ -138,7 +139,7 @@ impl Link {
         self.retired
     }
 
-    /// Whether every request has its reply.
+    /// Returns whether every request has its reply.
     pub fn is_idle(&self) -> bool {
         self.parts.iter().all(Option::is_none) && self.done.is_empty()
     }
@@ -151,7 +152,7 @@ impl Link {
         self.connected.block_size.maximum_payload_bytes().into()
     }
 
-    /// Puts a request in line to be sent. False if the server would refuse it.
+    /// Queues a request to be sent. Returns false if the server would refuse it.
     pub fn start(&mut self, command: Command, flags: CommandFlags, part: Part, zeroes: bool) -> bool {
         match self.session.start(command, flags, part.offset_bytes, part.length) {
             Ok((cookie, head)) => {
@@ -171,7 +172,7 @@ impl Link {
         }
     }
 
-    /// Sends what is in line. `memory` gives a job's memory.
+    /// Sends what is queued. `memory` returns a job's memory.
     pub fn send<'a>(
         &mut self,
         context: &mut OriginContext<'_>,
@@ -199,7 +200,7 @@ impl Link {
         self.is_sending = true;
     }
 
-    /// A flight has landed: bytes were received, or a batch has been sent.
+    /// Handles a completion: bytes were received, or a batch was sent.
     pub fn landed<'a>(
         &mut self,
         context: &mut OriginContext<'_>,
@@ -271,13 +272,13 @@ impl Link {
         Ok(())
     }
 
-    /// The job of a request, and where in the job's range an offset of the export is.
+    /// Returns the job of a request, and the position in the job's range of an offset on the export.
     fn place_of(&self, slot: usize, offset: u64) -> Option<(u32, u64)> {
         let part = self.parts[slot]?;
         Some((part.job, part.at_bytes + (offset - part.offset_bytes)))
     }
 
-    /// A part that is done.
+    /// Returns the next part that is done.
     pub fn next_done(&mut self) -> Option<(Part, Result<(), Errno>)> {
         self.done.pop_front()
     }
@@ -286,17 +287,17 @@ impl Link {
     pub fn hang_up(&mut self, why: &str) {
         if self.over.is_none() {
             self.over = Some(why.to_string());
-            // SAFETY: the descriptor is open. Flights on it land.
+            // SAFETY: the descriptor is open. I/O on it completes.
             unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         }
     }
 
-    /// Whether the connection has ended and nothing of it is in flight.
+    /// Returns whether the connection has ended and has no I/O in flight.
     pub fn is_over(&self) -> bool {
         self.over.is_some() && !self.receiving && !self.is_sending && self.done.is_empty()
     }
 
-    /// Whether a job has a part on it.
+    /// Returns whether it carries a part of a job.
     pub fn carries(&self, job: u32) -> bool {
         self.parts.iter().flatten().any(|part| part.job == job)
     }
@@ -305,7 +306,7 @@ impl Link {
         self.over.as_deref().unwrap_or_default()
     }
 
-    /// What had no reply.
+    /// Returns the parts that had no reply.
     pub fn into_parts(self) -> impl Iterator<Item = Part> {
         self.parts.into_iter().flatten()
     }
@@ -316,8 +317,8 @@ fn fill(iovecs: impl Iterator<Item = libc::iovec>, bytes: Option<&[u8]>) {
     let mut done = 0;
     for iovec in iovecs {
         let target: *mut u8 = iovec.iov_base.cast();
-        // SAFETY: the iovec is part of the memory of a request in flight, which nobody else uses until it is answered,
-        // and which no buffer of bytes overlaps.
+        // SAFETY: the iovec is part of the memory of a request in flight. Nobody else uses that memory until
+        // the request is answered, and no byte buffer overlaps it.
         unsafe {
             match bytes {
                 Some(bytes) => target.copy_from_nonoverlapping(bytes[done..].as_ptr(), iovec.iov_len),

@@ -1,4 +1,7 @@
-//! Origins: where a disk's data is. One kind of store is one file here, behind [`Origin`].
+//! Origins: where a disk's data is stored. Each kind of store has its own file here, behind [`Origin`].
+//!
+//! Invariant
+//! - A request's memory stays in place until the request is answered; each request is answered once.
 
 mod connector;
 mod file;
@@ -16,7 +19,7 @@ use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
 use crate::ring::{Landing, Ring};
 
-/// What is asked of an origin.
+/// An operation on an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OriginOp {
     Read,
@@ -28,68 +31,68 @@ pub(crate) enum OriginOp {
     Flush,
 }
 
-/// An I/O of an origin. The memory stays until it is answered.
+/// An origin I/O. Its memory stays in place until it is answered.
 pub(crate) struct OriginRequest {
     pub io: IoId,
     pub op: OriginOp,
     pub writer: Writer,
-    /// What it writes must be durable when it is answered. The cache takes the data if it is refused, so a store that is
-    /// known to be away refuses it soon.
+    /// The written data must be durable when the request is answered. The cache takes the data if it is
+    /// refused, so a store that is known to be unreachable refuses it soon.
     pub durable: bool,
     pub offset_bytes: u64,
     pub len_bytes: u64,
     pub iovecs: Vec<libc::iovec>,
-    /// When the core asked for it.
+    /// When the core requested it.
     pub started_us: Micros,
 }
 
-/// An answer: the request, given back for its memory and times, and how it ended.
+/// An answer: the request, returned for its memory and times, and its result.
 pub(crate) struct OriginAnswer {
     pub request: OriginRequest,
     pub result: std::result::Result<(), IoFailure>,
 }
 
-/// What an origin works with.
+/// What an origin may use while it acts.
 pub(crate) struct OriginContext<'a> {
     pub ring: &'a mut Ring,
     pub disk: DiskHandle,
-    /// The disk's lasting identity.
+    /// The disk's permanent identity.
     pub id: DiskId,
     pub now: Micros,
     pub answers: &'a mut Vec<OriginAnswer>,
     pub events: &'a mut Vec<EngineEvent>,
 }
 
-/// A store that the reactor drives. It answers each request once, in any order; it may keep one waiting while the
-/// store is away.
+/// A store that the reactor drives. It answers each request once, in any order; it may hold a request while the
+/// store is unreachable.
 pub(crate) trait Origin {
-    /// Starts its first flights.
+    /// Starts its first I/O.
     fn begin(&mut self, _: &mut OriginContext<'_>) {}
     /// Starts a request.
     fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest);
-    /// A flight of its own has landed.
+    /// Handles the completion of one of its own I/Os.
     fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
-    /// Lets time pass. Called at [`Origin::next_wakeup`] at the latest.
+    /// Lets time pass. Called by [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
-    /// The disk has this size now, which the store has as well.
+    /// Notes the disk's new size, which the store already has.
     fn grown(&mut self, _: &mut OriginContext<'_>, _needed_bytes: u64) {}
-    /// When it wants to be ticked.
+    /// Returns when it must be ticked next.
     fn next_wakeup(&self) -> Option<Micros> {
         None
     }
-    /// Whether the store answers.
+    /// Returns whether the store is reachable.
     fn is_up(&self) -> bool {
         true
     }
-    /// Ends its flights: the disk is gone. No request is left.
+    /// Ends its I/O: the disk is gone. No request is left.
     fn close(&mut self, _: &mut OriginContext<'_>) {}
-    /// Whether no flight of its own is left.
+    /// Returns whether none of its own I/O is in flight.
     fn is_closed(&self) -> bool {
         true
     }
 }
 
-/// An origin that was opened and checked, on its way to the reactor.
+/// An opened and checked origin, to be moved to the reactor.
 pub(crate) struct OpenOrigin {
     /// Makes the origin on the reactor's thread.
     pub make: Box<dyn FnOnce(DiskHandle) -> Box<dyn Origin> + Send>,
@@ -111,7 +114,7 @@ pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
     }
 }
 
-/// Checks that a disk may have this size: that its origin has it already.
+/// Checks that a disk may grow to this size: its origin must already have it.
 pub(crate) fn check_growth(spec: &DiskSpec, needed_bytes: u64) -> Result<()> {
     let name = match &spec.origin {
         OriginSpec::File { path } => path.display().to_string(),
@@ -127,7 +130,7 @@ fn check_size(origin: &str, found_bytes: u64, needed_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The size of an origin, in bytes.
+/// Returns the size of an origin in bytes.
 ///
 /// # Errors
 /// The origin cannot be opened.

@@ -1,18 +1,23 @@
-//! NBD servers as origins: several connections, reconnected for ever, requests waiting meanwhile.
+//! NBD servers as origins: several connections, reconnected indefinitely, with requests waiting while there is
+//! none.
 //!
-//! A thread of its own (`connector.rs`) connects and negotiates, since both may wait; the reactor gets connections in
-//! their transmission phase. A request may be sent several times: all that origins are asked for can be repeated.
+//! A separate thread (`connector.rs`) connects and negotiates, since both may block; the reactor gets
+//! connections in the transmission phase. A request may be sent several times: all origin requests can be
+//! repeated.
 //!
 //! Invariants
-//! - A request is answered when its reply has come, or its time is over and no flight uses its memory.
-//! - Writes that a server acknowledged and did not flush may be lost with the connection: the next flush of who made
-//!   them fails then, so that nobody takes them for durable. The cleaner writes again; a guest, whose writes went past
-//!   the cache, is told.
-//! - A request that must be durable is sent with FUA, or, to a server without it, written and then flushed; if any
-//!   connection is lost before that flush has ended, it is written again. Without a connection it is refused soon, since
-//!   the cache takes its data.
-//! - A server that says it is shutting down is gone: what it answers so counts as not answered, and its connection ends.
-//! - A server tells an export's size once for a connection. When the disk has grown, each connection is replaced: the
+//! - A request is answered when its reply has arrived, or when its time is over and no I/O in flight uses its
+//!   memory.
+//! - Writes that a server acknowledged and did not flush may be lost with the connection. The next flush by
+//!   their writer then fails, so that they are not taken for durable. The cleaner writes them again; a guest,
+//!   whose writes went past the cache, gets the error.
+//! - A request that must be durable is sent with FUA or, if the server has no FUA, written and then flushed; if
+//!   any connection is lost before that flush has ended, it is written again. Without a connection it is
+//!   refused soon, since the cache takes its data.
+//! - A server that says it is shutting down counts as gone: an answer that says so counts as no answer, and the
+//!   connection ends.
+//! - A server reports an export's size once for each connection. When the disk has grown, each connection is
+//!   replaced. The new one is made before the old one is closed, so a server that has gone away is noticed.
 //!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
 use std::collections::VecDeque;
@@ -33,52 +38,52 @@ use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
 use crate::ring::Landing;
 
-/// Longest part that a request is cut into.
+/// The size of the longest part that a request is split into.
 const MOST_PART_BYTES: u64 = 1 << 20;
-/// How long after a reconnect flushes fail if the lost connection had writes that were not flushed.
+/// How long flushes fail after a reconnect, if the lost connection had unflushed writes.
 const DOUBT_US: Micros = 1_000_000;
-/// How long a request that must be durable waits for a connection when there is none.
+/// How long a request that must be durable waits if there is no connection.
 const REFUSE_AFTER_US: Micros = 1_000_000;
 
-/// A request under way.
+/// A request in progress.
 struct Job {
     request: OriginRequest,
-    /// Bytes of it that were sent off.
+    /// Bytes of it that have been queued on a connection.
     next_bytes: u64,
     outstanding: u32,
     failed: Option<IoFailure>,
-    /// Writes acknowledged when a flush began.
+    /// The number of writes acknowledged when a flush began.
     covers: u64,
-    /// Each part that was sent is durable when the server acknowledges it.
+    /// Every part sent so far is durable once the server acknowledges it.
     durable: bool,
-    /// All is written, not durably, and must be durable: what is sent next is a flush.
+    /// All is written but not durable, and must be: the next thing to send is a flush.
     flushing: bool,
 }
 
 impl Job {
-    /// What is to be sent.
+    /// Returns the operation to send next.
     fn op(&self) -> OriginOp {
         if self.flushing { OriginOp::Flush } else { self.request.op }
     }
 
-    /// Whether a flush has yet to make it durable.
+    /// Returns whether a flush is still needed to make it durable.
     fn needs_flush(&self) -> bool {
         self.request.durable && !self.durable
     }
 
-    /// Bytes that are to be sent.
+    /// Returns the number of bytes to send.
     fn len_bytes(&self) -> u64 {
         if self.flushing { 0 } else { self.request.len_bytes }
     }
 }
 
-/// What is known of the writes of one kind.
+/// The durability of one writer's writes.
 #[derive(Default)]
 struct Durability {
-    /// Writes acknowledged, and how many of them were flushed.
+    /// Number of acknowledged writes, and how many of them were flushed.
     written: u64,
     flushed: u64,
-    /// A connection was lost with writes that were not flushed: until when flushes fail, one at least.
+    /// Set when a connection was lost with unflushed writes: flushes fail until then, and at least one does.
     doubt_until_us: Option<Micros>,
 }
 
@@ -89,23 +94,24 @@ impl Durability {
         }
     }
 
-    /// Whether a flush must fail. It fails once after `until`, which is that of the reconnect.
+    /// Returns whether a flush must fail. One flush fails even after `doubt_until_us`, which is set by the
+    /// reconnect.
     fn fails_flush(&mut self, now: Micros) -> bool {
         self.doubt_until_us.take_if(|until| now > *until).is_some() || self.doubt_until_us.is_some()
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub(crate) struct NbdOrigin {
     uri: String,
     /// The disk's size, shared with the connector.
     needed_bytes: Arc<AtomicU64>,
     links: Vec<Option<Link>>,
     jobs: Vec<Option<Job>>,
-    /// Jobs that have parts to be sent.
+    /// Jobs with parts left to send.
     waiting: VecDeque<u32>,
     wait_us: Micros,
-    /// Asks the connector for connections; dropping it ends the thread.
+    /// Requests connections from the connector; dropping it ends the thread.
     wanted: Sender<usize>,
     arrived: Receiver<std::result::Result<Connection, String>>,
     told_away: bool,
@@ -168,7 +174,7 @@ pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Resul
     Ok(OpenOrigin { make: Box::new(make) })
 }
 
-/// The size of an export.
+/// Returns the size of an export.
 pub(super) fn size_bytes(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<u64> {
     Ok(connect(uri, tls, wait)?.1.connected.size_bytes)
 }
@@ -202,7 +208,7 @@ impl NbdOrigin {
         self.jobs[number as usize].as_mut().expect("a job that waits or has parts is known")
     }
 
-    /// Sends what waits, as far as the connections have room.
+    /// Sends waiting jobs, as far as the connections have room.
     fn send_waiting(&mut self, context: &mut OriginContext<'_>) {
         while let Some(number) = self.waiting.front().copied() {
             if self.in_doubt(number, context.now) {
@@ -234,7 +240,7 @@ impl NbdOrigin {
         if writer == Writer::Cleaner { &mut self.of_cleaner } else { &mut self.of_guest }
     }
 
-    /// Whether the job is a flush that must not pass for one that covers writes that may be lost.
+    /// Returns whether the job is a flush that must fail because writes that it should cover may be lost.
     fn in_doubt(&mut self, number: u32, now: Micros) -> bool {
         let request = &self.job(number).request;
         let (flushes, writer) = (request.op == OriginOp::Flush, request.writer);
@@ -252,7 +258,7 @@ impl NbdOrigin {
         let flags = link.features();
         let has_fua = flags.contains(TransmissionFlags::SEND_FUA);
         let is_zeroing = matches!(job.request.op, OriginOp::Zero { .. });
-        // Zeroes are durable at once in any case: a guest does not take them for writes that it has to flush.
+        // Zeroes are always made durable at once: a guest does not regard them as writes that it has to flush.
         let fua = if has_fua && (job.request.durable || is_zeroing) {
             CommandFlags::FUA
         } else {
@@ -314,7 +320,7 @@ impl NbdOrigin {
         context.answers.push(OriginAnswer { request: job.request, result: job.failed.map_or(Ok(()), Err) });
     }
 
-    /// A connection is over: what it had in flight waits for the next.
+    /// Handles the end of a connection: its requests in flight wait for the next one.
     fn link_ended(&mut self, context: &mut OriginContext<'_>, place: usize) {
         let Some(link) = self.links[place].take_if(|link| link.is_over()) else { return };
         let replaced = link.is_retired() && self.has_successor();
@@ -327,7 +333,7 @@ impl NbdOrigin {
             );
             let _ = self.wanted.send(place);
         }
-        // A server that keeps several connections coherent flushes what came over any of them.
+        // A server whose connections are coherent flushes writes of all of them.
         if !(replaced && link.features().contains(TransmissionFlags::CAN_MULTI_CONN)) {
             self.of_cleaner.connection_lost();
             self.of_guest.connection_lost();
@@ -344,7 +350,7 @@ impl NbdOrigin {
         self.send_waiting(context);
     }
 
-    /// A part has no reply, and its connection ends.
+    /// Queues a part again whose connection ended without a reply.
     fn send_again(&mut self, context: &mut OriginContext<'_>, part: Part) {
         let job = self.job(part.job);
         job.outstanding -= 1;
@@ -352,14 +358,14 @@ impl NbdOrigin {
             self.finish_if_done(context, part.job);
             return;
         }
-        // Sent again from its lowest part on; what was done twice does no harm.
+        // Resend from the lowest part on; repeating the others is harmless.
         job.next_bytes = job.next_bytes.min(part.at_bytes);
         if !self.waiting.contains(&part.job) {
             self.waiting.push_back(part.job);
         }
     }
 
-    /// What was written to be flushed, and may be lost with a connection, is written again.
+    /// Restarts requests that were written but not flushed, since the data may be lost with a connection.
     fn write_again(&mut self) {
         for (number, job) in self.jobs.iter_mut().enumerate() {
             let Some(job) = job.as_mut().filter(|job| job.needs_flush() && job.failed.is_none()) else {
@@ -372,7 +378,7 @@ impl NbdOrigin {
         }
     }
 
-    /// When a request is given up.
+    /// Returns when a request is given up.
     fn deadline_us(&self, request: &OriginRequest) -> Micros {
         let away = self.links.iter().all(Option::is_none);
         let most_us = if away && request.durable { REFUSE_AFTER_US } else { Micros::MAX };
@@ -389,13 +395,13 @@ impl NbdOrigin {
                         self.links.push(None);
                     }
                     if link.size_bytes() < self.needed_bytes.load(Ordering::Relaxed) {
-                        // The disk has grown while this one was being made.
+                        // The disk has grown while this connection was being made.
                         let _ = self.wanted.send(place);
                         continue;
                     }
                     link.begin(context, place);
                     self.links[place] = Some(link);
-                    // The cleaner has one flush at a time: that one fails.
+                    // The cleaner has one flush at a time, and that one fails.
                     self.of_cleaner.doubt_until_us = self.of_cleaner.doubt_until_us.map(|_| context.now);
                     self.of_guest.doubt_until_us =
                         self.of_guest.doubt_until_us.map(|_| context.now + DOUBT_US);
@@ -414,7 +420,7 @@ impl NbdOrigin {
         self.links.iter().flatten().any(|link| !link.is_retired())
     }
 
-    /// Hangs up retired connections that have nothing to do, once another is there.
+    /// Closes retired connections that are idle, once there is a new one.
     fn end_retired(&mut self) {
         if self.has_successor() {
             let retired = self.links.iter_mut().flatten().filter(|link| link.is_retired() && link.is_idle());
@@ -422,7 +428,7 @@ impl NbdOrigin {
         }
     }
 
-    /// Gives up requests whose time is over. Their connection ends first if they are on one.
+    /// Gives up requests whose time is over. If one is on a connection, that connection is closed first.
     fn give_up_old(&mut self, context: &mut OriginContext<'_>) {
         for number in 0..self.jobs.len() as u32 {
             let Some(job) = self.jobs[number as usize].as_ref() else { continue };

@@ -8,7 +8,7 @@ use haversack_nbd::{ClientSession, Command, CommandFlags, Event};
 
 use super::connector::Connection;
 
-/// See the module.
+/// See the module documentation.
 pub(super) struct OfflineNbd {
     socket: File,
     session: ClientSession,

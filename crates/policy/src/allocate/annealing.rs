@@ -12,7 +12,7 @@ use super::problem::{Problem, Solution, Solver};
 /// By how much of its first value the temperature falls over all moves: 2^-13.
 const COOLED: f64 = 1.0 / 8192.0;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Annealing {
     /// The generator's seed.

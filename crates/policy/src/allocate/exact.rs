@@ -8,7 +8,7 @@
 
 use super::problem::{Problem, Solution, Solver};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact;
 

@@ -8,7 +8,7 @@
 use super::{Allocation, Allocator, Claim, Target, check};
 use crate::error::PolicyError;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Global;
 

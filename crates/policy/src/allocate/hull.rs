@@ -10,7 +10,7 @@
 
 use super::problem::{Problem, Solution, Solver};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Hull;
 

@@ -29,7 +29,7 @@ pub enum Weighting {
     Demand,
 }
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxMin {
     /// What makes one heavier than another.

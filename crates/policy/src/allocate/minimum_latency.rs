@@ -13,7 +13,7 @@ use super::problem::{Problem, Solver};
 use super::{Allocation, Allocator, Claim, check, targets};
 use crate::error::PolicyError;
 
-/// See the module.
+/// See the module documentation.
 pub struct MinimumLatency {
     /// Who solves.
     pub solver: Box<dyn Solver>,

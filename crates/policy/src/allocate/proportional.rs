@@ -7,7 +7,7 @@ use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, Spare, check, targets};
 use crate::error::PolicyError;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Proportional {
     /// What becomes of space that nobody demands.

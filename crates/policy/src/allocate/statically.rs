@@ -9,7 +9,7 @@ use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, check, targets};
 use crate::error::PolicyError;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Static;
 

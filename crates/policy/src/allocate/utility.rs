@@ -10,7 +10,7 @@ use super::problem::{Problem, Solver};
 use super::{Allocation, Allocator, Claim, Spare, check, targets};
 use crate::error::PolicyError;
 
-/// See the module.
+/// See the module documentation.
 pub struct UtilityMaximum {
     /// Who solves.
     pub solver: Box<dyn Solver>,

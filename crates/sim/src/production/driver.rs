@@ -70,7 +70,7 @@ impl Mean {
     }
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Driver<M> {
     make: Make,
     core: Core<M>,

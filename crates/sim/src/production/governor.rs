@@ -61,7 +61,7 @@ struct Governable {
     wishes: Wishes,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Governor {
     control: Control,
     disks: Vec<Governable>,

@@ -25,7 +25,7 @@ struct Ends {
     len: usize,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Queues<const N: usize> {
     table: Table,
     nodes: Vec<Node>,

@@ -20,7 +20,7 @@ struct Entry {
     at: At,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Table {
     entries: Vec<Entry>,
     bits: u32,

@@ -21,7 +21,7 @@ use haversack_model::Micros;
 use crate::bugs::{Bug, planted};
 use crate::sequence::Sequence;
 
-/// See the module documentation.
+/// See the module.
 pub(crate) struct Durability {
     sequence: Sequence,
     /// All up to this number is durable.

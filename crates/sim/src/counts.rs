@@ -4,7 +4,7 @@ use serde::Serialize;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// See the module documentation.
+        /// See the module.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*

@@ -32,7 +32,7 @@ pub struct MeterSettings {
     pub sample_ns: u64,
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Meter {
     settings: MeterSettings,
     counts: Vec<Counts>,

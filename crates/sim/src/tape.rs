@@ -98,7 +98,7 @@ impl Survey {
     }
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Tape<'a> {
     opener: &'a Opener<'a>,
     traffic: Traffic,

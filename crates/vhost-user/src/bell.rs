@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use io_uring::{IoUring, opcode};
 
-/// See the module documentation.
+/// See the module.
 pub struct Bell(Mutex<IoUring>);
 
 impl Bell {

@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// See the module documentation.
+/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct FrontEnds {
     state: Mutex<State>,

@@ -10,7 +10,7 @@ use haversack_nbd::{Command, Errno, REQUEST_BYTES, Replier, Request};
 
 use super::greet;
 
-/// See the module documentation.
+/// See the module.
 pub struct Departing {
     data: Mutex<Vec<u8>>,
     /// Whether it is about to go.

@@ -5,7 +5,7 @@ use serde::Serialize;
 const SPLIT_LOG2: u32 = 6;
 const BUCKETS: usize = (64 - SPLIT_LOG2 as usize + 1) << SPLIT_LOG2;
 
-/// See the module documentation.
+/// See the module.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Vec<u64>,

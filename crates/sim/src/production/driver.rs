@@ -70,7 +70,7 @@ impl Mean {
     }
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Driver<M> {
     make: Make,
     core: Core<M>,

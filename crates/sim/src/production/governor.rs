@@ -61,7 +61,7 @@ struct Governable {
     wishes: Wishes,
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Governor {
     control: Control,
     disks: Vec<Governable>,

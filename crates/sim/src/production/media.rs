@@ -12,7 +12,7 @@ const WORD: usize = 8;
 /// The words of a page that are not zero, with their places: a fresh pool's pages have few.
 type Packed = Box<[(u16, [u8; WORD])]>;
 
-/// See the module documentation.
+/// See the module.
 pub struct PageMedia {
     capacity_bytes: u64,
     devices: Vec<HashMap<u64, Packed>>,

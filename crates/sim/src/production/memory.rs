@@ -32,7 +32,7 @@ impl Payloads for NoPayloads {
     fn give(&mut self, _: RequestTag, _: usize, _: &[u8]) {}
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct PageMemory {
     heap: HeapMemory<NoPayloads>,
     zero_crc: u32,

@@ -32,7 +32,7 @@ const FEWEST_STAGING_BLOCKS: u32 = 64;
 /// Fewest segments of a device.
 const FEWEST_SEGMENTS: u64 = 2;
 
-/// See the module documentation.
+/// See the module.
 pub struct Production<M> {
     blocks: u64,
     driver: Driver<M>,

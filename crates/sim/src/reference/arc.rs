@@ -12,7 +12,7 @@ const T2: QueueNo = 1;
 const B1: QueueNo = 2;
 const B2: QueueNo = 3;
 
-/// See the module documentation.
+/// See the module.
 pub struct Arc {
     capacity: usize,
     /// What T1 should have, `p` in the paper.

@@ -3,7 +3,7 @@
 
 const WORD: usize = 64;
 
-/// See the module documentation.
+/// See the module.
 pub struct BitTree {
     /// The lowest level first; the highest is one word.
     levels: Vec<Vec<u64>>,

@@ -4,7 +4,7 @@ use super::Policy;
 use super::queues::Queues;
 use crate::key::Key;
 
-/// See the module documentation.
+/// See the module.
 pub struct Fifo {
     capacity: usize,
     blocks: Queues<1>,

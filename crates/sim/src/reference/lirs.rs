@@ -21,7 +21,7 @@ const GONE: u8 = 3;
 const RESIDENT: QueueNo = 0;
 const REMEMBERED: QueueNo = 1;
 
-/// See the module documentation.
+/// See the module.
 pub struct Lirs {
     lir_most: usize,
     hir_most: usize,

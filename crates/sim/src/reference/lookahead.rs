@@ -16,7 +16,7 @@ use crate::error::SimError;
 use crate::key::{self, Key};
 use crate::meter::{Meter, MeterSettings};
 
-/// See the module documentation.
+/// See the module.
 pub struct Lookahead {
     sizes: Vec<u64>,
     block_bytes: u64,

@@ -25,7 +25,7 @@ struct Ends {
     len: usize,
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Queues<const N: usize> {
     table: Table,
     nodes: Vec<Node>,

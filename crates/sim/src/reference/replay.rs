@@ -23,7 +23,7 @@ use crate::key::{self, Key, KeySet};
 use crate::latency::{IoKind, Stations};
 use crate::meter::Meter;
 
-/// See the module documentation.
+/// See the module.
 pub struct Replay<P> {
     /// The policy's name.
     pub name: PolicyName,

@@ -17,7 +17,7 @@ const GHOST: QueueNo = 2;
 const PROMOTING_HITS: u8 = 2;
 const MAX_HITS: u8 = 3;
 
-/// See the module documentation.
+/// See the module.
 pub struct S3Fifo {
     capacity: usize,
     main_blocks: usize,

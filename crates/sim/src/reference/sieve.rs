@@ -10,7 +10,7 @@ use crate::key::Key;
 
 const USED: u8 = 1;
 
-/// See the module documentation.
+/// See the module.
 pub struct Sieve {
     capacity: usize,
     blocks: Queues<1>,

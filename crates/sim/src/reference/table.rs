@@ -20,7 +20,7 @@ struct Entry {
     at: At,
 }
 
-/// See the module documentation.
+/// See the module.
 pub struct Table {
     entries: Vec<Entry>,
     bits: u32,

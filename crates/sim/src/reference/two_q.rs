@@ -12,7 +12,7 @@ const IN: QueueNo = 0;
 const OUT: QueueNo = 1;
 const MAIN: QueueNo = 2;
 
-/// See the module documentation.
+/// See the module.
 pub struct TwoQ {
     capacity: usize,
     in_blocks: usize,

@@ -3,7 +3,7 @@
 use super::Policy;
 use crate::key::{Key, KeySet};
 
-/// See the module documentation.
+/// See the module.
 #[derive(Default)]
 pub struct Unlimited {
     blocks: KeySet,

@@ -1,16 +1,25 @@
-//! Writes past the cache: wa, wi, pt, wt acknowledged by the origin, the sequential cut-off, what admission keeps
-//! out, overflow (`overflow.rs`), discard and write-zeroes.
+//! Writes past the cache: wa, wi, pt, wt acknowledged by the origin, the sequential cut-off, blocks that
+//! admission rejects, overflow (`overflow.rs`), discard and write-zeroes.
 //!
-//! A request moves window by window. A window starts when, at one instant, all of this holds for its blocks;
-//! what does not hold is asked for, and the request waits:
-//! - nobody else has I/O in flight on them, no commit of them is in flight;
+//! A request proceeds in windows of blocks. A window starts when, at one instant, all of the following holds
+//! for its blocks. If something does not hold, it is requested, and the request waits:
+//! - no other I/O or commit of them is in flight;
 //! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
 //! - no durable page calls one dirty (the page is rewritten first), with the same exception;
-//! - the region is marked in the write-intent map.
+//! - the region is durably marked in the write-intent map.
 //!
-//! Then the blocks are locked, leave the cache, and the origin is written. Zeroes over dirty blocks: the
-//! origin is zeroed and flushed first, then the dirty entries are dropped and their pages rewritten, so that
-//! at every instant one of the two has what counts.
+//! Then the blocks are locked and leave the cache, and the origin is written. For zeroes over dirty blocks,
+//! the origin is zeroed and flushed first; then the dirty entries are dropped and their pages rewritten. So
+//! at every instant either the origin or the cache has the valid content.
+//!
+//! Invariants
+//! - The origin is written only with a permit of the gate (`origin_gate.rs`), and only while all blocks of
+//!   the window are locked.
+//! - A clean version that the write overtakes has left the cache before the write is sent.
+//! - Dirty content leaves the cache only when the origin has its replacement: durably, if a durable page may
+//!   call the old content dirty.
+//! - While a device is in use, dirty staged blocks of the window go only when no durable page calls dirty
+//!   what they superseded: a kill must not bring that back.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 
@@ -24,11 +33,11 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::origin_gate::Permit;
 
-/// Most blocks of a window of a write, and of zeroes.
+/// Maximum number of blocks in a window of a write, and of zeroes.
 const WRITE_WINDOW: u64 = 64;
 const ZERO_WINDOW: u64 = 2048;
 
-/// Where a request's window is.
+/// The state of a request's window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum AroundPhase {
     /// Not started.
@@ -102,7 +111,8 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
-    /// Checks what must hold before the window is started, and asks for what does not. Gets the permit to write it.
+    /// Checks the conditions for starting the window and requests those that do not hold. Returns the permit
+    /// to write it.
     fn window_permit(
         &mut self,
         number: u32,
@@ -140,9 +150,9 @@ impl<M: Memory> Core<M> {
         if wait { Err(Park::Around) } else { self.permit_write(application).ok_or(Park::Around) }
     }
 
-    /// Takes a block out of the cache before the origin overtakes it. Dirty content stays for now: zeroes
-    /// or a write over lost data drop it when the origin has them. What is staged clean over it goes at once.
-    /// Tells whether the block was cached.
+    /// Removes a block from the cache before the origin overtakes it. Dirty content stays for now: zeroes, or
+    /// a write over lost data, drop it when the origin has them. Clean data staged over it goes at once.
+    /// Returns whether the block was cached.
     fn leave_cache(&mut self, disk: DiskNo, block: BlockNo, part: u8) -> bool {
         let versions = self.resolve(disk, block);
         if planted(Bug::StaleAfterAround) {
@@ -192,7 +202,7 @@ impl<M: Memory> Core<M> {
         self.zero_origin(permit, io, first, sectors, op == Op::Discard, durable);
     }
 
-    /// The client has lost what the window was to write: nothing was sent.
+    /// Ends a window whose payload the client has lost. Nothing was sent.
     fn drop_window(&mut self, number: u32, io: u32) {
         for frame in std::mem::take(&mut self.ios[io].frames) {
             self.free_frame(frame, true);
@@ -243,7 +253,8 @@ impl<M: Memory> Core<M> {
         self.end_of_origin(number, disk, result, is_clear);
     }
 
-    /// Drops what the origin has overtaken in the window. Not while a durable page calls it dirty: false then.
+    /// Drops what the origin has overtaken in the window. Returns false, and drops nothing, while a durable
+    /// page calls any of it dirty.
     fn drop_overtaken(&mut self, number: u32, disk: DiskNo) -> bool {
         let mut window = self.window(number);
         if window.any(|block| self.store.durably_dirty(disk, block).is_some())
@@ -256,7 +267,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// The origin has the window, or failed it.
+    /// Continues after the origin has written the window or failed to.
     fn end_of_origin(&mut self, number: u32, disk: DiskNo, result: Result<(), IoFailure>, is_clear: bool) {
         self.requests[number].outstanding -= 1;
         if result.is_err() {
@@ -272,7 +283,7 @@ impl<M: Memory> Core<M> {
         self.end_window(number);
     }
 
-    /// The origin failed the window.
+    /// Stages the window or fails the request, since the origin failed it.
     fn refused(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         let owned = self.disk(disk).life.is_owned();
@@ -301,9 +312,9 @@ impl<M: Memory> Core<M> {
         self.pump_around(number);
     }
 
-    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has what
-    /// counts. Staged blocks stay until no durable page lists what they overtook: a kill must not bring that
-    /// back.
+    /// Drops what is left on flash in the window, dirty or under a dirty staged block: the origin has the
+    /// valid content. Staged blocks stay until no durable page lists what they superseded: a kill must not
+    /// bring that back.
     fn drop_slots(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             let covered = self.part(number, block) == self.disk(disk).inside(block);
@@ -313,7 +324,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Drops what is staged in the window, before the write itself stages what it wrote.
+    /// Drops what is staged in the window, before the write's own data is staged.
     fn drop_staged(&mut self, number: u32, disk: DiskNo) {
         for block in self.window(number) {
             if self.part(number, block) != self.disk(disk).inside(block) {
@@ -349,7 +360,7 @@ impl<M: Memory> Core<M> {
         self.leave_window(number, self.requests[number].window);
     }
 
-    /// Ends the window; so many blocks of it are done with.
+    /// Ends the window. `done` blocks of it are finished.
     pub(crate) fn leave_window(&mut self, number: u32, done: u64) {
         let disk = self.requests[number].disk;
         for block in self.window(number) {

@@ -1,16 +1,18 @@
 //! The cleaner: writes dirty blocks back to the origin.
 //!
-//! One round per disk at a time: pick blocks (what others wait for first, then the longest dirty, with
-//! their dirty neighbours), read and verify them, write them in block order with neighbours merged, flush
-//! the origin, and only then call them clean.
+//! A disk has one round at a time: pick blocks (first those that others wait for, then the longest dirty,
+//! with their dirty neighbours), read and verify them, write them in block order with neighbours merged,
+//! flush the origin, and only then mark them clean.
 //!
 //! Invariants
-//! - A block is written to the origin only when the version written is durable in the cache: else a power
-//!   loss could leave an older clean version in the cache of what the origin has newer. A disk that has nothing
-//!   on flash and gets no space there, be it that no device is left, has its staged blocks cleaned; that is a
-//!   write past the cache, so the region is marked first: a device that has left may come back in a crash.
-//! - A block counts as clean only after the origin was flushed, and only if it was not written meanwhile.
-//! - The rate limit holds unless somebody waits.
+//! - A block is written to the origin only when the version written is durable in the cache. Otherwise a
+//!   power loss could leave an older clean version in the cache than the origin has. The exception is a disk
+//!   that has nothing on flash and gets no space there, for example because no device is left: its staged
+//!   blocks are cleaned. That is a write past the cache, so the region is marked first: a device that has
+//!   left may come back in a crash.
+//! - A block counts as clean only after the origin was flushed, and only if it was not written in the
+//!   meantime.
+//! - The rate limit holds unless something waits for the cleaner.
 
 use std::collections::VecDeque;
 
@@ -29,22 +31,27 @@ use crate::origin_gate::{CleaningFrom, Permit};
 use crate::store::segment::{NONE, SegmentNo};
 use crate::store::slot::SlotNo;
 
-/// Most blocks of a round, and of one write.
+/// Maximum number of blocks in a round, and in one write.
 const ROUND: usize = 256;
 const RUN: usize = 256;
-/// Most segments that a round takes blocks from, with what follows these blocks elsewhere.
+/// Maximum number of segments that a round takes blocks from. The blocks that follow these may be in others.
 const SEGMENTS_TRIED: usize = 64;
 
 /// A block in a round.
 #[derive(Clone, Copy)]
 struct Cleaning {
     block: BlockNo,
+    /// Its slot when it was picked; unused for a staged block.
     slot: SlotNo,
+    /// Sequence number of its commit; for a staged block the version of its frame.
     seq: u64,
+    /// Sectors to write.
     mask: u8,
+    /// Transfer frame that its data is read into.
     frame: FrameNo,
+    /// Its data was read and verified.
     good: bool,
-    /// Comes from a staging frame: the disk has no space on a cache device.
+    /// It comes from a staging frame: the disk has no space on a cache device.
     staged: bool,
 }
 
@@ -54,10 +61,11 @@ impl Cleaning {
     }
 }
 
-/// Neighbours that are written together.
+/// Adjacent blocks that are written together.
 struct Run {
     io: u32,
     permit: Permit,
+    /// First sector.
     sector: u64,
     sectors: u32,
 }
@@ -68,6 +76,7 @@ impl Run {
     }
 }
 
+/// The step that a round is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
     #[default]
@@ -80,30 +89,37 @@ enum Phase {
 /// A disk's cleaner.
 #[derive(Default)]
 pub(crate) struct Cleaner {
+    /// The step that the round is in.
     phase: Phase,
+    /// The blocks of the round.
     blocks: Vec<Cleaning>,
+    /// Reads or writes of the round that have not ended.
     in_flight: u32,
     /// What failed in this round.
     failed: Option<JobError>,
+    /// Blocks that others wait for, oldest request first.
     asked: VecDeque<BlockNo>,
-    /// Somebody waits for clean blocks.
+    /// Something waits for clean blocks.
     pub pressed: bool,
     /// Everything is to be cleaned.
     pub all: bool,
-    /// Nothing staged became dirty before.
+    /// No staged block became dirty before this time.
     pub staged_since_us: Micros,
-    /// More than the high watermark was dirty, and more than the low one is.
+    /// Dirty blocks exceeded the high watermark and still exceed the low one.
     lowering: bool,
-    /// What is staged has been dirty for long enough, or is all that could be cleaned.
+    /// Staged blocks have been dirty for long enough, or are all that could be cleaned.
     overdue: bool,
+    /// When the cleaner checks again whether cleaning is due.
     pub next_look_us: Micros,
+    /// No round starts before this time, since the last one failed.
     pub retry_us: Micros,
-    /// The origin did not take the last write.
+    /// The origin refused the last write.
     pub origin_failed: bool,
-    /// Blocks that the rate limit allows now.
+    /// Blocks that the rate limit allowed at `budget_us`.
     budget_blocks: f64,
+    /// When the budget was last refilled.
     budget_us: Micros,
-    /// Most blocks of the next round.
+    /// Maximum number of blocks in the next round.
     round: usize,
     /// Blocks cleaned since the last `all` was set.
     pub done_blocks: u64,
@@ -129,12 +145,13 @@ impl Cleaner {
         self.phase == Phase::Idle
     }
 
-    /// The staged blocks that are on their way to the origin.
+    /// Returns the staged blocks that are being written to the origin.
     pub fn staged_blocks(&self) -> impl Iterator<Item = BlockNo> + '_ {
         self.blocks.iter().filter(|c| c.staged).map(|c| c.block)
     }
 
-    /// Whether the rate limit lets a round start, which is a tenth of a second's blocks, or a full one.
+    /// Whether the rate limit lets a round start: it must allow a tenth of a second's blocks, or a full
+    /// round.
     fn within_limit(&mut self, now: Micros, blocks_a_second: u32) -> bool {
         let rate = f64::from(blocks_a_second);
         let portion = (rate / 10.0).max(1.0);
@@ -148,7 +165,7 @@ impl Cleaner {
         missing <= 0.0
     }
 
-    /// Whether staged blocks are to be cleaned without waiting for anything.
+    /// Whether staged blocks should be committed now so that they can be cleaned.
     pub fn eager(&self, mode: WriteMode) -> bool {
         self.all
             || self.overdue
@@ -158,7 +175,7 @@ impl Cleaner {
 }
 
 impl<M: Memory> Core<M> {
-    /// When the oldest dirty block became dirty, as far as is known.
+    /// Returns when the oldest dirty block became dirty, as far as is known.
     pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
         [self.store.dirty_since_us(disk), self.oldest_staged_us(disk)].into_iter().flatten().min()
     }
@@ -168,14 +185,14 @@ impl<M: Memory> Core<M> {
         staged.map(|s| s.since_us).min()
     }
 
-    /// Something dirty since then is staged.
+    /// Notes that a block that has been dirty since this time is staged.
     pub(crate) fn note_staged_since(&mut self, disk: DiskNo, since_us: Micros) {
         let cleaner = &mut self.disk_mut(disk).cleaner;
         cleaner.staged_since_us = cleaner.staged_since_us.min(since_us);
     }
 
-    /// Whether anything staged has been dirty for so long. All that is staged is looked at only when the time before
-    /// which nothing of it became dirty says that it may be.
+    /// Whether any staged block has been dirty for at least `age_us`. All staged blocks are checked only when
+    /// `staged_since_us` says that one may be.
     fn is_staging_aged(&mut self, disk: DiskNo, age_us: Micros) -> bool {
         let now = self.now;
         let aged = |since_us: Micros| now >= since_us.saturating_add(age_us);
@@ -190,7 +207,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_cleaner(&mut self, disk: DiskNo) {
         let d = self.disk(disk);
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
-        // A single copy that is clean tells nobody that its device stood alone.
+        // Once a single copy is clean, nothing shows that its device stood alone.
         let blocked = self.loss_unrecorded() || self.record.device_change_pending();
         if d.cleaner.phase != Phase::Idle || blocked || !allowed || d.cleaner.retry_us > self.now {
             return;
@@ -223,8 +240,8 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).cleaner.asked = asked;
     }
 
-    /// What the cleaner's shares are of: the disk's target, but a segment at least. A disk without a target would wait
-    /// for the origin with each write.
+    /// Returns the blocks that the cleaner's shares are relative to: the disk's target, but at least one
+    /// segment. Otherwise each write of a disk without a target would wait for the origin.
     pub(crate) fn dirty_base_blocks(&self, disk: DiskNo) -> u64 {
         self.target_blocks(disk).max(u64::from(SLOTS_PER_SEGMENT))
     }
@@ -267,14 +284,14 @@ impl<M: Memory> Core<M> {
         within
     }
 
-    /// Fills the round. What is dirty but not durable yet is committed and flushed first.
+    /// Fills the round. Blocks that are dirty but not durable yet are committed and flushed first.
     fn pick(&mut self, disk: DiskNo) {
         let room = (self.transfer.len() / 2).min(self.disk(disk).cleaner.round);
         let mut unflushed = false;
         while self.disk(disk).cleaner.blocks.len() < room {
             let Some(block) = self.disk_mut(disk).cleaner.asked.pop_front() else { break };
             if !self.pick_block(disk, block, &mut unflushed) {
-                // It is looked at again after the commit or flush that it needs.
+                // It is checked again after the commit or flush that it needs.
                 self.disk_mut(disk).cleaner.asked.push_front(block);
                 break;
             }
@@ -329,7 +346,7 @@ impl<M: Memory> Core<M> {
         }
         let mask = slot.mask() & self.disk(disk).inside(block);
         if mask == 0 {
-            // The disk is being cut off before it.
+            // The disk is being shrunk to end before it.
             return false;
         }
         let Some(frame) = self.own_frame() else { return false };
@@ -340,7 +357,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Without space on a cache device, staged blocks are all there is.
+    /// Fills the round with staged blocks, for a disk that has no space on a cache device.
     fn pick_staged(&mut self, disk: DiskNo) {
         let room = (self.transfer.len() / 2).min(ROUND);
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
@@ -416,7 +433,7 @@ impl<M: Memory> Core<M> {
         self.round_read(disk);
     }
 
-    /// All blocks of the round are read: writes them.
+    /// Writes the round if all of its blocks are read.
     fn round_read(&mut self, disk: DiskNo) {
         if self.disk(disk).cleaner.in_flight > 0 {
             return;
@@ -478,7 +495,7 @@ impl<M: Memory> Core<M> {
         if d.cleaner.in_flight > 0 {
             return;
         }
-        // What could not be read does not hold up the others.
+        // Blocks that could not be read do not delay the others.
         if d.cleaner.failed == Some(JobError::Origin) {
             self.end_round(disk, false);
         } else if planted(Bug::CleanWithoutOriginFlush) {

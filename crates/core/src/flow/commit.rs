@@ -1,10 +1,23 @@
 //! Commits: staged blocks go to flash in batches, data and metadata page in one submission.
 //!
-//! A batch takes the disk's oldest staged blocks of one kind (dirty or clean), the segment with the most
-//! free slots, and that segment's next metadata page. Nothing orders the writes: until the page and the data
-//! are both durable, recovery finds either the older page or checksums that do not fit, and falls back to
-//! the older versions, which stay listed until then. Dirty blocks of a redundant pool go to segments on two
+//! A batch takes the disk's oldest staged blocks of one kind (dirty or clean), the segment with the most free
+//! slots, and that segment's next metadata page. The writes are not ordered. Until the page and the data are
+//! both durable, recovery finds either the older page or checksums that do not match, and falls back to the
+//! older versions, which stay listed until then. Dirty blocks of a redundant pool go to segments on two
 //! devices under one sequence number.
+//!
+//! Invariants
+//! - All I/Os of a batch have one sequence number. Its frames are given back only after all of them have
+//!   ended.
+//! - The two copies of a dirty block are on different devices.
+//! - A frame that lacks sectors which flash has is merged with them before it is committed. So the new
+//!   version never has fewer valid sectors than the version it supersedes.
+//! - While an older version of a block is on its way to flash, the newer one is not committed: after a kill
+//!   only the older one would be staged, and would be believed.
+//! - A batch that lost one of its two copies stays staged while any device is leaving: until the record says
+//!   that the device is gone, recovery takes a single copy for a torn commit.
+//! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
+//!   committed.
 
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
@@ -20,14 +33,20 @@ use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
-/// A batch on its way.
+/// A batch in flight.
 #[derive(Default)]
 pub(crate) struct Batch {
+    /// Sequence number of all its I/Os.
     seq: u64,
+    /// The disk that all its blocks belong to.
     disk: Option<DiskNo>,
+    /// The staging frames being written, in the order of the picked slots.
     frames: Vec<FrameNo>,
+    /// Transfer frames with the composed metadata pages, one for each copy.
     pages: Vec<FrameNo>,
+    /// The segments being written, one for each copy.
     segments: Vec<SegmentNo>,
+    /// Whether any I/O of the first or the second copy failed.
     failed: [bool; 2],
 }
 
@@ -67,7 +86,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Without any space for the disk, clean blocks need not wait for some.
+    /// Drops clean staged blocks of a disk that has no space on flash: nothing is lost, and they need not
+    /// wait for space.
     fn drop_clean_staged(&mut self, disk: DiskNo) {
         let droppable = |f: &FrameNo| {
             let staged = self.staging.get(*f);
@@ -102,15 +122,15 @@ impl<M: Memory> Core<M> {
             self.picked_slots[copy] = slots;
         }
         if count == 0 {
-            // What looked free was not: its page must be written first.
+            // The free slots turned out to be unusable until their page is rewritten.
             return self.rewrite_some(disk);
         }
         self.write_batch(disk, count, copies, segments);
         true
     }
 
-    /// Picks the disk's oldest frames of the kind of the oldest; those that miss sectors that flash has are
-    /// sent to be merged instead.
+    /// Picks the disk's oldest frames of the same kind as the oldest one; returns whether they are dirty.
+    /// Frames that lack sectors which flash has are merged first instead.
     fn pick_frames(&mut self, disk: DiskNo) -> Option<bool> {
         let mut picked = std::mem::take(&mut self.picked_frames);
         picked.clear();
@@ -127,7 +147,7 @@ impl<M: Memory> Core<M> {
                 continue;
             }
             let versions = self.resolve_waiting(frame);
-            // Its older version is on its way: were this one faster, a kill would leave the older staged.
+            // If this version landed before the older one, a kill would leave only the older one staged.
             if self.commit_in_flight(versions.commit_seq()) {
                 continue;
             }
@@ -183,8 +203,8 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).stats.flash_batch_pages += copies as u64;
     }
 
-    /// Writes pages to be rid of old versions of blocks that were just written once more. Two copies leave in three
-    /// steps.
+    /// Writes pages that drop old versions of the blocks that were just written. Two copies take three page
+    /// writes.
     fn thin_out(&mut self, disk: DiskNo, frames: &[FrameNo], copies: usize) {
         for _ in 0..2 * copies - 1 {
             let blocks = frames.iter().map(|frame| self.staging.get(*frame).block);
@@ -226,7 +246,7 @@ impl<M: Memory> Core<M> {
         !staged.protected
     }
 
-    /// Writes one copy of a batch: the runs of neighbouring slots, and the page.
+    /// Writes one copy of a batch: each run of adjacent slots, and the page.
     fn write_copy(&mut self, batch: u32, copy: usize, segment: SegmentNo, seq: u64, frames: &[FrameNo]) {
         let slots = std::mem::take(&mut self.picked_slots[copy]);
         let mut start = 0;
@@ -248,7 +268,7 @@ impl<M: Memory> Core<M> {
         self.batches[batch].pages.push(page);
     }
 
-    /// Composes a segment's next page into a frame and sends it off as `io`.
+    /// Composes a segment's next page in a frame and writes it as `io`.
     pub(crate) fn compose(&mut self, segment: SegmentNo, seq: u64, io: u32) -> FrameNo {
         let frame = self.own_frame().expect("the caller made sure of a frame");
         let mut content: PageContent = [0; _];
@@ -293,11 +313,12 @@ impl<M: Memory> Core<M> {
         let mut batch = std::mem::take(&mut self.batches[number]);
         let disk = batch.disk.expect("a batch is of a disk");
         let copies = batch.segments.len();
-        // A device that failed meanwhile has nothing, whatever it answered.
+        // A device that has failed since then holds nothing, whatever it answered.
         let device = |copy: usize| DeviceNo(self.store.segments[batch.segments[copy]].device);
         let has = |copy: usize| !batch.failed[copy] && self.is_alive(device(copy));
         let landed = (0..copies).any(has);
-        // Until the record says that the other's device is gone, recovery takes a lone copy for a torn commit.
+        // Until the record says that the other copy's device is gone, recovery takes a single copy for a torn
+        // commit.
         let counts = landed && ((0..copies).all(has) || !self.leaves_any());
         for page in batch.pages.drain(..) {
             self.free_frame(page, false);
@@ -329,7 +350,7 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
     }
 
-    /// Reads the flash copy of a block whose staged frame lacks sectors that it has.
+    /// Reads the flash copy of a block whose staged frame lacks sectors that flash has.
     fn start_merge(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo) {
         let Some(into) = self.own_frame() else { return };
         let slot = self.store.live(slot_no).expect("what is merged is live");
@@ -368,7 +389,7 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
     }
 
-    /// The flash copy could not be read: takes the second copy, or does without.
+    /// The flash copy could not be read: retries with the second copy, or goes on without it.
     fn merge_other(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo, failed: bool) {
         if let Some(mirror) = self.store.fail_over(slot_no) {
             self.start_merge(disk, frame, mirror);

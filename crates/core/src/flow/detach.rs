@@ -1,8 +1,8 @@
-//! Detaching a disk, and the part of it that can be asked for alone: cleaning all that is dirty.
+//! Detaching a disk, and cleaning everything that is dirty, which can also be requested alone.
 //!
 //! Invariants
-//! - A detached disk has nothing staged, dirty or lost, no I/O in flight, and the record says durably that it
-//!   is not dirty. Everything that was acknowledged is durable at the origin.
+//! - When a detach ends well, the disk has nothing staged, dirty or lost and no I/O in flight, and the record
+//!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin.
 //! - A job that gives up leaves the disk active and what is dirty in the cache.
 
 use haversack_model::{DiskNo, Micros};
@@ -18,7 +18,7 @@ use crate::memory::Memory;
 const MOST_FAILURES: u64 = 3;
 
 impl<M: Memory> Core<M> {
-    /// Writes all that is dirty now back to the origin.
+    /// Writes everything that is dirty now back to the origin.
     ///
     /// # Errors
     /// The disk is not attached or has a job.
@@ -50,7 +50,8 @@ impl<M: Memory> Core<M> {
         self.end_job(disk, result);
     }
 
-    /// Whether anything is staged, or on its way to a device that has failed meanwhile, that was dirty at that time.
+    /// Whether any block that was already dirty at that time is still staged, or on its way to a device that
+    /// has since failed.
     fn stages_older(&self, disk: DiskNo, since_us: Micros) -> bool {
         let is_older = |frame| {
             let staged = self.staging.get(frame);
@@ -60,7 +61,8 @@ impl<M: Memory> Core<M> {
             || self.disk(disk).flush.staged_dirty() > 0 && self.staging.all_of(disk).any(is_older)
     }
 
-    /// Finishes a disk's requests, cleans it and takes no more. Its clean blocks stay for the next time.
+    /// Finishes a disk's requests, cleans it and accepts no more requests. Its clean blocks stay for the next
+    /// attach.
     ///
     /// # Errors
     /// The disk is not attached or has a job.
@@ -115,7 +117,7 @@ impl<M: Memory> Core<M> {
         self.await_record(disk);
     }
 
-    /// What failed last while the disk was cleaned: if not the cleaner, it was a flush of the origin.
+    /// Returns what failed last: the cleaner or, if it did not fail, a flush of the origin.
     fn why_not_cleaned(&self, disk: DiskNo) -> JobError {
         self.disk(disk).cleaner.last_failure.unwrap_or(JobError::Origin)
     }
@@ -128,7 +130,7 @@ impl<M: Memory> Core<M> {
         self.end_job(disk, Err(error));
     }
 
-    /// Whether no dirty block is left that could be cleaned.
+    /// Whether no dirty block is left that can be cleaned.
     fn only_lost_left(&self, disk: DiskNo) -> bool {
         let segments = &self.store.disks[disk.0 as usize].segments;
         let good = |n| self.store.slot(n).primary().is_some_and(|slot| slot.dirty() && !slot.poisoned());

@@ -1,4 +1,17 @@
 //! Cache devices: failure, arrival, removal.
+//!
+//! Invariants
+//! - A new device gets no blocks until the record durably lists it and it holds every mark of the intent
+//!   maps. A crash before that would lose blocks on it, or make clean blocks believed that the origin has
+//!   overtaken.
+//! - In a redundant pool, when a device fails, the record says that the others stand alone before a flush
+//!   succeeds or the cleaner starts another round. It says so of the failed device only if it already did
+//!   before.
+//! - Clean sectors that wait to be committed for a block whose dirty ones are lost are dropped.
+//! - When no device is left, origins are not written until the caller has durably noted the loss elsewhere.
+//! - The only device in use cannot be removed. If all others fail while one is being emptied, it stays in
+//!   use.
+//! - The number of a device that was removed or failed is not given to another one.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
@@ -25,7 +38,7 @@ pub struct NewDevice {
 }
 
 impl NewDevice {
-    /// Its place in the pool.
+    /// Returns its number in the pool.
     pub fn number(&self) -> DeviceNo {
         self.number
     }
@@ -45,14 +58,15 @@ impl<M: Memory> Core<M> {
         self.store.devices.get(device.0 as usize).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
     }
 
-    /// The engine saw a device disappear.
+    /// Notes that a device has disappeared.
     pub fn fail_device(&mut self, now: Micros, device: DeviceNo) {
         self.now = now;
         self.device_failed(device);
         self.settle();
     }
 
-    /// The caller has durably noted that what is on the lost devices is void: origins may be written again.
+    /// Notes that the caller has durably recorded that the contents of the lost devices are void. Origins may
+    /// be written again.
     pub fn loss_recorded(&mut self, now: Micros) {
         self.now = now;
         self.loss_recorded = true;
@@ -65,7 +79,7 @@ impl<M: Memory> Core<M> {
         !self.loss_recorded && self.alive_devices().next().is_none()
     }
 
-    /// Counts a failed read of a slot; a device that fails too many is used no more.
+    /// Counts a failed read of a slot. A device with too many of them is no longer used.
     pub(crate) fn note_device_read(&mut self, io: &Io, place: SlotNo, result: Result<(), IoFailure>) {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
@@ -77,7 +91,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// A device is used no more: clean blocks on it are gone, dirty ones go on with their second copy.
+    /// Stops using a device. Clean blocks on it are gone; dirty ones continue with their second copy.
     pub(crate) fn device_failed(&mut self, device: DeviceNo) {
         if !self.is_alive(device) {
             return;
@@ -119,8 +133,8 @@ impl<M: Memory> Core<M> {
         self.wake_staging();
     }
 
-    /// Forgets clean sectors that are staged of a block whose dirty ones are lost: on flash they would overtake these unnoticed,
-    /// should the device be back after a crash.
+    /// Forgets staged clean sectors of a block whose dirty ones are lost. On flash they would silently
+    /// supersede the dirty ones if the device came back after a crash.
     fn forget_clean_frame(&mut self, disk: DiskNo, block: BlockNo) {
         let staged = self.resolve(disk, block).staged;
         if let Some(staged) = staged.filter(|s| !s.dirty && !s.committing) {
@@ -128,7 +142,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// The device that is being emptied stays in use if all others are gone.
+    /// Keeps a device that is being emptied in use if all others are gone.
     fn keep_last_place(&mut self) {
         let removal = self.pool_job.as_ref().and_then(|job| Some((job.id, job.empties()?)));
         let Some((removal, device)) = removal.filter(|(_, device)| self.is_alive(*device)) else { return };
@@ -140,14 +154,14 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Notes that the record must be written with the devices that count now.
+    /// Requests a record with the present devices; returns the version that will hold it.
     pub(crate) fn change_devices(&mut self) -> u64 {
         let version = self.change_record();
         self.record.device_changed();
         version
     }
 
-    /// The number that the next device of the pool gets.
+    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
     pub fn next_device_no(&self) -> Option<DeviceNo> {
         let used = self.devices.len().max(self.retired.len());
         let next = (0..used).find(|at| {
@@ -159,10 +173,10 @@ impl<M: Memory> Core<M> {
         (next < MAX_DEVICES).then_some(DeviceNo(next as u8))
     }
 
-    /// Takes a formatted device into the pool. Dirty blocks without a second copy get one.
+    /// Adds a formatted device to the pool. Dirty blocks without a second copy get one.
     ///
     /// # Errors
-    /// The number is taken, another job of the pool is running, or the pool is stopping.
+    /// The number is not the next one, another job of the pool is running, or the pool is stopping.
     pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
         self.now = now;
         self.running()?;
@@ -204,18 +218,19 @@ impl<M: Memory> Core<M> {
         Ok(job)
     }
 
-    /// The device that joined is on record and has every mark: it may be used. Before that, a crash would lose
-    /// what is on it, or believe clean blocks on it that the origin has overtaken.
+    /// Starts to use a device that joined: it is on record and has every mark. Before that, a crash would
+    /// lose what is on it, or make clean blocks on it believed that the origin has overtaken.
     pub(crate) fn use_device(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         self.restage_unmirrored();
         self.touch_all();
     }
 
-    /// Empties a device and takes it out of the pool.
+    /// Empties a device and removes it from the pool.
     ///
     /// # Errors
-    /// No such device, the only device, another job of the pool is running, or the pool is stopping.
+    /// There is no such device, it is the only one, another job of the pool is running, or the pool is
+    /// stopping.
     pub fn remove_device(&mut self, now: Micros, device: DeviceNo) -> Result<JobId, ManageError> {
         self.now = now;
         self.running()?;
@@ -238,15 +253,16 @@ impl<M: Memory> Core<M> {
         Ok(job)
     }
 
-    /// With so many devices to write to, dirty blocks may have no second copy: no flush is complete before the
-    /// record says so.
+    /// With fewer than two devices to write to, dirty blocks may have no second copy: no flush is complete
+    /// before the record says so.
     fn expect_single_copies(&mut self, usable: usize) {
         if usable < 2 && self.stand_alone(self.store.usable_devices().collect()) {
             self.change_devices();
         }
     }
 
-    /// A redundant pool cannot do without these devices until it is rebuilt. True if that is new.
+    /// Notes that a redundant pool cannot do without these devices until it is rebuilt. Returns true if that
+    /// is new for any of them.
     fn stand_alone(&mut self, devices: Vec<DeviceNo>) -> bool {
         if !self.redundancy {
             return false;
@@ -260,7 +276,7 @@ impl<M: Memory> Core<M> {
         news
     }
 
-    /// Uses an emptied device no more.
+    /// Stops using a device that was emptied.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
         let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
         self.leave(device, overtaken);

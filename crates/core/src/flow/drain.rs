@@ -1,12 +1,15 @@
-//! Removal of a device in use: its segments are emptied and freed, some at a time, and it leaves with nothing on it.
+//! Removal of a device in use: its segments are emptied and freed a few at a time, so that the device leaves
+//! with nothing on it.
 //!
-//! A segment's dirty blocks are staged again, to be committed elsewhere. Then it is given up as one that another disk
-//! needs: what is clean is evicted, and pages are written until none lists anything that was in it.
+//! A segment's dirty blocks are staged again, to be committed on other devices. Then the segment is given up,
+//! as if another disk needed it: clean blocks are evicted, and pages are written until none lists anything
+//! that was in it.
 //!
 //! Invariants
-//! - Nothing new goes to the device, so a segment that is free stays free: one pass over the device is enough.
-//! - A block that is lost leaves the flash only when the record says that its disk has lost something.
-//! - Each call looks at a bounded number of blocks, however large the device is.
+//! - No new blocks go to the device, so a segment that is free stays free: one pass over the device is
+//!   enough.
+//! - A lost block leaves the flash only when the record says that its disk has lost something.
+//! - Each call processes a bounded number of blocks, however large the device is.
 
 use haversack_model::{DeviceNo, DiskNo};
 
@@ -16,24 +19,25 @@ use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
 
-/// Segments that are being emptied at a time: fewer than the devices of the crash simulator have.
+/// Segments that are emptied at a time: fewer than the devices of the crash simulator have.
 const SEGMENTS_AT_A_TIME: usize = 4;
-/// Dirty blocks that are asked for before the segments are looked at again; a segment more.
+/// Once this many restages have been asked for, no further segment is searched for dirty blocks in the same
+/// call. The last one may exceed it.
 const BLOCKS_AT_A_TIME: u32 = 256;
 
-/// How far the device is emptied.
+/// How far the device has been emptied.
 #[derive(Default)]
 pub(crate) struct Drain {
-    /// Segments of the device that have been begun.
+    /// Number of the device's segments that have been started.
     begun: usize,
-    /// Those that are not free yet.
+    /// Segments that were started and are not free yet.
     segments: Vec<SegmentNo>,
-    /// The version of the record that tells of what was lost on the device before.
+    /// The version of the record that notes the loss of blocks on the device.
     loss_version: Option<u64>,
 }
 
 impl<M: Memory> Core<M> {
-    /// Empties some more of a device. True when nothing is left on it.
+    /// Empties some more of a device. Returns true when nothing is left on it.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
         if self.restages_all_disks() {
             return false;
@@ -46,7 +50,7 @@ impl<M: Memory> Core<M> {
             segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
             let freed = before - segments.len();
             self.drain.segments = segments;
-            // With none free, something is under way whose end leads here again.
+            // If none was freed, some I/O is in flight whose completion leads here again.
             if freed == 0 {
                 break;
             }
@@ -67,7 +71,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Takes a segment a step further. True when it is free.
+    /// Advances a segment. Returns true when it is free.
     fn empty_segment(&mut self, segment: SegmentNo, asked: &mut u32) -> bool {
         if self.state_of(segment) == SegmentState::Owned && *asked < BLOCKS_AT_A_TIME {
             *asked += self.move_dirty(segment);
@@ -94,7 +98,8 @@ impl<M: Memory> Core<M> {
         self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
-    /// Has dirty blocks of a segment staged again. What is lost on flash already is lost. Gives how many were asked for.
+    /// Asks for the dirty blocks of a segment to be staged again; returns how many. Blocks that are damaged
+    /// on flash are noted as lost.
     fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
         let disk = DiskNo(self.store.segments[segment].owner);
         let mut asked = 0;
@@ -118,7 +123,8 @@ impl<M: Memory> Core<M> {
         asked
     }
 
-    /// Has the record say that the disk has lost something. True when it does: until then the flash alone tells.
+    /// Makes the record say that the disk has lost something. Returns true when it durably does: until then
+    /// only the flash shows it.
     fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
         let d = self.disk_mut(disk);
         let is_new = d.damage < Damage::Lost;
@@ -129,7 +135,7 @@ impl<M: Memory> Core<M> {
         self.drain.loss_version.is_some_and(|version| self.record.is_durable(version))
     }
 
-    /// The device stays in use. What was begun is given up none the less.
+    /// Keeps the device in use. Segments that are already being given up are given up all the same.
     pub(crate) fn stop_draining(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         let begun = std::mem::take(&mut self.drain).segments;

@@ -1,8 +1,17 @@
 //! Flushes: of the pool's devices, and of a guest.
 //!
-//! The pool has one flush in flight at a time. It makes every completed commit durable, whoever asked, so
-//! concurrent guests share it. A guest's flush closes the group of blocks staged so far; while one group
-//! is on its way, later flushes wait together for the next.
+//! The pool has one flush in flight at a time. It makes every commit that was completed when it started
+//! durable, no matter which disk asked, so concurrent guests share it. A guest's flush closes the group of
+//! blocks staged so far. While one group is being made durable, later flushes wait together for the next one.
+//!
+//! Invariants
+//! - A flush succeeds only when every block that was staged before it is durable, on flash or at the origin,
+//!   and the origin holds nothing in its volatile cache alone that a guest was told is done.
+//! - While any device is in use, no flush succeeds as long as a device is leaving or the record does not yet
+//!   durably say which devices count.
+//! - Each dirty staged block counts in exactly one group: the open one or the closing one.
+//! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
+//!   their behalf.
 
 use haversack_model::DiskNo;
 
@@ -26,12 +35,19 @@ enum OriginFlush {
 /// The flushes of a disk's guest.
 #[derive(Default)]
 pub(crate) struct DiskFlush {
+    /// The group that newly staged blocks join.
     open: u64,
+    /// Dirty staged blocks in the open group.
     open_count: u64,
+    /// The group that the flushes in `waiting` need durable.
     closing: Option<u64>,
+    /// Dirty blocks of closed groups that are still staged.
     closing_count: u64,
+    /// How far the origin's flush for `waiting` is.
     origin: OriginFlush,
+    /// Numbers of the requests that wait for the closing group.
     waiting: Vec<u32>,
+    /// Numbers of the requests that will close the next group.
     later: Vec<u32>,
 }
 
@@ -44,6 +60,7 @@ impl DiskFlush {
         self.closing.filter(|_| self.closing_count > 0)
     }
 
+    /// Whether a flush waits for blocks that are still staged.
     pub fn must_commit(&self) -> bool {
         self.closing_count > 0
     }
@@ -57,7 +74,7 @@ impl DiskFlush {
         *self.count(group) += 1;
     }
 
-    /// True when nothing of the group that flushes wait for is staged any more.
+    /// Returns true when no block of the group that flushes wait for is staged any more.
     pub fn unstaged(&mut self, group: u64) -> bool {
         *self.count(group) -= 1;
         self.closing == Some(group) && self.closing_count == 0
@@ -103,7 +120,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// A guest's flush, or a write with FUA that is staged or at the origin.
+    /// Adds a guest's flush, or a write with FUA whose data is staged or at the origin.
     pub(crate) fn join_flush(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         self.requests[number].park = Park::Flush;
@@ -136,13 +153,13 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether what is staged has no device to go to, and no origin that may be written.
+    /// Whether staged blocks have no device to go to and no origin that may be written.
     fn must_stay_staged(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
         !d.life.is_owned() && d.flush.staged_dirty() > 0 && self.alive_devices().next().is_none()
     }
 
-    /// Flushes that wait can only fail; the group that they closed stays closed.
+    /// Fails the waiting flushes. The group that they closed stays closed.
     fn fail_flushes(&mut self, disk: DiskNo) {
         let flush = &mut self.disk_mut(disk).flush;
         let mut waiting = std::mem::take(&mut flush.waiting);

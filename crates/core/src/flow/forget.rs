@@ -1,11 +1,10 @@
-//! Forgetting: what is cached of a disk counts no more, or the disk itself leaves the pool.
+//! Forgetting: all cached blocks of a disk become void, or the disk itself leaves the pool.
 //!
 //! Invariants
 //! - The caller destroys dirty blocks only by naming the disk.
-//! - A disk's number is free again only when no segment is the disk's any more and no I/O of the disk is in
-//!   flight.
-//! - The number's next disk goes on with the generations of the intent pages, so that none is taken for an
-//!   older one.
+//! - A disk's number is free again only when the disk owns no segment and none of its I/O is in flight.
+//! - The next disk with this number continues the generations of the intent pages, so that no new page is
+//!   taken for an older one.
 
 use haversack_model::{DiskId, DiskNo, Micros};
 
@@ -74,7 +73,7 @@ impl<M: Memory> Core<M> {
         self.store.disks[at] = DiskSpace::default();
     }
 
-    /// Nothing cached of the disk counts any more, on flash either.
+    /// Makes everything cached of the disk void, on flash too.
     pub(crate) fn void_cache(&mut self, disk: DiskNo) {
         self.staging.drop_all_data(disk);
         let frames: Vec<FrameNo> = self.staging.all_of(disk).collect();

@@ -1,10 +1,10 @@
-//! The write-intent map: which regions of a disk the origin may have newer data for than clean blocks on
-//! flash say.
+//! The write-intent bitmap: the regions of a disk where the origin may have newer data than the clean blocks
+//! on flash.
 //!
-//! Before the origin is written past the cache, the region is marked durably; recovery drops the clean
-//! blocks of marked regions. Marks are cleared now and then: new writes mark afresh, the origin is flushed,
-//! the pages that list overtaken content are written anew, and then a map with only the fresh marks replaces
-//! the old one.
+//! Before the origin is written past the cache, the region is marked durably. Recovery drops the clean blocks
+//! of marked regions. Marks are cleared from time to time: new writes are marked in a fresh map, the origin
+//! is flushed, the pages that list overtaken content are rewritten, and then the fresh map replaces the old
+//! one.
 //!
 //! Invariants
 //! - A region is marked durably before a write past the cache to it is started.
@@ -23,7 +23,7 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentNo;
 
-/// Bytes of the bitmap.
+/// Bytes of the bitmap: one bit for each region.
 pub(crate) const MAP_BYTES: usize = PAYLOAD_BYTES - HEADER_BYTES;
 const SMALLEST_REGION_BLOCKS_LOG2: u32 = 8;
 
@@ -34,7 +34,8 @@ pub(crate) fn no_regions() -> Regions {
     vec![0; MAP_BYTES].into_boxed_slice().try_into().expect("the length fits")
 }
 
-/// How many blocks, as a power of two, a region of a disk has: as few as fit the map, 256 at least.
+/// Returns the binary logarithm of the blocks in a region of a disk: the smallest with which the regions fit
+/// the map, at least 8 (256 blocks).
 pub(crate) fn region_blocks_log2(sectors: u64) -> u32 {
     let blocks = sectors / 8 + 2;
     let mut log2 = SMALLEST_REGION_BLOCKS_LOG2;
@@ -58,38 +59,54 @@ fn add(regions: &mut Regions, more: &Regions) {
     }
 }
 
+/// How far the clearing of marks is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Clearing {
+    /// Marks are not being cleared.
     No,
+    /// The origin is being flushed.
     FlushOrigin,
+    /// Pages that list overtaken content are being rewritten.
     Rewrite,
+    /// The map with only the fresh marks is being written.
     Write,
 }
 
-/// A disk's map.
+/// A disk's map. A region is a run of blocks.
 pub(crate) struct IntentMap {
+    /// Binary logarithm of the blocks in a region.
     log2: u32,
     /// Durably marked.
     pub marked: Regions,
+    /// To be marked by the next page.
     wanted: Regions,
+    /// Regions that were written past the cache since clearing began: these stay marked.
     fresh: Regions,
+    /// Whether `marked` has any region.
     any_marked: bool,
+    /// Whether a page must be written to mark more, or for a device that joined.
     any_wanted: bool,
     /// All regions are being marked.
     filling: bool,
-    /// A device has joined since the last page was sent off.
+    /// A device has joined since the last page was written.
     again: bool,
+    /// Generation of the last page written.
     pub generation: u64,
+    /// Devices that have not answered the write of the page.
     writing: u32,
+    /// Sequence number of a page that was written and is not known to be durable.
     written_seq: Option<u64>,
+    /// What the page written last has marked.
     on_page: Regions,
+    /// How far clearing is.
     clearing: Clearing,
     /// A job waits for the marks to be cleared.
     soon: bool,
+    /// When marks are to be cleared next.
     next_clear_us: Micros,
-    /// Failed flushes of the origin since the marks were to be cleared soon.
+    /// Failed flushes of the origin since the marks were asked to be cleared soon.
     pub failures: u64,
-    /// Segments whose pages list overtaken content, and the page that no longer does.
+    /// Segments whose pages list overtaken content, and the sequence number of the page that no longer does.
     stale: Vec<(SegmentNo, Option<u64>)>,
 }
 
@@ -120,26 +137,27 @@ impl IntentMap {
         block.0 >> self.log2
     }
 
-    /// Takes over what recovery found.
+    /// Takes over the marks and the generation that recovery found.
     pub fn adopt(&mut self, marked: Regions, generation: u64) {
         self.any_marked = marked.iter().any(|b| *b != 0);
         (self.marked, self.generation) = (marked, generation);
     }
 
-    /// Marks all regions before anything else: the size of the regions changes.
+    /// Marks all regions before anything else is marked or written past the cache: the size of a region
+    /// changes, or nobody knows what to mark.
     pub fn mark_all_durably(&mut self) {
         self.marked.fill(0);
         self.wanted.fill(0xff);
         (self.any_wanted, self.filling) = (true, true);
     }
 
-    /// Writes the marks to all devices again: one joined.
+    /// Writes the marks to all devices again, for a device that joined.
     pub fn write_again(&mut self) {
         self.again = self.any_marked || self.written_seq.is_some();
         self.any_wanted |= self.again;
     }
 
-    /// Whether no mark is on its way.
+    /// Whether every requested mark is durable.
     pub fn is_durably_marked(&self) -> bool {
         !self.any_wanted && !self.is_being_written()
     }
@@ -149,21 +167,24 @@ impl IntentMap {
         self.writing > 0 || self.written_seq.is_some()
     }
 
-    /// Clears the marks as soon as the origin lets it be done, and counts failures from now on.
+    /// Clears the marks as soon as the origin can be flushed, and counts failures from now on.
     pub fn clear_soon(&mut self) {
         (self.soon, self.next_clear_us, self.failures) = (true, 0, 0);
     }
 
-    /// Clears the marks in their usual time.
+    /// Clears the marks at the usual interval again.
     pub fn clear_at_leisure(&mut self) {
         self.soon = false;
     }
 
+    /// Adapts the size of a region to the disk's size. Returns whether it changed; then all regions must be
+    /// marked.
     pub fn set_size(&mut self, sectors: u64) -> bool {
         let log2 = region_blocks_log2(sectors);
         std::mem::replace(&mut self.log2, log2) != log2
     }
 
+    /// Whether nothing is marked or about to be.
     pub fn is_clear(&self) -> bool {
         !self.any_marked && !self.any_wanted && self.idle()
     }
@@ -172,13 +193,15 @@ impl IntentMap {
         !self.is_being_written() && self.clearing == Clearing::No
     }
 
+    /// Returns when the marks are to be cleared, if any are.
     pub fn clear_due_us(&self) -> Option<Micros> {
         (self.any_marked && self.clearing == Clearing::No).then_some(self.next_clear_us)
     }
 }
 
 impl<M: Memory> Core<M> {
-    /// Whether the origin may be written past the cache at this block; asks for the mark if not.
+    /// Whether the block's region is durably marked, so that the origin may be written past the cache there.
+    /// Requests the mark if it is not.
     pub(crate) fn intent_marked(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let no_devices = self.alive_devices().next().is_none();
         let d = self.disk_mut(disk);
@@ -192,7 +215,7 @@ impl<M: Memory> Core<M> {
         let region = map.region(block);
         if map.clearing != Clearing::No {
             set(&mut map.fresh, region);
-            // The page on its way may not have the mark yet.
+            // The page in flight may lack the mark.
             if map.clearing == Clearing::Write && !has(&map.on_page, region) {
                 set(&mut map.wanted, region);
                 map.any_wanted = true;
@@ -306,7 +329,8 @@ impl<M: Memory> Core<M> {
         let map = &d.intents;
         match map.clearing {
             Clearing::No => {
-                // While the size changes, recovery may read the map as one of the other size.
+                // While the size changes, recovery may read the map with the region size of the other disk
+                // size.
                 let resizes = d.job.as_ref().is_some_and(|job| job.resizes_to().is_some());
                 let due = map.any_marked && map.next_clear_us <= now && !resizes;
                 if due && d.life.writes_origin() && map.idle() && self.alive_devices().next().is_some() {
@@ -379,7 +403,7 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).intents.stale = list;
     }
 
-    /// Writes each page that lists overtaken content once more; then, when all that is durable, the map.
+    /// Rewrites each page that lists overtaken content and then, when all of that is durable, the map.
     fn rewrite_stale(&mut self, disk: DiskNo) {
         let mut left = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         let flushed_seq = self.durability.flushed();

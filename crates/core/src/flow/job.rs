@@ -1,8 +1,8 @@
-//! Jobs of a disk: management with an end. Here they start, are driven and end. What each does is in
-//! `ownership.rs`, `detach.rs`, `forget.rs`, `resize.rs` and `settings.rs`.
+//! Jobs of a disk: management operations that end some time after the call. Here they start, are driven and
+//! end. What each one does is in `ownership.rs`, `detach.rs`, `forget.rs`, `resize.rs` and `settings.rs`.
 //!
 //! Invariants
-//! - A disk has one job at most, and its end is told once.
+//! - A disk has at most one job, and its end is reported once.
 //! - A job that changes the record ends only when the record that holds the change is durable.
 
 use haversack_model::{DiskNo, Micros, WriteMode};
@@ -18,9 +18,11 @@ use crate::memory::Memory;
 
 /// A disk's job.
 pub(crate) struct Job {
+    /// Its name in events.
     id: JobId,
+    /// What it does.
     pub kind: JobKind,
-    /// The record version that must be durable.
+    /// The version of the record that must be durable before it goes on.
     version: Option<u64>,
 }
 
@@ -37,7 +39,7 @@ pub(crate) enum JobKind {
 }
 
 impl Job {
-    /// The size that the job is to give the disk.
+    /// Returns the size in sectors that the job gives the disk.
     pub fn resizes_to(&self) -> Option<u64> {
         match self.kind {
             JobKind::Resize { sectors, .. } => Some(sectors),
@@ -66,12 +68,12 @@ impl<M: Memory> Core<M> {
         JobId(self.next_job)
     }
 
-    /// A disk that the pool knows.
+    /// Returns a disk that the pool knows.
     pub(crate) fn known(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         self.disks.get(disk.0 as usize).and_then(Option::as_ref).ok_or(ManageError::NoSuchDisk(disk))
     }
 
-    /// A disk that is attached.
+    /// Returns a disk that is attached.
     pub(crate) fn attached(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         let d = self.known(disk)?;
         if !d.life.is_active() {
@@ -80,12 +82,12 @@ impl<M: Memory> Core<M> {
         Ok(d)
     }
 
-    /// Whether the pool is not being stopped.
+    /// Checks that the pool is not being stopped.
     pub(crate) fn running(&self) -> Result<(), ManageError> {
         if self.stopping { Err(ManageError::Stopping) } else { Ok(()) }
     }
 
-    /// Whether a job of the disk may start.
+    /// Checks that a job of the disk may start.
     pub(crate) fn idle(&self, disk: DiskNo) -> Result<(), ManageError> {
         self.running()?;
         if self.known(disk)?.job.is_some() { Err(ManageError::Busy) } else { Ok(()) }
@@ -99,7 +101,7 @@ impl<M: Memory> Core<M> {
         id
     }
 
-    /// Whether no I/O of the disk is in flight, be it for its requests or in the background.
+    /// Whether no I/O of the disk is in flight, for requests or in the background.
     pub(crate) fn is_quiet(&self, disk: DiskNo) -> bool {
         self.disk(disk).requests == 0 && !self.ios.iter().any(|(_, io)| io.disk == Some(disk))
     }
@@ -108,7 +110,7 @@ impl<M: Memory> Core<M> {
         self.store.disks[disk.0 as usize].dirty + self.disk(disk).flush.staged_dirty()
     }
 
-    /// The job has changed the record, and goes on when that is durable.
+    /// Notes that the job has changed the record, and continues when the change is durable.
     pub(crate) fn await_record(&mut self, disk: DiskNo) {
         let version = self.change_record();
         if let Some(job) = self.disk_mut(disk).job.as_mut() {
@@ -116,7 +118,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Stops a job that cleans: what is clean stays clean. False if there is no such job.
+    /// Stops a job that cleans: what is clean stays clean. Returns false if there is no such job.
     pub fn cancel(&mut self, now: Micros, job: JobId) -> bool {
         self.now = now;
         for number in 0..self.disks.len() {
@@ -140,7 +142,7 @@ impl<M: Memory> Core<M> {
         false
     }
 
-    /// How far a job that cleans is.
+    /// Returns the progress of a job that cleans.
     pub fn progress(&self, job: JobId) -> Option<Progress> {
         let d = self.disks.iter().flatten().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
         match d.job.as_ref()?.kind {

@@ -1,17 +1,19 @@
-//! A device leaves: it failed or was emptied, and is used no more. It is gone when the record says so.
+//! A device that leaves: it failed or was emptied, and is no longer used. It is gone when the record says so.
 //!
-//! Until then a crash may bring it back with all that its pages list. So the store goes on knowing what that is: no origin
-//! overtakes what is listed as dirty, and no page elsewhere leaves out what an older version there would pass for.
+//! Until then a crash may bring it back with everything that its pages list. So the store keeps that in its
+//! tables: no origin overtakes what is listed as dirty, and no page elsewhere drops an entry that an older
+//! version on the device would then pass for.
 //!
 //! Invariants
-//! - The record says that a device is gone only when no page elsewhere lists a block as dirty of which the device has a
-//!   newer version. Without that one the older would be the newest. It says not to believe clean blocks until no page
-//!   lists such an older version at all (see [`crate::flow::purge`]).
-//! - Nor before newer versions of what it had, staged or on their way to flash, are durable elsewhere, or their disk known
-//!   to have lost something: a power loss takes the newer version, and nobody would know that the older one had been there.
-//! - From the failure on, the record says that the others stand alone; of the device itself only if it did before: it may
-//!   be missing at the next start.
-//! - What a device's pages list is forgotten only when the record says that it is gone.
+//! - The record says that a device is gone only when no page elsewhere lists as dirty a block of which the
+//!   device has a newer version: without that version the older one would be the newest. Until no page lists
+//!   such an older version at all, the record says not to believe clean blocks (see [`crate::flow::purge`]).
+//! - It also says so only when newer versions of the device's blocks, which were staged or on their way to
+//!   flash, are durable elsewhere, or their disk is known to have lost something. Otherwise a power loss
+//!   could take the newer version, and nothing would show that an older one existed.
+//! - From the failure on, the record says that the other devices stand alone. It says so of the failed device
+//!   only if it already did before: it may be missing at the next start.
+//! - The store forgets what a device's pages list only when the record says that the device is gone.
 //! - No flush is complete while a device leaves.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
@@ -22,33 +24,35 @@ use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::SlotNo;
 
-/// Pages that are written at a time.
+/// Pages written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
-/// A device on its way out.
+/// A device that is leaving.
 pub(crate) struct Leaving {
+    /// Its number.
     device: DeviceNo,
-    /// Older versions elsewhere of what it has: pages may list them.
+    /// Slots on other devices with older versions of its blocks, which pages may list.
     overtaken: Vec<SlotNo>,
-    /// Those that pages may list as dirty.
+    /// Of these, the slots that pages may list as dirty.
     listed_dirty: Vec<SlotNo>,
-    /// Dirty blocks that only it had, and of which a newer version was staged as it failed.
+    /// Dirty blocks that only this device had and of which a newer version was staged when it failed.
     staged: Vec<(DiskNo, BlockNo)>,
-    /// Commits up to there had all that was staged or on its way to flash.
+    /// Sequence number up to which commits contain everything that was staged or in flight when it failed.
     committed_seq: Option<u64>,
-    /// The record's version that says that it is gone.
+    /// The version of the record that says that it is gone.
     version: Option<u64>,
 }
 
 impl Leaving {
-    /// It failed: what is `staged` of blocks that only it had must be committed first.
+    /// Notes that the device failed: blocks in `staged`, which only it had, must be committed first.
     pub(crate) fn failed(&mut self, staged: Vec<(DiskNo, BlockNo)>) {
         self.staged = staged;
     }
 }
 
 impl<M: Memory> Core<M> {
-    /// The store has lost the device. Pages elsewhere may list what it had `overtaken`.
+    /// Starts the leaving of a device that the store has lost. Pages elsewhere may list the slots in
+    /// `overtaken`.
     pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>) -> &mut Leaving {
         let dirty = overtaken.iter().copied().filter(|number| self.store.is_listed_dirty_in_vain(*number));
         self.leaving.push(Leaving {
@@ -62,22 +66,22 @@ impl<M: Memory> Core<M> {
         self.leaving.last_mut().expect("just pushed")
     }
 
-    /// Whether what is staged of a disk is to be committed before a device is gone.
+    /// Whether the disk's staged blocks must be committed before a device is gone.
     pub(crate) fn leave_waits_for(&self, disk: DiskNo) -> bool {
         self.leaving.iter().any(|l| l.staged.iter().any(|staged| staged.0 == disk))
     }
 
-    /// Whether the device is not gone yet.
+    /// Whether the device is still leaving.
     pub(crate) fn leaves(&self, device: DeviceNo) -> bool {
         self.leaving.iter().any(|l| l.device == device)
     }
 
-    /// Whether any device is not gone yet.
+    /// Whether any device is still leaving.
     pub(crate) fn leaves_any(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Takes devices that leave a step further. True if anything was done.
+    /// Advances the devices that are leaving. Returns true if anything was done.
     pub(crate) fn drive_leaving(&mut self) -> bool {
         let mut acted = false;
         for mut leaving in std::mem::take(&mut self.leaving) {
@@ -102,9 +106,10 @@ impl<M: Memory> Core<M> {
         self.relist_as_clean(&mut leaving.listed_dirty) & self.commit_newer(leaving)
     }
 
-    /// True when what was staged or being committed as the device failed is durable, or lost for want of a place.
+    /// Returns true when the blocks that were staged or being committed when the device failed are durable,
+    /// or lost because there is no device to go to.
     fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
-        // The device took all versions on flash with it: one that is there now was committed since.
+        // All versions on flash were lost with the device: one that is there now was committed since.
         leaving.staged.retain(|(disk, block)| {
             let versions = self.resolve(*disk, *block);
             versions.is_staged_dirty() && versions.flash.is_none()
@@ -122,7 +127,7 @@ impl<M: Memory> Core<M> {
         self.durability.want(*leaving.committed_seq.get_or_insert(self.durability.last()))
     }
 
-    /// Writes pages that list overtaken versions as dirty. True when none does.
+    /// Writes pages that list overtaken versions as dirty. Returns true when none is left.
     fn relist_as_clean(&mut self, listed_dirty: &mut Vec<SlotNo>) -> bool {
         let mut waiting = Vec::new();
         while waiting.len() < PAGES_AT_A_TIME
@@ -145,7 +150,7 @@ impl<M: Memory> Core<M> {
         listed_dirty.is_empty()
     }
 
-    /// Has the record say that the device is gone. Gives the version that will.
+    /// Makes the record say that the device is gone. Returns the version of the record that will.
     fn retire(&mut self, device: DeviceNo) -> u64 {
         let at = device.0 as usize;
         let segments = self.store.devices[at].as_ref().map_or(0, |d| d.segments);

@@ -5,17 +5,18 @@ use crate::memory::Memory;
 use crate::store::segment::{Segment, SegmentNo, SegmentState};
 
 impl<M: Memory> Core<M> {
-    /// Commits up to this number are durable, and durably marked so: damage to them is told from tearing.
+    /// Returns the number up to which commits are durable and durably marked as such: damage to them is not
+    /// mistaken for tearing.
     pub fn marked_seq(&self) -> u64 {
         self.durability.marked()
     }
 
-    /// The number of the newest commit or other write of the core's own.
+    /// Returns the number of the newest commit or other write of the core itself.
     pub fn last_seq(&self) -> u64 {
         self.durability.last()
     }
 
-    /// Writes a page for its mark if one is due. Whichever is ready will do.
+    /// Writes a page for the sake of its mark if one is due. Any page that is ready will do.
     pub(crate) fn drive_mark(&mut self) -> bool {
         if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) {
             return false;

@@ -1,4 +1,4 @@
-//! The ways of the core, one file each: how requests and background work go from step to step.
+//! The data paths of the core, one file each: the steps that requests and background work go through.
 
 mod around;
 pub mod clean;

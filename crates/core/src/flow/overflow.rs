@@ -1,11 +1,12 @@
-//! Overflow: what becomes of a write that would make more of a share dirty than its limit.
+//! Overflow: writes that would make more of a disk's share dirty than its limit.
 //!
-//! It goes past the cache to the origin if none of its blocks is dirty: it would wait for the cleaner to write others
-//! there first. Where some of them are dirty, the origin cannot have them before what is dirty is clean, and it waits.
+//! Such a write goes past the cache to the origin if none of its blocks is dirty: otherwise it would wait for
+//! the cleaner to write other blocks there first. If some of its blocks are dirty, the origin must not get
+//! them before they are clean, and the write waits.
 //!
 //! Invariants, for modes that defer the origin
-//! - The cache's choice to go to the origin makes no request fail. What the origin does not take is staged, as soon as
-//!   there is room; this holds for overflow, the sequential cut-off, admission, discards and zeroes.
+//! - No request fails because the cache chose to go to the origin. What the origin refuses is staged as soon
+//!   as there is room. This holds for overflow, the sequential cut-off, admission, discards and zeroes.
 //! - What goes past the cache is durable at the origin when it is acknowledged, so that no flush of the guest needs the
 //!   origin.
 
@@ -16,7 +17,8 @@ use crate::core::Core;
 use crate::memory::Memory;
 
 impl<M: Memory> Core<M> {
-    /// Whether as much is dirty as may be of the disk's share and of its part of what is nobody's.
+    /// Whether the disk has reached its limit of dirty blocks, both in its own share and with its part of the
+    /// unassigned space.
     pub(crate) fn dirty_full(&self, disk: DiskNo) -> bool {
         let limit = f64::from(self.disk(disk).cleaner_config.dirty_limit);
         let least = u64::from(self.commit_threshold());
@@ -26,8 +28,8 @@ impl<M: Memory> Core<M> {
         is_full(base_blocks) && is_full(base_blocks + self.unassigned_blocks_a_disk())
     }
 
-    /// What no disk should have of the pool, divided by the attached disks. Who says `Equal` or `Shared` has what others
-    /// leave, so that nothing is nobody's.
+    /// Returns the blocks that no disk's target claims, divided by the number of attached disks. Targets
+    /// `Equal` and `Shared` claim everything that others leave, so nothing is unassigned then.
     fn unassigned_blocks_a_disk(&self) -> u64 {
         let (mut assigned, mut attached) = (0u64, 0);
         for (number, d) in self.disks.iter().enumerate() {
@@ -43,7 +45,8 @@ impl<M: Memory> Core<M> {
         self.capacity_blocks().saturating_sub(assigned) / attached.max(1)
     }
 
-    /// Lets what is left of a write that found the limit reached go to the origin, if it may.
+    /// Sends the rest of a write that found the limit reached to the origin, if possible. Returns whether it
+    /// does.
     pub(crate) fn overflows(&mut self, number: u32) -> bool {
         let request = &self.requests[number];
         let disk = request.disk;
@@ -57,12 +60,12 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Whether what goes past the cache could be staged instead.
+    /// Whether a write past the cache could be staged instead.
     pub(crate) fn could_stage(&self, disk: DiskNo) -> bool {
         self.disk(disk).mode.defers_origin() && self.alive_devices().next().is_some() && !self.is_barred(disk)
     }
 
-    /// The origin did not take the window: it is staged after all.
+    /// Stages the window after all: the origin refused it.
     pub(crate) fn take_back(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         self.disk_mut(disk).cleaner.origin_failed = true;

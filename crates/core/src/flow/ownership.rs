@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
-//! - A release ends only when no I/O of the disk is in flight.
-//! - Cached blocks count after an attach only if nobody else can have written the origin: the epoch is the
+//! - A release ends only when no request and no I/O of the disk is in flight.
+//! - Cached blocks are kept by an attach only if nobody else can have written the origin: the epoch is the
 //!   recorded one, and size, grid and persistence are the same.
 //! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
 //!   accepts the loss.
@@ -28,11 +28,12 @@ use crate::memory::Memory;
 const FIRST_EPOCH: u64 = 1;
 
 impl<M: Memory> Core<M> {
-    /// Lets a disk take requests, under an ownership epoch. With the epoch on record its cached blocks are
-    /// warm; with a higher one another host may have written the origin, and clean blocks are dropped.
+    /// Attaches a disk under an ownership epoch, so that it takes requests. If the epoch is the recorded one,
+    /// its cached blocks stay valid. If it is higher, another host may have written the origin, and clean
+    /// blocks are dropped.
     ///
     /// # Errors
-    /// See [`ManageError`]; nothing was changed then.
+    /// See [`ManageError`]; nothing was changed in that case.
     pub fn attach(
         &mut self,
         now: Micros,
@@ -56,7 +57,7 @@ impl<M: Memory> Core<M> {
         }
         let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
-        // A kill may find the record of an earlier attach durable and its marks not.
+        // After a kill, the record of an earlier attach may be durable and its marks not.
         let unmarked = known.is_some() && self.disk(disk).origin.is_unmarked();
         if void || lost || unmarked {
             // The origin may hold unflushed writes of blocks that were dirty, and no map marks them.
@@ -69,7 +70,7 @@ impl<M: Memory> Core<M> {
         Ok((disk, job))
     }
 
-    /// Checks whether a known disk may be attached so, and whether its cached blocks are void then.
+    /// Checks whether a known disk may be attached like this; returns whether its cached blocks become void.
     fn check_attach(
         &self,
         disk: DiskNo,
@@ -158,7 +159,7 @@ impl<M: Memory> Core<M> {
         self.change_admission(disk, config.admission);
     }
 
-    /// Whether no mark that the disk needs before its first request is still on its way.
+    /// Whether every mark that the disk needs before its first request is durable.
     pub(crate) fn may_serve(&self, disk: DiskNo) -> bool {
         self.alive_devices().next().is_none() || self.disk(disk).intents.is_durably_marked()
     }
@@ -166,11 +167,13 @@ impl<M: Memory> Core<M> {
     pub(crate) fn end_attach(&mut self, disk: DiskNo) {
         self.disk_mut(disk).life.happened(Event::Attached);
         self.end_job(disk, Ok(()));
-        // The origin is there now. Done early, this spares a later flush of the guest from needing it.
+        // The origin is available now. Flushing it early means that a later flush of the guest does not need
+        // it.
         self.settle_origin(disk);
     }
 
-    /// Has the origin flushed if it may hold volatile writes that a guest was told of. True if it has none.
+    /// Flushes the origin if it may hold volatile writes that a guest was told of. Returns true if it holds
+    /// none.
     pub(crate) fn settle_origin(&mut self, disk: DiskNo) -> bool {
         let settled = self.disk(disk).origin.is_durable();
         if !settled {

@@ -1,8 +1,8 @@
 //! Jobs of the pool: a device joins, a device is emptied and leaves, the pool stops.
 //!
 //! Invariants
-//! - There is one at a time, and none starts once the pool is to stop. A stop cancels a device's removal unless
-//!   the device is empty: it stays in use then. It waits for any other job.
+//! - There is one at a time, and none starts once the pool is to stop. A stop cancels the removal of a device
+//!   unless the device is empty: the device stays in use. It waits for any other job.
 //! - A job is done only when the record that says so is durable. The loss of a device ends its removal early.
 //! - The record calls a stop clean only when no request is in flight and what was staged is durable.
 
@@ -41,7 +41,7 @@ impl PoolJob {
         matches!(self.kind, PoolJobKind::Stopped { .. })
     }
 
-    /// The device that is being emptied.
+    /// Returns the device that is being emptied.
     pub fn empties(&self) -> Option<DeviceNo> {
         match self.kind {
             PoolJobKind::Drain { device } => Some(device),

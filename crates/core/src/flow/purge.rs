@@ -1,13 +1,15 @@
-//! The purge: pages are written anew that list versions in vain which one lost or lone device had overtaken.
+//! The purge: rewrites pages that list obsolete versions which only one device, lost or standing alone, had
+//! overtaken.
 //!
-//! An older version may stay listed as long as a newer one is. With the last device that lists the newer one it would
-//! become the newest, at the next start, and be believed.
+//! An obsolete version may stay listed as long as a newer one is. If the last device that lists the newer one
+//! is lost, the older one is the newest at the next start, and is believed.
 //!
 //! Invariants
-//! - While any such version is listed, the record says not to believe clean blocks if the device that overtook it is
-//!   gone, and calls a redundant pool degraded if it is not.
-//! - It is over only when what has been written over such versions is durable.
-//! - So in a pool that is whole every version that is listed in vain is overtaken on its own device or on two others.
+//! - While any such version is listed, the record says not to believe clean blocks, if the device that
+//!   overtook it is gone, or calls a redundant pool degraded, if it is not.
+//! - The purge is over only when everything that was written over such versions is durable.
+//! - So in a pool that is whole, every obsolete version that is listed is overtaken on its own device or on
+//!   two others.
 
 use std::collections::VecDeque;
 
@@ -19,17 +21,18 @@ use crate::store::slot::SlotNo;
 /// Slots whose pages are written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
-/// What is to be listed no more.
+/// The versions that must no longer be listed.
 #[derive(Default)]
 pub(crate) struct Purge {
+    /// Slots whose entries must leave the pages.
     slots: VecDeque<SlotNo>,
-    /// Slots with newer content than that have been written over since.
+    /// Slots whose content has a higher sequence number have been reused since.
     last_seq: u64,
-    /// What was durable and what was completed when all that could be done had been.
+    /// The durable and the completed sequence number when everything possible had last been done.
     done_at: Option<(u64, u64)>,
-    /// Slots are left, or have been written over by what is not durable yet.
+    /// Slots are left, or content that overwrote them is not durable yet.
     under_way: bool,
-    /// Once this number is durable, what was written over slots is.
+    /// Once this number is durable, so is everything that overwrote slots.
     over_seq: Option<u64>,
 }
 
@@ -40,7 +43,7 @@ impl Purge {
 }
 
 impl<M: Memory> Core<M> {
-    /// A device that has overtaken these elsewhere is about to be gone.
+    /// Starts the purge of slots on other devices which a device that is about to be gone has overtaken.
     pub(crate) fn purge_overtaken(&mut self, slots: Vec<SlotNo>) {
         if planted(Bug::TrustOvertaken) {
             return;
@@ -49,14 +52,16 @@ impl<M: Memory> Core<M> {
         self.list_no_more(slots);
     }
 
-    /// A degraded pool is about to have second copies again: what a lone device has overtaken is listed yet.
+    /// Starts the purge of what a lone device has overtaken, since a degraded pool is about to have second
+    /// copies again.
     pub(crate) fn purge_before_whole(&mut self) {
         if self.redundancy && self.degraded && !planted(Bug::WholeTooEarly) {
             self.list_no_more(self.store.overtaken_from_elsewhere());
         }
     }
 
-    /// The pool stops before it is known what is to be purged: it is not whole until the next life has done so.
+    /// Notes that a purge is due but not done, since the pool stops: it is not whole until the next opening
+    /// has done it.
     pub(crate) fn owe_purge(&mut self) {
         self.purge.under_way |= self.redundancy && self.degraded;
     }
@@ -70,9 +75,9 @@ impl<M: Memory> Core<M> {
         (self.purge.done_at, self.purge.under_way, self.purge.over_seq) = (None, true, None);
     }
 
-    /// Writes some pages. True when it is over.
+    /// Writes some pages. Returns true when the purge has just ended.
     pub(crate) fn drive_purge(&mut self) -> bool {
-        // What a device lists that leaves keeps others listed.
+        // What a leaving device lists keeps other entries listed.
         let waits = self.leaves_any() || self.stopping || self.transfer.len() <= RESERVED_FRAMES;
         if self.purge.is_over() || waits {
             return false;
@@ -113,7 +118,7 @@ impl<M: Memory> Core<M> {
             }
             waiting.push(number);
         }
-        // The same come first the next time: no more pages are on their way than these.
+        // The same ones come first next time, so no more pages than these are in flight.
         for number in waiting.into_iter().rev() {
             self.purge.slots.push_front(number);
         }

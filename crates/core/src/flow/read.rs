@@ -1,10 +1,20 @@
-//! Reads: sectors come from staging, flash or the origin, each from the newest place that has them.
+//! Reads: each sector comes from the newest place that has it: staging, flash or the origin.
 //!
-//! A hit is read into a transfer frame and verified against the checksum that the slot had when the read
-//! was issued. No slot is pinned: if the check fails and the slot has changed meanwhile, the block is looked
-//! up again; if it has not, the flash is damaged, and one of four things happens: a clean block is dropped
-//! and fetched anew, a dirty one is read from its second copy, or, without one, its sectors answer with an
-//! error until they are written again.
+//! A hit is read into a transfer frame and verified against the checksum that the slot had when the read was
+//! issued. Slots are not pinned. If the check fails and the slot has changed in the meantime, the block is
+//! looked up again. If it has not changed, the flash is damaged: a clean block is dropped and fetched again;
+//! a dirty one is read from its second copy or, if there is none, its sectors fail with an error until they
+//! are written again.
+//!
+//! Invariants
+//! - Data from flash reaches a reader only if it matches the checksum that its entry had when the read was
+//!   issued.
+//! - A read does not pin slots: a slot may be evicted or reused while it is being read.
+//! - Sectors are fetched from the origin, and staged as clean, under a lock of their block, so that no write
+//!   comes in between.
+//! - Where dirty sectors are lost, the read fails. The origin's older sectors are never returned instead.
+//! - Requests leave the reserved transfer frames to the core's own work. All frames that a block needs are
+//!   available before its first I/O is described.
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, SECTOR_BYTES, SectorNo};
 
@@ -22,7 +32,7 @@ use crate::store::slot::{Live, SlotNo};
 /// Most blocks of one I/O.
 const MAX_RUN: usize = 256;
 
-/// An I/O under construction: neighbours join it.
+/// An I/O under construction. Adjacent blocks join it.
 #[derive(Clone, Copy)]
 enum Run {
     None,
@@ -30,7 +40,7 @@ enum Run {
     Origin { io: u32, sector: u64, sectors: u32 },
 }
 
-/// How far a part of a block got.
+/// The outcome of starting a part of a block.
 enum Step {
     Started,
     Parked(Park),
@@ -220,8 +230,8 @@ impl<M: Memory> Core<M> {
             || checksum::bind(self.memory.crc(frame), self.disk(disk).seed, block) == crc
     }
 
-    /// A part of a block could not be read from where it was thought to be: the device failed the read, or
-    /// the data does not fit.
+    /// Handles a part of a block that could not be read from its slot: the device failed the read, or the
+    /// data does not match its checksum.
     fn read_again(&mut self, number: u32, disk: DiskNo, part: FlashPart, failed: bool) {
         let current = self.resolve(disk, part.block).flash_of(part.seq);
         if let Some((slot_no, slot)) = current {
@@ -252,7 +262,7 @@ impl<M: Memory> Core<M> {
         self.read_slot(io, mirror, frame);
     }
 
-    /// A live slot turned out to be damaged, and so its second copy, if it has one.
+    /// Handles a live slot that turned out to be damaged, as did its second copy, if it has one.
     pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
         let (device, offset_bytes) = self.store.location(slot_no);
         let lost = self.store.live(slot_no).is_some_and(|slot| slot.dirty());
@@ -267,7 +277,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// The second copy of a dirty block was good where the first was not: write both anew.
+    /// Handles a dirty block whose first copy is bad and second copy is good: both are written again.
     fn repair(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some((slot_no, slot)) = self.resolve(disk, block).flash {
             let (device, offset_bytes) = self.store.location(slot_no);

@@ -1,4 +1,10 @@
 //! Writing the pool record: copy A on every device, flush, copy B on every device, flush.
+//!
+//! Invariants
+//! - The two copies on a device are never written at the same time: the second is written only when the first
+//!   is durable. So one of them is whole after any crash.
+//! - As long as any device is in use, a version is durable only when both copies on every device in use are.
+//! - No flush of a guest succeeds before a change of the devices that count is durable.
 
 use haversack_model::BLOCK_BYTES;
 
@@ -9,30 +15,42 @@ use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 
-/// The state of the record's writing. Versions count changes asked for.
+/// The state of writing the record. A version is a count of requested changes.
 #[derive(Default)]
 pub(crate) struct RecordWriter {
+    /// Generation of the last record written.
     pub generation: u64,
+    /// Which life of the staging area belongs to the pool.
     pub staging_id: u64,
+    /// Openings of the pool so far, this one included.
     openings: u64,
+    /// The newest version that was requested.
     wanted: u64,
+    /// The newest version that is durable.
     durable: u64,
+    /// The write in progress.
     writing: Option<Writing>,
+    /// The newest version that changes which devices count.
     device_change: u64,
     /// Pages written so far.
     pages: u64,
 }
 
 struct Writing {
+    /// The version that it makes durable.
     version: u64,
+    /// The copy that is being written: 0 or 1.
     copy: u64,
+    /// The encoded record, whole pages.
     bytes: Vec<u8>,
+    /// Devices that have not answered.
     in_flight: u32,
+    /// Sequence number of the present copy's writes.
     seq: u64,
 }
 
 impl RecordWriter {
-    /// Goes on from the record that was found.
+    /// Continues from the record that was found.
     pub fn after(found: &PoolRecord) -> RecordWriter {
         RecordWriter {
             generation: found.generation,
@@ -42,12 +60,13 @@ impl RecordWriter {
         }
     }
 
-    /// What this opening puts into the pages that it writes.
+    /// Returns the opening number for the tags of pages, modulo 256.
     pub fn opening(&self) -> u8 {
         self.openings as u8
     }
 
-    /// The last change concerns which devices count: no flush is complete before it is durable.
+    /// Notes that the last requested change concerns which devices count: no flush is complete before it is
+    /// durable.
     pub fn device_changed(&mut self) {
         self.device_change = self.wanted;
     }
@@ -56,7 +75,7 @@ impl RecordWriter {
         self.device_change > self.durable
     }
 
-    /// Pages written so far.
+    /// Returns the pages written so far.
     pub fn pages(&self) -> u64 {
         self.pages
     }
@@ -67,13 +86,13 @@ impl RecordWriter {
 }
 
 impl<M: Memory> Core<M> {
-    /// Notes that the record must be written, and gives the version that will hold the change.
+    /// Requests a write of the record. Returns the version that will hold the change.
     pub(crate) fn change_record(&mut self) -> u64 {
         self.record.wanted += 1;
         self.record.wanted
     }
 
-    /// The record as of now.
+    /// Returns the record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
         let count = self.devices.len().max(self.retired.len());
         let device = |at: usize| {

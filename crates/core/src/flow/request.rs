@@ -1,5 +1,11 @@
 //! A request from submission to completion: it moves over its blocks, parks where it must wait, and is
 //! completed when nothing of it is outstanding.
+//!
+//! Invariants
+//! - A request completes only when none of its I/O is outstanding.
+//! - A parked request is in the waiting list that its `park` names, or nothing would wake it. A number that
+//!   is left in another list only causes a needless wake-up.
+//! - A successful write with FUA completes only through a flush.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 
@@ -14,7 +20,7 @@ pub(crate) enum Park {
     /// Nothing, or its own I/Os.
     #[default]
     None,
-    /// Another's I/O on a block.
+    /// The lock of a block, on which another I/O is in flight.
     Lock(BlockNo),
     /// Transfer frames.
     Frames,
@@ -22,7 +28,7 @@ pub(crate) enum Park {
     Staging,
     /// Dirty blocks to be cleaned.
     Dirty,
-    /// What must be true before the origin may be written past the cache.
+    /// The conditions for writing the origin past the cache.
     Around,
     /// A flush.
     Flush,
@@ -30,9 +36,11 @@ pub(crate) enum Park {
 
 /// A request in flight.
 pub(crate) struct RequestState {
+    /// The caller's name for it.
     pub tag: RequestTag,
     pub disk: DiskNo,
     pub op: Op,
+    /// First sector, and number of sectors.
     pub sector: u64,
     pub sectors: u32,
     /// The next block to start, and the one after the last.
@@ -40,24 +48,27 @@ pub(crate) struct RequestState {
     pub end: u64,
     /// I/Os in flight.
     pub outstanding: u32,
+    /// The first error, which it will be answered with.
     pub error: Option<RequestError>,
+    /// What it waits for.
     pub park: Park,
-    /// Waits for its turn to go on.
+    /// It is in the queue of requests to run.
     pub queued: bool,
-    /// Parts of blocks to read again.
+    /// Parts of blocks to read again: block and sector mask.
     pub retries: Vec<(BlockNo, u8)>,
     /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
     /// It goes past the cache because too much is dirty.
     pub overflow: bool,
-    /// What it writes past the cache is durable at the origin when that answers.
+    /// Its writes past the cache are durable at the origin when they are answered.
     pub durable: bool,
-    /// The origin refused zeroes: what is left of them is staged.
+    /// The origin refused its zeroes: the rest of them is staged.
     pub stages_zeroes: bool,
+    /// The state of its window past the cache.
     pub phase: AroundPhase,
     /// Blocks from `next` on that the I/O past the cache covers.
     pub window: u64,
-    /// Of these, the ones that were cached, as bits.
+    /// Which of these blocks were cached: bit 0 is block `next`. Not used for zeroes.
     pub cached: u64,
 }
 
@@ -137,7 +148,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Lets a request go on as far as it can.
+    /// Runs a request as far as it can go.
     pub(crate) fn pump(&mut self, number: u32) {
         self.requests[number].queued = false;
         let request = &self.requests[number];
@@ -158,8 +169,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether what is left of a write, or of zeroes, is staged. What would go past the cache by the cache's own choice
-    /// is staged as long as the origin takes nothing.
+    /// Whether the rest of a write, or of zeroes, is staged. Writes that the cache would choose to send past
+    /// it are staged as long as the origin refuses writes.
     fn is_staged(&mut self, number: u32) -> bool {
         let RequestState { disk, op, phase, bypass, stages_zeroes, .. } = self.requests[number];
         let d = self.disk(disk);
@@ -230,7 +241,7 @@ impl<M: Memory> Core<M> {
         self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });
     }
 
-    /// The part of a block that a request touches: mask.
+    /// Returns the part of a block that a request touches, as a sector mask.
     pub(crate) fn part(&self, number: u32, block: BlockNo) -> u8 {
         let request = &self.requests[number];
         self.disk(request.disk).part(block, request.sector, request.sectors).0
@@ -251,7 +262,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Copies sectors of a block from the writer to a frame. If the writer has lost them the request fails: false.
+    /// Copies sectors of a block from the writer to a frame. If the writer has lost them, fails the request
+    /// and returns false.
     pub(crate) fn take(&mut self, number: u32, block: BlockNo, mask: u8, frame: FrameNo) -> bool {
         let tag = self.requests[number].tag;
         for (first, count) in crate::disk::runs(mask) {

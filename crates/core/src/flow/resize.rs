@@ -1,13 +1,14 @@
 //! Changing the size of an attached disk.
 //!
-//! Growing: no page and no staging descriptor may list what once lay beyond the end, then the record says
-//! the new size. Shrinking: requests beyond the new end are refused, those in flight end; then the record says the
-//! new size; then what lies beyond is dropped. Opening the pool drops it too.
+//! Growing: first no page and no staging descriptor may list anything beyond the old end, which an earlier,
+//! larger size may have left; then the record says the new size. Shrinking: requests beyond the new end are
+//! refused and those in flight end; then the record says the new size; then everything beyond it is dropped.
+//! Opening the pool drops it too.
 //!
 //! Invariants
-//! - A crash finds either size whole: until the record is durable, the old one holds for all but new requests,
-//!   and the cleaner writes what lies beyond the new end.
-//! - What once lay beyond the end never comes back when the disk grows over it.
+//! - A crash finds one of the two sizes, complete: until the record is durable, the old size holds for
+//!   everything but new requests, and the cleaner still writes blocks beyond the new end.
+//! - Old content beyond the end never comes back when the disk grows over it.
 
 use haversack_model::{DiskNo, Micros};
 
@@ -18,23 +19,23 @@ use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::memory::Memory;
 
-/// How far a change of size is.
+/// How far a resize is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ResizeStage {
     /// Requests beyond the new end are in flight.
     Requests,
-    /// Something may list what once lay beyond the old end, or the map fits the new size not yet.
+    /// Pages may list old content beyond the end, or the intent map does not have the new size yet.
     Pages,
     /// The record is being written.
     Record { version: u64 },
-    /// The record says the new size; what lies beyond is still there.
+    /// The record says the new size; content beyond it is still cached.
     Beyond,
-    /// It is dropped; pages may list it.
+    /// That content is dropped, but pages may still list it.
     Forgotten,
 }
 
 impl<M: Memory> Core<M> {
-    /// Changes the size. What lies beyond a smaller size is dropped from the cache.
+    /// Changes the size. Content beyond a smaller size is dropped from the cache.
     ///
     /// # Errors
     /// The disk is not attached, has a job, or the size is wrong.
@@ -82,13 +83,13 @@ impl<M: Memory> Core<M> {
         self.drive_resize(disk, before, sectors, next);
     }
 
-    /// Whether a request in flight reaches beyond so many sectors.
+    /// Whether a request in flight reaches beyond `sectors`.
     fn reaches_beyond(&self, disk: DiskNo, sectors: u64) -> bool {
         self.requests.iter().any(|(_, r)| r.disk == disk && r.sector + u64::from(r.sectors) > sectors)
     }
 
-    /// Whether nothing is under way in the block in which so many sectors end: how many of its sectors are inside must
-    /// not change under who has found it covered.
+    /// Whether the block that contains the last of `sectors` is not locked. The number of its sectors that
+    /// are inside the disk must not change while an operation relies on covering the whole block.
     fn is_last_block_quiet(&self, disk: DiskNo, sectors: u64) -> bool {
         let last = self.disk(disk).blocks(sectors - 1, 1).0;
         self.locks.get(disk, last).is_none()
@@ -102,12 +103,12 @@ impl<M: Memory> Core<M> {
         !trimmed && (no_device || marked && (shrinks || self.pages_current(disk)))
     }
 
-    /// Whether no page lists what was dropped.
+    /// Whether no page lists dropped content.
     fn nothing_listed(&mut self, disk: DiskNo) -> bool {
         self.alive_devices().next().is_none() || self.pages_current(disk)
     }
 
-    /// Drops what lies beyond the end, once nothing of it is on its way.
+    /// Drops content beyond the end, once none of it is in flight.
     fn drop_beyond(&mut self, disk: DiskNo, sectors: u64) -> bool {
         let last = self.disk(disk).blocks(sectors - 1, 1).0;
         let staged = self.staging.all_of(disk).any(|f| self.staging.get(f).block >= last);
@@ -135,7 +136,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Whether no durable page of the disk lists overtaken content; asks for the pages that do.
+    /// Whether no durable page of the disk lists overtaken content. Requests new pages where one does.
     fn pages_current(&mut self, disk: DiskNo) -> bool {
         let mut current = true;
         for segment in self.store.disks[disk.0 as usize].segments.clone() {

@@ -1,5 +1,11 @@
-//! Restaging: a dirty block is read from flash and staged again, to get the copies that it should have. For
-//! rebuilding second copies, for emptying a device, for repairing a damaged first copy.
+//! Restaging: a dirty block is read from flash and staged again, to get the copies that it should have. This
+//! rebuilds second copies, empties devices and repairs damaged first copies.
+//!
+//! Invariants
+//! - Only what was verified, is still dirty in the same version, and has no staged frame is staged again. So
+//!   a restage never replaces newer data.
+//! - A pool counts as rebuilt only when every dirty block durably has its second copy, no device is leaving
+//!   and the purge is over.
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
@@ -22,7 +28,7 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
     }
 
-    /// Asks for all dirty blocks that should have a second copy and have none.
+    /// Requests a restage of all dirty blocks that should have a second copy and have none.
     pub(crate) fn restage_unmirrored(&mut self) {
         if !self.redundancy || self.store.usable_devices().count() < 2 {
             return;
@@ -43,13 +49,13 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether dirty blocks are to get second copies that they lost with a device.
+    /// Whether dirty blocks should get second copies that they lost with a device.
     pub(crate) fn rebuilding(&self) -> bool {
         self.degraded && self.redundancy && self.store.usable_devices().count() >= 2
     }
 
-    /// Whether every dirty block durably has the copies that it should have, no other version would be believed if a
-    /// device were missing, and the record does not miss one already.
+    /// Whether every dirty block durably has the copies that it should have, no obsolete version would be
+    /// believed if a device were missing, and no device is leaving.
     pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
         let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
@@ -62,7 +68,8 @@ impl<M: Memory> Core<M> {
         self.durability.want(seq)
     }
 
-    /// What was cleaned can make room for the copies of disks that are not attached, which no timer looks after.
+    /// Wakes restages of disks that are not attached, since cleaning can make room for their copies and no
+    /// timer drives them.
     pub(crate) fn wake_dormant_restages(&mut self) {
         if !self.rebuilding() {
             return;
@@ -75,7 +82,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Drives the restages of all disks. True if there are any.
+    /// Drives the restages of all disks. Returns true if there are any.
     pub(crate) fn restages_all_disks(&mut self) -> bool {
         let mut any = false;
         for number in 0..self.disks.len() {

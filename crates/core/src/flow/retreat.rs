@@ -1,19 +1,19 @@
-//! Retreat: a disk that has no second place for its dirty blocks, and cannot get one, goes without the cache.
+//! Retreat: a disk that cannot get a second place for its dirty blocks works without the cache.
 //!
-//! In a pool with redundancy a dirty block is put on two devices. Dirty blocks of a released disk stay until the disk is
-//! forgotten: where they fill all devices but one, waiting for a second place would have no end. Such a disk cleans what
-//! it has on flash, gives up its segments, and then has what is staged cleaned, as a disk does that gets no space at all.
-//! It comes back when there are two places again.
+//! In a redundant pool a dirty block is written to two devices. Dirty blocks of a released disk stay until
+//! the disk is forgotten. If they fill all devices but one, waiting for a second place would never end. A
+//! disk in this situation cleans what it has on flash, gives up its segments, and then has its staged blocks
+//! cleaned, like a disk that gets no space at all. It returns to the cache when there are two places again.
 //!
-//! Invariant: staged blocks are cleaned past the cache only when no segment is the disk's: no page lists older versions
-//! of them then that a crash could bring back.
+//! Invariant: staged blocks are cleaned past the cache only when the disk owns no segment. Then no page lists
+//! older versions of them that a crash could bring back.
 
 use haversack_model::{DeviceNo, DiskNo};
 
 use crate::core::Core;
 use crate::memory::Memory;
 
-/// Segments looked at for two on different devices before it is asked whether there are leftovers at all.
+/// Segments checked for two on different devices before checking for blocks of released disks.
 const FIRST_LOOK: usize = 16;
 
 impl<M: Memory> Core<M> {
@@ -43,7 +43,7 @@ impl<M: Memory> Core<M> {
         d.mode.defers_origin() || d.flush.staged_dirty() > 0 || self.store.disks[disk.0 as usize].dirty > 0
     }
 
-    /// Whether any segment of the device is free or could become so.
+    /// Whether any segment of the device is free or could become free.
     fn has_place(&self, device: DeviceNo) -> bool {
         self.store.segments_on(device).any(|segment| {
             let left = |owner: u16| self.disks[owner as usize].is_some() && self.is_dormant(DiskNo(owner));
@@ -51,7 +51,7 @@ impl<M: Memory> Core<M> {
         })
     }
 
-    /// Has the disk's blocks on flash cleaned, and gives up its segments one by one.
+    /// Starts to clean the disk's blocks on flash, and gives up its segments one by one.
     pub(crate) fn retreat(&mut self, disk: DiskNo) {
         if !std::mem::replace(&mut self.disk_mut(disk).cleaner.pressed, true) {
             self.touch(disk);

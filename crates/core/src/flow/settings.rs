@@ -1,9 +1,9 @@
 //! Settings of an attached disk: mode, target, admission, cleaner, sequential cut-off.
 //!
 //! Invariants
-//! - A wrong setting changes nothing, and no setting loses, moves or reads data.
-//! - A mode that defers writes to the origin holds only when the record says durably that the disk may be
-//!   dirty.
+//! - An invalid setting changes nothing, and no setting loses, moves or reads data.
+//! - A mode that defers writes to the origin takes effect only when the record durably says that the disk may
+//!   be dirty.
 
 use haversack_model::{DiskNo, Micros, WriteMode};
 
@@ -18,7 +18,7 @@ impl<M: Memory> Core<M> {
     /// Changes the write mode. Nothing is lost or read again.
     ///
     /// # Errors
-    /// The disk is not attached, has a job, or keeps nothing over a restart while the mode defers writes.
+    /// The disk is not attached, has a job, or has persistence `none` while the mode defers writes.
     pub fn set_mode(&mut self, now: Micros, disk: DiskNo, mode: WriteMode) -> Result<JobId, ManageError> {
         self.now = now;
         let persistence = self.attached(disk)?.persistence;
@@ -53,10 +53,10 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
-    /// Changes which blocks may enter.
+    /// Changes which blocks may enter the cache.
     ///
     /// # Errors
-    /// The disk is not attached or the setting is wrong.
+    /// The disk is not attached or the setting is invalid.
     pub fn set_admission(
         &mut self,
         now: Micros,
@@ -74,7 +74,7 @@ impl<M: Memory> Core<M> {
     /// Changes when dirty blocks are cleaned.
     ///
     /// # Errors
-    /// The disk is not attached or the setting is wrong.
+    /// The disk is not attached or the setting is invalid.
     pub fn set_cleaner(
         &mut self,
         now: Micros,
@@ -92,7 +92,7 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
-    /// Changes the sequential cut-off; 0 for none.
+    /// Changes the sequential cut-off in bytes; 0 for none.
     ///
     /// # Errors
     /// The disk is not attached.

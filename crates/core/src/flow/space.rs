@@ -1,7 +1,14 @@
-//! Space: where a batch goes, who makes room for it, and pages that are written to free slots.
+//! Space: which segment a batch goes to, which blocks make room for it, and page writes that free slots.
 //!
 //! Targets move no data. They are enforced when space is needed: a disk below its target gets a segment of
-//! the disk furthest above its own; any other evicts what is its own.
+//! the disk furthest above its own; any other disk evicts its own blocks.
+//!
+//! Invariants
+//! - The copies of a batch go to segments on different devices, and only to devices that are in use and not
+//!   being emptied.
+//! - A segment that is given up goes to the disk that asked for it only after its durable page lists nothing.
+//! - At most one page of a segment's pair is unflushed: a page is written only when the one before it is
+//!   durable.
 
 use haversack_model::{DeviceNo, DiskNo};
 
@@ -11,15 +18,16 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::{NONE, SegmentNo};
 
-/// One slot in so many is kept free.
+/// One of this many slots is kept free.
 const FREE_SHARE: u64 = 32;
-/// One slot in so many may wait for a page to be written that frees it: a page is worth it only for many.
+/// One of this many slots may wait for a page write that frees it: writing a page is worthwhile only for
+/// many.
 const PENDING_SHARE: u64 = 32;
-/// Blocks of a batch that costs little more than its page.
+/// Maximum number of blocks in a batch that costs little more than its page.
 const SMALL_BATCH: u64 = 8;
 
 impl<M: Memory> Core<M> {
-    /// The segments for the copies of a batch, on different devices.
+    /// Returns the segments for the copies of a batch, on different devices.
     pub(crate) fn find_segments(
         &mut self,
         disk: DiskNo,
@@ -32,12 +40,13 @@ impl<M: Memory> Core<M> {
         }
         let device = DeviceNo(self.store.segments[first].device);
         let second = self.find_place(disk, wanted as u64, Some(device))?;
-        // Looking for the second may have sent off the page of the first.
+        // Looking for the second may have started a page write of the first.
         let ready = self.store.segments[first].page_ready(self.durability.flushed());
         ready.then_some([first, second])
     }
 
-    /// A small batch of a block that was written often goes where its page is rid of an old version.
+    /// Finds a segment for a batch. A small batch of a block that is rewritten often goes where its page
+    /// write drops an old version.
     fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if wanted <= SMALL_BATCH {
             let block = self.staging.get(*self.picked_frames.first()?).block;
@@ -90,7 +99,7 @@ impl<M: Memory> Core<M> {
         best
     }
 
-    /// Evicts until a segment has room: the coldest blocks, wherever they are, or for a second copy those of
+    /// Evicts until a segment has room: the coldest blocks wherever they are or, for a second copy, those of
     /// one segment on another device.
     fn evict_for(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if other_than.is_some() {
@@ -108,7 +117,7 @@ impl<M: Memory> Core<M> {
         None
     }
 
-    /// Without sharing of spare capacity a disk keeps within its target.
+    /// Keeps a disk within its target if spare capacity is not shared.
     fn shrink_to_target(&mut self, disk: DiskNo, wanted: u64) {
         if self.config.share_spare {
             return;
@@ -125,7 +134,7 @@ impl<M: Memory> Core<M> {
             || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
-    /// No segment is free: somebody who has more than his target gives one up.
+    /// Asks for a segment when none is free: a disk above its target gives one up.
     fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) {
         let space = &self.store.disks[disk.0 as usize];
         let empty_handed = !self.store.owns_elsewhere(disk, other_than);
@@ -158,24 +167,25 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether the disk only has leftovers here.
+    /// Whether the disk is dormant: its cached blocks are not in use through this pool.
     pub(crate) fn is_dormant(&self, disk: DiskNo) -> bool {
         self.disk(disk).life.is_dormant()
     }
 
-    /// On how many devices a dirty block is to be.
+    /// Returns on how many devices a dirty block should be.
     pub(crate) fn dirty_copies(&self) -> usize {
         if self.redundancy && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
     }
 
-    /// Whether the disk has or can get space for what it stages.
+    /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
         let some =
             !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0;
         some && !self.is_barred(disk)
     }
 
-    /// Whether the disk has or can get space for what it stages; if not, somebody is asked to give some up.
+    /// Whether the disk has or can get space for its staged blocks. If not, another disk is asked to give
+    /// some up.
     pub(crate) fn gets_space(&mut self, disk: DiskNo) -> bool {
         let has = self.has_space(disk);
         if self.is_barred(disk) {
@@ -208,7 +218,7 @@ impl<M: Memory> Core<M> {
         acted
     }
 
-    /// A segment is free: it goes to the disk that asked for it, before others take it.
+    /// Gives a segment that became free to the disk that asked for it, before others take it.
     fn hand_over(&mut self, segment: SegmentNo, asker: Option<DiskNo>) {
         let asker =
             asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.life.is_forgotten()));
@@ -223,7 +233,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Writes a segment's page to list less, or that of the segment that keeps it from doing so.
+    /// Writes a segment's page so that it lists less, or the page of the segment that prevents this.
     pub(crate) fn shrink_page(&mut self, segment: SegmentNo) -> bool {
         let target = self.store.first_to_shrink(segment).unwrap_or(segment);
         let s = &self.store.segments[target];
@@ -235,7 +245,7 @@ impl<M: Memory> Core<M> {
         self.rewrite_page(target)
     }
 
-    /// Writes a page or two that free slots of the disk.
+    /// Writes one or two pages that free slots of the disk.
     pub(crate) fn rewrite_some(&mut self, disk: DiskNo) -> bool {
         for _ in 0..2 {
             match self.store.worth_rewriting(disk) {
@@ -249,7 +259,7 @@ impl<M: Memory> Core<M> {
         false
     }
 
-    /// Writes a segment's metadata page alone. It must be ready. False if no frame is left.
+    /// Writes a segment's metadata page alone. It must be ready. Returns false if no frame is left.
     pub(crate) fn rewrite_page(&mut self, segment: SegmentNo) -> bool {
         if self.transfer.is_empty() {
             self.starved = true;
@@ -277,7 +287,7 @@ impl<M: Memory> Core<M> {
         self.touch(io.disk.expect("a page is of a disk"));
     }
 
-    /// Asks for a page of the segment that no longer lists what must not be listed.
+    /// Requests a page of the segment that no longer lists what must not be listed.
     pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: SegmentNo) {
         let d = self.disk_mut(disk);
         if !d.rewriting.contains(&segment) {
@@ -286,7 +296,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Writes the pages that were asked for, as they become ready.
+    /// Writes the requested pages as they become ready.
     pub(crate) fn drive_rewrites(&mut self, disk: DiskNo) {
         for _ in 0..self.disk(disk).rewriting.len() {
             let segment = self.disk_mut(disk).rewriting.pop_front().expect("counted");

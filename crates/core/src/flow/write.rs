@@ -1,6 +1,17 @@
 //! Staged writes (wb, and wt acknowledged by the cache), and how any block enters the staging area.
 //!
-//! Discards and zeroes are staged too while the origin takes nothing: as blocks of zeroes.
+//! Discards and zeroes are also staged, as blocks of zeroes, while the origin refuses writes.
+//!
+//! Invariants
+//! - A new version goes to a new frame: first its content, then its descriptor, then the older descriptor is
+//!   cleared. So a kill at any point leaves one of the two whole.
+//! - A write is acknowledged only after the descriptor of its frame is stored.
+//! - A guest's write is not staged while its block is being filled from the origin or while the origin is
+//!   being written past the cache.
+//! - Clean data never replaces staged sectors, and is not staged for a block whose dirty sectors are lost: it
+//!   would supersede them if the device came back after a crash.
+//! - A write does not take the last free frame: merges need one, and without merges partial blocks cannot be
+//!   committed.
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 
@@ -52,7 +63,7 @@ impl<M: Memory> Core<M> {
             self.fail(number, RequestError::DataLost);
             return None;
         }
-        // The last frame is for merges: without one, nothing that lacks sectors could be committed.
+        // The last frame is left for merges: without one, no block that lacks sectors could be committed.
         let frame = if self.staging.free() > 1 { self.staging.allocate() } else { None };
         let Some(frame) = frame else {
             return Some(Park::Staging);
@@ -76,7 +87,7 @@ impl<M: Memory> Core<M> {
         None
     }
 
-    /// Lets commits be looked at when enough is staged.
+    /// Triggers a check for commits when enough is staged.
     pub(crate) fn touch_if_due(&mut self, disk: DiskNo) {
         let staged = self.staging.lists[disk.0 as usize].len;
         if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
@@ -89,18 +100,19 @@ impl<M: Memory> Core<M> {
         self.config.commit_blocks.min(frames / 4).max(1)
     }
 
-    /// Staging frames that what is clean leaves to writes.
+    /// Returns how many staging frames clean blocks leave free for writes.
     pub(crate) fn spare_frames(&self) -> usize {
         self.staging.capacity() / 8
     }
 
-    /// Stages a block that came from the origin or went to it: `mask` of `from` is what the origin has.
-    /// Never waits: without a free frame the block is not kept.
+    /// Stages a block that was read from the origin or written to it; `mask` says which sectors of `from` are
+    /// the origin's. Never waits: if no frame is free, the block is not kept.
     pub(crate) fn stage_clean(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
         let versions = self.resolve(disk, block);
         let old = versions.staged.map_or(0, |s| s.mask);
         let new = if planted(Bug::FillWithoutLock) { mask } else { mask & !old };
-        // Of a block whose dirty sectors are lost nothing is cached: it would overtake them, should they come back.
+        // Nothing is cached of a block whose dirty sectors are lost: it would supersede them if they came
+        // back.
         if new == 0 || versions.lost || self.store.usable_devices().next().is_none() {
             return;
         }
@@ -117,8 +129,8 @@ impl<M: Memory> Core<M> {
         self.touch_if_due(disk);
     }
 
-    /// Makes `frame`, whose sectors `mask` hold new content, the newest of its block. Valid sectors of an
-    /// older staged frame are copied in first; the older frame's descriptor goes last.
+    /// Makes `frame`, which holds new content in sectors `mask`, the newest of its block. Valid sectors of an
+    /// older staged frame are copied in first; the older frame's descriptor is cleared last.
     pub(crate) fn stage(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8, dirty: bool) {
         self.drop_data(disk, block);
         let mut staged = Staged::new(disk, block);
@@ -194,7 +206,7 @@ impl<M: Memory> Core<M> {
         self.memory.store_descriptor(frame.0, &descriptor.encode());
     }
 
-    /// Forgets a staged frame: first its descriptor, then the frame.
+    /// Forgets a staged frame: clears its descriptor first, then frees the frame.
     pub(crate) fn unstage(&mut self, frame: FrameNo) {
         self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
         let staged = self.staging.remove(frame);
@@ -203,7 +215,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// A dirty block is staged no more. Flushes may wait for that alone.
+    /// Notes that a dirty block is no longer staged, and wakes flushes that waited only for that.
     fn unstaged_from(&mut self, disk: DiskNo, group: u64) {
         let flush = &mut self.disk_mut(disk).flush;
         if flush.unstaged(group) {

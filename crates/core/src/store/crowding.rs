@@ -1,21 +1,23 @@
-//! Blocks with too many versions. A block that is written again and again leaves overtaken versions behind, in slots
-//! that only the next page of their segment gives back. In a cache with room nobody needs these slots, but every search
-//! for the block passes all of its versions.
+//! Blocks with too many versions. A block that is rewritten often leaves obsolete versions behind, in slots
+//! that become free only with the next page of their segment. In a cache with room no disk needs these slots,
+//! but every search for the block passes all of its versions.
 //!
-//! Invariant: the oldest version of a block may always leave. So there is always a page that can be written for it.
+//! Invariant: the oldest version of a block may always leave its page. So there is always a page whose write
+//! helps.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use super::segment::{SegmentNo, SegmentState};
 use super::{SlotNo, Store};
 
-/// Versions that a block may have before something is done for the oldest to leave.
+/// Versions that a block may have before a page is written to drop the oldest.
 const MOST_VERSIONS: u32 = 4;
-/// A page is written only for that if it sheds so many of its entries.
+/// A page is written only for this purpose if it drops at least this many entries.
 const WORTH_A_PAGE: usize = 16;
 
 impl Store {
-    /// A segment with the oldest version of a crowded block, outside a device. Its page may be written now.
+    /// Returns a segment on another device than `other_than` with the oldest version of a block that has too
+    /// many. Its page may be written now.
     fn oldest_of_crowded(
         &self,
         disk: DiskNo,
@@ -42,8 +44,8 @@ impl Store {
         found
     }
 
-    /// Where the oldest versions of crowded blocks are: the segment whose page was not written for longest, if that
-    /// page, written now, sheds enough to be worth it.
+    /// Returns the segment with the oldest version of a block with too many whose page was not written for
+    /// longest, if writing that page now drops enough entries.
     pub fn crowded(&self, disk: DiskNo, blocks: impl Iterator<Item = BlockNo>) -> Option<SegmentNo> {
         let segment = blocks
             .filter_map(|block| self.oldest_of_crowded(disk, block, None, |number| self.shrinks(number)))
@@ -52,8 +54,8 @@ impl Store {
         (shed >= WORTH_A_PAGE).then_some(segment)
     }
 
-    /// A segment with room for so many blocks whose page, which has to be written with them, sheds the oldest version
-    /// of a crowded block.
+    /// Returns a segment with room for `room` blocks whose page, which must be written with them anyway,
+    /// drops the oldest version of a block that has too many.
     pub fn crowded_with_room(
         &self,
         disk: DiskNo,

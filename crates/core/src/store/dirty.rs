@@ -1,5 +1,5 @@
-//! A disk's segments with dirty blocks, in the order in which their oldest dirty block became dirty. So the cleaner finds
-//! the longest dirty without looking at all segments of a large cache.
+//! A disk's segments with dirty blocks, ordered by when their oldest dirty block became dirty. So the cleaner
+//! finds the longest dirty without searching all segments of a large cache.
 //!
 //! Invariant: the set has exactly the disk's segments with dirty blocks, each with its `dirty_since_us`.
 
@@ -14,17 +14,17 @@ use super::segment::SegmentNo;
 pub type DirtySegments = BTreeSet<(Micros, SegmentNo)>;
 
 impl Store {
-    /// The disk's segments with dirty blocks, the longest dirty first.
+    /// Returns the disk's segments with dirty blocks, the longest dirty first.
     pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
         self.disks[disk.0 as usize].dirty_segments.iter().map(|(_, number)| *number)
     }
 
-    /// When the disk's longest dirty block on flash became dirty, as far as is known.
+    /// Returns when the disk's longest dirty block on flash became dirty, as far as is known.
     pub fn dirty_since_us(&self, disk: DiskNo) -> Option<Micros> {
         self.disks[disk.0 as usize].dirty_segments.first().map(|(since_us, _)| *since_us)
     }
 
-    /// A segment has, or is about to get, a block that has been dirty since then.
+    /// Notes that a segment has, or is about to get, a block that has been dirty since this time.
     pub(super) fn note_dirty_since(&mut self, number: SegmentNo, since_us: Micros) {
         let segment = &mut self.segments[number];
         if segment.dirty == 0 {

@@ -1,15 +1,16 @@
 //! The ghost list: addresses of blocks that were evicted on probation. A block that comes back while its
 //! address is remembered is protected at once (S3-FIFO, Yang et al., SOSP'23, section 4.1).
 //!
-//! Each segment that a disk owns carries a chunk of 256 fingerprints, so that a disk remembers about as
-//! many addresses as it has blocks, no disk can crowd out another's memory, and the cost is 4 bytes a
-//! block. A block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that little is
-//! forgotten when the disk gains or loses a segment. In a chunk, sets of 16 are replaced first in, first out.
+//! Each segment that a disk owns has a chunk of 256 fingerprints. So a disk remembers about as many addresses
+//! as it has blocks, no disk can displace the addresses of another, and the cost is 4 bytes a block. A
+//! block's chunk is chosen by jump consistent hashing (Lamping and Veach, 2014), so that few addresses are
+//! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
+//! out.
 
 const SETS: usize = 16;
 const WAYS: usize = 16;
 
-/// Remembered addresses of one segment's owner.
+/// The addresses that the owner of one segment remembers in it.
 #[derive(Clone)]
 pub struct GhostChunk([[u32; WAYS]; SETS]);
 
@@ -28,7 +29,7 @@ impl GhostChunk {
         (hash >> 8) as usize % SETS
     }
 
-    /// Whether the address is remembered; it is forgotten by being asked for.
+    /// Whether the address is remembered. Asking removes it.
     pub fn take(&mut self, hash: u64) -> bool {
         let set = &mut self.0[Self::set(hash)];
         match set.iter().position(|f| *f == fingerprint(hash)) {
@@ -49,7 +50,7 @@ impl GhostChunk {
     }
 }
 
-/// Which of `chunks` chunks a hash belongs to: jump consistent hashing.
+/// Returns which of `chunks` chunks a hash belongs to: jump consistent hashing.
 pub fn chunk_of(hash: u64, chunks: usize) -> usize {
     let (mut key, mut bucket, mut next) = (hash, 0u64, 0u64);
     while next < chunks as u64 {

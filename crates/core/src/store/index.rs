@@ -1,24 +1,25 @@
 //! The index: a hash of (disk, block) to the slots that hold, or once held, that block.
 //!
-//! Buckets of one cache line, twelve entries each: a byte of the hash and a slot number. A full bucket
-//! overflows into others, at a distance that the hash tells (double hashing): full buckets do not crowd then, however
-//! long entries come and go. Each bucket counts the entries that went past it, so that a search knows when to stop
-//! and a removal leaves no mark. Those that began there are counted apart from those that came from elsewhere: at a
-//! load of 0.9 nearly every bucket has some of the first kind, but a search that came from elsewhere stops at the first
-//! bucket without the second. The key itself is in the slot table, so an entry costs 5.9 bytes at the load of 0.9 that
-//! the index is sized for.
+//! A bucket is one cache line with twelve entries: a byte of the hash and a slot number each. A full bucket
+//! overflows into others, at a distance that depends on the hash (double hashing), so that full buckets do
+//! not cluster however long entries come and go. Each bucket counts the entries that passed it because it was
+//! full, so that a search knows when to stop and a removal leaves no tombstone. Entries whose search began
+//! there are counted separately from those that came from elsewhere: at a load of 0.9 nearly every bucket has
+//! some of the first kind, but a search that came from elsewhere stops at the first bucket without the second
+//! kind. The key itself is in the slot table, so an entry costs 5.9 bytes at the load of 0.9 that the index
+//! is sized for.
 //!
 //! Invariants
-//! - The number of buckets is a prime, so that every step leads through all of them.
-//! - `passed[AT_HOME]` of a bucket is the number of entries whose home it is and that lie elsewhere,
-//!   `passed[BEYOND]` that of other entries that found it full. A count that reaches [`STUCK`] stays there:
-//!   searches go on, which is right, if slow.
+//! - The number of buckets is prime, so that every step visits all of them.
+//! - `passed[AT_HOME]` of a bucket is the number of entries that have it as their home but are elsewhere;
+//!   `passed[BEYOND]` is the number of other entries that found it full. A count that reaches [`STUCK`] stays
+//!   there: searches then continue further than needed, which is correct but slower.
 //! - The index never holds more entries than it was sized for.
 
 use super::slot::SlotNo;
 
 const WAYS: usize = 12;
-/// Which count a search or an entry goes by: in the bucket where it begins, and in those after.
+/// Which count a search or an entry uses: in the bucket where it begins, and in those after.
 const AT_HOME: usize = 0;
 const BEYOND: usize = 1;
 const STUCK: u8 = u8::MAX;
@@ -26,9 +27,13 @@ const STUCK: u8 = u8::MAX;
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct Bucket {
+    /// The lowest byte of each entry's hash.
     tags: [u8; WAYS],
+    /// A bit for each entry in use.
     used: u16,
+    /// Entries that found it full; see the module.
     passed: [u8; 2],
+    /// Each entry's slot number.
     slots: [u32; WAYS],
 }
 
@@ -37,7 +42,9 @@ const EMPTY: Bucket = Bucket { tags: [0; WAYS], used: 0, passed: [0; 2], slots: 
 /// The index. See the module.
 pub struct Index {
     buckets: Vec<Bucket>,
+    /// Entries in use.
     len: usize,
+    /// Maximum number of entries.
     capacity: usize,
 }
 
@@ -50,7 +57,7 @@ fn is_prime(number: usize) -> bool {
         && (2..).take_while(|factor| factor * factor <= number).all(|factor| !number.is_multiple_of(factor))
 }
 
-/// Which bytes of a word have a value, as a bit each: all eight are compared at once.
+/// Returns which bytes of a word have a value, as one bit each: all eight are compared at once.
 fn equal_bytes(word: u64, value: u8) -> u16 {
     const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     /// Gathers bit 7 of every byte in the highest byte.
@@ -70,7 +77,7 @@ impl Bucket {
 }
 
 impl Index {
-    /// An index for at most `capacity` entries.
+    /// Returns an index for at most `capacity` entries.
     pub fn new(capacity: usize) -> Index {
         let mut buckets = (capacity * 10).div_ceil(WAYS * 9).max(2);
         while !is_prime(buckets) {
@@ -79,12 +86,12 @@ impl Index {
         Index { buckets: vec![EMPTY; buckets], len: 0, capacity }
     }
 
-    /// Entries it holds.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes it takes.
+    /// Returns the bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket>()
     }
@@ -93,7 +100,7 @@ impl Index {
         ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize
     }
 
-    /// The distance between the buckets of a search, from bits that neither home nor tag depend on.
+    /// Returns the distance between the buckets of a search, from bits that neither home nor tag depend on.
     fn step(&self, hash: u64) -> usize {
         let bits = u64::from((hash >> 8) as u32);
         1 + ((bits * (self.buckets.len() as u64 - 1)) >> 32) as usize
@@ -104,7 +111,7 @@ impl Index {
         if next >= self.buckets.len() { next - self.buckets.len() } else { next }
     }
 
-    /// The first entry of this hash that `wanted` accepts.
+    /// Returns the first entry of this hash that `wanted` accepts.
     pub fn find(&self, hash: u64, mut wanted: impl FnMut(SlotNo) -> bool) -> Option<SlotNo> {
         let (mut at, mut count, step) = (self.home(hash), AT_HOME, self.step(hash));
         for _ in 0..self.buckets.len() {
@@ -125,13 +132,13 @@ impl Index {
         None
     }
 
-    /// Reads the bucket where a search starts. The value is of no use; the bucket is in the processor's
-    /// cache then.
+    /// Reads the bucket where a search starts, to bring it into the processor's cache. The value has no
+    /// meaning.
     pub fn touch(&self, hash: u64) -> u64 {
         u64::from(self.buckets[self.home(hash)].used)
     }
 
-    /// The entry that a search most likely looks at first.
+    /// Returns the entry that a search most likely checks first.
     pub fn candidate(&self, hash: u64) -> Option<SlotNo> {
         let bucket = &self.buckets[self.home(hash)];
         let matches = bucket.matches(tag(hash));
@@ -157,7 +164,7 @@ impl Index {
         }
     }
 
-    /// Removes an entry that is there.
+    /// Removes an entry that must exist.
     pub fn remove(&mut self, hash: u64, slot: SlotNo) {
         let (home, step) = (self.home(hash), self.step(hash));
         let (mut at, mut count) = (home, AT_HOME);
@@ -208,7 +215,7 @@ mod tests {
         assert!(index.bytes() <= n as usize * 6);
     }
 
-    /// Many entries of one home, so that counts get stuck: everything is found all the same.
+    /// With many entries of one home, counts get stuck; everything is still found.
     #[test]
     fn counts_that_are_stuck_hide_nothing() {
         let n = 2_000;
@@ -226,7 +233,8 @@ mod tests {
         assert_eq!(index.len(), 0);
     }
 
-    /// A full index whose entries have all been replaced many times: a search for what is not there looks at few.
+    /// In a full index whose entries have all been replaced many times, a search for an absent entry checks
+    /// few entries.
     #[test]
     fn searches_stay_short_when_entries_come_and_go() {
         let n = 20_000u32;
@@ -246,7 +254,7 @@ mod tests {
                 false
             });
         }
-        // Of a bucket's ten or eleven entries one in 256 has the tag that is searched for.
+        // One in 256 of a bucket's ten or eleven entries has the tag that is searched for.
         let buckets = f64::from(looked_at) / f64::from(n) * 256.0 / 10.8;
         assert!(buckets < 12.0, "a search that finds nothing looks at {buckets} buckets");
     }

@@ -1,15 +1,16 @@
-//! What the cache holds: slots, segments, index, ghost lists, and the transitions between a slot's states.
+//! What the cache holds: slots, segments, index and ghost lists, and the transitions between a slot's states.
 //!
-//! No I/O happens here. Each transition keeps every count in step, so that the flows above speak only of
-//! blocks that are installed, superseded, cleaned, evicted or invalidated.
+//! No I/O happens here. Each transition keeps all counts consistent, so that the flows only say which blocks
+//! are installed, superseded, cleaned, evicted or invalidated.
 //!
 //! Invariants
-//! - The index holds exactly the slots that are not blank. So for any block it knows every entry that a
-//!   durable metadata page may list.
+//! - The index holds exactly the slots that are not blank. So for any block it has every entry that a durable
+//!   metadata page may list.
 //! - A block has at most one live slot that is not a mirror.
-//! - A slot is written over only if it is blank, or dead, clean and the only entry of its block:
-//!   then neither the old data nor its loss can matter to recovery.
-//! - A durable entry disappears from a page only when no older entry of its block is left elsewhere.
+//! - A slot is overwritten only if it is blank, or dead, clean and the only entry of its block: then neither
+//!   the old data nor its loss can matter to recovery.
+//! - A durable entry disappears from a page only when no older entry of its block is left elsewhere, or when
+//!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
 mod crowding;
@@ -53,7 +54,7 @@ pub struct DeviceSpace {
     pub free_segments: Vec<SegmentNo>,
     /// It may be used.
     pub alive: bool,
-    /// It is being emptied, or not on record yet: nothing new goes to it.
+    /// It is being emptied, or is not on record yet: no new blocks go to it.
     pub draining: bool,
 }
 
@@ -64,7 +65,7 @@ impl DeviceSpace {
     }
 }
 
-/// What a disk has in the cache. Counts are of blocks; mirrors are counted apart.
+/// What a disk has in the cache. The counts are of blocks; second copies are counted separately.
 #[derive(Default)]
 pub struct DiskSpace {
     /// Its segments.
@@ -81,32 +82,43 @@ pub struct DiskSpace {
     pub free: u64,
     /// Dead slots that a batch may not use yet.
     pub pending: u64,
+    /// Its segments that may take a batch, by their number of free slots.
     free_lists: FreeLists,
+    /// Its segments with dirty blocks, the longest dirty first.
     dirty_segments: DirtySegments,
+    /// Batches with blocks on probation, oldest first: segment and sequence number.
     filled: VecDeque<(SegmentNo, u64)>,
+    /// Index in `segments` of the main hand of replacement.
     hand: usize,
+    /// Index in `segments` where the last search for a page worth rewriting ended.
     rewrite_hand: usize,
 }
 
 /// The store. See the module.
 pub struct Store {
+    /// All slots, 253 for each segment, in the order of `segments`.
     slots: Vec<Slot>,
+    /// The slots of each block that are not blank.
     index: Index,
-    /// All segments, device after device.
+    /// All segments, ordered by device as they were added.
     pub segments: Table<SegmentNo, Segment>,
+    /// By segment: addresses that its owner evicted lately.
     ghosts: Table<SegmentNo, GhostChunk>,
     /// By disk number.
     pub disks: Vec<DiskSpace>,
     /// By device number.
     pub devices: Vec<Option<DeviceSpace>>,
-    /// Every commit up to here is durable.
+    /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
+    /// The slot of the second copy, by the slot of the first.
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
+    /// Superseded slots, each with the number of the commit that must become durable before it is dead.
     superseded: VecDeque<(u64, SlotNo)>,
+    /// Pages that are written and not durable yet: sequence number and segment, in order of the numbers.
     written_pages: VecDeque<(u64, SegmentNo)>,
 }
 
-/// Blocks whose reads of memory overlap in [`Store::prefetch`].
+/// Maximum number of blocks that [`Store::prefetch`] reads at once.
 pub const PREFETCH_TOGETHER: usize = 32;
 
 fn hash(disk: DiskNo, block: BlockNo) -> u64 {
@@ -130,7 +142,7 @@ impl Store {
         }
     }
 
-    /// Adds a device with nothing but free segments. The index is built anew for the larger pool.
+    /// Adds a device with free segments only. The index is rebuilt for the larger pool.
     pub fn add_device(&mut self, number: DeviceNo, id: Uuid, segments: u32) {
         let first_segment = SegmentNo(self.segments.len() as u32);
         for on_device in 0..segments {
@@ -171,39 +183,39 @@ impl Store {
         }
     }
 
-    /// A slot's entry.
+    /// Returns a slot's entry.
     pub fn slot(&self, number: SlotNo) -> Slot {
         self.slots[number.0 as usize]
     }
 
-    /// The segment that a slot is in.
+    /// Returns the segment that a slot is in.
     pub fn segment_of(&self, number: SlotNo) -> SegmentNo {
         number.segment()
     }
 
-    /// The disk that a slot belongs to.
+    /// Returns the disk that a slot belongs to.
     pub fn owner_of(&self, number: SlotNo) -> DiskNo {
         DiskNo(self.segments[number.segment()].owner)
     }
 
-    /// Device and byte offset of a slot.
+    /// Returns the device and byte offset of a slot.
     pub fn location(&self, number: SlotNo) -> (DeviceNo, u64) {
         let segment = &self.segments[number.segment()];
         let offset = geometry::slot_bytes(segment.on_device, number.0 % SLOTS_PER_SEGMENT);
         (DeviceNo(segment.device), offset)
     }
 
-    /// Slots of a segment.
+    /// Returns the slots of a segment.
     pub fn slots_of(&self, segment: SegmentNo) -> impl Iterator<Item = SlotNo> + use<> {
         (segment.0 * SLOTS_PER_SEGMENT..(segment.0 + 1) * SLOTS_PER_SEGMENT).map(SlotNo)
     }
 
-    /// The entry of a live slot.
+    /// Returns the entry of a slot if it is live.
     pub fn live(&self, number: SlotNo) -> Option<Live> {
         self.slot(number).live()
     }
 
-    /// The live slot of a block that is not a second copy.
+    /// Returns the live slot of a block that is not a second copy.
     pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Live)> {
         let mut found = None;
         let number = self.index.find(hash(disk, block), |number| {
@@ -215,8 +227,8 @@ impl Store {
         Some((number, found?))
     }
 
-    /// Reads what [`Store::lookup`] of these blocks will read; at most [`PREFETCH_TOGETHER`] blocks. The
-    /// reads of a loop do not depend on each other, so that the processor does many at a time.
+    /// Reads the memory that [`Store::lookup`] of these blocks will read; at most [`PREFETCH_TOGETHER`]
+    /// blocks. The reads of each loop do not depend on each other, so that the processor overlaps them.
     pub fn prefetch(&self, blocks: &[(DiskNo, BlockNo)]) {
         let mut hashes = [0; PREFETCH_TOGETHER];
         let mut read = 0;
@@ -249,7 +261,7 @@ impl Store {
         });
     }
 
-    /// A slot of the block that a durable page may call dirty.
+    /// Returns a slot of the block that a durable page may call dirty.
     pub fn durably_dirty(&self, disk: DiskNo, block: BlockNo) -> Option<SlotNo> {
         let mut found = None;
         self.entries(disk, block, |number, slot| {
@@ -260,7 +272,7 @@ impl Store {
         found
     }
 
-    /// The second copy of a dirty block.
+    /// Returns the second copy of a dirty block.
     pub fn mirror_of(&self, primary: SlotNo) -> Option<SlotNo> {
         self.mirrors.get(&primary).copied()
     }
@@ -269,12 +281,12 @@ impl Store {
         self.slots[number.0 as usize] = slot.into();
     }
 
-    /// The entry of a slot that is known to be live.
+    /// Returns the entry of a slot that must be live.
     fn expect_live(&self, number: SlotNo) -> Live {
         self.live(number).unwrap_or_else(|| panic!("slot {number:?} is live"))
     }
 
-    /// Changes a segment's counts and keeps the disk's and the free lists in step.
+    /// Changes a segment's counts and updates the disk's counts and the free lists.
     fn adjust(&mut self, number: SegmentNo, change: impl FnOnce(&mut Segment)) {
         let before = self.segments[number].clone();
         change(&mut self.segments[number]);
@@ -315,8 +327,8 @@ impl Store {
         self.set(number, slot.with_hits(slot.hits() + 1));
     }
 
-    /// Puts a block, dirty since then if it is dirty, into a slot that may be used. A slot's earlier entry leaves the
-    /// index.
+    /// Puts a block into a slot that may be used. `since_us` says since when it has been dirty, if it is. The
+    /// slot's earlier entry leaves the index.
     pub fn install(&mut self, number: SlotNo, entry: Live, since_us: Micros) {
         let (segment, old) = (self.segment_of(number), self.slot(number));
         let disk = self.owner_of(number);
@@ -363,7 +375,8 @@ impl Store {
         self.mirrors.insert(primary, mirror);
     }
 
-    /// A newer version of the block goes out with commit `seq`: the slot stays listed until that is durable.
+    /// Supersedes a slot: a newer version of the block is written by commit `seq`. The slot stays listed
+    /// until that is durable.
     pub fn supersede(&mut self, number: SlotNo, seq: u64) {
         if let Some(mirror) = self.mirrors.remove(&number) {
             self.supersede_one(mirror, seq);
@@ -401,7 +414,7 @@ impl Store {
         });
     }
 
-    /// The origin durably has the block: the slot is clean, its second copy of no use any more.
+    /// Marks a slot as clean: the origin durably has the block. Its second copy is no longer needed.
     pub fn cleaned(&mut self, number: SlotNo) {
         let slot = self.expect_live(number);
         assert!(slot.dirty() && !slot.mirror());
@@ -417,7 +430,7 @@ impl Store {
         });
     }
 
-    /// Evicts a clean live slot where it lies. Needs no record: the origin has the block.
+    /// Evicts a clean live slot in place. Nothing is written: the origin has the block.
     pub fn evict(&mut self, number: SlotNo) {
         let slot = self.expect_live(number);
         assert!(!slot.dirty() && !slot.mirror());
@@ -427,8 +440,9 @@ impl Store {
         self.drop_live(number, !slot.durable_dirty());
     }
 
-    /// The origin is about to overtake the block, or did: no entry of it may be believed any more.
-    /// Dirty slots too; the caller has made sure that the origin durably has what counts.
+    /// Invalidates a block that the origin is about to overtake, or has overtaken: no entry of it may be
+    /// believed any more. This includes dirty slots; the caller has made sure that the origin durably has the
+    /// valid content.
     pub fn invalidate(&mut self, disk: DiskNo, block: BlockNo) {
         self.mark_stale(disk, block);
         if let Some((number, slot)) = self.lookup(disk, block) {
@@ -462,7 +476,7 @@ impl Store {
         }
     }
 
-    /// The origin is about to overtake some sectors of the block: they leave the cached copy.
+    /// Removes sectors that the origin is about to overtake from the cached copy.
     pub fn narrow(&mut self, disk: DiskNo, block: BlockNo, overtaken: u8) {
         match self.lookup(disk, block) {
             Some((number, slot)) if !slot.dirty() && slot.mask() & !overtaken != 0 => {
@@ -491,13 +505,14 @@ impl Store {
         });
     }
 
-    /// Marks a live slot whose data is damaged: nothing of it may be read, nor read from elsewhere.
+    /// Marks a live slot whose data is damaged: it must not be read, nor may its sectors be read from
+    /// elsewhere.
     pub fn poison(&mut self, number: SlotNo) {
         let slot = self.expect_live(number);
         self.set(number, slot.with_poisoned(true).with_mask(0));
     }
 
-    /// A slot that batch `seq` superseded is the newest again: the batch failed.
+    /// Makes the slots that batch `seq` superseded live again: the batch failed.
     pub fn revive(&mut self, seq: u64) {
         let failed: Vec<SlotNo> = self.superseded.iter().filter(|s| s.0 == seq).map(|s| s.1).collect();
         self.superseded.retain(|s| s.0 != seq);
@@ -531,7 +546,7 @@ impl Store {
         self.count_live(self.owner_of(mirror), slot.with_mirror(false), 1);
     }
 
-    /// The second copy of a slot, promoted to be the first; the slot itself is dropped.
+    /// Drops a slot and makes its second copy the first; returns that.
     pub fn fail_over(&mut self, primary: SlotNo) -> Option<SlotNo> {
         let mirror = self.mirrors.remove(&primary)?;
         self.drop_live(primary, false);
@@ -539,12 +554,12 @@ impl Store {
         Some(mirror)
     }
 
-    /// All up to this number is durable, as the store was told last.
+    /// Returns the sequence number up to which everything is durable, as last reported to the store.
     pub fn flushed_seq(&self) -> u64 {
         self.flushed_seq
     }
 
-    /// All commits up to `seq` are durable.
+    /// Notes that all commits up to `seq` are durable.
     pub fn flushed(&mut self, seq: u64) {
         assert!(seq >= self.flushed_seq);
         self.flushed_seq = seq;
@@ -564,7 +579,7 @@ impl Store {
         }
     }
 
-    /// Whether any page written is not durable yet.
+    /// Returns how many written pages are not durable yet.
     pub fn unflushed_pages(&self) -> usize {
         self.written_pages.len()
     }
@@ -578,7 +593,7 @@ impl Store {
         }
     }
 
-    /// Whether the block was evicted on probation lately. It is forgotten by being asked for.
+    /// Whether the block was recently evicted on probation. Asking removes it from the list.
     pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
         let segments = &self.disks[disk.0 as usize].segments;
@@ -589,7 +604,7 @@ impl Store {
         self.ghosts[chunk].take(hash)
     }
 
-    /// Bytes of memory that the store takes.
+    /// Returns the bytes of memory that the store takes.
     pub fn bytes(&self) -> usize {
         let per_disk: usize = self
             .disks
@@ -612,7 +627,7 @@ impl Store {
     /// Recounts everything and compares. For tests; slow.
     ///
     /// # Panics
-    /// When a count is wrong.
+    /// A count is wrong.
     pub fn check(&self) {
         let mut entries = 0;
         let mut live = vec![(0u64, 0u64, 0u64, 0u64); self.disks.len()];

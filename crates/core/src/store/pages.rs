@@ -1,8 +1,17 @@
-//! Metadata pages: what is listed, and what a page's durability changes.
+//! Metadata pages: what they list, and what happens when a page becomes durable.
 //!
-//! A dead slot leaves its page when no older version of its block is listed elsewhere, which could pass for the newest
-//! then, or when a newer one on the same device is durable, which wins in any case. That one stays: of the durable
-//! versions on a device the newest leaves after all older ones.
+//! A dead slot leaves its page in two cases. Either no older version of its block is listed elsewhere, which
+//! would then pass for the newest. Or a newer version on the same device is durable, which wins in any case;
+//! that one stays listed: of the durable versions on a device, the newest leaves only after all older ones.
+//!
+//! Invariants
+//! - A slot becomes blank only when a page that leaves it out is durable.
+//! - Only one page of a segment is being written at a time.
+//! - A version on one device never makes it safe to drop a version on another: it could be lost with its
+//!   device.
+//! - A slot counts as durably clean only if it was clean when a page that is now durable was composed.
+//! - Of two copies of a version, neither leaves its page while a durable page calls the other one dirty,
+//!   unless a newer version on its own device is durable.
 
 use haversack_model::{DeviceNo, DiskNo};
 
@@ -13,9 +22,9 @@ use crate::bugs::{Bug, planted};
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::format::page::NO_OWNER;
 
-/// Segments looked into for the one page that is best to write.
+/// Segments checked to find the page that is best to write.
 const MOST_LOOKED_INTO: u32 = 16;
-/// A page that frees so many slots is good enough: no better one is looked for.
+/// A page that frees this many slots is good enough: the search ends.
 const FREES_ENOUGH: u32 = SLOTS_PER_SEGMENT / 4;
 
 /// The entries of a page.
@@ -35,10 +44,11 @@ pub struct PageWrite {
 }
 
 impl Store {
-    /// Whether `entry`, in another segment, would be believed if `slot` were listed no more, and should not be:
-    /// an older version, or a second copy of the same one that a durable page calls dirty. Without its twin
-    /// that copy would pass for a commit of which only half landed, or be believed to be dirty still. (Two
-    /// that are of no use any more leave in three steps: one is listed as clean, the other leaves, the one.)
+    /// Whether `entry`, in another segment, would wrongly be believed if `slot` were no longer listed. That
+    /// is so for an older version, and for a second copy of the same version that a durable page calls dirty:
+    /// without its sibling, that copy would pass for a commit of which only one half landed, or would still
+    /// be believed to be dirty. (Two copies that are both obsolete leave in three steps: one is listed as
+    /// clean, the other leaves, the first leaves.)
     fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         entry.status() != Status::Blank
             && (entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty())
@@ -49,7 +59,7 @@ impl Store {
         self.slot(number).mirror() || self.mirror_of(number).is_some()
     }
 
-    /// Whether the other copy of a bad one is still dirty: then the bad one must not pass for cleaned.
+    /// Whether the other copy of a bad copy is still dirty: then the bad one must not be listed as cleaned.
     fn has_dirty_twin(&self, number: SlotNo) -> bool {
         let slot = self.slot(number);
         let mut has = false;
@@ -64,9 +74,9 @@ impl Store {
         has
     }
 
-    /// Whether `entry`, on the same device, is durable, wins over `slot` wherever that would count, and stays listed as
-    /// long as any older version is: then it does not matter whether `slot` is listed. One on another device will
-    /// not do, which may be lost with it.
+    /// Whether `entry` is on the same device, is durable, wins over `slot` wherever that matters, and stays
+    /// listed as long as any older version: then it does not matter whether `slot` is listed. An entry on
+    /// another device does not qualify: it may be lost with that device.
     fn overtakes(&self, entry: Slot, slot: Slot, same_device: bool) -> bool {
         let listed = match entry.view() {
             View::Live(_) | View::Superseded(_) => true,
@@ -78,7 +88,7 @@ impl Store {
         same_device && entry.seq() > slot.seq() && listed && durable && covers
     }
 
-    /// May a dead slot be left out of its segment's next page?
+    /// Whether a dead slot may be left out of its segment's next page.
     fn may_omit(&self, number: SlotNo) -> bool {
         let (slot, segment) = (self.slot(number), self.segment_of(number));
         let device = self.segments[segment].device;
@@ -91,11 +101,12 @@ impl Store {
         !kept || overtaken || planted(Bug::OmitNewestFirst)
     }
 
-    /// Composes a segment's next page as of now. Until `page_written` no other page of it may be composed.
+    /// Composes a segment's next page as of now. No other page of it may be composed until
+    /// [`Store::page_written`] is called.
     pub fn compose_page(&mut self, segment: SegmentNo, seq: u64, content: &mut PageContent) -> PageWrite {
         let mut kept = false;
         for (number, entry) in self.slots_of(segment).zip(content.chunks_exact_mut(ENTRY_BYTES)) {
-            // What is listed, and whether as one of two copies.
+            // What is listed, and whether it is listed as one of two copies.
             let listed: Option<(Slot, bool)> = match self.slot(number).view() {
                 View::Blank => None,
                 View::Live(slot) => Some((slot.into(), slot.dirty() && self.has_twin(number))),
@@ -130,13 +141,13 @@ impl Store {
         }
     }
 
-    /// Whether and how the page that is being composed lists a dead slot.
+    /// Decides whether and how the page that is being composed lists a dead slot.
     fn decide_listing(&self, number: SlotNo, slot: Dead) -> Dead {
         let omitted = self.may_omit(number);
         slot.with_page(omitted, !omitted && self.has_dirty_twin(number))
     }
 
-    /// The page that was composed has reached the device, durably or not.
+    /// Notes that the composed page has been written to the device, durably or not.
     pub fn page_written(&mut self, segment: SegmentNo) {
         let s = &mut self.segments[segment];
         if s.state == SegmentState::Dead {
@@ -153,7 +164,7 @@ impl Store {
         }
     }
 
-    /// The page last written is durable.
+    /// Applies the effects of a page that is now durable: slots that it leaves out become blank.
     pub(super) fn page_flushed(&mut self, segment: SegmentNo) {
         let Segment { state, cleaned_since, page_writing, .. } = self.segments[segment];
         if matches!(state, SegmentState::Dead | SegmentState::Free) || page_writing {
@@ -187,7 +198,7 @@ impl Store {
         }
     }
 
-    /// How many slots a segment's next page would free.
+    /// Returns how many slots a segment's next page would free.
     fn would_free(&self, segment: SegmentNo) -> u32 {
         let frees = |number: SlotNo| {
             let waits = |dead: Dead| !dead.reusable() && !dead.omitted();
@@ -196,7 +207,8 @@ impl Store {
         self.slots_of(segment).map(|number| u32::from(frees(number))).sum()
     }
 
-    /// Whether a segment's next page would list less than the last, be it entries, sectors or dirt.
+    /// Whether a segment's next page would list less than the last: fewer entries, fewer sectors, or fewer
+    /// dirty entries.
     pub fn can_shrink(&self, segment: SegmentNo) -> bool {
         let s = &self.segments[segment];
         if s.stale && s.superseded == 0 && !self.slots_of(segment).any(|n| self.slot(n).dead().is_some()) {
@@ -205,7 +217,7 @@ impl Store {
         self.slots_of(segment).any(|number| self.shrinks(number))
     }
 
-    /// Whether its segment's next page would leave a slot out, or not call it dirty any more.
+    /// Whether its segment's next page would leave a slot out, or stop calling it dirty.
     pub(super) fn shrinks(&self, number: SlotNo) -> bool {
         match self.slot(number).view() {
             View::Dead(slot) => {
@@ -217,8 +229,8 @@ impl Store {
         }
     }
 
-    /// The segment whose page must be written next so that this one can list less: itself, or the holder of
-    /// an older entry that keeps its dead slots listed.
+    /// Returns the segment whose page must be written next so that this one can list less: itself, or the one
+    /// with an older entry that keeps its dead slots listed.
     pub fn first_to_shrink(&self, segment: SegmentNo) -> Option<SegmentNo> {
         let mut target = segment;
         while !self.can_shrink(target) {
@@ -227,8 +239,8 @@ impl Store {
         Some(target)
     }
 
-    /// Where the oldest of all entries is that keep dead slots of a segment listed, if that is dead too and no
-    /// flush is all it needs. Following it comes to an end: each step leads to an older entry.
+    /// Returns the segment of the oldest entry that keeps dead slots of a segment listed, if a page write can
+    /// help there. Following these entries ends: each step leads to an older one.
     fn oldest_blocker(&self, segment: SegmentNo) -> Option<SegmentNo> {
         let disk = DiskNo(self.segments[segment].owner);
         let mut oldest: Option<(u64, SegmentNo, bool)> = None;
@@ -250,7 +262,8 @@ impl Store {
         oldest.filter(|o| o.2).map(|o| o.1)
     }
 
-    /// The disk's segment whose next page frees most slots, among some tried in turn; it is ready.
+    /// Returns the disk's segment whose next page frees the most slots, among some tried in turn. Its page
+    /// may be written now.
     pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<SegmentNo> {
         let count = self.disks[disk.0 as usize].segments.len();
         let mut best: Option<(u32, SegmentNo)> = None;

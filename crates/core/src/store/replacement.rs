@@ -1,10 +1,11 @@
-//! The two hands: which blocks of a disk make room. S3-FIFO's idea without its copying.
+//! The two hands of replacement: which blocks of a disk make room. This is the idea of S3-FIFO without its
+//! copying.
 //!
-//! New blocks are on probation. The *probation hand* follows the order in which segments were filled and
-//! comes to a batch when more than a tenth of the disk's blocks are on probation: blocks that were not hit
-//! by then are evicted where they lie and remembered in the ghost list; those that were hit are
-//! protected. A block that is remembered when it comes back is protected at once. While probation is
-//! within its tenth, the *main hand* sweeps the protected blocks like a clock with counters of 0 to 3.
+//! New blocks are on probation. The *probation hand* visits batches in the order in which they were written,
+//! when more than a tenth of the disk's blocks are on probation. Blocks that have not been hit by then are
+//! evicted in place and remembered in the ghost list; those that were hit become protected. A block that
+//! returns while it is remembered is protected at once. While probation is within its tenth, the *main hand*
+//! sweeps the protected blocks like a clock with counters of 0 to 3.
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP'23, section 4, with the
 //! queues replaced by the segments they would have been copied between.
@@ -15,7 +16,7 @@ use super::Store;
 use super::segment::{SegmentNo, SegmentState};
 use super::slot::{Live, SlotNo};
 
-/// Share of a disk's blocks that may be on probation: one in so many.
+/// One of this many blocks of a disk may be on probation.
 const PROBATION_SHARE: u64 = 10;
 
 impl Store {
@@ -24,9 +25,9 @@ impl Store {
         self.disks[disk.0 as usize].filled.push_back((segment, seq));
     }
 
-    /// Evicts at least so many blocks of the disk. Not all of their slots are free at once: those that a durable
-    /// page calls dirty wait for the next. Gives up when whole rounds of the main hand found nothing to evict:
-    /// what is left is dirty or too new.
+    /// Evicts at least `wanted` blocks of the disk. Not all of their slots are free at once: those that a
+    /// durable page calls dirty wait for the next page. Stops early when whole rounds of the main hand found
+    /// nothing to evict: everything left is dirty or too new.
     pub fn evict_blocks(&mut self, disk: DiskNo, wanted: u64) {
         let (mut evicted, mut fruitless) = (0, 0);
         while evicted < wanted {
@@ -45,7 +46,8 @@ impl Store {
         }
     }
 
-    /// Moves the probation hand over the oldest batch. `None` when there is none.
+    /// Moves the probation hand over the oldest batch; returns the number of evicted blocks. `None` if there
+    /// is no batch.
     fn probation_hand(&mut self, disk: DiskNo) -> Option<u32> {
         let (segment, seq) = self.disks[disk.0 as usize].filled.pop_front()?;
         let (owner, state) = {
@@ -74,7 +76,7 @@ impl Store {
         self.disks[disk.0 as usize].probation -= 1;
     }
 
-    /// Moves the main hand over one segment.
+    /// Moves the main hand over one segment; returns the number of evicted blocks.
     fn main_hand(&mut self, disk: DiskNo) -> u32 {
         let space = &mut self.disks[disk.0 as usize];
         if space.segments.is_empty() {
@@ -82,7 +84,7 @@ impl Store {
         }
         space.hand = (space.hand + 1) % space.segments.len();
         let segment = space.segments[space.hand];
-        // With hardly anything protected, probation must give after all.
+        // If hardly anything is protected, blocks on probation must make room.
         let all = space.probation * 2 > space.live && space.filled.is_empty();
         let mut evicted = 0;
         for number in self.slots_of(segment) {

@@ -7,7 +7,7 @@ use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::format::page::NO_OWNER;
 use crate::table::{Number, Table};
 
-/// A segment of the pool: all devices' segments are counted, device after device.
+/// A segment of the pool. Segments of all devices are numbered consecutively, device by device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SegmentNo(pub u32);
 
@@ -25,29 +25,30 @@ impl Number for SegmentNo {
 /// No segment.
 pub const NONE: SegmentNo = SegmentNo(u32::MAX);
 
-/// What a segment is doing.
+/// The state of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentState {
     /// Belongs to no disk and holds nothing.
     Free,
     /// Belongs to a disk.
     Owned,
-    /// Is being emptied, to be free.
+    /// Is being emptied and becomes free then.
     Leaving,
-    /// Its device is used no more. Until it is forgotten, a crash may bring back what its page lists.
+    /// Its device is no longer used. Until the device is forgotten, a crash may bring back what the segment's
+    /// page lists.
     Dead,
 }
 
 /// A segment of a cache device. The counts are of its slots.
 #[derive(Clone)]
 pub struct Segment {
-    /// What it is doing.
+    /// Its state.
     pub state: SegmentState,
     /// The disk that owns it, or `NO_OWNER`.
     pub owner: u16,
     /// The device it is on.
     pub device: u8,
-    /// Its place on the device.
+    /// Its number on the device.
     pub on_device: u32,
     /// Generation of the last metadata page written.
     pub generation: u64,
@@ -55,7 +56,7 @@ pub struct Segment {
     pub page_seq: u64,
     /// A metadata page is on its way to the device.
     pub page_writing: bool,
-    /// Since the last page was composed, some slot stopped being dirty.
+    /// Since the last page was composed, a slot stopped being dirty.
     pub cleaned_since: bool,
     /// A durable page may list content that the origin has overtaken.
     pub stale: bool,
@@ -71,9 +72,11 @@ pub struct Segment {
     pub free: u8,
     /// Dead slots that a batch may not use yet.
     pub pending: u8,
-    /// Place in the owner's list of segments.
+    /// Index in the owner's list of segments.
     pub place: u32,
+    /// It is in the owner's free lists.
     listed: bool,
+    /// The neighbours in its free list, or `NONE`.
     previous: SegmentNo,
     next: SegmentNo,
 }
@@ -104,7 +107,7 @@ impl Segment {
         }
     }
 
-    /// May its metadata page be written now? Only one page of the pair may be unflushed.
+    /// Whether its metadata page may be written now. Only one page of the pair may be unflushed.
     pub fn page_ready(&self, flushed_seq: u64) -> bool {
         let idle = !self.page_writing && self.state != SegmentState::Dead;
         idle && (self.page_seq <= flushed_seq || planted(Bug::TwoUnflushedPages))
@@ -113,7 +116,9 @@ impl Segment {
 
 /// A disk's segments that may take a batch, by their number of free slots.
 pub struct FreeLists {
+    /// The first segment of each list, by number of free slots, or `NONE`.
     heads: Vec<SegmentNo>,
+    /// A bit for each list that is not empty.
     occupied: [u64; 4],
 }
 
@@ -124,7 +129,7 @@ impl Default for FreeLists {
 }
 
 impl FreeLists {
-    /// Puts a segment where its free count says, or takes it out when it may not take a batch.
+    /// Moves a segment to the list of its free count, or removes it if it may not take a batch.
     pub fn place(
         &mut self,
         segments: &mut Table<SegmentNo, Segment>,
@@ -170,7 +175,7 @@ impl FreeLists {
         segments[number].listed = false;
     }
 
-    /// Segments from the most free slots down.
+    /// Returns the segments, from the most free slots down.
     pub fn most_free<'a>(
         &'a self,
         segments: &'a Table<SegmentNo, Segment>,

@@ -5,15 +5,16 @@
 //!          55..57 status   57 dirty   58 durably dirty   59 mirror   60 protected   61..63 hits   63 poisoned
 //! word 1   bits 0..32 checksum   32..64 sequence number, low bits
 //! ```
-//! In a dead slot bit 57 says that the last page composed lists it as dirty, bit 60 that a batch may write over it, and
-//! bits 61..63 that the last page leaves it out. On flash the status is 1 for a listed slot, bit 58 says that a dirty
-//! block has a second copy, and an unlisted slot is all zero.
+//! In a dead slot, bit 57 says that the last page composed lists it as dirty, bit 60 that a batch may write
+//! over it, and bits 61..63 that the last page leaves it out. On flash the status is 1 for a listed slot, bit
+//! 58 says that a dirty block has a second copy, and an unlisted slot is all zero.
 //!
 //! Invariants
-//! - What the bits of a slot mean depends on its status, so they are read and changed through a view of that status:
-//!   [`Live`], [`Superseded`], [`Dead`]. [`Slot`] itself has what every slot that is not blank has.
-//! - A slot becomes live by being written, superseded or dead from being live, dead from being superseded, and blank from
-//!   being dead. A superseded one becomes live again only when the batch that superseded it failed.
+//! - The meaning of a slot's bits depends on its status, so they are read and changed through a view of that
+//!   status: [`Live`], [`Superseded`], [`Dead`]. [`Slot`] itself has only what every slot that is not blank
+//!   has.
+//! - A slot becomes live when it is written. A live slot becomes superseded or dead, a superseded one dead,
+//!   and a dead one blank. A superseded slot becomes live again only if the batch that superseded it failed.
 
 use std::ops::Deref;
 
@@ -26,22 +27,22 @@ use crate::format::geometry::SLOTS_PER_SEGMENT;
 pub const ENTRY_BYTES: usize = 16;
 /// Sequence numbers are kept in 41 bits: 69 years at 1,000 commits a second.
 pub const SEQ_LIMIT: u64 = 1 << 41;
-/// Hits counted at most.
+/// Maximum hit count.
 pub const MAX_HITS: u8 = 3;
 
-/// A slot of the pool: segment number times 253 plus place in the segment.
+/// A slot of the pool: the segment's number times 253, plus its position in the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SlotNo(pub u32);
 
 impl SlotNo {
-    /// The segment that it is in.
+    /// Returns the segment that it is in.
     #[inline]
     pub fn segment(self) -> SegmentNo {
         SegmentNo(self.0 / SLOTS_PER_SEGMENT)
     }
 }
 
-/// What a slot's content is worth.
+/// The status of a slot's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
     /// Nothing here, and no durable page says otherwise.
@@ -50,14 +51,16 @@ pub enum Status {
     Live = 1,
     /// Superseded by a version that is not durable yet.
     Superseded = 2,
-    /// Of no use any more, but a durable page still lists it.
+    /// Obsolete, but a durable page still lists it.
     Dead = 3,
 }
 
 /// The packed entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slot {
+    /// Block, valid sectors, high bits of the sequence number, status and flags.
     w0: u64,
+    /// Checksum and low bits of the sequence number.
     w1: u64,
 }
 
@@ -101,33 +104,33 @@ const PROTECTED: u64 = 1 << 60;
 const HITS_SHIFT: u32 = 61;
 const HITS_MASK: u64 = 3 << HITS_SHIFT;
 const POISONED: u64 = 1 << 63;
-/// Of a dead slot.
+/// Bits of a dead slot.
 const LISTED_DIRTY: u64 = DIRTY;
 const REUSABLE: u64 = PROTECTED;
 const OMITTED: u64 = 1 << HITS_SHIFT;
 
 impl Slot {
-    /// The block.
+    /// Returns the block.
     pub fn block(self) -> BlockNo {
         BlockNo(self.w0 & BLOCK_MASK)
     }
 
-    /// Valid sectors.
+    /// Returns the mask of valid sectors.
     pub fn mask(self) -> u8 {
         (self.w0 >> MASK_SHIFT) as u8
     }
 
-    /// Sequence number of the commit that wrote it.
+    /// Returns the sequence number of the commit that wrote it.
     pub fn seq(self) -> u64 {
         (self.w0 >> SEQ_HIGH_SHIFT & SEQ_HIGH_MASK) << 32 | self.w1 >> 32
     }
 
-    /// Checksum of the data, bound to disk and block.
+    /// Returns the checksum of the data, bound to disk and block.
     pub fn crc(self) -> u32 {
         self.w1 as u32
     }
 
-    /// What the content is worth.
+    /// Returns the status of the content.
     pub fn status(self) -> Status {
         match self.w0 >> STATUS_SHIFT & 3 {
             0 => Status::Blank,
@@ -137,7 +140,7 @@ impl Slot {
         }
     }
 
-    /// The entry by its status.
+    /// Returns the entry as a view of its status.
     pub fn view(self) -> View {
         match self.status() {
             Status::Blank => View::Blank,
@@ -147,17 +150,17 @@ impl Slot {
         }
     }
 
-    /// The entry of a live slot.
+    /// Returns the entry if the slot is live.
     pub fn live(self) -> Option<Live> {
         (self.status() == Status::Live).then_some(Live(self))
     }
 
-    /// The entry of a dead slot.
+    /// Returns the entry if the slot is dead.
     pub fn dead(self) -> Option<Dead> {
         (self.status() == Status::Dead).then_some(Dead(self))
     }
 
-    /// The entry of a live slot that is not a second copy.
+    /// Returns the entry if the slot is live and not a second copy.
     pub fn primary(self) -> Option<Live> {
         let wanted = (Status::Live as u64) << STATUS_SHIFT;
         (self.w0 & (STATUS_MASK | MIRROR) == wanted).then_some(Live(self))
@@ -177,32 +180,32 @@ impl Slot {
         self
     }
 
-    /// A durable page may call it dirty.
+    /// Whether a durable page may call it dirty.
     pub fn durable_dirty(self) -> bool {
         self.has(DURABLE_DIRTY)
     }
 
-    /// The same, durably dirty or not.
+    /// Returns it with another durably dirty flag.
     pub fn with_durable_dirty(self, on: bool) -> Slot {
         self.with(DURABLE_DIRTY, on)
     }
 
-    /// The same when the page that lists it as it is now is durable.
+    /// Returns it as it is when a page that lists it in its present state is durable.
     pub fn with_durable_page(self) -> Slot {
         self.with(DURABLE_DIRTY, self.has(DIRTY))
     }
 
-    /// Written as the second copy of a dirty block.
+    /// Whether it was written as the second copy of a dirty block.
     pub fn mirror(self) -> bool {
         self.has(MIRROR)
     }
 
-    /// Sectors outside the mask are lost and must not be read from elsewhere.
+    /// Whether sectors outside the mask are lost and must not be read from elsewhere.
     pub fn poisoned(self) -> bool {
         self.has(POISONED)
     }
 
-    /// The entry as a metadata page lists it; `twin`: as one of two copies.
+    /// Returns the entry as a metadata page lists it. `twin` says whether it is listed as one of two copies.
     pub fn encode(self, twin: bool) -> [u8; ENTRY_BYTES] {
         let listed = self.with_status(Status::Live).with(TWIN, twin);
         let mut bytes = [0; ENTRY_BYTES];
@@ -211,7 +214,7 @@ impl Slot {
         bytes
     }
 
-    /// Reads an entry and whether it is one of two copies; `None` for an unlisted slot.
+    /// Reads an entry and whether it is one of two copies. Returns `None` for an unlisted slot.
     pub fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<(Live, bool)> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let slot = Slot { w0: word(0), w1: word(8) };
@@ -220,7 +223,7 @@ impl Slot {
 }
 
 impl Live {
-    /// A live entry for a block. All flags are off.
+    /// Returns a live entry for a block. All flags are off.
     pub fn new(block: BlockNo, mask: u8, crc: u32, seq: u64) -> Live {
         assert!(block.0 <= BLOCK_MASK && seq < SEQ_LIMIT);
         let mut slot = Slot { w0: block.0, w1: u64::from(crc) | (seq & 0xffff_ffff) << 32 };
@@ -228,76 +231,77 @@ impl Live {
         Live(slot.with_status(Status::Live))
     }
 
-    /// The same with other valid sectors.
+    /// Returns it with other valid sectors.
     pub fn with_mask(mut self, mask: u8) -> Live {
         self.0.w0 = self.0.w0 & !(0xff << MASK_SHIFT) | u64::from(mask) << MASK_SHIFT;
         self
     }
 
-    /// The origin does not have it yet.
+    /// Whether the origin lacks it.
     pub fn dirty(self) -> bool {
         self.has(DIRTY)
     }
 
-    /// The same, dirty or not.
+    /// Returns it with another dirty flag.
     pub fn with_dirty(self, on: bool) -> Live {
         Live(self.with(DIRTY, on))
     }
 
-    /// The same, a second copy or not.
+    /// Returns it as a second copy or not.
     pub fn with_mirror(self, on: bool) -> Live {
         Live(self.with(MIRROR, on))
     }
 
-    /// Past probation.
+    /// Whether it is past probation.
     pub fn protected(self) -> bool {
         self.has(PROTECTED)
     }
 
-    /// The same, protected or not.
+    /// Returns it as protected or not.
     pub fn with_protected(self, on: bool) -> Live {
         Live(self.with(PROTECTED, on))
     }
 
-    /// Hits counted, 0 to 3.
+    /// Returns the hit count, 0 to 3.
     pub fn hits(self) -> u8 {
         (self.0.w0 >> HITS_SHIFT & 3) as u8
     }
 
-    /// The same with another hit count.
+    /// Returns it with another hit count, 3 at most.
     pub fn with_hits(mut self, hits: u8) -> Live {
         self.0.w0 = self.0.w0 & !HITS_MASK | u64::from(hits.min(MAX_HITS)) << HITS_SHIFT;
         self
     }
 
-    /// The same, poisoned or not.
+    /// Returns it as poisoned or not.
     pub fn with_poisoned(self, on: bool) -> Live {
         Live(self.with(POISONED, on))
     }
 
-    /// A newer version is on its way to flash.
+    /// Returns it as superseded: a newer version is being written to flash.
     pub fn supersede(self) -> Superseded {
         Superseded(self.with_status(Status::Superseded))
     }
 
-    /// It is of no use any more. `reusable`: a batch may write over it.
+    /// Returns it as dead. `reusable` says whether a batch may write over it.
     pub fn die(self, reusable: bool) -> Dead {
         Dead::of(self.0, reusable)
     }
 }
 
 impl Superseded {
-    /// The origin did not have it when it was superseded.
+    /// Whether the origin lacked it when it was superseded.
     pub fn dirty(self) -> bool {
         self.has(DIRTY)
     }
 
-    /// The newer version did not get to flash.
+    /// Returns it as live again: the newer version did not get to flash.
     pub fn revive(self) -> Live {
         Live(self.with_status(Status::Live))
     }
 
-    /// The newer version is durable. No batch may write over it before a page leaves it out.
+    /// Returns it as dead: the newer version is durable. No batch may write over it before a page leaves it
+    /// out.
     pub fn die(self) -> Dead {
         Dead::of(self.0, false)
     }
@@ -309,27 +313,27 @@ impl Dead {
         Dead(slot.with(REUSABLE, reusable).with_status(Status::Dead))
     }
 
-    /// A batch may write over it.
+    /// Whether a batch may write over it.
     pub fn reusable(self) -> bool {
         self.has(REUSABLE)
     }
 
-    /// The same, reusable or not.
+    /// Returns it as reusable or not.
     pub fn with_reusable(self, on: bool) -> Dead {
         Dead(self.with(REUSABLE, on))
     }
 
-    /// The last page composed leaves it out.
+    /// Whether the last page composed leaves it out.
     pub fn omitted(self) -> bool {
         self.has(OMITTED)
     }
 
-    /// The last page composed lists it as dirty.
+    /// Whether the last page composed lists it as dirty.
     pub fn listed_dirty(self) -> bool {
         self.has(LISTED_DIRTY)
     }
 
-    /// The same as a page that was just composed has it: left out, or listed as dirty or not.
+    /// Returns it with what the page just composed says: left out, or listed as dirty or not.
     pub fn with_page(self, omitted: bool, listed_dirty: bool) -> Dead {
         Dead(self.with(OMITTED, omitted).with(LISTED_DIRTY, listed_dirty))
     }

@@ -1,4 +1,13 @@
-//! Segments change hands: disks get them from the free ones, give them up, lose them with a device.
+//! Ownership of segments: disks take free ones, give them up, and lose them with a device.
+//!
+//! Invariants
+//! - A segment is in its owner's list, at index `place`, exactly as long as it has an owner.
+//! - A segment becomes free only when all of its slots are blank and its last page is durable: no page lists
+//!   anything in it.
+//! - No disk takes a segment of a device that is being emptied, not on record yet, or no longer used.
+//! - After a device is lost, the store keeps what its pages list as dead entries until the record says that
+//!   the device is gone: a crash may bring them back.
+//! - A batch may write over a dead slot only if it is the only entry of its block.
 
 use haversack_model::{DeviceNo, DiskNo};
 
@@ -9,7 +18,7 @@ use crate::format::page::NO_OWNER;
 use crate::table::Table;
 
 impl Store {
-    /// Devices that new blocks may go to.
+    /// Returns the devices that new blocks may go to.
     pub fn usable_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
         let usable = |d: &DeviceSpace| d.alive && !d.draining;
         self.devices
@@ -24,17 +33,17 @@ impl Store {
         self.devices.iter().flatten().all(|d| d.alive && !d.draining)
     }
 
-    /// The segments of a device.
+    /// Returns the segments of a device.
     pub fn segments_on(&self, device: DeviceNo) -> impl Iterator<Item = &Segment> {
         self.numbers_on(device).map(|number| &self.segments[number])
     }
 
-    /// Their numbers.
+    /// Returns the numbers of the segments of a device.
     pub fn numbers_on(&self, device: DeviceNo) -> impl Iterator<Item = SegmentNo> + use<> {
         self.devices[device.0 as usize].as_ref().map(DeviceSpace::numbers).into_iter().flatten()
     }
 
-    /// Whether a segment is free on any usable device but `other_than`.
+    /// Returns how many segments are free on usable devices other than `other_than`.
     pub fn free_segments(&self, other_than: Option<DeviceNo>) -> usize {
         self.usable_devices()
             .filter(|d| Some(*d) != other_than)
@@ -42,7 +51,7 @@ impl Store {
             .sum()
     }
 
-    /// Gives a disk a free segment, from the device with most of them.
+    /// Gives a disk a free segment, from the device with the most of them.
     pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
             let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
@@ -81,7 +90,7 @@ impl Store {
         self.ghosts[number] = super::GhostChunk::default();
     }
 
-    /// The disk's coldest segment that it could give up, among some from the main hand on.
+    /// Returns the disk's coldest segment that it could give up, among some from the main hand on.
     pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let space = &self.disks[disk.0 as usize];
         let count = space.segments.len();
@@ -142,9 +151,9 @@ impl Store {
         }
     }
 
-    /// Uses a device no more: nothing on it is live. Dirty blocks with a second copy elsewhere go on with that.
-    /// `lost` gets each dirty block that had none. What its pages list stays known until
-    /// [`Store::forget_device`]. Gives the older versions elsewhere that may be listed.
+    /// Stops using a device: nothing on it is live any more. Dirty blocks with a second copy elsewhere
+    /// continue with that. `lost` is called with each dirty block that had none. What the device's pages list
+    /// stays known until [`Store::forget_device`]. Returns the older versions elsewhere that may be listed.
     pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> Vec<SlotNo> {
         let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
         space.alive = false;
@@ -184,7 +193,8 @@ impl Store {
         }
     }
 
-    /// Collects what is older elsewhere than a segment's entries, counts no more, and may be listed.
+    /// Collects the entries in other segments that are older than a segment's entries, obsolete, and may be
+    /// listed.
     fn find_overtaken(&self, segment: SegmentNo, overtaken: &mut Vec<SlotNo>) {
         let disk = DiskNo(self.segments[segment].owner);
         for number in self.slots_of(segment) {
@@ -200,18 +210,18 @@ impl Store {
         }
     }
 
-    /// Whether a page on a device in use may list the slot although it counts no more.
+    /// Whether the slot is obsolete and a page on a device in use may list it.
     pub fn is_listed_in_vain(&self, number: SlotNo) -> bool {
         let dead = self.segments[self.segment_of(number)].state == SegmentState::Dead;
         matches!(self.slot(number).view(), View::Superseded(_) | View::Dead(_)) && !dead
     }
 
-    /// Whether such a page may call it dirty.
+    /// Whether the slot is obsolete and a page on a device in use may list it as dirty.
     pub fn is_listed_dirty_in_vain(&self, number: SlotNo) -> bool {
         self.slot(number).durable_dirty() && self.is_listed_in_vain(number)
     }
 
-    /// Whether a device has dirty blocks of which there is no second copy.
+    /// Whether a device has dirty blocks without a second copy.
     pub fn has_single_copies(&self, device: DeviceNo) -> bool {
         let owned = |s: &&super::Segment| s.device == device.0 && s.dirty > 0;
         let numbers = self.segments.iter().enumerate().filter(|(_, s)| owned(s));
@@ -222,7 +232,8 @@ impl Store {
         })
     }
 
-    /// What may be listed in vain and has been overtaken on other devices, not on its own.
+    /// Returns the obsolete entries that may be listed and were overtaken on other devices, but not on their
+    /// own.
     pub fn overtaken_from_elsewhere(&self) -> Vec<SlotNo> {
         let listed =
             (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_listed_in_vain(*number));
@@ -240,7 +251,7 @@ impl Store {
         listed.filter(overtaken).collect()
     }
 
-    /// Forgets what was on a device that is gone.
+    /// Forgets the contents of a device that is gone.
     pub fn forget_device(&mut self, device: DeviceNo) {
         let Some(space) = self.devices[device.0 as usize].as_ref() else { return };
         for number in space.numbers() {
@@ -269,8 +280,8 @@ impl Store {
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }
 
-    /// Picks up to `wanted` slots of a segment that a batch may write. Dead ones that turn out to be of use
-    /// to recovery are put aside.
+    /// Picks up to `wanted` slots of a segment that a batch may write. Dead slots that recovery may still
+    /// need are put aside.
     pub fn pick_slots(&mut self, segment: SegmentNo, wanted: usize, picked: &mut Vec<SlotNo>) {
         let disk = DiskNo(self.segments[segment].owner);
         for number in self.slots_of(segment) {
@@ -297,7 +308,7 @@ impl Store {
         }
     }
 
-    /// The disk's segments on usable devices that are not `other_than`.
+    /// Returns the disk's segments on usable devices other than `other_than`.
     pub fn owned_elsewhere(
         &self,
         disk: DiskNo,
@@ -312,13 +323,13 @@ impl Store {
         })
     }
 
-    /// Whether the disk owns a segment on a usable device that is not `other_than`.
+    /// Whether the disk owns a segment on a usable device other than `other_than`.
     pub fn owns_elsewhere(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         self.best_segment(disk, other_than).is_some()
             || self.owned_elsewhere(disk, other_than).next().is_some()
     }
 
-    /// Whether a flush gives the disk room on a device that is not `other_than`.
+    /// Whether a flush gives the disk room on a device other than `other_than`.
     pub fn flush_makes_room(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         self.owned_elsewhere(disk, other_than).any(|number| {
             let s = &self.segments[number];
@@ -326,7 +337,7 @@ impl Store {
         })
     }
 
-    /// Evicts what is clean in a segment.
+    /// Evicts the clean blocks of a segment.
     pub fn evict_clean(&mut self, segment: SegmentNo) {
         for number in self.slots_of(segment) {
             if self.slot(number).primary().is_some_and(|slot| !slot.dirty()) {
@@ -335,7 +346,8 @@ impl Store {
         }
     }
 
-    /// The disk's segment with the most free slots that may take a batch now, not on `other_than`.
+    /// Returns the disk's segment with the most free slots that may take a batch now and is not on
+    /// `other_than`.
     pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         self.disks[disk.0 as usize]
             .free_lists
@@ -343,12 +355,12 @@ impl Store {
             .find(|number| Some(DeviceNo(self.segments[*number].device)) != other_than)
     }
 
-    /// Nothing new goes to the device from now on.
+    /// Stops sending new blocks to the device.
     pub fn drain_device(&mut self, device: DeviceNo) {
         self.set_draining(device, true);
     }
 
-    /// The device is to be emptied no more.
+    /// Lets new blocks go to the device.
     pub fn use_device(&mut self, device: DeviceNo) {
         self.set_draining(device, false);
     }
@@ -365,7 +377,7 @@ impl Store {
         }
     }
 
-    /// The end of the disk is now inside the block: sectors beyond leave the slot.
+    /// Removes sectors beyond the end of the disk, which is now inside the block, from the slot.
     pub fn trim(&mut self, number: SlotNo, inside: u8) {
         let segment = self.segment_of(number);
         self.segments[segment].stale = true;
@@ -373,7 +385,7 @@ impl Store {
         self.set(number, slot.with_mask(slot.mask() & inside));
     }
 
-    /// Adopts an entry that recovery found and believes. The segment's owner is known.
+    /// Adds a live entry that recovery found and believes. The segment's owner is known.
     pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
         self.adopt_entry(number, slot.into());
         self.adjust(self.segment_of(number), |s| {
@@ -384,7 +396,7 @@ impl Store {
         self.count_live(self.owner_of(number), slot, 1);
     }
 
-    /// Adopts an entry that recovery found and that counts no more.
+    /// Adds an obsolete entry that recovery found, as dead.
     pub(crate) fn adopt_dead(&mut self, number: SlotNo, slot: Live) {
         self.adopt_entry(number, slot.die(false).into());
         self.adjust(self.segment_of(number), |s| {
@@ -399,7 +411,7 @@ impl Store {
         self.index.insert(hash(self.owner_of(number), slot.block()), number);
     }
 
-    /// A segment that recovery found to belong to a disk, all blank as yet.
+    /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to.
     pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.own(number, disk);
         let free = self.segments[number].free;
@@ -407,7 +419,7 @@ impl Store {
         self.relist(number, 0);
     }
 
-    /// A live entry that recovery found turned out to be overtaken.
+    /// Makes a live entry dead: recovery found a newer one.
     pub(crate) fn demote(&mut self, number: SlotNo) {
         if let Some(mirror) = self.mirrors.remove(&number) {
             self.drop_live(mirror, false);
@@ -415,7 +427,7 @@ impl Store {
         self.drop_live(number, false);
     }
 
-    /// After recovery has given segments to disks: the others are free.
+    /// Collects the free segments, after recovery has assigned the others to disks.
     pub(crate) fn collect_free_segments(&mut self) {
         for device in self.devices.iter_mut().flatten() {
             let free = |s: &SegmentNo| self.segments[*s].state == SegmentState::Free;

@@ -1,6 +1,6 @@
-//! The words that every Haversack crate shares: identities, addresses, write modes.
+//! Types shared by all Haversack crates: identities, addresses, write modes.
 //!
-//! No logic lives here, only names and the arithmetic that gives them meaning.
+//! There is no logic here, only names and the arithmetic that defines them.
 
 pub mod place;
 
@@ -17,32 +17,32 @@ pub const SECTORS_PER_BLOCK: u64 = (BLOCK_BYTES / SECTOR_BYTES) as u64;
 /// Microseconds on the caller's monotonic clock.
 pub type Micros = u64;
 
-/// The lasting identity of a virtual disk: a UUID, the same on every host.
+/// The permanent identity of a virtual disk: a UUID, the same on every host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DiskId(pub [u8; 16]);
 
-/// The lasting identity of a pool or of a cache device.
+/// The permanent identity of a pool or of a cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Uuid(pub [u8; 16]);
 
-/// A disk's place in the pool's disk table, stable while the pool knows the disk.
+/// A disk's index in the pool's disk table, stable while the pool knows the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskNo(pub u16);
 
-/// An attached disk, as everything outside of the core names it: its place in the pool's disk table, and which of the
-/// pool's attachments this is. A place is used again once its disk was forgotten, a handle never: one whose disk was
-/// detached names no disk, rather than the next in its place.
+/// An attached disk, as everything outside of the core refers to it: its index in the pool's disk table, and which of
+/// the pool's attachments this is. An index is reused once its disk was forgotten, a handle never: the handle of a
+/// detached disk refers to no disk, rather than to the next one at that index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskHandle {
     number: DiskNo,
     generation: u32,
 }
 
-/// A cache device's place in the pool's device table.
+/// A cache device's index in the pool's device table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeviceNo(pub u8);
 
-/// A 512-byte sector of a virtual disk, as the guest counts.
+/// A 512-byte sector of a virtual disk, as numbered by the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SectorNo(pub u64);
 
@@ -57,7 +57,7 @@ pub enum WriteMode {
     WriteBack,
     /// `wt`: cache and origin both get the write.
     WriteThrough(WriteThroughAck),
-    /// `wa`: the origin gets the write; a cached block is updated, an uncached one stays so.
+    /// `wa`: the origin gets the write; a cached block is updated, an uncached one stays uncached.
     WriteAround,
     /// `wi`: the origin gets the write; a cached block is dropped.
     WriteInvalidate,
@@ -70,17 +70,17 @@ pub enum WriteMode {
 pub enum WriteThroughAck {
     /// Once the origin has it.
     Origin,
-    /// Once the cache has it, while the write to the origin goes on.
+    /// Once the cache has it, while the write to the origin is still in flight.
     Cache,
 }
 
 impl DiskHandle {
-    /// The handle of an attachment. Only who counts the attachments of a pool makes handles.
+    /// Makes the handle of an attachment. Only the code that counts a pool's attachments makes handles.
     pub fn new(number: DiskNo, generation: u32) -> DiskHandle {
         DiskHandle { number, generation }
     }
 
-    /// The disk's place, which is another disk's once this one was forgotten.
+    /// Returns the disk's index, which belongs to another disk once this one was forgotten.
     pub fn number(self) -> DiskNo {
         self.number
     }
@@ -105,7 +105,7 @@ macro_rules! shows_its_number {
 shows_its_number!(DiskNo DeviceNo SectorNo BlockNo);
 
 impl WriteMode {
-    /// The two-letter name.
+    /// Returns the two-letter name.
     pub fn name(self) -> &'static str {
         match self {
             WriteMode::WriteBack => "wb",
@@ -117,7 +117,7 @@ impl WriteMode {
         }
     }
 
-    /// Whether a write may be acknowledged before the origin has it.
+    /// Returns whether a write may be acknowledged before the origin has it.
     pub fn defers_origin(self) -> bool {
         matches!(self, WriteMode::WriteBack | WriteMode::WriteThrough(WriteThroughAck::Cache))
     }

@@ -1,15 +1,15 @@
-//! Samples of blocks: every part of the system that looks at some blocks for all looks at the same ones.
+//! Samples of blocks: every part of the system that samples blocks samples the same ones.
 //!
-//! A block is in a sample if its place, a number made of its address, is below a threshold. Places are spread evenly
-//! over neighbouring blocks, so of any run of blocks nearly the same share is in a sample.
+//! A block is in a sample if its place, a number derived from its address, is below a threshold. Places are spread
+//! evenly over adjacent blocks, so nearly the same share of any run of blocks is in a sample.
 //!
 //! Source: Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS", FAST'15, for sampling by
 //! address.
 
-/// Blocks whose places are spread evenly together: 2 to this power.
+/// Places are spread evenly over groups of this many blocks: 2 to this power.
 const GROUP_BITS: u32 = 16;
 
-/// A number's bits mixed so that all of them are as good as random: the finaliser of SplitMix64.
+/// Mixes a number's bits so that all of them are as good as random: the finaliser of SplitMix64.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA'14; constants by Stafford.
 #[inline]
@@ -20,11 +20,11 @@ pub fn mix(key: u64) -> u64 {
     key ^ key >> 31
 }
 
-/// A key's place among all 64-bit numbers: uniform over the groups' random offsets, and evenly spaced for neighbours, so
-/// that each part of the numbers holds nearly the same share of every run of blocks.
+/// Returns a key's place among all 64-bit numbers: uniform over the groups' random offsets, and evenly spaced for
+/// adjacent keys, so that each range of numbers holds nearly the same share of every run of blocks.
 ///
-/// Multiples of the golden ratio, modulo 1, are the most even of all such sequences for any length and almost any stride
-/// (Weyl; Knuth, "The art of computer programming", volume 3, section 6.4).
+/// Multiples of the golden ratio, modulo 1, are the most even of all such sequences for any length and almost any
+/// stride (Weyl; Knuth, "The art of computer programming", volume 3, section 6.4).
 #[inline]
 pub fn spread(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(mix(key >> GROUP_BITS))

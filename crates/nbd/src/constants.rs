@@ -1,53 +1,53 @@
 //! The numbers on the wire, named as in the protocol document without the prefix `NBD_`.
 
-/// First eight bytes of a server: `NBDMAGIC`.
+/// First eight bytes sent by a server: `NBDMAGIC`.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second eight bytes of a newstyle server, and head of every option: `IHAVEOPT`.
+/// Second eight bytes sent by a newstyle server, and start of every option: `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second eight bytes of an oldstyle server.
+/// Second eight bytes sent by an oldstyle server.
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
-/// Head of every reply to an option.
+/// Start of every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Head of a request.
+/// Start of a request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Head of a simple reply.
+/// Start of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Head of a chunk of a structured reply.
+/// Start of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake and client flag: options are answered.
+/// Handshake and client flag: options get replies.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake and client flag: no padding after the reply to `OPT_EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
-/// Choose an export and start, without an answer for errors.
+/// Select an export and start transmission; errors get no reply.
 pub const OPT_EXPORT_NAME: u32 = 1;
 /// End the session.
 pub const OPT_ABORT: u32 = 2;
 /// List the exports.
 pub const OPT_LIST: u32 = 3;
-/// Go on under TLS.
+/// Continue under TLS.
 pub const OPT_STARTTLS: u32 = 5;
-/// Ask about an export.
+/// Query an export.
 pub const OPT_INFO: u32 = 6;
-/// Ask about an export and start.
+/// Query an export and start transmission.
 pub const OPT_GO: u32 = 7;
 /// Answer reads in chunks.
 pub const OPT_STRUCTURED_REPLY: u32 = 8;
 /// List metadata contexts.
 pub const OPT_LIST_META_CONTEXT: u32 = 9;
-/// Choose metadata contexts.
+/// Select metadata contexts.
 pub const OPT_SET_META_CONTEXT: u32 = 10;
 
 /// The option is done.
 pub const REP_ACK: u32 = 1;
 /// The name of an export.
 pub const REP_SERVER: u32 = 2;
-/// A fact about an export.
+/// A piece of information about an export.
 pub const REP_INFO: u32 = 3;
 /// A metadata context.
 pub const REP_META_CONTEXT: u32 = 4;
-/// Bit that tells errors from other replies.
+/// Bit that distinguishes errors from other replies.
 pub const REP_ERROR_BIT: u32 = 1 << 31;
 /// The option is unknown.
 pub const REP_ERR_UNSUP: u32 = REP_ERROR_BIT + 1;
@@ -57,7 +57,7 @@ pub const REP_ERR_POLICY: u32 = REP_ERROR_BIT + 2;
 pub const REP_ERR_INVALID: u32 = REP_ERROR_BIT + 3;
 /// The server's platform lacks it.
 pub const REP_ERR_PLATFORM: u32 = REP_ERROR_BIT + 4;
-/// TLS comes first.
+/// TLS is required first.
 pub const REP_ERR_TLS_REQD: u32 = REP_ERROR_BIT + 5;
 /// There is no such export.
 pub const REP_ERR_UNKNOWN: u32 = REP_ERROR_BIT + 6;
@@ -72,7 +72,7 @@ pub const REP_ERR_TOO_BIG: u32 = REP_ERROR_BIT + 9;
 pub const INFO_EXPORT: u16 = 0;
 /// Canonical name.
 pub const INFO_NAME: u16 = 1;
-/// Description for people.
+/// Human-readable description.
 pub const INFO_DESCRIPTION: u16 = 2;
 /// Block sizes.
 pub const INFO_BLOCK_SIZE: u16 = 3;
@@ -87,7 +87,7 @@ pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
 pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
 /// A chunk of extents.
 pub const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
-/// Bit that tells error chunks from others.
+/// Bit that distinguishes error chunks from others.
 pub const REPLY_TYPE_ERROR_BIT: u16 = 1 << 15;
 /// An error.
 pub const REPLY_TYPE_ERROR: u16 = REPLY_TYPE_ERROR_BIT + 1;
@@ -100,14 +100,14 @@ pub const STATE_HOLE: u32 = 1 << 0;
 pub const STATE_ZERO: u32 = 1 << 1;
 /// Flag of a `haversack:cache` extent: the cache holds it.
 pub const STATE_CACHED: u32 = 1 << 0;
-/// Flag of a `haversack:cache` extent: the cache holds it and the origin does not yet.
+/// Flag of a `haversack:cache` extent: the cache holds it and the origin does not have it yet.
 pub const STATE_DIRTY: u32 = 1 << 1;
 
-/// The port of NBD.
+/// The default port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 /// Longest name, description or message: 4,096 bytes.
 pub const MAX_STRING_BYTES: usize = 4096;
-/// Longest option that a server takes, and longest reply that a client takes: 8 KiB.
+/// Longest option that a server accepts, and longest reply that a client accepts: 8 KiB.
 pub const MAX_OPTION_BYTES: u32 = 8 << 10;
-/// Every server must take payloads of this length: 32 MiB.
+/// Every server must accept payloads of this length: 32 MiB.
 pub const DEFAULT_MAX_PAYLOAD_BYTES: u32 = 32 << 20;

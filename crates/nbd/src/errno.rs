@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An error number on the wire, never 0. Servers send the named ones; clients may meet any.
+/// An error number on the wire, never 0. Servers send the named ones; clients may receive any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Errno(u32);
 
@@ -13,7 +13,7 @@ impl Errno {
     pub const EIO: Self = Self(5);
     /// Out of memory.
     pub const ENOMEM: Self = Self(12);
-    /// The request is wrong.
+    /// The request is invalid.
     pub const EINVAL: Self = Self(22);
     /// No space, or a write past the end.
     pub const ENOSPC: Self = Self(28);
@@ -24,19 +24,19 @@ impl Errno {
     /// The server is shutting down.
     pub const ESHUTDOWN: Self = Self(108);
 
-    /// The error number that came over the wire; none for 0, which means success.
+    /// Returns the error number received, or none for 0, which means success.
     pub const fn from_wire(number: u32) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }
     }
 
-    /// The number as it goes over the wire.
+    /// Returns the number as sent over the wire.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// What an error of the operating system becomes on the wire; EIO for those that NBD does not know.
+    /// Converts an error of the operating system to one for the wire; EIO for those that NBD does not have.
     pub const fn from_os(errno: i32) -> Self {
-        // Linux numbers: EDQUOT and EFBIG are told as ENOSPC, as the protocol asks.
+        // Linux numbers: EDQUOT and EFBIG are sent as ENOSPC, as the protocol requires.
         match errno {
             1 | 13 | 30 => Self::EPERM,
             12 => Self::ENOMEM,

@@ -1,26 +1,26 @@
-//! What ends a session. Everything else is answered within the protocol and the session goes on.
+//! What ends a session. All other errors are answered within the protocol and the session continues.
 
 use crate::export::BlockSizeError;
 
-/// Why a server ends the connection: the client breaks the protocol, or asked for what cannot be answered
-/// with an error. Other connections are not concerned.
+/// Why a server ends the connection: the client violates the protocol, or requested something that cannot be answered
+/// with an error. Other connections are not affected.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The client's flags hold bits that the server does not know.
+    /// The client's flags have bits that the server does not know.
     #[error("client flags {found:#x}: expected only bits 0 and 1; is the peer an NBD client?")]
     ClientFlags {
         /// The flags.
         found: u32,
     },
-    /// An option does not begin as options do.
+    /// An option has the wrong magic number.
     #[error(
         "option begins with {found:#018x}, expected the magic number IHAVEOPT; is the peer an NBD client?"
     )]
     OptionMagic {
-        /// What was there instead.
+        /// What was found instead.
         found: u64,
     },
-    /// A client that is not of the fixed newstyle sent another option than `EXPORT_NAME`.
+    /// A client without fixed newstyle sent an option other than `EXPORT_NAME`.
     #[error(
         "option {option} from a client without the fixed newstyle, expected EXPORT_NAME; use a newer client"
     )]
@@ -28,15 +28,15 @@ pub enum ServerError {
         /// The option.
         option: u32,
     },
-    /// `EXPORT_NAME`, which knows no error reply, asked for what is refused.
+    /// `EXPORT_NAME`, which has no error reply, asked for a refused export.
     #[error("export {export:?}: refused to a client that used EXPORT_NAME: {reason}")]
     ExportRefused {
-        /// The export asked for, as far as it was readable.
+        /// The requested export, as far as it was readable.
         export: String,
         /// Why.
         reason: &'static str,
     },
-    /// Bytes followed the request for TLS without TLS.
+    /// Unencrypted bytes followed the request for TLS.
     #[error(
         "{bytes} bytes in plain text after STARTTLS, expected a TLS handshake; someone may tamper with the line"
     )]
@@ -47,13 +47,13 @@ pub enum ServerError {
     /// More input after the end of negotiation.
     #[error("negotiation is over, it takes no more input")]
     NegotiationOver,
-    /// A request does not begin as requests do.
+    /// A request has the wrong magic number.
     #[error(
         "request begins with {found:#010x}, expected {:#010x}; the stream is out of step",
         crate::constants::REQUEST_MAGIC
     )]
     RequestMagic {
-        /// What was there instead.
+        /// What was found instead.
         found: u32,
     },
     /// A write is too long to be skipped.
@@ -70,18 +70,18 @@ pub enum ServerError {
     },
 }
 
-/// Why a client ends the connection: the server breaks the protocol or refuses the export.
+/// Why a client ends the connection: the server violates the protocol or refuses the export.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server does not begin as NBD servers do.
+    /// The server's first bytes are not those of an NBD server.
     #[error(
         "server begins with {found:#018x}, expected the magic number NBDMAGIC; is the address that of an NBD server?"
     )]
     NotNbd {
-        /// What was there instead.
+        /// What was found instead.
         found: u64,
     },
-    /// The server knows no options.
+    /// The server does not support options.
     #[error(
         "server speaks the oldstyle protocol ({found:#018x}), expected newstyle; use a server newer than 2011"
     )]
@@ -89,7 +89,7 @@ pub enum ClientError {
         /// The second magic number.
         found: u64,
     },
-    /// The reply to an option does not begin as such replies do.
+    /// The reply to an option has the wrong magic number.
     #[error(
         "reply to option {option} begins with {found:#018x}, expected {:#018x}",
         crate::constants::OPTION_REPLY_MAGIC
@@ -97,15 +97,15 @@ pub enum ClientError {
     OptionReplyMagic {
         /// The option.
         option: u32,
-        /// What was there instead.
+        /// What was found instead.
         found: u64,
     },
-    /// The reply is one to another option.
+    /// The reply belongs to another option.
     #[error("reply to option {found}, expected one to option {expected}")]
     OtherOption {
         /// The option sent.
         expected: u32,
-        /// The option answered.
+        /// The option replied to.
         found: u32,
     },
     /// The reply to an option is too long.
@@ -115,41 +115,41 @@ pub enum ClientError {
         option: u32,
         /// Its length.
         length_bytes: u32,
-        /// The longest that is taken.
+        /// The longest that is accepted.
         limit_bytes: u32,
     },
-    /// The reply to an option is malformed or of the wrong kind.
+    /// The reply to an option is malformed or of the wrong type.
     #[error("reply of kind {kind:#x} to option {option}: {reason}")]
     OptionReply {
         /// The option.
         option: u32,
-        /// The kind of reply.
+        /// The type of reply.
         kind: u32,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The server has no TLS, and the client insists.
+    /// The server has no TLS, and the client requires it.
     #[error(
         "export {export:?}: the server refuses TLS ({reason}), which this client requires; set up TLS there"
     )]
     TlsRefused {
         /// The export.
         export: String,
-        /// What the server says.
+        /// The server's message.
         reason: String,
     },
-    /// The server insists on TLS, and the client must not use it.
+    /// The server requires TLS, and the client must not use it.
     #[error("export {export:?}: the server requires TLS; use nbds:// or nbds+unix:// and give certificates")]
     TlsRequired {
         /// The export.
         export: String,
     },
-    /// The server does not give the export.
+    /// The server refuses the export.
     #[error("export {export:?}: the server refuses it: {reason}")]
     Refused {
         /// The export.
         export: String,
-        /// What the server says.
+        /// The server's message.
         reason: String,
     },
     /// The export's name cannot be sent.
@@ -166,7 +166,7 @@ pub enum ClientError {
         /// What is wrong with them.
         source: BlockSizeError,
     },
-    /// Bytes followed the agreement on TLS without TLS.
+    /// Unencrypted bytes followed the agreement on TLS.
     #[error(
         "{bytes} bytes in plain text after STARTTLS, expected a TLS handshake; someone may tamper with the line"
     )]
@@ -177,19 +177,19 @@ pub enum ClientError {
     /// More input after the end of negotiation.
     #[error("negotiation is over, it takes no more input")]
     NegotiationOver,
-    /// A reply does not begin as replies of this session do.
+    /// A reply has a magic number that is not valid in this session.
     #[error("reply begins with {found:#010x}, expected a simple reply or a chunk; the stream is out of step")]
     ReplyMagic {
-        /// What was there instead.
+        /// What was found instead.
         found: u32,
     },
-    /// A chunk, though structured replies were not agreed on.
+    /// A chunk, though structured replies were not negotiated.
     #[error("structured reply to request {cookie:#x}, expected a simple one as negotiated")]
     UnexpectedChunk {
         /// The request.
         cookie: u64,
     },
-    /// A simple reply to a read, though structured replies were agreed on.
+    /// A simple reply to a read, though structured replies were negotiated.
     #[error("simple reply to read {cookie:#x}, expected a structured one as negotiated")]
     UnexpectedSimpleReply {
         /// The request.
@@ -201,12 +201,12 @@ pub enum ClientError {
         /// The cookie.
         cookie: u64,
     },
-    /// A chunk of a kind that does not answer the request, or of the wrong form.
+    /// A chunk of a type that is not valid for the request, or malformed.
     #[error("chunk of kind {kind:#x} and {length_bytes} bytes for request {cookie:#x}: {reason}")]
     Chunk {
         /// The request.
         cookie: u64,
-        /// The kind of chunk.
+        /// The type of chunk.
         kind: u16,
         /// Length of the payload.
         length_bytes: u32,
@@ -225,7 +225,7 @@ pub enum ClientError {
         /// How much.
         length_bytes: u32,
     },
-    /// A chunk repeats what another chunk has told.
+    /// A chunk repeats data of another chunk.
     #[error("{length_bytes} bytes at byte {offset_bytes} for request {cookie:#x}, part of which came before")]
     Overlap {
         /// The request.
@@ -235,12 +235,12 @@ pub enum ClientError {
         /// How much.
         length_bytes: u32,
     },
-    /// The chunks of a reply are scattered beyond what a client follows.
+    /// The chunks of a reply are more scattered than a client can track.
     #[error("reply to request {cookie:#x} leaves more than {limit} gaps at a time")]
     TooFragmented {
         /// The request.
         cookie: u64,
-        /// How many are followed.
+        /// How many are tracked.
         limit: usize,
     },
     /// A read ends without an error and without all its data.

@@ -1,5 +1,5 @@
-//! What an export is: size, block sizes, features and the metadata that it tells.
-//! A [`BlockSize`] always obeys the protocol's rules, whoever made it.
+//! An export: size, block sizes, features and metadata contexts.
+//! A [`BlockSize`] always follows the protocol's rules, however it was made.
 
 use crate::constants::DEFAULT_MAX_PAYLOAD_BYTES;
 use crate::flags::TransmissionFlags;
@@ -9,21 +9,21 @@ use crate::flags::TransmissionFlags;
 pub struct ExportInfo {
     /// Its own name, at most 4,096 bytes. A client may have asked for it under another, such as the empty one.
     pub name: String,
-    /// Text for people, empty for none; cut after 4,096 bytes.
+    /// Human-readable text, empty for none; cut after 4,096 bytes.
     pub description: String,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Sizes that requests must and should keep to.
+    /// Sizes that requests must and should comply with.
     pub block_size: BlockSize,
-    /// What the export can do. `HAS_FLAGS` and `READ_ONLY` are added, and what the session rules out is
-    /// taken away: DF without structured replies, writing commands on a read-only export.
+    /// What the export can do. `HAS_FLAGS` and `READ_ONLY` are added, and what the session rules out is removed: DF
+    /// without structured replies, write commands on a read-only export.
     pub features: TransmissionFlags,
 }
 
 impl ExportInfo {
-    /// The flags that a client is told.
+    /// Returns the flags that are sent to a client.
     pub fn transmission_flags(&self, structured_replies: bool) -> TransmissionFlags {
         use TransmissionFlags as F;
         let mut flags = self.features | F::HAS_FLAGS;
@@ -40,7 +40,7 @@ impl ExportInfo {
     }
 }
 
-/// Sizes in bytes that a client keeps to.
+/// Sizes in bytes that a client complies with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockSize {
     minimum_bytes: u32,
@@ -49,18 +49,18 @@ pub struct BlockSize {
 }
 
 impl BlockSize {
-    /// What a server takes when nothing was said: any alignment, payloads of at most 32 MiB.
+    /// What a server accepts if nothing was negotiated: any alignment, payloads of at most 32 MiB.
     pub const SERVER_DEFAULT: Self =
         Self { minimum_bytes: 1, preferred_bytes: 4096, maximum_payload_bytes: DEFAULT_MAX_PAYLOAD_BYTES };
-    /// What a client keeps to when nothing was said: 512-byte alignment, payloads of at most 32 MiB.
+    /// What a client complies with if nothing was negotiated: 512-byte alignment, payloads of at most 32 MiB.
     pub const CLIENT_DEFAULT: Self =
         Self { minimum_bytes: 512, preferred_bytes: 4096, maximum_payload_bytes: DEFAULT_MAX_PAYLOAD_BYTES };
 
-    /// Sizes in bytes, checked.
+    /// Checks sizes in bytes and returns them.
     ///
     /// # Errors
-    /// The minimum is no power of two or over 65,536; the preferred is no power of two or under the minimum or
-    /// 512; the maximum is under the preferred.
+    /// The minimum is not a power of two or over 65,536; the preferred size is not a power of two or below the minimum
+    /// or 512; the maximum is below the preferred size.
     pub const fn new(minimum: u32, preferred: u32, maximum_payload: u32) -> Result<Self, BlockSizeError> {
         let fits = minimum.is_power_of_two()
             && minimum <= 65_536
@@ -79,17 +79,17 @@ impl BlockSize {
         }
     }
 
-    /// Offsets and lengths are multiples of this many bytes.
+    /// Returns the number of bytes of which offsets and lengths are multiples.
     pub const fn minimum_bytes(self) -> u32 {
         self.minimum_bytes
     }
 
-    /// Multiples of this many bytes are fast.
+    /// Returns the number of bytes whose multiples are fast.
     pub const fn preferred_bytes(self) -> u32 {
         self.preferred_bytes
     }
 
-    /// A read or write has at most this many bytes.
+    /// Returns the most bytes of a read or write.
     pub const fn maximum_payload_bytes(self) -> u32 {
         self.maximum_payload_bytes
     }
@@ -110,20 +110,20 @@ pub struct BlockSizeError {
     pub maximum_payload: u32,
 }
 
-/// A kind of metadata that BLOCK_STATUS tells.
+/// A metadata context that BLOCK_STATUS reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetaContext {
     /// `base:allocation`: holes and zeroes.
     Allocation,
-    /// `haversack:cache`: what the cache holds, and what of it is dirty.
+    /// `haversack:cache`: what the cache holds, and which of it is dirty.
     Cache,
 }
 
 impl MetaContext {
-    /// Every kind.
+    /// Every context.
     pub const ALL: [Self; 2] = [Self::Allocation, Self::Cache];
 
-    /// Its name.
+    /// Returns its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allocation => "base:allocation",
@@ -131,7 +131,7 @@ impl MetaContext {
         }
     }
 
-    /// Its id in replies of this server, the same in every session.
+    /// Returns its id in replies of this server, the same in every session.
     pub const fn id(self) -> u32 {
         match self {
             Self::Allocation => 1,
@@ -140,7 +140,7 @@ impl MetaContext {
     }
 }
 
-/// The metadata contexts that a client chose.
+/// The metadata contexts that a client selected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MetaContexts {
     /// `base:allocation`.
@@ -150,12 +150,12 @@ pub struct MetaContexts {
 }
 
 impl MetaContexts {
-    /// Whether none was chosen.
+    /// Returns whether none was selected.
     pub const fn is_empty(self) -> bool {
         !self.allocation && !self.cache
     }
 
-    /// Those chosen, in the order of their ids.
+    /// Returns those selected, in the order of their ids.
     pub fn iter(self) -> impl Iterator<Item = MetaContext> {
         MetaContext::ALL.into_iter().filter(move |context| match context {
             MetaContext::Allocation => self.allocation,

@@ -11,28 +11,28 @@ macro_rules! flag_set {
             pub const NONE: Self = Self(0);
             $($(#[$flag_doc])* pub const $flag: Self = Self(1 << $bit);)*
 
-            /// The flags as they came over the wire; unknown ones are kept.
+            /// Makes flags from received bits; unknown ones are kept.
             pub const fn from_bits(bits: u16) -> Self {
                 Self(bits)
             }
 
-            /// The flags as they go over the wire.
+            /// Returns the flags as sent over the wire.
             pub const fn bits(self) -> u16 {
                 self.0
             }
 
-            /// Whether all of `other` are set.
+            /// Returns whether all of `other` are set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// These flags without `other`.
+            /// Returns these flags without `other`.
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// These flags and `other`.
+            /// Returns these flags and `other`.
             #[must_use]
             pub const fn with(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -50,27 +50,27 @@ macro_rules! flag_set {
 }
 
 flag_set! {
-    /// What an export can do, told to the client when negotiation ends.
+    /// What an export can do, sent to the client when negotiation ends.
     TransmissionFlags {
         /// Set in every set of flags on the wire.
         HAS_FLAGS = 0;
         /// Writes are refused.
         READ_ONLY = 1;
-        /// FLUSH is served.
+        /// FLUSH is supported.
         SEND_FLUSH = 2;
         /// FUA is honoured.
         SEND_FUA = 3;
         /// The medium rotates.
         ROTATIONAL = 4;
-        /// TRIM is served.
+        /// TRIM is supported.
         SEND_TRIM = 5;
-        /// WRITE_ZEROES is served.
+        /// WRITE_ZEROES is supported.
         SEND_WRITE_ZEROES = 6;
         /// DF is honoured.
         SEND_DF = 7;
-        /// A flush on one connection covers what all connections wrote.
+        /// A flush on one connection covers writes of all connections.
         CAN_MULTI_CONN = 8;
-        /// CACHE is served.
+        /// CACHE is supported.
         SEND_CACHE = 10;
         /// FAST_ZERO is honoured.
         SEND_FAST_ZERO = 11;
@@ -80,11 +80,11 @@ flag_set! {
 flag_set! {
     /// Flags of a request.
     CommandFlags {
-        /// Answer when the data is on stable media.
+        /// Reply when the data is on stable media.
         FUA = 0;
-        /// Do not make a hole of the zeroes.
+        /// Do not turn the zeroes into a hole.
         NO_HOLE = 1;
-        /// Answer in one chunk.
+        /// Reply in one chunk.
         DF = 2;
         /// One extent per context.
         REQ_ONE = 3;

@@ -1,4 +1,4 @@
-//! What the fuzz targets call: one side meets arbitrary bytes.
+//! Entry points of the fuzz targets: one side gets arbitrary bytes.
 
 mod management;
 
@@ -33,7 +33,7 @@ impl Exports for OneExport {
     }
 }
 
-/// How a target's first byte cuts the rest into pieces and chooses the TLS policy.
+/// Returns how a target's first byte splits the rest into pieces, and which TLS policy it selects.
 fn plan(choice: u8) -> (usize, TlsPolicy) {
     let policy = match choice & 3 {
         0 | 1 => TlsPolicy::Off,
@@ -43,7 +43,7 @@ fn plan(choice: u8) -> (usize, TlsPolicy) {
     (usize::from(choice >> 2) * 7 + 1, policy)
 }
 
-/// A server meets the bytes of a client, after a first byte that tells how they are cut. Returns whether the
+/// Feeds the bytes of a client to a server, after a first byte that selects how they are split. Returns whether the
 /// transmission phase was reached.
 ///
 /// # Panics
@@ -77,7 +77,7 @@ pub fn nbd_server_bytes(data: &[u8]) -> bool {
     negotiated.is_some()
 }
 
-/// Returns whether the connection goes on.
+/// Returns whether the connection continues.
 fn serve(agreed: &Negotiated, reader: &mut RequestReader, mut input: &[u8]) -> bool {
     let rules = agreed.rules();
     let replier = agreed.replier();
@@ -113,8 +113,8 @@ fn serve(agreed: &Negotiated, reader: &mut RequestReader, mut input: &[u8]) -> b
     }
 }
 
-/// A client meets the bytes of a server, after a first byte that tells how they are cut: first while negotiating, then
-/// with three requests in flight. Returns whether any request was done.
+/// Feeds the bytes of a server to a client, after a first byte that selects how they are split: first while
+/// negotiating, then with three requests in flight. Returns whether any request was done.
 ///
 /// # Panics
 /// An invariant is broken.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A client's negotiation and requests that reach far, as a base for damage.
+    /// A client's negotiation and requests that get far, as a base for damage.
     fn client_bytes() -> Vec<u8> {
         let mut bytes = vec![0, 0, 0, 0, 3];
         let options: [(u32, &[u8]); 5] = [
@@ -227,7 +227,7 @@ mod tests {
         bytes
     }
 
-    /// A server's replies that are all right.
+    /// A server's replies without errors.
     fn server_bytes() -> Vec<u8> {
         let replier = crate::Replier { structured: true };
         let of = |cookie, command| crate::Request {

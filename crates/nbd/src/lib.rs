@@ -2,15 +2,15 @@
 //!
 //! - Negotiation: [`ServerNegotiation`] and [`ClientNegotiation`], for a blocking thread per connection. TLS is a step
 //!   that the caller carries out.
-//! - Transmission: a server finds requests with [`RequestReader`], judges them with [`RequestRules`] and replies with
+//! - Transmission: a server finds requests with [`RequestReader`], checks them with [`RequestRules`] and replies with
 //!   [`Replier`] and [`ExtentWriter`]; a client has a [`ClientSession`]. Nothing is allocated per request and payloads
 //!   are never copied here, so both fit a reactor.
-//! - [`NbdUri`]: where an export is.
+//! - [`NbdUri`]: the address of an export.
 //!
 //! Examples of use: [`negotiate::server`], [`negotiate::client`], [`transmit::request`] (server), [`transmit::client`].
 //!
-//! Invariants: no input makes this crate panic, loop or hold more memory than its documentation says. An error
-//! of the peer is either answered within the protocol or ends that connection with a typed error.
+//! Invariants: no input makes this crate panic, loop or use more memory than documented. A peer's error is either
+//! answered within the protocol or ends that connection with a typed error.
 //!
 //! The protocol is that of <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
 

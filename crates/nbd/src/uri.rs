@@ -1,7 +1,7 @@
 //! NBD URIs: `nbd://host:port/export`, `nbds://`, `nbd+unix:///export?socket=/path`, `nbds+unix://`.
 //!
-//! Follows <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>. A parameter that is not known is an
-//! error, so that no typing mistake goes unnoticed. What is printed parses to the same URI.
+//! Follows <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>. An unknown parameter is an error, so
+//! that no typing mistake goes unnoticed. A printed URI parses to the same URI.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use crate::constants::{DEFAULT_PORT, MAX_STRING_BYTES};
 
-/// Where an export is.
+/// The address of an export.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct NbdUri {
     /// How to reach the server.
@@ -24,7 +24,7 @@ pub struct NbdUri {
     pub user: Option<String>,
     /// The host name that the server's certificate must have, if it is not the URI's host.
     pub tls_hostname: Option<String>,
-    /// Whether the server's certificate is checked, if the URI tells.
+    /// Whether the server's certificate is checked, if the URI says so.
     pub tls_verify_peer: Option<bool>,
 }
 
@@ -45,10 +45,10 @@ pub enum Transport {
     },
 }
 
-/// Why a text is no NBD URI.
+/// Why a text is not a valid NBD URI.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UriError {
-    /// The scheme is another.
+    /// The scheme is unknown.
     #[error("{uri:?}: scheme {found:?}, expected nbd, nbds, nbd+unix or nbds+unix")]
     Scheme {
         /// The text.
@@ -56,25 +56,25 @@ pub enum UriError {
         /// Its scheme.
         found: String,
     },
-    /// A part is wrong.
+    /// A part is invalid.
     #[error("{uri:?}: {part} {found:?}: {expected}")]
     Part {
         /// The text.
         uri: String,
         /// Which part.
         part: &'static str,
-        /// What is there.
+        /// What was found.
         found: String,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
     },
-    /// There is no socket.
+    /// The socket is missing.
     #[error("{uri:?}: no socket, expected a path after '?socket='")]
     NoSocket {
         /// The text.
         uri: String,
     },
-    /// A parameter is not known.
+    /// A parameter is unknown.
     #[error("{uri:?}: parameter {found:?}, expected socket, tls-hostname, tls-verify-peer or tls-type=x509")]
     Parameter {
         /// The text.
@@ -91,7 +91,7 @@ struct Parameters {
     tls_verify_peer: Option<bool>,
 }
 
-/// A URI being parsed, for errors that name it.
+/// A URI being parsed, for errors that quote it.
 struct Text<'a>(&'a str);
 
 impl Text<'_> {
@@ -244,7 +244,8 @@ impl FromStr for NbdUri {
     }
 }
 
-/// Bytes with everything encoded that is not safe in any part of a URI, except what `also_safe` holds.
+/// Bytes with everything percent-encoded that is not safe in any part of a URI, except for the bytes in the second
+/// field.
 struct Encoded<'a>(&'a [u8], &'static [u8]);
 
 impl fmt::Display for Encoded<'_> {

@@ -1,4 +1,4 @@
-//! Reading big-endian fields from bytes that come in any pieces.
+//! Reading big-endian fields from bytes that arrive in pieces of any size.
 
 /// Collects a message of known length. Holds at most the longest message asked for.
 #[derive(Debug)]
@@ -7,12 +7,12 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// An empty collector with room for `capacity` bytes.
+    /// Makes an empty collector with room for `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Self {
         Self { bytes: Vec::with_capacity(capacity) }
     }
 
-    /// Takes from `input` until there are `need` bytes; tells whether there are.
+    /// Takes from `input` until there are `need` bytes; returns whether there are.
     pub(crate) fn fill(&mut self, input: &mut &[u8], need: usize) -> bool {
         let missing = self.missing(need).min(input.len());
         let (taken, rest) = input.split_at(missing);
@@ -21,17 +21,17 @@ impl Collector {
         self.bytes.len() >= need
     }
 
-    /// How many bytes are missing for `need`.
+    /// Returns how many bytes are missing for `need`.
     pub(crate) fn missing(&self, need: usize) -> usize {
         need.saturating_sub(self.bytes.len())
     }
 
-    /// What was collected.
+    /// Returns the collected bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -42,7 +42,7 @@ impl Collector {
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next `length` bytes.
+    /// Returns the next `length` bytes.
     pub(crate) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The front of `text` that has at most `limit` bytes and ends between two characters.
+/// Returns the longest front of `text` that has at most `limit` bytes and ends between two characters.
 pub(crate) fn cut(text: &str, limit: usize) -> &str {
     let mut end = limit.min(text.len());
     while !text.is_char_boundary(end) {

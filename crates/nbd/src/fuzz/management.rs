@@ -1,5 +1,5 @@
-//! A negotiation while disks are attached, detached, resized and renamed: what is agreed on is what was last told, and what
-//! is handed over is still there.
+//! A negotiation while disks are attached, detached, resized and renamed: the negotiated values are the last ones
+//! announced, and the disk that is handed over still exists.
 
 use crate::constants::MAX_OPTION_BYTES;
 use crate::{BlockSize, ExportInfo, Exports, ServerNegotiation, ServerStep};
@@ -8,7 +8,7 @@ use super::{ALL_FEATURES, plan};
 
 const NAMES: [&str; 3] = ["a", "b", "ab"];
 
-/// A disk, which no other ever is.
+/// A disk, different from every other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Disk {
     identity: u32,
@@ -16,12 +16,12 @@ struct Disk {
     read_only: bool,
 }
 
-/// The disks under [`NAMES`], and what is yet to happen to them: a byte each.
+/// The disks under [`NAMES`], and the pending events, one byte each.
 struct Managed<'a> {
     disks: [Option<Disk>; NAMES.len()],
     script: std::slice::Iter<'a, u8>,
     attached: u32,
-    /// The export looked up last, and whose it was.
+    /// The export looked up last, and its disk.
     found: Option<(Disk, ExportInfo)>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Managed<'a> {
         self.disks[place] = Some(Disk { identity, size_bytes, read_only: false });
     }
 
-    /// The next thing happens, if anything does.
+    /// Applies the next event, if there is one.
     fn happen(&mut self) {
         let Some(byte) = self.script.next() else { return };
         let place = usize::from(byte >> 4) % NAMES.len();
@@ -92,16 +92,16 @@ impl Exports for Managed<'_> {
 /// How a negotiation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handed {
-    /// Before anything was agreed on.
+    /// Before anything was negotiated.
     Never,
-    /// With an export that was gone, or another, when it was to be handed over.
+    /// With an export that was gone, or replaced, when it was to be handed over.
     TooLate,
-    /// With the disk that the client was told of.
+    /// With the disk that was announced to the client.
     Over,
 }
 
-/// A server meets the bytes of a client while its disks change: after a first byte that tells how the bytes are cut, and
-/// a second one that tells how many of them are what happens between look-ups and pieces.
+/// Feeds the bytes of a client to a server while its disks change. The first byte selects how the bytes are split, the
+/// second how many of them are events between look-ups and pieces.
 ///
 /// # Panics
 /// An invariant is broken.
@@ -129,7 +129,7 @@ pub fn nbd_management_bytes(data: &[u8]) -> Handed {
     Handed::Never
 }
 
-/// As whoever serves must: what was found is looked up again, since sending replies takes time.
+/// As a server must: the export is looked up again, since sending replies takes time.
 fn hand_over(managed: &mut Managed<'_>, agreed: &ExportInfo) -> Handed {
     let (disk, export) = managed.found.clone().expect("what is agreed on was found");
     assert_eq!(*agreed, export, "what is agreed on is what was found last");
@@ -151,7 +151,7 @@ mod tests {
         bytes.extend_from_slice(data);
     }
 
-    /// A client that looks at all exports, again and again, and goes to one.
+    /// A client that queries all exports repeatedly and enters one.
     fn client(script: &[u8], looks: usize, name: &str) -> Vec<u8> {
         let mut bytes = vec![0xfc, script.len() as u8];
         bytes.extend_from_slice(script);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_disk_in_the_place_of_the_one_agreed_on_is_not_handed_over() {
         assert_eq!(nbd_management_bytes(&client(&[], 3, "a")), Handed::Over);
-        // The first look-up is that of the contexts, the second that of GO; then the disk is replaced, resized, or gone.
+        // The first look-up is for the contexts, the second for GO; then the disk is replaced, resized, or gone.
         for (then, handed) in [
             (3, Handed::TooLate),
             (5, Handed::TooLate),
@@ -181,7 +181,7 @@ mod tests {
         ] {
             assert_eq!(nbd_management_bytes(&client(&[0, 0, then], 0, "a")), handed, "{then}");
         }
-        // Another disk between the choice of contexts and GO is the one that is told of, and handed over.
+        // If the disk is replaced between the selection of contexts and GO, the new one is announced and handed over.
         assert_eq!(nbd_management_bytes(&client(&[0, 4], 0, "a")), Handed::Over);
         assert_eq!(nbd_management_bytes(&client(&[0, 2], 0, "a")), Handed::Never);
     }

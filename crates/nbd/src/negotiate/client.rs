@@ -10,7 +10,7 @@
 //!     let mut output = Vec::new();
 //!     let mut buffer = vec![0; 8192];
 //!     loop {
-//!         // Reading what is wanted and no more leaves nothing over for TLS or the transmission phase.
+//!         // Reading only the wanted bytes leaves nothing over for TLS or the transmission phase.
 //!         let bytes = &mut buffer[..negotiation.wanted_bytes()];
 //!         stream.read_exact(bytes).map_err(|_| io::Error::other(negotiation.closed()))?;
 //!         let step = negotiation.receive(&mut &*bytes, &mut output);
@@ -44,25 +44,25 @@ use crate::wire::{Collector, Fields};
 const GREETING_BYTES: usize = 18;
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// What comes next.
+/// What to do next.
 #[derive(Debug)]
 pub enum ClientStep {
-    /// Send the output; call again with what is left of the input, or with more.
+    /// Send the output; call again with the rest of the input, or with more.
     Continue,
-    /// Wrap the stream in TLS, then call [`ClientNegotiation::tls_started`] and go on.
+    /// Wrap the stream in TLS, then call [`ClientNegotiation::tls_started`] and continue.
     StartTls,
-    /// The transmission phase begins, with what is left of the input.
+    /// The transmission phase begins, with the rest of the input.
     Connected(Connected),
 }
 
-/// What was agreed on.
+/// What was negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connected {
     /// Size of the export in bytes.
     pub size_bytes: u64,
     /// What the export can do.
     pub flags: TransmissionFlags,
-    /// What requests keep to: as the server told, else [`BlockSize::CLIENT_DEFAULT`].
+    /// What requests comply with: as the server announced, else [`BlockSize::CLIENT_DEFAULT`].
     pub block_size: BlockSize,
     /// Whether reads are answered in chunks.
     pub structured_replies: bool,
@@ -71,7 +71,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// The rules that requests of this session keep to.
+    /// Returns the rules that requests of this session follow.
     pub const fn rules(&self) -> RequestRules {
         RequestRules {
             size_bytes: self.size_bytes,
@@ -106,7 +106,7 @@ pub struct ClientNegotiation {
 }
 
 impl ClientNegotiation {
-    /// Begins; the server speaks first.
+    /// Starts; the server sends first.
     ///
     /// # Errors
     /// The export's name is longer than 4,096 bytes or contains NUL.
@@ -127,8 +127,8 @@ impl ClientNegotiation {
         })
     }
 
-    /// How many bytes the current message lacks, at most 8,192. A caller that reads no more at a time has nothing
-    /// left over when negotiation ends.
+    /// Returns how many bytes the current message lacks, at most 8,192. A caller that reads no more at a time has
+    /// nothing left over when negotiation ends.
     pub fn wanted_bytes(&self) -> usize {
         match self.state {
             State::Greeting => self.collector.missing(GREETING_BYTES),
@@ -139,7 +139,7 @@ impl ClientNegotiation {
         }
     }
 
-    /// What it means that the server closed the connection now.
+    /// Returns the error for a connection that the server closed at this point.
     pub fn closed(&self) -> ClientError {
         let reason = match self.state {
             State::Greeting => "it closed the connection without a greeting",
@@ -152,14 +152,14 @@ impl ClientNegotiation {
         ClientError::Refused { export: self.export.clone(), reason: reason.to_owned() }
     }
 
-    /// The stream is under TLS now: appends what is to be sent to `output`.
+    /// Continues after the stream was wrapped in TLS: appends the bytes to send to `output`.
     pub fn tls_started(&mut self, output: &mut Vec<u8>) {
         self.tls = true;
         self.send(c::OPT_STRUCTURED_REPLY, &[], output);
     }
 
-    /// Takes bytes of the server from the front of `input`, up to the end of one reply, and appends what is to be
-    /// sent to `output`.
+    /// Takes bytes from the server from the front of `input`, up to the end of one reply, and appends the bytes to
+    /// send to `output`.
     ///
     /// # Errors
     /// The connection must be closed, after sending the output.
@@ -372,7 +372,7 @@ impl ClientNegotiation {
     }
 }
 
-/// What an error reply says, for people.
+/// Returns an error reply's human-readable message.
 fn error_text(kind: u32, data: &[u8]) -> String {
     let name = match kind {
         c::REP_ERR_UNSUP => "not supported",

@@ -44,7 +44,7 @@ pub(super) struct MetaRequest<'a> {
     pub(super) queries: u32,
     /// Contexts whose whole name was among the queries.
     pub(super) exact: MetaContexts,
-    /// Contexts whose namespace alone was among the queries.
+    /// Contexts for which only the namespace was among the queries.
     pub(super) wildcard: MetaContexts,
 }
 
@@ -72,7 +72,7 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// A name as such, or the reason why it is none.
+/// Returns a valid name, or the reason why it is invalid.
 pub(super) fn name(bytes: &[u8]) -> Result<&str, Malformed> {
     if bytes.len() > c::MAX_STRING_BYTES {
         return Err("a string is longer than 4096 bytes");
@@ -100,7 +100,7 @@ impl Replies<'_> {
         self.reply(c::REP_ACK, &[]);
     }
 
-    /// An error with a text for people.
+    /// Writes an error with a human-readable text.
     pub(super) fn error(&mut self, kind: u32, text: &str) {
         self.reply(kind, &[cut(text, c::MAX_STRING_BYTES).as_bytes()]);
     }
@@ -113,7 +113,7 @@ impl Replies<'_> {
         self.reply(c::REP_META_CONTEXT, &[&id.to_be_bytes(), context.name().as_bytes()]);
     }
 
-    /// What the client wants to know of an export.
+    /// Writes the information that the client asked for about an export.
     pub(super) fn info(&mut self, request: &InfoRequest<'_>, export: &ExportInfo, flags: TransmissionFlags) {
         let size = export.size_bytes.to_be_bytes();
         self.one_info(c::INFO_EXPORT, &[&size, &flags.bits().to_be_bytes()]);

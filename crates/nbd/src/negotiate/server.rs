@@ -1,6 +1,6 @@
 //! The server's side of negotiation, fixed newstyle.
 //!
-//! Bytes of the client go in, bytes to send come out, and the exports are asked of the caller:
+//! Bytes from the client go in, bytes to send come out, and the caller looks up exports:
 //!
 //! ```
 //! use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@
 //!     stream.write_all(&output)?;
 //!     let mut buffer = vec![0; 8192];
 //!     loop {
-//!         // Reading what is wanted and no more leaves nothing over for TLS or the transmission phase.
+//!         // Reading only the wanted bytes leaves nothing over for TLS or the transmission phase.
 //!         let bytes = &mut buffer[..negotiation.wanted_bytes()];
 //!         stream.read_exact(bytes)?;
 //!         output.clear();
@@ -29,8 +29,8 @@
 //! ```
 //!
 //! Invariants: memory is bounded by one option of 8 KiB; a longer one is skipped and refused. At most one option is
-//! answered per call, so output does not pile up. Nothing agreed on before TLS holds after it. The time that a
-//! client takes is for the caller to limit.
+//! answered per call, so output does not pile up. Nothing negotiated before TLS is valid after it. Timeouts for a
+//! client are up to the caller.
 
 use super::TlsPolicy;
 use super::option::{InfoRequest, Malformed, MetaRequest, Replies, name};
@@ -44,49 +44,49 @@ use crate::wire::{Collector, Fields};
 
 const OPTION_HEAD_BYTES: usize = 16;
 
-/// What a server asks its owner. Each session asks anew, so answers may change and differ per client.
+/// What a server asks its owner. Each session asks again, so answers may change and differ per client.
 pub trait Exports {
-    /// Names to list, each at most 4,096 bytes without NUL.
+    /// Returns the names to list, each at most 4,096 bytes without NUL.
     fn names(&mut self) -> Vec<String>;
 
-    /// The export of that name, which may be empty for a default export.
+    /// Returns the export of that name, which may be empty for a default export.
     fn lookup(&mut self, name: &str) -> Option<ExportInfo>;
 }
 
-/// What comes next.
+/// What to do next.
 #[derive(Debug)]
 pub enum ServerStep {
-    /// Send the output; call again with what is left of the input, or with more.
+    /// Send the output; call again with the rest of the input, or with more.
     Continue,
-    /// Send the output, wrap the stream in TLS, go on. A failed TLS handshake ends the connection.
+    /// Send the output, wrap the stream in TLS, continue. A failed TLS handshake ends the connection.
     StartTls,
-    /// Send the output; then the transmission phase begins, with what is left of the input.
+    /// Send the output; then the transmission phase begins, with the rest of the input.
     Transmission(Box<Negotiated>),
-    /// Send the output and close: the client wants no more.
+    /// Send the output and close: the client ended the session.
     Aborted,
 }
 
-/// What was agreed on.
+/// What was negotiated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// The export as the owner described it.
     pub export: ExportInfo,
-    /// The flags that the client was told.
+    /// The flags that were sent to the client.
     pub flags: TransmissionFlags,
     /// Whether reads are answered in chunks.
     pub structured_replies: bool,
-    /// What BLOCK_STATUS tells.
+    /// What BLOCK_STATUS reports.
     pub meta_contexts: MetaContexts,
-    /// Whether the client did without the padding after `EXPORT_NAME`.
+    /// Whether the client opted out of the padding after `EXPORT_NAME`.
     pub no_zeroes: bool,
-    /// Whether the client promised to keep to the block sizes.
+    /// Whether the client promised to comply with the block sizes.
     pub block_size_agreed: bool,
     /// Whether the session is under TLS.
     pub tls: bool,
 }
 
 impl Negotiated {
-    /// The rules that requests of this session are checked by.
+    /// Returns the rules by which requests of this session are checked.
     pub const fn rules(&self) -> RequestRules {
         RequestRules {
             size_bytes: self.export.size_bytes,
@@ -96,7 +96,7 @@ impl Negotiated {
         }
     }
 
-    /// Makes the replies of this session.
+    /// Returns the writer of this session's replies.
     pub const fn replier(&self) -> Replier {
         Replier { structured: self.structured_replies }
     }
@@ -121,12 +121,12 @@ pub struct ServerNegotiation {
     no_zeroes: bool,
     tls: bool,
     structured_replies: bool,
-    /// The export for which contexts were chosen, and which.
+    /// The export for which contexts were selected, and the contexts.
     meta: Option<(String, MetaContexts)>,
 }
 
 impl ServerNegotiation {
-    /// Begins: appends the greeting to `output`, which is to be sent first.
+    /// Starts: appends the greeting to `output`, which is to be sent first.
     pub fn new(policy: TlsPolicy, output: &mut Vec<u8>) -> Self {
         output.extend_from_slice(&c::INIT_MAGIC.to_be_bytes());
         output.extend_from_slice(&c::OPTION_MAGIC.to_be_bytes());
@@ -143,8 +143,8 @@ impl ServerNegotiation {
         }
     }
 
-    /// How many bytes the current message lacks, at most 8,192. A caller that reads no more at a time has nothing
-    /// left over when negotiation ends.
+    /// Returns how many bytes the current message lacks, at most 8,192. A caller that reads no more at a time has
+    /// nothing left over when negotiation ends.
     pub fn wanted_bytes(&self) -> usize {
         match self.state {
             State::ClientFlags => self.collector.missing(4),
@@ -155,8 +155,8 @@ impl ServerNegotiation {
         }
     }
 
-    /// Takes bytes of the client from the front of `input`, up to the end of one option, and appends what is
-    /// to be sent to `output`.
+    /// Takes bytes from the client from the front of `input`, up to the end of one option, and appends the bytes to
+    /// send to `output`.
     ///
     /// # Errors
     /// The connection must be closed; nothing needs to be sent.

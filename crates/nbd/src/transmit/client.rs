@@ -1,12 +1,13 @@
 //! The client's side of the transmission phase.
 //!
-//! A client sends what [`ClientSession::start`] gives, followed by the payload of a write, and reads replies like this.
-//! Nothing is allocated per request, and data goes from the stream to where the caller wants it:
+//! A client sends the bytes that [`ClientSession::start`] returns, followed by the payload of a write, and reads
+//! replies as shown below. Nothing is allocated per request, and data goes directly from the stream to the caller's
+//! memory:
 //!
 //! ```
 //! use haversack_nbd::{ClientError, ClientSession, Event};
 //!
-//! /// Handles what came in; `memory[cookie.slot()]` is where a read's data goes, `starts` the reads' offsets.
+//! /// Handles received bytes; `memory[cookie.slot()]` is where a read's data goes, `starts` the reads' offsets.
 //! fn received(
 //!     session: &mut ClientSession,
 //!     mut input: &[u8],
@@ -22,7 +23,7 @@
 //!                 input = &input[here..];
 //!                 session.data_taken(here as u32);
 //!                 if here < length as usize {
-//!                     // Receive the rest from the socket straight into memory, then call data_taken again.
+//!                     // Receive the rest from the socket directly into memory, then call data_taken again.
 //!                     break;
 //!                 }
 //!             }
@@ -39,7 +40,8 @@
 //! ```
 //!
 //! Invariants: data and zeroes of one read never overlap and lie within it; a read is done without an error only when
-//! all of it came. A cookie is used once in 2^32 requests of its slot, so a late reply is not taken for another's.
+//! all its data was received. A cookie is used once in 2^32 requests of its slot, so a late reply is not taken for
+//! another's.
 
 use super::coverage::{Coverage, MAX_RANGES, Misfit};
 use super::request::{Command, REQUEST_BYTES, Request};
@@ -51,23 +53,23 @@ use crate::flags::CommandFlags;
 use crate::negotiate::Connected;
 use crate::wire::{Collector, Fields};
 
-/// Longest error chunk that is taken: a text of 4,096 bytes and as much again for what may come to be.
+/// Longest error chunk that is accepted: a text of 4,096 bytes and as much again for future extensions.
 const MAX_ERROR_BYTES: u32 = 8 << 10;
 const MAX_MESSAGE_BYTES: usize = 256;
 const SIMPLE_BYTES: usize = 16;
 const CHUNK_BYTES: usize = 20;
 
-/// The name of a request in flight.
+/// The identifier of a request in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Cookie(u64);
 
 impl Cookie {
-    /// Its slot, from 0 up to the session's capacity: an index for the caller's tables.
+    /// Returns its slot, from 0 up to the session's capacity: an index for the caller's tables.
     pub const fn slot(self) -> usize {
         (self.0 & 0xffff_ffff) as usize
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn number(self) -> u64 {
         self.0
     }
@@ -76,8 +78,8 @@ impl Cookie {
 /// What a server's bytes mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The next `length` bytes of the stream are the read's data at `offset` of the export. Take them, and tell with
-    /// [`ClientSession::data_taken`].
+    /// The next `length` bytes of the stream are the read's data at `offset` of the export. Take them, and report it
+    /// with [`ClientSession::data_taken`].
     Data {
         /// The read.
         cookie: Cookie,
@@ -95,7 +97,7 @@ pub enum Event {
         /// How many bytes.
         length: u32,
     },
-    /// The server tells of a failure; [`ClientSession::message`] has its words. `Done` will follow.
+    /// The server reports a failure; [`ClientSession::message`] has its text. `Done` will follow.
     Error {
         /// The request.
         cookie: Cookie,
@@ -106,7 +108,7 @@ pub enum Event {
     Done {
         /// The request.
         cookie: Cookie,
-        /// Success, or the first failure told.
+        /// Success, or the first failure reported.
         result: Result<(), Errno>,
     },
 }
@@ -123,7 +125,7 @@ pub enum StartError {
     /// The server would refuse it.
     #[error("{command:?} of {length} bytes at byte {offset}: {reason}", reason = refusal.reason)]
     Refused {
-        /// What was asked for.
+        /// What was requested.
         command: Command,
         /// Start in bytes.
         offset: u64,
@@ -180,7 +182,7 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// A session with room for `capacity` requests in flight, at most 2^32.
+    /// Makes a session with room for `capacity` requests in flight, at most 2^32.
     pub fn new(connected: &Connected, capacity: usize) -> Self {
         let slot = || Slot { generation: 0, request: None, coverage: Coverage::new(), error: None };
         Self {
@@ -194,10 +196,10 @@ impl ClientSession {
         }
     }
 
-    /// Begins a request and gives the bytes to send; a write's payload follows them.
+    /// Starts a request and returns the bytes to send; a write's payload follows them.
     ///
     /// # Errors
-    /// The export does not serve such a request, its range is empty, or no slot is free.
+    /// The export does not support such a request, its range is empty, or no slot is free.
     pub fn start(
         &mut self,
         command: Command,
@@ -227,7 +229,7 @@ impl ClientSession {
         Ok((Cookie(request.cookie), request.encode()))
     }
 
-    /// The requests in flight, such as those to send again on another connection.
+    /// Returns the requests in flight, for example to send them again on another connection.
     pub fn in_flight(&self) -> impl Iterator<Item = (Cookie, &Request)> {
         self.slots
             .iter()
@@ -235,17 +237,17 @@ impl ClientSession {
             .map(|request| (Cookie(request.cookie), request))
     }
 
-    /// How many requests can be started.
+    /// Returns how many requests can be started.
     pub fn free_slots(&self) -> usize {
         self.free.len()
     }
 
-    /// The server's words about the last [`Event::Error`], at most 256 bytes, empty if it had none.
+    /// Returns the server's message for the last [`Event::Error`], at most 256 bytes, empty if it had none.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The caller took `bytes` of the data announced by the last [`Event::Data`] from the stream.
+    /// Notes that the caller took `bytes` of the data announced by the last [`Event::Data`] from the stream.
     pub fn data_taken(&mut self, bytes: u32) {
         if let State::Data { offset, left, .. } = &mut self.state {
             let taken = bytes.min(*left);
@@ -255,10 +257,10 @@ impl ClientSession {
     }
 
     /// Takes bytes from the front of `input` up to the next event. `None`: all input is taken and more is needed.
-    /// While announced data is not taken, the event for the rest of it comes again.
+    /// While announced data is not taken, the event for the rest of it is returned again.
     ///
     /// # Errors
-    /// The server breaks the protocol: the connection must be closed and the session dropped.
+    /// The server violates the protocol: the connection must be closed and the session dropped.
     pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Event>, ClientError> {
         loop {
             match self.state {
@@ -286,7 +288,7 @@ impl ClientSession {
         }
     }
 
-    /// Reads the head of a reply; `false` if it is not all there.
+    /// Reads the header of a reply; `false` if it is not complete.
     fn head(&mut self, input: &mut &[u8]) -> Result<bool, ClientError> {
         if !self.collector.fill(input, 4) {
             return Ok(false);
@@ -355,7 +357,7 @@ impl ClientSession {
         }
     }
 
-    /// Acts on a chunk whose fixed part is collected.
+    /// Processes a chunk whose fixed part is complete.
     fn chunk(&mut self, chunk: Chunk) -> Result<Option<Event>, ClientError> {
         let Chunk { slot, kind, length, done } = chunk;
         let cookie = self.cookie(slot);
@@ -427,7 +429,7 @@ impl ClientSession {
             .ok_or(ClientError::UnknownCookie { cookie })
     }
 
-    /// Notes that a part of a read has come, once and within the read.
+    /// Notes that a part of a read was received; it must lie within the read and not be a repeat.
     fn cover(&mut self, slot: usize, request: &Request, offset: u64, length: u32) -> Result<(), ClientError> {
         let cookie = request.cookie;
         let outside = ClientError::OutsideRequest { cookie, offset_bytes: offset, length_bytes: length };
@@ -445,7 +447,7 @@ impl ClientSession {
     }
 }
 
-/// How much of a chunk's payload is collected before it is acted on.
+/// Returns how much of a chunk's payload is collected before it is processed.
 const fn fixed_bytes(chunk: &Chunk) -> usize {
     match chunk.kind {
         c::REPLY_TYPE_OFFSET_DATA => 8,

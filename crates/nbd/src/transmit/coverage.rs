@@ -1,25 +1,25 @@
-//! Which parts of a read have come: disjoint ranges in order, neighbours merged. Chunks that come in order need one.
+//! Which parts of a read were received: disjoint ranges in order, adjacent ones merged. Chunks in order need one.
 
-/// Most ranges that are followed; what one request can make a client hold.
+/// Most ranges that are tracked; this bounds what one request can make a client store.
 pub(super) const MAX_RANGES: usize = 64;
 
 /// Why a part cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Misfit {
-    /// Some of it came before.
+    /// Some of it was received before.
     Overlap,
     /// It would be one range too many.
     TooMany,
 }
 
-/// The parts that have come, as half-open ranges of bytes within the read.
+/// The parts received, as half-open ranges of bytes within the read.
 #[derive(Clone, Debug)]
 pub(super) struct Coverage {
     ranges: Vec<(u32, u32)>,
 }
 
 impl Coverage {
-    /// Nothing has come.
+    /// Starts with nothing received.
     pub(super) fn new() -> Self {
         Self { ranges: Vec::with_capacity(2) }
     }
@@ -28,12 +28,12 @@ impl Coverage {
         self.ranges.clear();
     }
 
-    /// How many bytes have come.
+    /// Returns how many bytes were received.
     pub(super) fn bytes(&self) -> u32 {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Adds what came.
+    /// Adds a received part.
     pub(super) fn add(&mut self, start: u32, end: u32) -> Result<(), Misfit> {
         let at = self.ranges.partition_point(|range| range.1 < start);
         let touches_before = self.ranges.get(at).is_some_and(|range| range.1 == start);

@@ -8,7 +8,7 @@ use crate::flags::CommandFlags;
 
 const HEAD_BYTES: usize = 24;
 const EXTENT_BYTES: usize = 8;
-/// More would be unkind to clients.
+/// More would overload clients.
 const MAX_EXTENTS: usize = 1 << 20;
 
 /// A run of bytes with the same metadata.
@@ -20,8 +20,8 @@ pub struct Extent {
     pub flags: u32,
 }
 
-/// Writes one context's chunk. Runs come in order from the request's offset on; neighbours with the same flags
-/// become one extent. What lies beyond the request's range, what exceeds one extent if the client asked for one, and
+/// Writes one context's chunk. Runs are added in order from the request's offset on; adjacent ones with the same flags
+/// become one extent. What is beyond the request's range, what exceeds one extent if the client asked for one, and
 /// what exceeds the memory is left out, as the protocol allows.
 ///
 /// ```
@@ -50,7 +50,7 @@ pub struct ExtentWriter<'a> {
 }
 
 impl<'a> ExtentWriter<'a> {
-    /// A writer into `memory`, which has room for at least one extent: 32 bytes. `None` if it has not.
+    /// Makes a writer into `memory`, which must have room for at least one extent: 32 bytes. `None` if it has not.
     pub fn new(memory: &'a mut [u8], request: &Request, context: MetaContext) -> Option<Self> {
         let room = memory.len().checked_sub(HEAD_BYTES)? / EXTENT_BYTES;
         let limit = if request.flags.contains(CommandFlags::REQ_ONE) { 1 } else { MAX_EXTENTS };
@@ -65,7 +65,7 @@ impl<'a> ExtentWriter<'a> {
         })
     }
 
-    /// Adds a run. Returns whether more runs are of use.
+    /// Adds a run. Returns whether more runs are useful.
     pub fn push(&mut self, run: Extent) -> bool {
         let length = run.length.min(self.left);
         if length > 0 && self.last.length > 0 && self.last.flags == run.flags {
@@ -82,8 +82,8 @@ impl<'a> ExtentWriter<'a> {
         self.left > 0
     }
 
-    /// Ends the chunk; `done` if it is the last of the reply. Returns the length of what was written, or `None`
-    /// if there was no run, which no reply may have.
+    /// Ends the chunk; `done` if it is the last of the reply. Returns the length of what was written, or `None` if
+    /// there was no run, which is invalid in a reply.
     pub fn finish(mut self, done: bool) -> Option<usize> {
         self.write_last();
         if self.extents == 0 {

@@ -1,4 +1,4 @@
-//! Heads of replies, made without allocation. Data follows its head.
+//! Headers of replies, made without allocation. Data follows its header.
 
 use super::request::{Command, Request};
 use crate::constants as c;
@@ -8,7 +8,7 @@ use crate::wire::cut;
 const CAPACITY: usize = 128;
 const ERROR_BYTES: usize = 26;
 
-/// The head of a reply, or a whole one without data. Dereferences to the bytes to send.
+/// The header of a reply, or a whole one without data. Dereferences to the bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyHead {
     bytes: [u8; CAPACITY],
@@ -56,12 +56,12 @@ impl ReplyHead {
 /// Makes the replies of one session, simple or structured as negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replier {
-    /// Whether structured replies were agreed on.
+    /// Whether structured replies were negotiated.
     pub structured: bool,
 }
 
 impl Replier {
-    /// The request is done and has no data: a write, flush and so on, or an empty read.
+    /// Replies that the request is done and has no data: a write, flush and so on, or an empty read.
     pub fn success(self, request: &Request) -> ReplyHead {
         match request.command {
             Command::Read | Command::BlockStatus if self.structured => self.done(request.cookie),
@@ -69,7 +69,7 @@ impl Replier {
         }
     }
 
-    /// The whole data of a read; it follows this head.
+    /// Replies with the whole data of a read; it follows this header.
     pub fn read_data(self, request: &Request) -> ReplyHead {
         if self.structured {
             self.data_chunk(request.cookie, request.offset, request.length, true)
@@ -78,9 +78,9 @@ impl Replier {
         }
     }
 
-    /// The request failed. The reason, for people, goes along where replies are structured, cut to about
-    /// 100 bytes. Structured, it may follow chunks of data; simple, nothing can follow data but the
-    /// end of the connection.
+    /// Replies that the request failed. With structured replies the human-readable reason is included, cut to about
+    /// 100 bytes. A structured error may follow chunks of data; after data of a simple reply, the only option is to
+    /// close the connection.
     pub fn error(self, request: &Request, errno: Errno, reason: &str) -> ReplyHead {
         if !self.structured {
             return ReplyHead::simple(request.cookie, errno.number());
@@ -92,20 +92,21 @@ impl Replier {
             .push(reason)
     }
 
-    /// One chunk of a read's data, `length` bytes (at least 1) that follow this head. For structured replies.
+    /// Returns the header of one chunk of a read's data; `length` bytes (at least 1) follow it. For structured
+    /// replies.
     pub fn data_chunk(self, cookie: u64, offset: u64, length: u32, done: bool) -> ReplyHead {
         ReplyHead::chunk(cookie, c::REPLY_TYPE_OFFSET_DATA, done, length.saturating_add(8))
             .push(&offset.to_be_bytes())
     }
 
-    /// One chunk of a read that is zeroes, at least 1 byte. For structured replies.
+    /// Returns one chunk of a read that is zeroes, at least 1 byte. For structured replies.
     pub fn hole_chunk(self, cookie: u64, offset: u64, length: u32, done: bool) -> ReplyHead {
         ReplyHead::chunk(cookie, c::REPLY_TYPE_OFFSET_HOLE, done, 12)
             .push(&offset.to_be_bytes())
             .push(&length.to_be_bytes())
     }
 
-    /// The end of a reply whose chunks were sent before. For structured replies.
+    /// Ends a reply whose chunks were sent before. For structured replies.
     pub fn done(self, cookie: u64) -> ReplyHead {
         ReplyHead::chunk(cookie, c::REPLY_TYPE_NONE, true, 0)
     }

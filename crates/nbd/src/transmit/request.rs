@@ -1,12 +1,12 @@
-//! Requests as bytes, and the server's reader of them.
+//! Requests as bytes, and the server's parser of them.
 //!
-//! A server reads its connection like this. Nothing is allocated, and the payload of a write goes from the stream to
-//! where the caller wants it:
+//! A server reads its connection as shown below. Nothing is allocated, and the payload of a write goes directly from
+//! the stream to the caller's memory:
 //!
 //! ```
 //! use haversack_nbd::{Request, RequestReader, RequestRules, ServerError, Verdict};
 //!
-//! /// Handles what came in; `destination(request)` is the memory that a write's payload goes to.
+//! /// Handles received bytes; `destination(request)` is the memory that a write's payload goes to.
 //! fn received(
 //!     reader: &mut RequestReader,
 //!     rules: &RequestRules,
@@ -21,8 +21,8 @@
 //!                 memory[..here].copy_from_slice(&input[..here]);
 //!                 input = &input[here..];
 //!                 reader.payload_taken(here as u32);
-//!                 // The rest of the payload: receive from the socket straight into memory[here..], then call
-//!                 // payload_taken again; `read` gives no request before that.
+//!                 // The rest of the payload: receive from the socket directly into memory[here..], then call
+//!                 // payload_taken again; `read` returns no request before that.
 //!             }
 //!             Verdict::Serve => { /* hand the request to the engine */ }
 //!             Verdict::Nothing => { /* reply with success */ }
@@ -42,7 +42,7 @@ use crate::wire::Fields;
 /// Length of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Read.
@@ -51,22 +51,22 @@ pub enum Command {
     Write,
     /// End the session; there is no reply.
     Disconnect,
-    /// Make all writes that were replied to durable.
+    /// Make all writes with a sent reply durable.
     Flush,
-    /// The range is of no use any more.
+    /// The range is no longer needed.
     Trim,
     /// Prefetch the range.
     Cache,
     /// Write zeroes.
     WriteZeroes,
-    /// Tell metadata of the range.
+    /// Report metadata of the range.
     BlockStatus,
     /// Anything else; servers refuse it.
     Other(u16),
 }
 
 impl Command {
-    /// The command that came over the wire.
+    /// Returns the command for a received number.
     pub const fn from_wire(number: u16) -> Self {
         match number {
             0 => Self::Read,
@@ -81,7 +81,7 @@ impl Command {
         }
     }
 
-    /// The number as it goes over the wire.
+    /// Returns the number as sent over the wire.
     pub const fn number(self) -> u16 {
         match self {
             Self::Read => 0,
@@ -102,9 +102,9 @@ impl Command {
 pub struct Request {
     /// Its flags, unknown ones included.
     pub flags: CommandFlags,
-    /// What it asks for.
+    /// Its command.
     pub command: Command,
-    /// The client's name for it, repeated in every reply. Clients may use one twice.
+    /// The client's identifier for it, repeated in every reply. Clients may use one twice.
     pub cookie: u64,
     /// Start of the range in bytes.
     pub offset: u64,
@@ -113,7 +113,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a request.
+    /// Parses a request.
     ///
     /// # Errors
     /// The magic number is wrong.
@@ -132,7 +132,7 @@ impl Request {
         })
     }
 
-    /// The request as it goes over the wire.
+    /// Returns the request as sent over the wire.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -144,12 +144,12 @@ impl Request {
         bytes
     }
 
-    /// The farewell of a client.
+    /// Returns the request with which a client ends the session.
     pub const fn disconnect() -> Self {
         Self { flags: CommandFlags::NONE, command: Command::Disconnect, cookie: 0, offset: 0, length: 0 }
     }
 
-    /// How many bytes of payload follow.
+    /// Returns how many bytes of payload follow.
     pub const fn payload_bytes(&self) -> u32 {
         match self.command {
             Command::Write => self.length,
@@ -158,7 +158,7 @@ impl Request {
     }
 }
 
-/// Finds requests in a stream that comes in any pieces.
+/// Finds requests in a stream that arrives in pieces of any size.
 #[derive(Debug)]
 pub struct RequestReader {
     head: [u8; REQUEST_BYTES],
@@ -174,16 +174,16 @@ impl Default for RequestReader {
 }
 
 impl RequestReader {
-    /// A reader at the start of the transmission phase.
+    /// Makes a reader for the start of the transmission phase.
     pub const fn new() -> Self {
         Self { head: [0; REQUEST_BYTES], filled: 0, payload_left: 0, skipping: false }
     }
 
     /// Takes the next request from the front of `input`. `None`: all input is taken and more is needed, or the payload
-    /// of the last write is still to be taken.
+    /// of the last write has not been taken yet.
     ///
     /// # Errors
-    /// The stream is out of step; the connection must be closed.
+    /// The stream is out of sync; the connection must be closed.
     pub fn read(&mut self, input: &mut &[u8]) -> Result<Option<Request>, ServerError> {
         if self.skipping {
             let here = self.payload_left.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
@@ -206,12 +206,12 @@ impl RequestReader {
         Ok(Some(request))
     }
 
-    /// How many bytes of the last write's payload are next in the stream.
+    /// Returns how many bytes of the last write's payload are next in the stream.
     pub const fn payload_left(&self) -> u32 {
         self.payload_left
     }
 
-    /// The caller took `bytes` of payload from the stream, at most [`payload_left`](Self::payload_left).
+    /// Notes that the caller took `bytes` of payload from the stream, at most [`payload_left`](Self::payload_left).
     pub const fn payload_taken(&mut self, bytes: u32) {
         self.payload_left = self.payload_left.saturating_sub(bytes);
         if self.payload_left == 0 {
@@ -219,7 +219,7 @@ impl RequestReader {
         }
     }
 
-    /// What is left of the last write's payload is thrown away as it comes.
+    /// Discards the rest of the last write's payload as it arrives.
     pub const fn skip_payload(&mut self) {
         self.skipping = self.payload_left > 0;
     }

@@ -1,5 +1,5 @@
-//! Which requests an export serves, and the error that answers the others. Both sides use the same rules: servers for
-//! what comes in, clients for what goes out.
+//! Which requests an export supports, and the error for the others. Both sides use the same rules: servers for
+//! incoming requests, clients for outgoing ones.
 
 use super::request::{Command, Request};
 use crate::constants::DEFAULT_MAX_PAYLOAD_BYTES;
@@ -8,29 +8,29 @@ use crate::error::ServerError;
 use crate::export::BlockSize;
 use crate::flags::{CommandFlags, TransmissionFlags};
 
-/// What an export of one session serves.
+/// What an export supports in one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestRules {
     /// Size in bytes; may change during a session when a disk is resized.
     pub size_bytes: u64,
     /// What the export can do.
     pub flags: TransmissionFlags,
-    /// What requests keep to.
+    /// What requests comply with.
     pub block_size: BlockSize,
-    /// Whether metadata contexts were chosen.
+    /// Whether metadata contexts were selected.
     pub block_status: bool,
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Serve it. Its range lies within the export; only FLUSH has an empty one.
+    /// Serve it. Its range is within the export; only FLUSH has an empty one.
     Serve,
-    /// Its range is empty: there is nothing to do but to reply with success.
+    /// Its range is empty: just reply with success.
     Nothing,
     /// Reply with an error. A payload is to be skipped.
     Refuse(Refusal),
-    /// The client says farewell: finish what is in flight, then close.
+    /// The client ends the session: finish what is in flight, then close.
     Disconnect,
 }
 
@@ -39,7 +39,7 @@ pub enum Verdict {
 pub struct Refusal {
     /// The error number to reply.
     pub errno: Errno,
-    /// The reason for people.
+    /// The human-readable reason.
     pub reason: &'static str,
 }
 
@@ -48,10 +48,10 @@ const fn refuse(errno: Errno, reason: &'static str) -> Result<(), Refusal> {
 }
 
 impl RequestRules {
-    /// Judges a request.
+    /// Checks a request.
     ///
     /// # Errors
-    /// The payload of a write is longer than 32 MiB and than the largest allowed, too long to be skipped: the
+    /// The payload of a write is longer than both 32 MiB and the largest allowed, too long to be skipped: the
     /// connection must be closed.
     pub fn check(&self, request: &Request) -> Result<Verdict, ServerError> {
         if request.command == Command::Disconnect {
@@ -148,7 +148,7 @@ impl RequestRules {
             Command::BlockStatus if request.length == 0 => {
                 refuse(Errno::EINVAL, "an empty range has no metadata")
             }
-            // The protocol knows EOVERFLOW for reads only where DF is offered.
+            // The protocol has EOVERFLOW for reads only where DF is offered.
             Command::Read if too_long && self.flags.contains(TransmissionFlags::SEND_DF) => {
                 refuse(Errno::EOVERFLOW, "the read is longer than the maximum payload")
             }

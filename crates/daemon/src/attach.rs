@@ -1,10 +1,10 @@
-//! Attaching disks and detaching them.
+//! Attaching and detaching disks.
 //!
 //! Invariants
-//! - The helper of an origin runs before the disk is attached and until it is detached.
-//! - A disk's recorded size is never made smaller here: a guest's data may be there.
-//! - A disk that was configured or remembered is tried again and again; one that was asked for through the API
-//!   is attached or not when its job ends.
+//! - The helper of an origin runs from before the disk is attached until it is detached.
+//! - A disk's recorded size is never reduced here: the space may hold a guest's data.
+//! - Attaching a configured or remembered disk is retried indefinitely. A disk requested through the API is
+//!   either attached or not when its job ends.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::pool::{KnownDisk, Pool};
 use crate::state::RememberedDisk;
 use crate::{settings, system};
 
-/// The first pause before an attach is tried again; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause before an attach is tried again.
+/// The longest pause before another attempt to attach.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often a wait looks whether it is still wanted.
+/// How often a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 fn wait(job: &StartedJob) -> Result<()> {
@@ -39,15 +39,15 @@ fn wait(job: &StartedJob) -> Result<()> {
     Ok(())
 }
 
-/// What a disk has in the cache; 0 if that cannot be had.
+/// Returns how many bytes of a disk are cached; 0 if that is not known.
 fn cached_bytes(backend: &dyn Backend, disk: DiskHandle) -> u64 {
     let Ok(snapshot) = backend.snapshot() else { return 0 };
     let found = snapshot.disks.iter().find(|found| found.disk == disk);
     found.map_or(0, |found| found.usage.usage_blocks * BLOCK_BYTES as u64)
 }
 
-/// Refuses an origin that is not the one whose blocks are cached: they would be read in place of its own, and the dirty ones
-/// written over its own.
+/// Refuses an origin other than the one whose blocks are cached: those blocks would be read in place of its
+/// own, and the dirty ones written over its data.
 fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<()> {
     let Some(known) = pool.known(id).filter(|known| known.cached_bytes + known.dirty_bytes > 0) else {
         return Ok(());
@@ -70,7 +70,7 @@ fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<(
     ))
 }
 
-/// Keeps on flash which origin the disk has, for the day when its host is dead.
+/// Stores on flash which origin the disk has, in case its host fails.
 fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, sectors: u64) {
     let (place, inode) = label::place_of(&config.origin);
     let label = Label {
@@ -88,8 +88,8 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
     }
 }
 
-/// Lets no front end in while what it returns lives, or says which are there. Of NBD clients the data path lets none in
-/// once it has begun.
+/// Keeps front ends out while the returned value lives, or returns those that are connected. NBD clients are
+/// kept out by the data path itself once it has begun.
 pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, Vec<String>> {
     let in_use = |process: String| format!("vhost-user front end {process}");
     let closed =
@@ -98,10 +98,10 @@ pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, 
 }
 
 impl Daemon {
-    /// Attaches a disk that the API was asked for.
+    /// Attaches a disk on request of the API.
     ///
     /// # Errors
-    /// It is malformed, or its name or identity is in use.
+    /// The settings are malformed, or the disk's name or identity is in use.
     pub fn attach(self: &Arc<Self>, config: DiskConfig) -> Result<Job> {
         settings::check_disk(&config).map_err(DaemonError::Bad)?;
         self.pool(&config.pool)?;
@@ -111,7 +111,7 @@ impl Daemon {
         self.insert_disk(&name, disk.clone())?;
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
-            // Remembered first: what cannot be remembered is not attached either.
+            // Remembered first: a disk that cannot be remembered is not attached.
             let end = daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk));
             if end.is_err() {
                 daemon.undo_attach(&name, before);
@@ -120,7 +120,7 @@ impl Daemon {
         })
     }
 
-    /// Puts back what there was of a disk that could not be attached.
+    /// Restores the state from before a failed attach.
     fn undo_attach(&self, name: &str, before: Option<Arc<Disk>>) {
         self.remove_disk(name);
         let undone = match before {
@@ -134,11 +134,11 @@ impl Daemon {
         }
     }
 
-    /// Attaches a configured or remembered disk; goes on trying in the background. Waits for the first try for at most the
-    /// given time.
+    /// Attaches configured or remembered disks and keeps retrying in the background. Waits for the first
+    /// attempt for at most the given time.
     ///
     /// # Errors
-    /// Its name or identity is in use.
+    /// A disk's name or identity is in use.
     pub fn attach_lasting(
         self: &Arc<Self>,
         disks: Vec<(DiskConfig, bool)>,
@@ -192,18 +192,18 @@ impl Daemon {
         }
     }
 
-    /// Whether this disk, and no other of its name, is the daemon's.
+    /// Returns whether the daemon has exactly this disk under its name.
     fn has(&self, name: &str, disk: &Arc<Disk>) -> bool {
         self.disk(name).is_ok_and(|present| Arc::ptr_eq(&present, disk))
     }
 
     fn remember(&self, disk: &Disk, attached: bool) -> Result<()> {
-        // Losses are accepted once.
+        // Losses are accepted only once.
         let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
         Ok(self.state.remember(RememberedDisk { config, by_api: disk.by_api, attached })?)
     }
 
-    /// One try.
+    /// Makes one attempt to attach.
     fn try_attach(&self, disk: &Disk) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
@@ -248,7 +248,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Refuses an origin that is a cache device or a staging area, however it is called.
+    /// Refuses an origin that is a cache device or a staging area, under whatever path.
     fn refuse_part_of_pool(&self, config: &DiskConfig) -> Result<()> {
         let store = Store::of(&config.origin);
         let devices = self.pools().filter_map(|pool| pool.backend.snapshot().ok()).flat_map(|s| s.devices);
@@ -267,7 +267,7 @@ impl Daemon {
         ))
     }
 
-    /// A disk that was new to its pool, and was not attached after all, leaves nothing there.
+    /// Removes a disk from its pool that was new there and was not attached after all.
     fn forget_unused(&self, pool: &Pool, id: DiskId) -> Result<()> {
         wait(&pool.backend.forget(id, false)?)?;
         pool.known.locked().remove(&id);
@@ -309,7 +309,7 @@ impl Daemon {
         Ok(Some((Helper::start(spec)?, uri)))
     }
 
-    /// The size to attach with: that on record, else that configured, else the origin's.
+    /// Returns the size to attach with: the recorded one, else the configured one, else the origin's.
     fn sectors(&self, config: &DiskConfig, known: Option<KnownDisk>, origin: &OriginSpec) -> Result<u64> {
         let configured = config.size.map(settings::sectors).transpose().map_err(DaemonError::Bad)?;
         match (known, configured) {
@@ -327,7 +327,7 @@ impl Daemon {
         }
     }
 
-    /// A disk that is configured larger than it is on record grows once it is attached.
+    /// Grows a disk, once it is attached, that is configured larger than recorded.
     fn grow_to_configured(&self, config: &DiskConfig, disk: &Disk, handle: DiskHandle, sectors: u64) {
         let Some(Ok(configured)) = config.size.map(settings::sectors) else { return };
         if configured <= sectors {
@@ -341,10 +341,10 @@ impl Daemon {
         }
     }
 
-    /// A disk has another size from now on.
+    /// Records a disk's new size.
     pub(crate) fn note_size(&self, disk: &Disk, handle: DiskHandle, sectors: u64) {
         let told = disk.with(|inner| {
-            // A job's end may come after the disk's.
+            // The job may end after the disk was detached.
             (inner.handle == Some(handle)).then(|| {
                 inner.sectors = sectors;
                 inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
@@ -377,10 +377,10 @@ impl Daemon {
         })
     }
 
-    /// Who uses a disk: the front ends and NBD clients that are connected.
+    /// Returns the users of a disk: connected front ends and NBD clients.
     ///
     /// # Errors
-    /// The pool is not there.
+    /// The disk's pool is not available.
     pub fn users_of(&self, disk: &Disk) -> Result<Vec<String>> {
         let (pool, handle, front_ends) = disk.with(|inner| {
             let front_ends = inner.vhost_user.as_ref().map(|server| server.connected());
@@ -399,11 +399,12 @@ impl Daemon {
         if clients.is_empty() { Ok(()) } else { Err(DaemonError::InUse { disk: name.to_string(), clients }) }
     }
 
-    /// Cleans a disk and detaches it. A disk that could not be attached is tried no more. Clients that are connected, and
-    /// dirty data that nothing would write back then, stand in the way unless `force` says that they do not matter.
+    /// Cleans a disk and detaches it. A disk that could not be attached yet is no longer retried. Unless
+    /// `force` is set, the call is refused if clients are connected, or if dirty data would remain that nothing
+    /// writes back.
     ///
     /// # Errors
-    /// There is no such disk, it is neither attached nor waiting, or is needed.
+    /// There is no such disk, it is neither attached nor waiting to be, or it is in use.
     pub fn detach(self: &Arc<Self>, name: &str, force: bool) -> Result<Job> {
         let disk = self.disk(name)?;
         if !force {
@@ -419,7 +420,7 @@ impl Daemon {
             (state, _) => Err(not_attached(name, state)),
         })?;
         let mut closed = None;
-        // Clients may have come until it was called detaching, and come until it is closed.
+        // New clients may connect until the disk is closed to them.
         if handle.is_some() && !force {
             let in_use = |clients| DaemonError::InUse { disk: name.to_string(), clients };
             let unused = close_if_unused(&disk).map_err(in_use);
@@ -445,7 +446,8 @@ impl Daemon {
         started
     }
 
-    /// Nothing writes back what is dirty of a disk that waits to be attached and is given up.
+    /// Checks that a disk that waits to be attached and is given up has no dirty data: nothing would write it
+    /// back.
     fn check_left_clean(&self, name: &str, disk: &Disk) -> Result<()> {
         let (pool, waits) = disk.with(|inner| (inner.config.pool.clone(), inner.state == DiskState::Waiting));
         let dirty_bytes = match self.pool(&pool)?.known(disk.id) {
@@ -487,14 +489,14 @@ impl Daemon {
         });
         self.size_filters(pool);
         self.policy.detached(self, &pool.name, name);
-        // The helper's end may take a while; nobody needs the disk's lock to wait for it.
+        // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         tracing::info!(disk = name, "detached");
         self.events.add("detached", name, "clean blocks stay in the cache");
         self.remember(disk, false)
     }
 
-    /// Lists a remembered disk that is not to be attached, if its pool still knows it; else it is remembered no more.
+    /// Lists a remembered disk that is not to be attached if its pool still knows it; otherwise forgets it.
     pub fn know_detached(&self, remembered: RememberedDisk) {
         let (name, pool) = (remembered.config.name.clone(), remembered.config.pool.clone());
         if remembered.attached && matches!(self.pool(&pool), Err(DaemonError::NoSuch { .. })) {
@@ -509,7 +511,7 @@ impl Daemon {
             |disk: &Disk| self.pool(&disk.config().pool).is_ok_and(|pool| pool.known(disk.id).is_some());
         let result = match disk {
             Ok(disk) if is_known(&disk) => self.insert_disk(&name, Arc::new(disk)),
-            // The pool may be back in the configuration at the next start.
+            // The pool may be in the configuration again at the next start.
             Ok(disk) if self.pool(&disk.config().pool).is_err() => Ok(()),
             _ => self.state.forget(&name).map_err(DaemonError::from),
         };
@@ -518,10 +520,10 @@ impl Daemon {
         }
     }
 
-    /// Takes out a disk that waits to be attached; it stays listed if its pool knows it.
+    /// Removes a disk that waits to be attached; it stays listed if its pool knows it.
     fn give_up(&self, name: &str, disk: &Arc<Disk>) -> Result<()> {
         let config = disk.config();
-        // A pool that is not open may know it.
+        // A pool that is not open may know the disk.
         let is_known = self.pool(&config.pool).map_or(true, |pool| pool.known(disk.id).is_some());
         self.remove_disk(name);
         if is_known {

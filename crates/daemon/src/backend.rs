@@ -1,5 +1,5 @@
-//! What the control plane asks of a pool's data path: a thin trait over the engine, so that everything above it runs in tests
-//! without one.
+//! The control plane's interface to a pool's data path: a thin trait over the engine, so that everything above
+//! it can be tested without one.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -17,28 +17,28 @@ use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
-    /// Waits for the end for some time: `None` if it has not ended by then.
+    /// Waits at most `time` for the job to end; `None` if it has not ended by then.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The job failed.
     fn wait_for(&self, time: Duration) -> Result<Option<()>>;
-    /// How far it is, if it tells.
+    /// Returns the job's progress, if it reports any.
     fn progress(&self) -> Option<Progress>;
-    /// Stops it if it can be stopped.
+    /// Cancels the job. Returns false if that is not possible.
     fn cancel(&self) -> bool;
 }
 
-/// A job that somebody waits for.
+/// A job that the caller waits for.
 pub type StartedJob = Box<dyn BackendJob>;
 
-/// A disk's vhost-user server. It ends when it is dropped.
+/// A disk's vhost-user server. Dropping it ends the service.
 pub trait VhostUser: Send {
-    /// Tells the guest another size.
+    /// Reports a new size to the guest.
     ///
     /// # Errors
-    /// Why the size cannot be offered.
+    /// The size cannot be offered.
     fn resize(&self, sectors: u64) -> std::result::Result<(), String>;
-    /// The processes that are connected as front ends.
+    /// Returns the processes connected as front ends.
     fn connected(&self) -> Vec<String>;
     /// See [`VhostUserServer::close_if_unused`].
     ///
@@ -61,7 +61,7 @@ impl VhostUser for VhostUserServer {
     }
 }
 
-/// A pool's data path. The calls are those of the engine's [`Handle`], where they are described.
+/// A pool's data path. The calls are those of the engine's [`Handle`] and are documented there.
 #[expect(clippy::missing_errors_doc, reason = "described at the engine's handle")]
 pub trait Backend: Send + Sync {
     /// See [`Handle::now_us`].
@@ -114,7 +114,7 @@ pub trait Backend: Send + Sync {
     fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>>;
     /// See [`Handle::add_nbd_client`].
     fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
-    /// See [`Handle::serve_vhost_user`]. The server stops when what comes back is dropped.
+    /// See [`Handle::serve_vhost_user`]. The server stops when the returned value is dropped.
     fn serve_vhost_user(
         &self,
         disk: DiskHandle,

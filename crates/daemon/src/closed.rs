@@ -1,8 +1,8 @@
-//! Pools that could not be opened when the daemon started. Their disks wait, the other pools run, and each is tried again
-//! and again until it opens; from then on it is as any other.
+//! Pools that could not be opened when the daemon started. Their disks wait while the other pools run. Opening
+//! each of them is retried until it succeeds; from then on it is like any other pool.
 //!
 //! Invariant
-//! - A pool that was opened stays open, and where it is.
+//! - A pool that was opened stays open and does not move in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,14 +16,14 @@ use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 use crate::pool::{self, Pool};
 
-/// The first pause before a pool is tried again; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause before another attempt to open a pool; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause before a pool is tried again.
+/// The longest pause before another attempt to open a pool.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often a pause looks whether the daemon stops.
+/// How often a pause checks whether the daemon is stopping.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Shards that run, to be dropped when the daemon ends.
+/// Running shards, to be dropped when the daemon ends.
 pub type Shards = Arc<Mutex<Vec<Shard>>>;
 
 /// See the module documentation.
@@ -36,10 +36,10 @@ struct ClosedPool {
 }
 
 impl ClosedPools {
-    /// Says which pools could not be opened, and why. Said once, at the start.
+    /// Sets which pools could not be opened, and why. Called once, at the start.
     pub fn set(&self, pools: impl IntoIterator<Item = (String, String)>) {
         let closed = |why| ClosedPool { why: Mutex::new(why), opened: OnceLock::new() };
-        // A second time says nothing new.
+        // Later calls have no effect.
         let _ = self.0.set(pools.into_iter().map(|(name, why)| (name, closed(why))).collect());
     }
 
@@ -47,21 +47,21 @@ impl ClosedPools {
         self.0.get().into_iter().flatten()
     }
 
-    /// Those that have opened meanwhile.
+    /// Returns the pools that have been opened since.
     pub fn opened(&self) -> impl Iterator<Item = &Pool> {
         self.all().filter_map(|(_, pool)| pool.opened.get())
     }
 
-    /// Those that have not, and why.
+    /// Returns the pools that are still closed, and why.
     pub fn closed(&self) -> impl Iterator<Item = (&str, String)> {
         let closed = self.all().filter(|(_, pool)| pool.opened.get().is_none());
         closed.map(|(name, pool)| (name.as_str(), pool.why.locked().clone()))
     }
 
-    /// A pool that has opened meanwhile.
+    /// Returns a pool that has been opened since.
     ///
     /// # Errors
-    /// It is closed, or there is none of that name.
+    /// It is still closed, or there is none of that name.
     pub fn pool(&self, name: &str) -> Result<&Pool> {
         let Some(pool) = self.0.get().and_then(|pools| pools.get(name)) else {
             return Err(DaemonError::NoSuch { what: "pool", name: name.to_string() });
@@ -73,14 +73,14 @@ impl ClosedPools {
     fn take(&self, name: &str, opened: std::result::Result<Pool, String>) {
         let Some(closed) = self.0.get().and_then(|pools| pools.get(name)) else { return };
         match opened {
-            // There is one thread for each pool, and it ends with this.
+            // Each pool has one such thread, which ends after this.
             Ok(pool) => drop(closed.opened.set(pool)),
             Err(why) => *closed.why.locked() = why,
         }
     }
 }
 
-/// Tries to open a pool, in the background, until that works or the daemon stops.
+/// Tries to open a pool, in the background, until it succeeds or the daemon stops.
 pub fn keep_opening(
     daemon: &Arc<Daemon>,
     shards: &Shards,
@@ -118,7 +118,7 @@ pub fn keep_opening(
     });
 }
 
-/// False if the daemon stops meanwhile.
+/// Pauses. Returns false if the daemon stops in that time.
 fn wait(daemon: &Daemon, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     while Instant::now() < until && !daemon.is_stopping() {

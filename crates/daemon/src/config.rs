@@ -1,9 +1,11 @@
 //! The configuration file.
 //!
 //! Invariants
-//! - An unknown key, a wrong value or a contradiction is an error with the file's path and the line; nothing starts then.
-//! - A file that does not end with the end of a line was cut short, and is an error.
-//! - What [`Config::load`] returns holds together: names are unique, every disk's pool exists, paths are not used twice.
+//! - An unknown key, a wrong value or a contradiction is an error with the file's path and the line; the daemon
+//!   then does not start.
+//! - A file that does not end with a newline has been truncated, and is an error.
+//! - The result of [`Config::load`] is consistent: names are unique, every disk's pool exists, paths are not
+//!   used twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -26,7 +28,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is not valid TOML, has an unknown key or a value of the wrong kind.
@@ -34,7 +36,7 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What, with line and column.
+        /// The error, with line and column.
         source: Box<toml::de::Error>,
     },
     /// Its parts contradict each other.
@@ -63,15 +65,15 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     /// The NBD server.
     pub nbd: Option<NbdConfig>,
-    /// Who divides the pools among their disks; nobody if not given.
+    /// The policy that divides the pools among their disks; none if not set.
     pub policy: Option<PolicySettings>,
     /// The disks.
     #[serde(default, rename = "disk")]
     pub disks: Vec<DiskConfig>,
-    /// The keys that are in the file for each disk.
+    /// The keys that the file has for each disk.
     #[serde(skip)]
     pub keys: BTreeMap<String, BTreeSet<String>>,
-    /// The disk with whose table the file ends, if it ends with one.
+    /// The disk whose table is the last thing in the file, if there is one.
     #[serde(skip)]
     pub last: Option<String>,
 }
@@ -80,28 +82,29 @@ pub struct Config {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Where the control socket and the private sockets of helpers are.
+    /// The directory of the control socket and the private sockets of helpers.
     pub runtime_dir: PathBuf,
-    /// Where attached disks and lost pools are remembered.
+    /// The directory in which attached disks and lost pools are remembered.
     pub state_dir: PathBuf,
-    /// The user to become once everything is open.
+    /// The user to switch to once everything is open.
     pub user: Option<String>,
     /// Log level, and levels of single modules: `info,haversack_engine=debug`.
     pub log: String,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// Where `/metrics` is served over TCP, and nothing else.
+    /// The TCP address that serves `/metrics` and nothing else.
     pub metrics_listen: Option<SocketAddr>,
-    /// How long a request to the control API or for metrics may take to come, and how long its connection may be idle.
+    /// How long a request to the control API or for metrics may take to arrive, and how long its connection may
+    /// be idle.
     pub request_time: Span,
-    /// The directory of the logs of decisions, `policy-POOL.log`; `state_dir` if not given.
+    /// The directory of the decision logs, `policy-POOL.log`; `state_dir` if not set.
     pub policy_log_dir: Option<PathBuf>,
-    /// How large such a log may grow before it is put aside; three that were put aside are kept.
+    /// The size at which such a log is rotated; three rotated logs are kept.
     pub policy_log_size: Size,
-    /// Disks that a reload may detach because the file has them no more, while nobody uses them. A reload is refused if it
-    /// leaves out others.
+    /// Disks that a reload may detach because they are no longer in the file, if nobody uses them. A reload is
+    /// refused if any other disk is missing from the file.
     pub remove_disks: Vec<String>,
-    /// The program that reaches the stores which the daemon does not speak to itself.
+    /// The program that accesses the stores which the engine does not access itself.
     pub qemu_storage_daemon: PathBuf,
 }
 
@@ -124,24 +127,24 @@ impl Default for DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// The control socket.
+    /// Returns the path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_dir.join("control.sock")
     }
 
-    /// The directory of the logs of decisions.
+    /// Returns the directory of the decision logs.
     pub fn policy_log_dir(&self) -> &Path {
         self.policy_log_dir.as_deref().unwrap_or(&self.state_dir)
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -149,7 +152,7 @@ pub enum LogFormat {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// Certificate chain, PEM.
     pub certificate: PathBuf,
@@ -170,22 +173,22 @@ pub struct PoolConfig {
     /// Shared memory for staged blocks.
     #[serde(default = "staging")]
     pub staging: Size,
-    /// Memory for data on its way.
+    /// Memory for data in transit.
     #[serde(default = "transfer")]
     pub transfer: Size,
-    /// Memory for what NBD clients are sent and send.
+    /// Memory for the payloads of NBD clients.
     #[serde(default = "client_memory")]
     pub client_memory: Size,
-    /// How long the reactor looks for new work before it sleeps, in microseconds.
+    /// How long the reactor polls for new work before it sleeps, in microseconds.
     #[serde(default = "poll_us")]
     pub poll_us: u32,
-    /// May a disk exceed its target while nobody else needs the space?
+    /// Whether a disk may exceed its target while no other disk needs the space.
     #[serde(default = "share_spare")]
     pub share_spare: bool,
     /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
     #[serde(default)]
     pub accept_missing: Option<String>,
-    /// For tests: a file that says the time, see [`haversack_engine::ShardConfig`].
+    /// For tests: a file that contains the time, see [`haversack_engine::ShardConfig`].
     pub clock_file: Option<PathBuf>,
 }
 
@@ -213,30 +216,30 @@ fn share_spare() -> bool {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NbdConfig {
-    /// Where it listens: `unix:/path` or `tcp:address:port`.
+    /// The addresses to listen on: `unix:/path` or `tcp:address:port`.
     pub listen: Vec<NbdListen>,
     /// Certificate chain for TLS, PEM.
     pub tls_certificate: Option<PathBuf>,
     /// Private key for TLS, PEM.
     pub tls_key: Option<PathBuf>,
-    /// Take TLS only from clients that show a certificate of these authorities, PEM.
+    /// Accept TLS only from clients that present a certificate of these authorities, PEM.
     pub tls_client_ca: Option<PathBuf>,
     /// Refuse TCP clients that do not start TLS.
     #[serde(default)]
     pub tls_required: bool,
-    /// Most connections of one export at a time.
+    /// The most concurrent connections of one export.
     #[serde(default = "max_connections_per_disk")]
     pub max_connections_per_disk: u32,
-    /// Most connections of one listener at a time.
+    /// The most concurrent connections of one listener.
     #[serde(default = "max_connections")]
     pub max_connections: u32,
-    /// Most of them from one address, IPv6 network of 64 bits, or process.
+    /// The most of them from one address, IPv6 network of 64 bits, or process.
     #[serde(default = "max_connections_per_peer")]
     pub max_connections_per_peer: u32,
-    /// Most connections of one listener that have not agreed on an export yet; a quarter of them from one peer.
+    /// The most connections of one listener that are still negotiating; a quarter of them from one peer.
     #[serde(default = "max_negotiations")]
     pub max_negotiations: u32,
-    /// How long that may take, with TLS and all.
+    /// How long the negotiation may take, including TLS.
     #[serde(default = "negotiation_time")]
     pub negotiation_time: Span,
 }
@@ -261,7 +264,7 @@ fn negotiation_time() -> Span {
     Span(Duration::from_secs(30))
 }
 
-/// Where the NBD server listens.
+/// An address that the NBD server listens on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum NbdListen {
@@ -293,7 +296,7 @@ impl TryFrom<String> for NbdListen {
     }
 }
 
-/// Where the parts of the file begin, in bytes.
+/// The byte offsets at which the parts of the file begin.
 #[derive(Default, Deserialize)]
 struct Places {
     daemon: Option<Spanned<IgnoredAny>>,
@@ -322,7 +325,7 @@ struct Keys {
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -332,7 +335,7 @@ impl Config {
         Config::parse(path, &text)
     }
 
-    /// Reads what a file contains; the path is for messages.
+    /// Parses the text of a configuration file; the path is for messages.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -356,7 +359,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What is wrong, and at which byte of the file.
+    /// Checks consistency. Returns the first problem and its byte offset in the file.
     fn check(&self, places: &Places) -> Result<(), (usize, String)> {
         let at =
             |places: &[Spanned<IgnoredAny>], index: usize| places.get(index).map_or(0, |p| p.span().start);
@@ -445,7 +448,7 @@ impl Config {
 }
 
 impl Config {
-    /// Checks that a disk's origin is nobody else's: no earlier disk's and no pool's.
+    /// Checks that a disk's origin is not used by an earlier disk or by a pool.
     fn check_origin(&self, disk: &DiskConfig, earlier: &[DiskConfig]) -> Result<(), String> {
         if let Some(what) = earlier.iter().find_map(|other| exclusive::conflict(disk, other)) {
             return Err(what);
@@ -466,13 +469,13 @@ impl Config {
 }
 
 impl PoolConfig {
-    /// The files and devices that are the pool's: its cache devices and its staging area.
+    /// Returns the files and devices that belong to the pool: its cache devices and its staging area.
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
         self.devices.iter().cloned().chain([ShardConfig::staging_path_of(&self.name)])
     }
 }
 
-/// Takes something that only one may have.
+/// Claims something that only one part of the configuration may use.
 fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
     if taken.contains(&what) {
         return Err(format!("{what} is used twice"));
@@ -482,7 +485,7 @@ fn claim(taken: &mut HashSet<String>, what: String) -> Result<(), String> {
 }
 
 impl NbdConfig {
-    /// The Unix sockets.
+    /// Returns the Unix sockets.
     pub fn sockets(&self) -> impl Iterator<Item = &Path> {
         self.listen.iter().filter_map(|listen| match listen {
             NbdListen::Unix(path) => Some(path.as_path()),
@@ -565,7 +568,7 @@ mod tests {
         assert_eq!(parse(POOL).unwrap().last, None);
     }
 
-    /// Each wrong text, the line that the error must name and a word that it must contain.
+    /// Each wrong text, the line that the error must name, and a word that it must contain.
     #[test]
     fn errors_name_the_line_and_the_remedy() {
         let disk = |rest: &str| {

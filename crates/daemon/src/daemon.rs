@@ -1,8 +1,9 @@
 //! The daemon's parts in one place: pools, disks, jobs, events, memory.
 //!
 //! Invariants
-//! - Locks are taken in the order policy, disks, one disk, its state, and none is held while a call waits for I/O.
-//! - A disk's name and identity are in use once.
+//! - Locks are taken in the order: policy, disks, one disk, remembered state. None is held while a call waits
+//!   for I/O of a device or an origin.
+//! - A disk's name and identity are used only once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,17 +32,18 @@ use crate::state::State;
 pub struct Daemon {
     /// Its own settings.
     pub config: DaemonConfig,
-    /// User and group that helpers run as and sockets belong to, if not those that the daemon is started as.
+    /// User and group that helpers run as and sockets belong to, if different from those of the daemon's
+    /// process at start.
     pub run_as: Option<(u32, u32)>,
     /// When it was started.
     pub started: Instant,
-    /// What it remembers.
+    /// The state kept across restarts.
     pub state: State,
-    /// What happened.
+    /// Recent events.
     pub events: EventLog,
     /// Management jobs.
     pub jobs: Jobs,
-    /// Who divides the pools among the disks.
+    /// The policy that divides the pools among the disks.
     pub policy: Policy,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
@@ -50,7 +52,7 @@ pub struct Daemon {
     stopping: AtomicBool,
 }
 
-/// A disk that the daemon has by name.
+/// A disk known to the daemon by name.
 pub struct Disk {
     /// Its identity.
     pub id: DiskId,
@@ -59,17 +61,17 @@ pub struct Disk {
     inner: Mutex<DiskInner>,
 }
 
-/// What changes of a disk.
+/// The variable state of a disk.
 pub struct DiskInner {
     /// Its settings.
     pub config: DiskConfig,
-    /// Where it is in its life.
+    /// Its state.
     pub state: DiskState,
     /// Why it is not attached.
     pub error: Option<String>,
-    /// What its pool calls it by while it is attached.
+    /// Its pool's handle for it, while it is attached.
     pub handle: Option<DiskHandle>,
-    /// Its sectors, 0 if not known yet.
+    /// Its size in sectors, 0 if not known yet.
     pub sectors: u64,
     /// Its vhost-user server.
     pub vhost_user: Option<Box<dyn VhostUser>>,
@@ -78,7 +80,7 @@ pub struct DiskInner {
 }
 
 impl Disk {
-    /// A disk that is not attached.
+    /// Makes a disk that is not attached.
     pub fn new(config: DiskConfig, by_api: bool, state: DiskState) -> Result<Disk> {
         let id = settings::disk_id(&config).map_err(DaemonError::Bad)?;
         let inner = DiskInner {
@@ -93,20 +95,20 @@ impl Disk {
         Ok(Disk { id, by_api, inner: Mutex::new(inner) })
     }
 
-    /// Looks at it or changes it.
+    /// Reads or changes the disk's state, under its lock.
     pub fn with<R>(&self, look: impl FnOnce(&mut DiskInner) -> R) -> R {
         look(&mut self.inner.locked())
     }
 
-    /// Its settings.
+    /// Returns its settings.
     pub fn config(&self) -> DiskConfig {
         self.with(|inner| inner.config.clone())
     }
 
-    /// What its pool calls it by, if it is attached.
+    /// Returns its pool's handle for it.
     ///
     /// # Errors
-    /// It is not attached.
+    /// The disk is not attached.
     pub fn attached(&self) -> Result<DiskHandle> {
         self.with(|inner| match (inner.state, inner.handle) {
             (DiskState::Attached, Some(handle)) => Ok(handle),
@@ -115,7 +117,7 @@ impl Disk {
     }
 }
 
-/// The refusal of something that only an attached disk can do.
+/// Returns the error of an operation that needs an attached disk.
 pub fn not_attached(name: &str, state: DiskState) -> DaemonError {
     let state = format!("{state:?}").to_lowercase();
     DaemonError::conflict(
@@ -125,7 +127,7 @@ pub fn not_attached(name: &str, state: DiskState) -> DaemonError {
 }
 
 impl Daemon {
-    /// A daemon with its pools and no disks.
+    /// Makes a daemon with its pools and no disks.
     pub fn new(
         config: DaemonConfig,
         state: State,
@@ -151,34 +153,34 @@ impl Daemon {
         })
     }
 
-    /// The pools that are open.
+    /// Returns the open pools.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.pools.values().chain(self.closed.opened())
     }
 
-    /// A pool.
+    /// Returns a pool.
     ///
     /// # Errors
-    /// There is none of that name, or it is not open.
+    /// There is no pool of that name, or it is not open.
     pub fn pool(&self, name: &str) -> Result<&Pool> {
         self.pools.get(name).map_or_else(|| self.closed.pool(name), Ok)
     }
 
-    /// The disks, by name.
+    /// Returns the disks, by name.
     pub fn disks(&self) -> BTreeMap<String, Arc<Disk>> {
         self.disks.locked().clone()
     }
 
-    /// A disk.
+    /// Returns a disk.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no disk of that name.
     pub fn disk(&self, name: &str) -> Result<Arc<Disk>> {
         let disks = self.disks.locked();
         disks.get(name).cloned().ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })
     }
 
-    /// Puts a disk in, in the place of a detached one of the same name.
+    /// Adds a disk; it replaces a detached one of the same name.
     ///
     /// # Errors
     /// The name or the identity is in use.
@@ -207,12 +209,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes a disk out.
+    /// Removes a disk.
     pub fn remove_disk(&self, name: &str) {
         self.disks.locked().remove(name);
     }
 
-    /// The name of a disk of a pool; its identity if it has none.
+    /// Returns the name of a pool's disk, or its identity if it has no name.
     pub fn name_of(&self, pool: &str, id: DiskId) -> String {
         let disks = self.disks();
         let is_it = |disk: &Disk| disk.id == id && disk.config().pool == pool;
@@ -220,17 +222,17 @@ impl Daemon {
         name.unwrap_or_else(|| id.to_string())
     }
 
-    /// Nothing new is begun any more.
+    /// Returns whether the daemon is stopping and starts nothing new.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether every pool's reactor turns. Waits for as long as one does not answer.
+    /// Returns whether every pool's reactor responds. Blocks while one does not.
     pub fn is_alive(&self) -> bool {
         self.pools().all(|pool| pool.backend.snapshot().is_ok())
     }
 
-    /// Stops the pools cleanly: what is staged is committed, requests in flight finish, those that come later wait for
+    /// Stops the pools cleanly: commits what is staged and finishes requests in flight; later requests wait for
     /// the next daemon. The disks stay known, and dirty blocks stay in the cache.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -247,8 +249,8 @@ impl Daemon {
         }
     }
 
-    /// Closes the disks' vhost-user servers and ends their helpers. The reactors must have ended: they hold requests
-    /// that came after the pools had stopped, and a server waits for its queues.
+    /// Closes the disks' vhost-user servers and ends their helpers. The reactors must have ended: they hold
+    /// requests that arrived after the pools had stopped, and a server waits for its queues.
     pub fn close(&self) {
         for disk in self.disks().values() {
             let servers = disk.with(|inner| (inner.vhost_user.take(), inner.helper.take()));

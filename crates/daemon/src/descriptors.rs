@@ -1,6 +1,8 @@
-//! File descriptors: how many the daemon may have, what of them is for clients, and one kept for when there are none.
+//! File descriptors: how many the daemon may have, how many of them are for clients, and a spare one for when
+//! none are left.
 //!
-//! Invariant: clients always leave enough descriptors for pools, origins, helpers and the control socket.
+//! Invariant
+//! - Clients always leave enough descriptors for pools, origins, helpers and the control socket.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +13,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::limits::Places;
 
-/// Descriptors for everything but clients; half of all if that is less.
+/// Descriptors for everything except clients; half of all if that is less.
 const RESERVED: usize = 512;
 
-/// Raises the process's limit as far as it may, and returns places for what clients may have.
+/// Raises the process's limit as far as possible, and returns the places for clients' descriptors.
 pub fn places_for_clients() -> Arc<Places> {
     let most = clients_may_have(raise_limit());
     Places::new("file descriptors of clients", most, most)
@@ -35,29 +37,29 @@ fn clients_may_have(limit: usize) -> usize {
     limit.saturating_sub(RESERVED).max(limit / 2)
 }
 
-/// A descriptor that is given up for as long as it takes to close a connection, when there are no others: one that is
-/// not accepted stays in the queue, and keeps the listener awake.
+/// A spare descriptor, released when none are left so that a connection can be accepted and closed. A
+/// connection that is not accepted stays in the queue and keeps waking the listener.
 #[derive(Debug)]
 pub struct Spare(Option<File>);
 
 impl Spare {
-    /// Takes one.
+    /// Takes a descriptor.
     pub fn take() -> Spare {
         Spare(File::open("/dev/null").ok())
     }
 
-    /// Whether an error means that there are no descriptors.
+    /// Returns whether an error means that no descriptors are left.
     pub fn is_wanted(error: &io::Error) -> bool {
         let none = [Errno::EMFILE as i32, Errno::ENFILE as i32];
         error.raw_os_error().is_some_and(|errno| none.contains(&errno))
     }
 
-    /// Gives it up.
+    /// Releases the descriptor.
     pub fn give(&mut self) {
         self.0 = None;
     }
 
-    /// Takes it again.
+    /// Takes a descriptor again.
     pub fn take_back(&mut self) {
         *self = Spare::take();
     }

@@ -1,4 +1,4 @@
-//! Why something that was asked of the daemon was not done, in a form that the control API passes on: status, code, hint.
+//! Why a request to the daemon failed, in a form that the control API passes on: status, code, hint.
 
 use haversack_api::ErrorBody;
 use haversack_control::ControlError;
@@ -13,21 +13,21 @@ use crate::system::SystemError;
 /// See the module documentation.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// There is no such thing.
+    /// There is no such object.
     #[error("no {what} '{name}'")]
     NoSuch {
         /// `pool`, `disk`, `job` or `device`.
         what: &'static str,
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Bad(String),
     /// The request does not fit the state of the disk or pool.
     #[error("{what}")]
     Conflict {
-        /// What state that is.
+        /// The conflicting state.
         what: String,
         /// What to do.
         hint: &'static str,
@@ -40,15 +40,15 @@ pub enum DaemonError {
         /// Bytes that would be lost.
         dirty_bytes: u64,
     },
-    /// Clients would lose the disk.
+    /// The disk still has clients that would lose it.
     #[error("disk '{disk}' is in use by {}", .clients.join(", "))]
     InUse {
         /// The disk.
         disk: String,
-        /// Who is connected.
+        /// The clients.
         clients: Vec<String>,
     },
-    /// A disk that waits to be attached would be given up although it is dirty.
+    /// A disk that waits to be attached would be given up although it has dirty data.
     #[error(
         "disk '{disk}' is not attached; its {dirty_bytes} dirty bytes would stay in the cache, and its origin without them"
     )]
@@ -61,7 +61,7 @@ pub enum DaemonError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The policy refuses.
+    /// The policy refused.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A pool is not open.
@@ -72,16 +72,16 @@ pub enum DaemonError {
         /// Why it could not be opened.
         why: String,
     },
-    /// The helper of an origin is not there.
+    /// The helper of an origin is not available.
     #[error(transparent)]
     Helper(#[from] HelperError),
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The operating system refuses.
+    /// The operating system refused.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// The daemon is being stopped.
+    /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
 }
@@ -90,17 +90,17 @@ pub enum DaemonError {
 pub type Result<T> = std::result::Result<T, DaemonError>;
 
 impl DaemonError {
-    /// A conflict.
+    /// Makes a conflict.
     pub fn conflict(what: impl Into<String>, hint: &'static str) -> DaemonError {
         DaemonError::Conflict { what: what.into(), hint }
     }
 
-    /// The job was cancelled, which is no failure.
+    /// Returns whether the error is that the job was cancelled, which is not a failure.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, DaemonError::Engine(EngineError::Job(JobError::Cancelled)))
     }
 
-    /// HTTP status, word for programs, and what to do.
+    /// Returns the HTTP status, a code for programs, and a hint.
     pub fn class(&self) -> (u16, &'static str, &'static str) {
         match self {
             DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
@@ -132,7 +132,7 @@ impl DaemonError {
         }
     }
 
-    /// As the control API answers it.
+    /// Returns the body of the control API's answer.
     pub fn body(&self) -> ErrorBody {
         let (_, code, hint) = self.class();
         ErrorBody { code: code.into(), error: self.to_string(), hint: hint.into() }

@@ -1,4 +1,4 @@
-//! What happened lately, numbered, for whoever asks: the newest `KEPT` events.
+//! Recent events, numbered: the newest `KEPT` of them are kept for clients that ask.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::locked::Locked;
 
-/// Events kept.
+/// The number of events kept.
 const KEPT: usize = 1024;
 
 /// See the module documentation.
@@ -44,7 +44,7 @@ impl EventLog {
         self.newest.send_replace(number);
     }
 
-    /// The events after a number, oldest first.
+    /// Returns the events after a number, oldest first.
     pub fn after(&self, number: u64) -> Events {
         let events: Vec<Event> = self.events.locked().iter().filter(|e| e.number > number).cloned().collect();
         let next = events.last().map_or(number, |e| e.number);

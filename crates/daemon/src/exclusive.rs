@@ -1,8 +1,8 @@
-//! One store, one disk: what an origin stands for, so that a second disk on it, or a pool on it, is noticed however it is
-//! written.
+//! One store, one disk: identifies the store behind an origin, so that a second disk or a pool on the same
+//! store is noticed however the origin is written.
 //!
-//! Files and block devices are known by inode and device number ([`StorageIdentity`]), other stores by what their URI
-//! names, written in one way. Two disks may have the same store if both only read it.
+//! Files and block devices are identified by inode and device number ([`StorageIdentity`]), other stores by a
+//! normalized form of their URI. Two disks may have the same store if both only read it.
 
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::origin::Origin;
 
-/// Keys of a QEMU block node that do not say which store it is.
+/// Keys of a QEMU block node that do not identify its store.
 const TUNING: [&str; 11] = [
     "node-name",
     "cache",
@@ -29,7 +29,7 @@ const TUNING: [&str; 11] = [
     "timeout",
 ];
 
-/// Files, devices and remote stores that an origin reads and writes.
+/// The files, devices and remote stores that an origin uses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Store {
     files: Vec<PathBuf>,
@@ -37,7 +37,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// What an origin names; nothing if it is malformed.
+    /// Returns the store that an origin names; an empty one if it is malformed.
     pub fn of(origin: &str) -> Store {
         let mut store = Store::default();
         match Origin::parse(origin) {
@@ -49,7 +49,7 @@ impl Store {
         store
     }
 
-    /// Adds the leaves of a tree of QEMU's block nodes.
+    /// Adds the leaves of a tree of QEMU block nodes.
     fn add_node(&mut self, node: &Value) {
         let Some(fields) = node.as_object() else { return };
         let mut has_child = false;
@@ -66,19 +66,19 @@ impl Store {
         }
     }
 
-    /// What both name, if they name the same.
+    /// Returns something that both stores use, if there is anything.
     pub fn shared(&self, other: &Store) -> Option<String> {
         let file = self.files.iter().find(|path| other.uses(path)).map(|path| path.display().to_string());
         file.or_else(|| self.remote.iter().find(|name| other.remote.contains(name)).cloned())
     }
 
-    /// Whether it is a file or device, or lies on it, or below it.
+    /// Returns whether the store uses a file or device, or one that shares storage with it.
     pub fn uses(&self, path: &Path) -> bool {
         self.files.iter().any(|file| is_same(file, path))
     }
 }
 
-/// The staging areas of all pools of this host, open or not.
+/// Returns the staging areas of all pools of this host, open or not.
 pub fn staging_areas() -> impl Iterator<Item = PathBuf> {
     let directory = ShardConfig::staging_path_of("");
     let entries = directory.parent().and_then(|path| std::fs::read_dir(path).ok());
@@ -87,16 +87,16 @@ pub fn staging_areas() -> impl Iterator<Item = PathBuf> {
     entries.into_iter().flatten().flatten().filter(is_one).map(|entry| entry.path())
 }
 
-/// Whether two paths lead to the same storage.
+/// Returns whether two paths lead to the same storage.
 pub fn is_same(a: &Path, b: &Path) -> bool {
     match (StorageIdentity::of(a), StorageIdentity::of(b)) {
         (Ok(a), Ok(b)) => a.overlaps(&b),
-        // What is not there yet can only be compared by its name.
+        // A file that does not exist yet can only be compared by name.
         _ => a == b,
     }
 }
 
-/// The refusal of a second disk on one store; none if both only read it.
+/// Returns why a second disk may not use the same store; `None` if both only read it.
 pub fn conflict(disk: &DiskConfig, other: &DiskConfig) -> Option<String> {
     if disk.read_only && other.read_only {
         return None;

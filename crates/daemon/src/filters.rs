@@ -1,6 +1,8 @@
-//! Filters that the operator gave disks and that go by a disk's share of its pool.
+//! Admission filters set by the operator whose size depends on the disk's share of its pool.
 //!
-//! Invariant: whatever changes shares calls this after it, so a filter knows the share that its disk has now.
+//! Invariant
+//! - Whatever changes shares calls [`Daemon::size_filters`] afterwards, so a filter knows its disk's current
+//!   share.
 
 use haversack_api::DiskConfig;
 
@@ -9,14 +11,14 @@ use crate::pool::Pool;
 use crate::settings;
 
 impl Daemon {
-    /// Tells the filters of a pool's disks how large their shares are now. What they remember stays.
+    /// Resizes the filters of a pool's disks to their current shares. The filters keep their content.
     pub fn size_filters(&self, pool: &Pool) {
         let by_share = |config: &DiskConfig| config.pool == pool.name && config.admission.goes_by_share();
         let disks: Vec<_> = self.disks().into_values().filter(|disk| by_share(&disk.config())).collect();
         if disks.is_empty() {
             return;
         }
-        // A pool that has stopped is told of elsewhere.
+        // A stopped pool is reported elsewhere.
         let Ok(snapshot) = pool.backend.snapshot() else { return };
         for disk in disks {
             let Some(shown) = snapshot.disks.iter().find(|shown| shown.id == disk.id) else { continue };

@@ -1,12 +1,12 @@
-//! Helpers: a supervised `qemu-storage-daemon` that exports a store which the engine does not speak to itself as NBD
-//! on a private Unix socket.
+//! Helpers: supervised `qemu-storage-daemon` processes that export, as NBD on a private Unix socket, the stores
+//! which the engine does not access itself.
 //!
 //! Invariants
-//! - A helper never outlives the daemon: the kernel kills it with the thread that started it, and that thread lives as long as
-//!   the [`Helper`].
-//! - A helper that dies is started again, each time after a longer pause, until the [`Helper`] is dropped. The engine's
-//!   requests wait meanwhile.
-//! - A helper keeps nothing that a flush does not bring to the store (see [`crate::origin`]).
+//! - A helper never outlives the daemon: the kernel kills it with the thread that started it, and that thread
+//!   lives as long as the [`Helper`].
+//! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The
+//!   engine's requests wait until it is back.
+//! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -24,20 +24,20 @@ use nix::unistd::Pid;
 use crate::locked::Locked;
 use crate::origin::{BlockDevice, DISK_NODE};
 
-/// The first pause before a helper is started again; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause before a helper is restarted; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause before a helper is started again.
+/// The longest pause before a helper is restarted.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A helper that ran so long starts again with the first pause.
+/// A helper that has run for this long is restarted with the first pause.
 const RAN_WELL: Duration = Duration::from_secs(30);
-/// How often a running helper is looked at.
+/// How often a running helper is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a helper may take to be there.
+/// How long a helper may take to start.
 const START_TIME: Duration = Duration::from_secs(20);
-/// How long a helper may take to end by itself.
+/// How long a helper may take to exit by itself.
 const STOP_TIME: Duration = Duration::from_secs(10);
 
-/// Why a helper is not there.
+/// Why a helper is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// The program cannot be started.
@@ -47,20 +47,20 @@ pub enum HelperError {
     Start {
         /// The program.
         program: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Its socket's path is taken.
+    /// The path of its socket is taken.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// It ended at once.
+    /// It exited at once.
     #[error("the helper of disk '{disk}' ended ({status}): {last_line}")]
     Ended {
         /// The disk.
         disk: String,
-        /// How.
+        /// Its exit status.
         status: String,
-        /// What it said last.
+        /// The last line of its output.
         last_line: String,
     },
     /// It does not answer.
@@ -73,7 +73,7 @@ pub enum HelperError {
     },
 }
 
-/// What a helper is started with.
+/// The parameters of a helper.
 #[derive(Clone, Debug)]
 pub struct HelperSpec {
     /// The program, normally `qemu-storage-daemon`.
@@ -86,17 +86,17 @@ pub struct HelperSpec {
     pub device: BlockDevice,
     /// Export it read-only.
     pub read_only: bool,
-    /// User and group to run as; as the daemon if there are none.
+    /// User and group to run as; the daemon's if not set.
     pub run_as: Option<(u32, u32)>,
 }
 
 impl HelperSpec {
-    /// The URI under which the engine finds the export.
+    /// Returns the URI under which the engine finds the export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///{DISK_NODE}?socket={}", percent_encoded(&self.socket))
     }
 
-    /// The program's arguments.
+    /// Returns the program's arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         for node in &self.device.nodes {
@@ -117,11 +117,11 @@ impl HelperSpec {
     }
 
     fn spawn(&self) -> Result<Child, HelperError> {
-        // A socket that a killed helper left behind keeps the next one from listening.
+        // A socket left behind by a killed helper prevents the next one from listening.
         remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
         command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Signals that a terminal sends to the daemon's group are the daemon's to handle.
+        // Signals that a terminal sends to the daemon's group are for the daemon only.
         command.process_group(0);
         if let Some((user, group)) = self.run_as {
             command.uid(user).gid(group);
@@ -131,7 +131,7 @@ impl HelperSpec {
     }
 }
 
-/// Characters that a URI's query cannot hold as they are.
+/// Encodes the characters that a URI's query cannot contain.
 fn percent_encoded(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-');
@@ -150,7 +150,7 @@ impl Helper {
     /// Starts a helper and waits until it answers.
     ///
     /// # Errors
-    /// It cannot be started, ends or does not answer; nothing is left running then.
+    /// It cannot be started, exits or does not answer; it is not left running.
     pub fn start(spec: HelperSpec) -> Result<Helper, HelperError> {
         let (stop, stopped) = mpsc::channel();
         let (ready, first_start) = mpsc::channel();
@@ -169,7 +169,7 @@ impl Helper {
         }
     }
 
-    /// The present process, if one runs.
+    /// Returns the current process, if one runs.
     pub fn pid(&self) -> Option<u32> {
         *self.pid.locked()
     }
@@ -184,7 +184,7 @@ impl Drop for Helper {
     }
 }
 
-/// Lives on the helper's thread.
+/// The state of the helper's thread.
 struct Supervisor {
     spec: HelperSpec,
     pid: Arc<Mutex<Option<u32>>>,
@@ -192,7 +192,7 @@ struct Supervisor {
     last_line: Arc<Mutex<String>>,
 }
 
-/// Tells how the first start went.
+/// Reports the result of the first start.
 type Ready = mpsc::Sender<Result<(), HelperError>>;
 
 impl Supervisor {
@@ -224,16 +224,16 @@ impl Supervisor {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        // Something else in its place stays.
+        // Anything else at this path is left alone.
         let _ = remove_stale(&self.spec.socket);
     }
 
-    /// Waits for the stop. True when it came.
+    /// Waits for the request to stop. Returns true if it came within the time.
     fn is_stopped_within(&self, time: Duration) -> bool {
         !matches!(self.stopped.recv_timeout(time), Err(mpsc::RecvTimeoutError::Timeout))
     }
 
-    /// Watches a process until it ends, or stops it when that is asked for (`None`).
+    /// Watches a process until it exits, or stops it on request (`None`).
     fn watch(&self, mut child: Child, ready: &Ready, was_ready: &mut bool) -> Option<ExitStatus> {
         *self.pid.locked() = Some(child.id());
         let readers = self.forward_output(&mut child);
@@ -261,7 +261,7 @@ impl Supervisor {
         status
     }
 
-    /// Brings what a helper says into the log.
+    /// Forwards a helper's output to the log.
     fn forward_output(&self, child: &mut Child) -> Vec<JoinHandle<()>> {
         let out = child.stdout.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
         let err = child.stderr.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
@@ -281,7 +281,7 @@ impl Supervisor {
     }
 }
 
-/// Lets a helper end by itself, and kills it if it does not.
+/// Asks a helper to exit, and kills it if it does not.
 fn stop(child: &mut Child) {
     let asked = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
     let deadline = Instant::now() + STOP_TIME;

@@ -1,8 +1,8 @@
-//! Management jobs: each runs on a thread of its own, tells how far it is, and may be cancelled.
+//! Management jobs: each runs on its own thread, reports its progress, and may be cancelled.
 //!
 //! Invariants
-//! - A job that ended stays in the list until `KEPT` later ones have ended.
-//! - Cancelling is passed on to the data path, which decides whether the job can still be stopped.
+//! - A job that has ended stays in the list until `KEPT` later ones have ended.
+//! - A cancel request is passed on to the data path, which decides whether the job can still be stopped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ use crate::backend::StartedJob;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
 
-/// Ended jobs kept.
+/// The number of ended jobs kept.
 const KEPT: usize = 256;
-/// How often a job is asked how far it is.
+/// How often a job's progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A job as its own thread sees it.
@@ -43,15 +43,15 @@ struct Changing {
 }
 
 impl JobControl {
-    /// Somebody asked for the job to be cancelled.
+    /// Returns whether cancelling the job was requested.
     pub fn is_cancelled(&self) -> bool {
         self.entry.cancel.load(Ordering::Relaxed)
     }
 
-    /// Waits for a job of the data path; passes on its progress and a wish to cancel.
+    /// Waits for a job of the data path; passes on its progress, and a request to cancel to it.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The job failed.
     pub fn follow(&self, job: &StartedJob) -> Result<()> {
         let mut asked = false;
         loop {
@@ -96,7 +96,7 @@ impl Entry {
     }
 }
 
-/// Seconds left at the pace so far.
+/// Estimates the seconds left at the average speed so far.
 fn eta_s(progress: Progress, elapsed_s: f64) -> Option<f64> {
     let left = progress.total_blocks.saturating_sub(progress.done_blocks);
     (progress.done_blocks > 0).then(|| elapsed_s * left as f64 / progress.done_blocks as f64)
@@ -118,7 +118,7 @@ impl Jobs {
     /// Starts a job.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The thread cannot be started.
     pub fn start(
         &self,
         kind: JobKind,
@@ -171,15 +171,15 @@ impl Jobs {
             .ok_or_else(|| DaemonError::NoSuch { what: "job", name: id.to_string() })
     }
 
-    /// All jobs, oldest first.
+    /// Returns all jobs, oldest first.
     pub fn list(&self) -> Vec<Job> {
         self.list.locked().entries.values().map(|entry| entry.describe()).collect()
     }
 
-    /// A job.
+    /// Returns a job.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no job of that number.
     pub fn get(&self, id: u64) -> Result<Job> {
         Ok(self.entry(id)?.describe())
     }
@@ -187,7 +187,7 @@ impl Jobs {
     /// Asks a job to stop.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no job of that number.
     pub fn cancel(&self, id: u64) -> Result<Job> {
         let entry = self.entry(id)?;
         entry.cancel.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Haversack's daemon: pools, disks and front ends under one configuration and one control API.
 //!
-//! The data path is `haversack-engine`'s; here is what decides which pools and disks there are. No request of a client
-//! passes through here once its connection is made.
+//! The data path is `haversack-engine`; this crate decides which pools and disks exist. Clients' requests do
+//! not pass through here once their connection is made.
 
 mod attach;
 pub mod backend;

@@ -1,8 +1,8 @@
-//! How many connections there may be: in all, and of one peer.
+//! Limits on connections, in total and per peer.
 //!
 //! Invariants
-//! - A [`Place`] counts as long as it exists, whatever becomes of its connection.
-//! - What one peer has leaves others the rest.
+//! - A [`Place`] counts as long as it exists, whatever happens to its connection.
+//! - One peer cannot take more than its limit, so the rest is left for others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +15,18 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::locked::Locked;
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Peer {
-    /// An IPv4 address, or the network of an IPv6 one: whoever has one address of the 2^64 in it has them all.
+    /// An IPv4 address, or the 64-bit network of an IPv6 one: a client that has one of its 2^64 addresses has
+    /// them all.
     Address(IpAddr),
     /// A process of this host.
     Process(i32),
 }
 
 impl Peer {
-    /// The peer of a TCP connection.
+    /// Returns the peer of a TCP connection.
     pub fn of_address(address: IpAddr) -> Peer {
         Peer::Address(match address.to_canonical() {
             IpAddr::V6(v6) if !v6.is_loopback() => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
@@ -33,9 +34,9 @@ impl Peer {
         })
     }
 
-    /// The process that has made a connection over a Unix socket.
+    /// Returns the process that connected over a Unix socket.
     pub fn of_stream(stream: &impl AsFd) -> Peer {
-        // A peer without credentials shares the places of all such.
+        // All peers without credentials share one set of places.
         Peer::Process(getsockopt(stream, PeerCredentials).map_or(0, |credentials| credentials.pid()))
     }
 }
@@ -49,7 +50,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Why there is no place.
+/// Why no place is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
     /// All are taken.
@@ -57,17 +58,17 @@ pub enum Full {
     All {
         /// What is counted.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         most: usize,
     },
-    /// The peer has all that it may have.
+    /// The peer's limit is reached.
     #[error("{peer} has {most} {what} already")]
     Peer {
-        /// Who.
+        /// The peer.
         peer: Peer,
         /// What is counted.
         what: &'static str,
-        /// How many it may have.
+        /// The limit for one peer.
         most: usize,
     },
 }
@@ -88,7 +89,7 @@ struct Taken {
 }
 
 impl Places {
-    /// So many places for `what`, in all and for one peer.
+    /// Makes places for `what`, with a total limit and one per peer.
     pub fn new(what: &'static str, most: usize, most_per_peer: usize) -> Arc<Places> {
         Arc::new(Places { what, most, most_per_peer, taken: Mutex::default() })
     }
@@ -112,7 +113,7 @@ impl Places {
     }
 }
 
-/// A place that is taken, until it is dropped.
+/// A taken place; dropping it frees the place.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -133,10 +134,10 @@ impl Drop for Place {
     }
 }
 
-/// How often a listener tells that it turns connections away.
+/// How often a listener logs that it turns connections away.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-/// Connections turned away, for the log: whoever makes thousands does not fill it.
+/// Counts connections turned away, so that thousands of them do not fill the log.
 #[derive(Debug, Default)]
 pub struct TurnedAway {
     told: Option<Instant>,
@@ -144,7 +145,7 @@ pub struct TurnedAway {
 }
 
 impl TurnedAway {
-    /// Counts one. Returns how many to tell of, if it is time to.
+    /// Counts one. If a message is due, returns how many it must report.
     pub fn count(&mut self) -> Option<u64> {
         self.untold += 1;
         if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {

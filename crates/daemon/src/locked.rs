@@ -1,4 +1,5 @@
-//! Locks whose holder panicked stay usable: what they guard is changed in single steps, so it is whole.
+//! Locks that stay usable after a holder panicked: what they guard is changed in single steps, so it is always
+//! consistent.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! What can be done with a disk or a pool while the daemon runs, besides attaching and detaching.
+//! Management of disks and pools while the daemon runs, other than attaching and detaching.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::state::RememberedDisk;
 use crate::{policy, settings};
 
 impl Daemon {
-    /// Writes all that is dirty now back to the origin.
+    /// Writes all blocks that are dirty now back to the origin.
     ///
     /// # Errors
     /// There is no such disk, or it is not attached.
@@ -30,11 +30,11 @@ impl Daemon {
         self.jobs.start(JobKind::Flush, name, move |control| control.follow(&job))
     }
 
-    /// Changes a disk's size. It becomes smaller only if its name is repeated, and while nobody uses it: what it has beyond
-    /// is lost.
+    /// Changes a disk's size. It shrinks only if its name is repeated and nobody uses it; the data beyond the
+    /// new end is lost.
     ///
     /// # Errors
-    /// There is no such disk, it is not attached, the size is malformed, or less than is allowed.
+    /// There is no such disk, it is not attached, or the size is malformed or too small.
     pub fn resize(self: &Arc<Self>, name: &str, size: Size, shrink: Option<&str>) -> Result<Job> {
         let sectors = settings::sectors(size).map_err(DaemonError::Bad)?;
         let disk = self.disk(name)?;
@@ -72,7 +72,7 @@ impl Daemon {
         })
     }
 
-    /// Refuses at once what the data path would refuse too, with all that use the disk.
+    /// Refuses at once what the data path would refuse too, and names all users of the disk.
     fn check_shrink(&self, disk: &Disk, old: u64, new: u64, confirmed: bool) -> Result<()> {
         let disk_name = || disk.config().name;
         if !confirmed {
@@ -97,7 +97,7 @@ impl Daemon {
         }
     }
 
-    /// Changes settings. Those of a configured disk last until the next start, when the file counts.
+    /// Changes settings. For a configured disk they last until the next start, when the file applies again.
     ///
     /// # Errors
     /// There is no such disk, it is not attached, or a setting is malformed.
@@ -152,7 +152,8 @@ impl Daemon {
 
     fn remember_change(&self, disk: &Disk) -> Result<()> {
         if disk.attached().is_err() {
-            // It was detached meanwhile, which is remembered, or forgotten, which must stay so.
+            // The disk was detached in the meantime. That is recorded, or it was forgotten; neither must be
+            // undone.
             return Ok(());
         }
         Ok(self.state.remember(RememberedDisk {
@@ -188,8 +189,8 @@ impl Daemon {
         })
     }
 
-    /// Pool and identity of a disk that is not attached, by its name or, if nobody knows that, its identity or the name that
-    /// this comes from.
+    /// Returns the pool and identity of a disk that is not attached. The name may be the disk's, its identity,
+    /// or the name from which its identity is derived.
     fn find_known(&self, name: &str) -> Result<(String, DiskId)> {
         match self.disk(name) {
             Ok(disk) => disk.with(|inner| match inner.state {
@@ -208,7 +209,7 @@ impl Daemon {
         }
     }
 
-    /// Takes a device into a pool. What is on it is lost, if the request allows that.
+    /// Adds a device to a pool. Existing data on it is overwritten only if the request allows that.
     ///
     /// # Errors
     /// There is no such pool, the device is unfit or not blank, or it is an origin of a disk.
@@ -229,7 +230,7 @@ impl Daemon {
         self.change_devices(JobKind::AddDevice, pool, job)
     }
 
-    /// Empties a device and takes it out of a pool.
+    /// Empties a device and removes it from a pool.
     ///
     /// # Errors
     /// There is no such pool or device, or it is the only one.
@@ -239,7 +240,7 @@ impl Daemon {
         self.change_devices(JobKind::RemoveDevice, pool, job)
     }
 
-    /// A pool with other devices has other shares for its disks.
+    /// Follows a job that changes a pool's devices. Afterwards the disks' shares are different.
     fn change_devices(self: &Arc<Self>, kind: JobKind, pool: &str, job: StartedJob) -> Result<Job> {
         let (daemon, pool_too) = (self.clone(), pool.to_string());
         self.jobs.start(kind, pool, move |control| {
@@ -250,7 +251,7 @@ impl Daemon {
     }
 }
 
-/// Settings with a change.
+/// Applies a change to settings.
 fn changed(old: &DiskConfig, change: &DiskChange) -> DiskConfig {
     DiskConfig {
         mode: change.mode.unwrap_or(old.mode),
@@ -268,7 +269,7 @@ fn changed(old: &DiskConfig, change: &DiskChange) -> DiskConfig {
     }
 }
 
-/// Whether the policy would divide the pool otherwise.
+/// Returns whether the policy would divide the pool differently.
 fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
     let is_same = (old.target, old.mode, old.admission) == (new.target, new.mode, new.admission)
         && (&old.vm, &old.tenant, old.priority) == (&new.vm, &new.tenant, new.priority)
@@ -276,7 +277,7 @@ fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
     !is_same
 }
 
-/// A name with a change; an empty one takes it away.
+/// Applies a change to a name; an empty name removes it.
 fn named(change: Option<&String>, old: Option<&String>) -> Option<String> {
     change.or(old).filter(|name| !name.is_empty()).cloned()
 }

@@ -1,6 +1,7 @@
 //! Prometheus metrics, in the text format.
 //!
-//! Invariant: a name has one type and help text, and all its samples follow one another, as the format demands.
+//! Invariant
+//! - A name has one type and help text, and all its samples are consecutive, as the format requires.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ const BUCKETS_US: [u64; 18] = [
     2_000_000, 5_000_000, 10_000_000,
 ];
 
-/// The text of all metrics.
+/// Returns the text of all metrics.
 pub fn text(daemon: &Daemon) -> String {
     let seen: Vec<Seen> =
         daemon.pools().map(|pool| Seen { pool, snapshot: pool.backend.snapshot().ok() }).collect();
@@ -38,7 +39,7 @@ pub fn text(daemon: &Daemon) -> String {
     out.0
 }
 
-/// A pool at one instant.
+/// A pool at one point in time.
 struct Seen<'a> {
     pool: &'a Pool,
     snapshot: Option<Snapshot>,
@@ -57,7 +58,7 @@ impl Seen<'_> {
 #[derive(Default)]
 struct Text(String);
 
-/// Writing into a string does not fail.
+/// Writing to a string cannot fail.
 impl Text {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -85,7 +86,7 @@ impl Text {
     }
 }
 
-/// A metric: name, type, help, and how its value is found.
+/// A metric: name, type, help, and a function that returns its value.
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
 
 fn pools<'a>(out: &mut Text, seen: &[Seen], closed: impl Iterator<Item = (&'a str, String)>) {
@@ -348,10 +349,10 @@ fn states(out: &mut Text, daemon: &Daemon) {
     }
 }
 
-/// A figure of a window: name, help, and how its value is found.
+/// A figure of a window: name, help, and a function that returns its value.
 type Figure = (&'static str, &'static str, fn(&Measured) -> f64);
 
-/// What the policy decided and what was measured, where there is a policy.
+/// Writes what the policy decided and measured, if there is a policy.
 fn policy(out: &mut Text, daemon: &Daemon) {
     let status = daemon.policy.status(daemon);
     if status.settings.is_none() {

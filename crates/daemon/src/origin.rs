@@ -1,4 +1,4 @@
-//! What an origin's URI names: something that the engine speaks to itself, or a store that a helper reaches for it.
+//! Parses an origin's URI: either something that the engine accesses itself, or a store that a helper exports.
 //!
 //! | written | reached by |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `nbd://`, `nbds://`, `nbd+unix://`, `nbds+unix://` | the engine: an NBD server |
 //! | `rbd:pool/image[@snapshot]`, `iscsi://host[:port]/target/lun`, `nfs://host/path`, `qcow2:/path`, `qemu:{json}` | a helper |
 //!
-//! `qemu:` takes the JSON of a QEMU block device (`-blockdev`), so that every driver of QEMU can be used.
+//! `qemu:` takes the JSON of a QEMU block device (`-blockdev`), so that every QEMU driver can be used.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub enum Origin {
     Helper(BlockDevice),
 }
 
-/// QEMU block nodes, in the order in which they are made. The last one is the disk.
+/// QEMU block nodes, in the order of their creation. The last one is the disk.
 #[derive(Clone, PartialEq, Debug)]
 pub struct BlockDevice {
     /// One `--blockdev` each.
@@ -38,10 +38,10 @@ pub const DISK_NODE: &str = "disk";
 const PROTOCOL_NODE: &str = "protocol";
 
 impl Origin {
-    /// Reads an origin as it is written in the configuration.
+    /// Parses an origin as written in the configuration.
     ///
     /// # Errors
-    /// What is wrong and what is expected.
+    /// The origin is malformed; the text says what was expected.
     pub fn parse(text: &str) -> Result<Origin, String> {
         if text.starts_with('/') {
             return Ok(Origin::File(text.into()));
@@ -67,10 +67,10 @@ impl Origin {
         }
     }
 
-    /// Checks the files for TLS: there is TLS with NBD servers alone, and a certificate is of no use without its key.
+    /// Checks the TLS files: TLS is possible only with NBD servers, and a certificate needs its key.
     ///
     /// # Errors
-    /// What is wrong and what is expected.
+    /// The files do not fit; the text says what was expected.
     pub fn check_tls(&self, tls: &OriginTls) -> Result<(), String> {
         let with_tls = |uri: &str| uri.starts_with("nbds:") || uri.starts_with("nbds+unix:");
         if !matches!(self, Origin::Nbd(uri) if with_tls(uri)) {
@@ -82,7 +82,7 @@ impl Origin {
         Ok(())
     }
 
-    /// As the engine takes it. `helper_uri` names the server of the helper, if one is needed.
+    /// Converts the origin for the engine. `helper_uri` is the URI of the helper's server, if one is needed.
     pub fn engine_spec(
         &self,
         connections: u8,
@@ -106,7 +106,8 @@ fn absolute(text: &str, path: &str) -> Result<PathBuf, String> {
     Err(format!("origin '{text}': expected an absolute path"))
 }
 
-/// The disk is the protocol node itself, without a cache in the helper: what it acknowledges is at the store.
+/// Makes a disk of the protocol node alone, without a cache in the helper: whatever it acknowledges is at the
+/// store.
 fn direct(mut protocol: Value) -> BlockDevice {
     protocol["node-name"] = json!(DISK_NODE);
     protocol["cache"] = json!({"direct": true, "no-flush": false});
@@ -145,8 +146,8 @@ fn rbd(text: &str, rest: &str) -> Result<BlockDevice, String> {
     Ok(direct(node))
 }
 
-/// `//[user@]host[:port]/target/lun`. A password does not belong into a configuration that others read: it is given
-/// to QEMU as a secret with `qemu:`.
+/// `//[user@]host[:port]/target/lun`. A password does not belong in a configuration that others can read; it is
+/// passed to QEMU as a secret with `qemu:`.
 fn iscsi(text: &str, rest: &str) -> Result<BlockDevice, String> {
     let wrong = || format!("origin '{text}': expected iscsi://HOST[:PORT]/TARGET/LUN");
     let rest = rest.strip_prefix("//").ok_or_else(wrong)?;
@@ -183,7 +184,7 @@ fn qcow2(text: &str, rest: &str) -> Result<BlockDevice, String> {
     Ok(BlockDevice { nodes: vec![file, image] })
 }
 
-/// JSON of one node. Whatever it says, flushes are not ignored.
+/// JSON of one node. Whatever it contains, flushes are not ignored.
 fn qemu(rest: &str) -> Result<BlockDevice, String> {
     let mut node: Value = serde_json::from_str(rest)
         .map_err(|e| format!("origin qemu: expected the JSON of a block device: {e}"))?;

@@ -1,4 +1,4 @@
-//! A pool as the daemon sees it: its data path, and the disks that the pool knows.
+//! A pool as the daemon sees it: its data path, and the disks that it knows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ use crate::locked::Locked;
 /// A disk that a pool knows, attached or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownDisk {
-    /// Its sectors on record.
+    /// Its recorded size in sectors.
     pub sectors: u64,
     /// Bytes cached when it was last seen detached.
     pub cached_bytes: u64,
-    /// Of these, bytes that the origin does not have.
+    /// The part of these that the origin does not have.
     pub dirty_bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl KnownDisk {
         }
     }
 
-    /// What to tell of it if it is dirty and nothing attaches it.
+    /// Returns the message for a disk that is dirty and that nothing attaches.
     pub fn left_dirty(&self) -> String {
         format!(
             "{} dirty bytes are in the cache alone, and nothing attaches the disk: attach it, or forget it to destroy them",
@@ -58,7 +58,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that was just opened.
+    /// Makes a pool that was just opened.
     pub fn new(name: &str, backend: Arc<dyn Backend>, report: &OpenReport) -> Pool {
         if report.damaged_segments > 0 {
             tracing::warn!(
@@ -84,18 +84,18 @@ impl Pool {
         }
     }
 
-    /// The time that it goes by.
+    /// Returns the pool's current time.
     pub fn now_us(&self) -> Micros {
         self.backend.now_us()
     }
 
-    /// A disk that the pool knows.
+    /// Returns a disk that the pool knows.
     pub fn known(&self, id: DiskId) -> Option<KnownDisk> {
         self.known.locked().get(&id).copied()
     }
 }
 
-/// What is dirty of a disk that nothing attaches: its name, and what to tell of it.
+/// Returns the disks that are dirty and that nothing attaches, with a message for each.
 pub fn left_dirty(daemon: &Daemon, pool: &Pool) -> Vec<(String, String)> {
     let disks = daemon.disks();
     let is_of_pool = |disk: &Disk| disk.config().pool == pool.name;
@@ -118,7 +118,7 @@ pub fn left_dirty(daemon: &Daemon, pool: &Pool) -> Vec<(String, String)> {
     left
 }
 
-/// Tells of dirty data that nothing will write back, once the disks of a start are known.
+/// Logs dirty data that nothing will write back, once the disks are known at the start.
 pub fn tell_left_dirty(daemon: &Daemon, pool: &Pool) {
     for (name, what) in left_dirty(daemon, pool) {
         tracing::warn!(pool = pool.name, disk = name, "{what}");
@@ -126,7 +126,8 @@ pub fn tell_left_dirty(daemon: &Daemon, pool: &Pool) {
     }
 }
 
-/// Brings a pool's events to the log and to [`crate::events::EventLog`], and notes the loss of a pool before its writes go on.
+/// Forwards a pool's events to the log and to [`crate::events::EventLog`], and records the loss of a pool
+/// before its writes continue.
 ///
 /// # Errors
 /// The pool has stopped.
@@ -186,7 +187,7 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
     daemon.events.add(kind, &subject, message);
 }
 
-/// Where the data was that is lost, as ranges of bytes.
+/// Describes where lost data was, as byte ranges.
 fn losses(runs: &[(SectorNo, u64)]) -> String {
     const MOST: usize = 64;
     let byte = |sectors: u64| sectors * SECTOR_BYTES as u64;
@@ -204,7 +205,8 @@ fn losses(runs: &[(SectorNo, u64)]) -> String {
     )
 }
 
-/// Writes wait until the loss is noted durably; if it cannot be noted they go on waiting, which loses nothing.
+/// Records a loss durably. Writes wait until that is done; if it cannot be recorded they keep waiting, which
+/// loses nothing.
 fn note_loss(daemon: &Daemon, name: &str) {
     let Ok(pool) = daemon.pool(name) else { return };
     pool.is_lost.store(true, Ordering::Relaxed);

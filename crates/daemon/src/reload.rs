@@ -1,13 +1,14 @@
-//! Reload: what a changed configuration file means for a running daemon.
+//! Applies a changed configuration file to a running daemon.
 //!
 //! Invariants
-//! - New disks are attached, removed ones are cleaned and detached, changed settings are applied to disks in use. What
-//!   cannot be changed in use is refused with a log line and takes effect at the next attach or start.
-//! - Disks that were attached through the API are not the file's business.
-//! - A file that ends with a disk's table that has lost keys is not applied: it may have been cut short, and the disk
-//!   would get defaults.
-//! - A file that leaves disks out is not applied at all, unless it names them as removed and nobody uses them: an empty or
-//!   shortened file must not take disks from their guests.
+//! - New disks are attached, removed ones are cleaned and detached, and changed settings are applied to disks
+//!   in use. Settings that cannot be changed in use are refused with a log line and take effect at the next
+//!   attach or start.
+//! - Disks attached through the API are not affected by the file.
+//! - A file is not applied if its last table is a disk's and has lost keys: the file may have been truncated,
+//!   and the disk would get defaults.
+//! - A file that leaves out disks is not applied at all, unless it names them as removed and nobody uses them:
+//!   an empty or truncated file must not take disks away from their guests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::error::{DaemonError, Result};
 /// Applies a new configuration.
 ///
 /// # Errors
-/// It leaves out disks, or keys of its last disk, that it must not leave out. Nothing is applied then.
+/// The file leaves out disks, or keys of its last disk, without permission. Nothing is applied then.
 pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
     check_end(old, new)?;
     let left_out = left_out(daemon, new)?;
@@ -63,12 +64,12 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file whose last table, a disk's, has fewer keys than it had.
+/// Refuses a file whose last table is a disk's and has fewer keys than before.
 fn check_end(old: &Config, new: &Config) -> Result<()> {
     let Some((name, before)) = new.last.as_ref().and_then(|name| old.keys.get_key_value(name)) else {
         return Ok(());
     };
-    // What was accepted once is taken out again.
+    // Acceptances are removed again after use.
     let lost: Vec<_> = before.difference(&new.keys[name]).filter(|key| !key.starts_with("accept_")).collect();
     if lost.is_empty() {
         return Ok(());
@@ -82,7 +83,7 @@ fn check_end(old: &Config, new: &Config) -> Result<()> {
     Err(DaemonError::conflict(what, "give the keys their defaults, or let another table follow"))
 }
 
-/// The disks in use that a configuration leaves out, and who uses them.
+/// Returns the disks in use that a configuration leaves out, and their users.
 fn left_out(daemon: &Daemon, new: &Config) -> Result<Vec<(String, Vec<String>)>> {
     let is_left_out = |name: &str, disk: &Disk| {
         let in_use = disk.with(|inner| inner.state != DiskState::Detached);
@@ -115,12 +116,12 @@ fn check_removal(left_out: &[(String, Vec<String>)], new: &Config) -> Result<()>
     }
 }
 
-/// What of `[daemon]` holds from the start on.
+/// Returns the part of `[daemon]` that is fixed at the start.
 fn fixed(config: &DaemonConfig) -> DaemonConfig {
     DaemonConfig { remove_disks: Vec::new(), ..config.clone() }
 }
 
-/// What differs and cannot be changed while the daemon runs.
+/// Returns what differs and cannot be changed while the daemon runs.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = [
         (fixed(&old.daemon) != fixed(&new.daemon), "[daemon] has changed"),
@@ -131,7 +132,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     differs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()
 }
 
-/// Applies what has changed of a disk in use.
+/// Applies changed settings to a disk in use.
 fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
     let name = &new.name;
     for key in fixed_keys(old, new) {
@@ -155,7 +156,7 @@ fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
     }
 }
 
-/// Keys that differ and are fixed while a disk is attached.
+/// Returns the keys that differ and are fixed while a disk is attached.
 fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
     let differs = [
         (old.pool != new.pool, "pool"),
@@ -175,7 +176,7 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
     differs.into_iter().filter_map(|(differs, key)| differs.then_some(key)).collect()
 }
 
-/// Settings that differ and can be changed in use.
+/// Returns the settings that differ and can be changed in use.
 fn difference(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
     DiskChange {
         mode: (old.mode != new.mode).then_some(new.mode),

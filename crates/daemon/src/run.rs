@@ -1,12 +1,12 @@
-//! The daemon's life: start, signals, stop.
+//! The daemon's lifecycle: start, signals, stop.
 //!
-//! Order of the start: the directories, the pools, the sockets, the disks, privileges dropped, the policy, then READY. A
-//! disk that cannot be attached, and a pool that cannot be opened while others can, holds up nothing: it is tried again
-//! in the background.
+//! Order of the start: directories, pools, sockets, disks, dropping privileges, policy, then READY. A disk that
+//! cannot be attached, or a pool that cannot be opened while others can, does not delay the start: it is
+//! retried in the background.
 //!
 //! Invariants
-//! - What the daemon opens again as another user belongs to that user before anything needs it.
-//! - The watchdog hears of the daemon only while every reactor turns.
+//! - Anything that the daemon reopens after switching users belongs to that user before it is needed.
+//! - The watchdog is fed only while every reactor responds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
 use crate::{descriptors, nbd_listener, policy, pool, reload, settings};
 
-/// How long the start waits for disks; those that take longer go on in the background.
+/// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the daemon ended.
@@ -50,12 +50,12 @@ pub enum RunError {
         /// What is wrong.
         why: String,
     },
-    /// A directory cannot be made.
+    /// A directory cannot be created.
     #[error("{path}: cannot create: {source}")]
     Directory {
         /// The directory.
         path: std::path::PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A pool cannot be opened.
@@ -63,7 +63,7 @@ pub enum RunError {
     Pool {
         /// The pool.
         pool: String,
-        /// What the engine says.
+        /// The engine's error.
         source: EngineError,
     },
     /// A pool's settings are wrong.
@@ -86,7 +86,7 @@ pub enum RunError {
     /// See [`DaemonError`].
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The system refuses something that every daemon needs.
+    /// The system refused something that every daemon needs.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -100,7 +100,7 @@ pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
         config.log.parse().map_err(|e| RunError::Log { filter: config.log.clone(), why: format!("{e}") })?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry();
-    // It fails only if a log is set up already.
+    // This fails only if a log is already set up.
     let _ = match config.log_format {
         LogFormat::Text => registry.with(lines.with_ansi(false).with_filter(filter)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).try_init(),
@@ -108,10 +108,10 @@ pub fn start_log(config: &DaemonConfig) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Runs until a signal or a request stops it.
+/// Runs until stopped by a signal or a request.
 ///
 /// # Errors
-/// It cannot start; what was opened is closed.
+/// The daemon cannot start; what was opened is closed.
 pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     start_log(&config.daemon)?;
     let descriptors = descriptors::places_for_clients();
@@ -154,7 +154,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     runtime.shutdown_background();
     drop(std::mem::take(&mut *shards.locked()));
     daemon.close();
-    // Nothing serves it any more.
+    // Nobody is served on it any more.
     control_socket.remove();
     ended
 }
@@ -169,7 +169,7 @@ fn notify(states: &[NotifyState]) {
     }
 }
 
-/// Gives what is there to the user and group that the daemon will have, if that is another one.
+/// Gives existing paths to the user and group that the daemon will run as, if different.
 fn give(
     run_as: Option<(u32, u32)>,
     paths: impl IntoIterator<Item = impl AsRef<Path>>,
@@ -183,7 +183,7 @@ fn give(
     Ok(())
 }
 
-/// Opens the pools. One that cannot be opened is tried again in the background, unless none can.
+/// Opens the pools. One that cannot be opened is retried in the background, unless none can.
 fn open_pools(
     config: &Config,
     state: State,
@@ -246,7 +246,8 @@ fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, R
     })
 }
 
-/// The configured disks and those attached through the API; the others that are remembered become known by name.
+/// Returns the configured disks and those attached through the API; other remembered disks become known by
+/// name.
 fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> {
     let mut disks: Vec<_> = config.disks.iter().map(|disk| (disk.clone(), false)).collect();
     for (name, remembered) in daemon.state.disks() {
@@ -263,14 +264,15 @@ fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> 
     disks
 }
 
-/// A file that lacks a disk's mode, as one does that was cut short, gives it the default.
+/// Warns of a changed write mode: a file that lacks a disk's mode, for example a truncated one, sets the
+/// default.
 fn tell_other_mode(disk: &DiskConfig, before: &DiskConfig) {
     if disk.mode != before.mode {
         tracing::warn!(disk = disk.name, mode = %disk.mode, before = %before.mode, "another write mode than last time");
     }
 }
 
-/// Handles signals until one of them, or a request, says stop.
+/// Handles signals until one of them, or a request, stops the daemon.
 async fn serve(
     config_path: &Path,
     mut config: Config,
@@ -280,7 +282,7 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Twice as often as systemd wants it.
+    // Twice as often as systemd requires.
     let watchdog = sd_notify::watchdog_enabled().map(|time| time / 2);
     let mut alive = tokio::time::interval(watchdog.unwrap_or(Duration::from_secs(3600)));
     loop {
@@ -294,7 +296,7 @@ async fn serve(
     }
 }
 
-/// On a thread of its own: a reactor that does not turn does not answer.
+/// Runs on a thread of its own, because a stuck reactor does not answer.
 fn feed_watchdog(daemon: Arc<Daemon>) {
     tokio::task::spawn_blocking(move || {
         if daemon.is_alive() {
@@ -303,7 +305,7 @@ fn feed_watchdog(daemon: Arc<Daemon>) {
     });
 }
 
-/// Returns the configuration that holds from now on.
+/// Returns the configuration that applies from now on.
 async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
     let new = match Config::load(path) {
         Ok(new) => new,
@@ -319,7 +321,7 @@ async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
             refuse_reload(daemon, &format!("{}: {error}", path.display()));
             old
         }
-        // A panic in there is in the log already.
+        // A panic has been logged already.
         Ok(Ok(())) | Err(_) => kept,
     }
 }

@@ -1,8 +1,9 @@
-//! From what people write to what the engine takes: names, identities, settings of disks.
+//! Converts what users write into what the engine takes: names, identities, settings of disks.
 //!
 //! Invariants
-//! - A disk without an `id` has the same identity on every host: the UUID version 5 of its name in [`haversack_api::DISK_NAMESPACE`].
-//! - What is checked here is refused by the configuration file and the control API alike.
+//! - A disk without an `id` has the same identity on every host: the UUID version 5 of its name in
+//!   [`haversack_api::DISK_NAMESPACE`].
+//! - Checks made here apply to the configuration file and to the control API alike.
 
 use haversack_api::{Admission, CleanerSettings, DiskConfig, Persistence, Size, Target};
 use haversack_core as core;
@@ -13,13 +14,13 @@ use uuid::Uuid;
 use crate::origin::Origin;
 use crate::policy;
 
-/// Longest name of a disk or pool, in bytes.
+/// The longest name of a disk or pool, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// Checks the name of a disk or pool: it becomes part of paths, URIs and metrics.
 ///
 /// # Errors
-/// What names look like.
+/// The name is invalid; the text says which names are valid.
 pub fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let good = !name.is_empty() && name.len() <= NAME_BYTES && name.chars().all(allowed);
@@ -31,10 +32,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// A disk's identity: as given, or derived from the name.
+/// Returns a disk's identity: the given one, or one derived from the name.
 ///
 /// # Errors
-/// The one given is not a UUID.
+/// The given identity is not a UUID.
 pub fn disk_id(disk: &DiskConfig) -> Result<DiskId, String> {
     let id = match &disk.id {
         Some(text) => Uuid::parse_str(text).map_err(|e| {
@@ -45,10 +46,10 @@ pub fn disk_id(disk: &DiskConfig) -> Result<DiskId, String> {
     Ok(DiskId(id.into_bytes()))
 }
 
-/// Checks a disk's settings as far as that is possible without its origin and its pool.
+/// Checks a disk's settings as far as possible without its origin and pool.
 ///
 /// # Errors
-/// What is wrong and what to do.
+/// A setting is invalid; the text says what to do.
 pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     check_name(&disk.name)?;
     let of_disk = |e: String| format!("disk '{}': {e}", disk.name);
@@ -73,13 +74,13 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Most queues of a vhost-user-blk device.
+/// The most queues of a vhost-user-blk device.
 const MAX_QUEUES: u16 = 64;
 
-/// Sectors of a size.
+/// Converts a size to sectors.
 ///
 /// # Errors
-/// It is no whole number of sectors.
+/// The size is not a positive whole number of sectors.
 pub fn sectors(size: Size) -> Result<u64, String> {
     if size.0 == 0 || !size.0.is_multiple_of(SECTOR_BYTES as u64) {
         return Err(format!("a disk's size is a multiple of {SECTOR_BYTES} bytes above 0, not {}", size.0));
@@ -87,17 +88,17 @@ pub fn sectors(size: Size) -> Result<u64, String> {
     Ok(size.0 / SECTOR_BYTES as u64)
 }
 
-/// Blocks of a size of memory.
+/// Converts a size of memory to blocks.
 ///
 /// # Errors
-/// It is no whole number of blocks, or more than can be counted.
+/// The size is not a positive whole number of blocks, or it is too large.
 pub fn blocks(size: Size) -> Result<u32, String> {
     let whole = size.0.is_multiple_of(BLOCK_BYTES as u64);
     let blocks = u32::try_from(size.0 / BLOCK_BYTES as u64).ok().filter(|b| whole && *b > 0);
     blocks.ok_or_else(|| format!("{size} is not a multiple of {BLOCK_BYTES} bytes above 0 and below 16 TiB"))
 }
 
-/// A disk's settings as the core takes them.
+/// Converts a disk's settings for the core.
 ///
 /// # Errors
 /// The identity is malformed.
@@ -119,7 +120,7 @@ pub fn core_config(disk: &DiskConfig, sectors: u64) -> Result<core::DiskConfig, 
     })
 }
 
-/// A share as the core takes it.
+/// Converts a share for the core.
 pub fn target(target: Target) -> core::Target {
     match target {
         Target::Equal => core::Target::Equal,
@@ -127,12 +128,12 @@ pub fn target(target: Target) -> core::Target {
     }
 }
 
-/// The share that the operator gave a disk; 0 if it is not known until the disk is in its pool.
+/// Returns the share that the operator gave a disk; 0 if it is not known until the disk is in its pool.
 fn share_blocks(share: Target) -> u64 {
     if let core::Target::Blocks(blocks) = target(share) { blocks } else { 0 }
 }
 
-/// Admission of a disk with a share of so many blocks, as the core takes it.
+/// Converts the admission of a disk with a share of this many blocks for the core.
 pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConfig {
     match admission {
         Admission::Hec => AdmissionRule::Hec.of_share(share_blocks),
@@ -143,10 +144,10 @@ pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConf
     }
 }
 
-/// Cleaner settings as the core takes them; its defaults for what is not given.
+/// Converts cleaner settings for the core, with its defaults for settings that are not given.
 pub fn cleaner(settings: CleanerSettings) -> core::CleanerConfig {
     let default = core::CleanerConfig::default();
-    // A limit below a block would round to 0, which means no limit.
+    // A limit below one block would round to 0, which means no limit.
     let blocks = |rate: Size| rate.0.div_ceil(BLOCK_BYTES as u64).min(u64::from(u32::MAX)) as u32;
     core::CleanerConfig {
         low_watermark: settings.low_watermark.unwrap_or(default.low_watermark),

@@ -1,9 +1,10 @@
-//! What the daemon remembers across restarts, in `<state_dir>/state.json`: the disks that were attached, and pools that lost
-//! their last cache device.
+//! The daemon's state across restarts, in `<state_dir>/state.json`: the disks that were attached, and the pools
+//! that lost their last cache device.
 //!
 //! Invariants
 //! - The file is replaced as a whole, and a change is durable when the call returns.
-//! - A file that cannot be read stops the start: an empty memory in its place would forget that a pool's contents are void.
+//! - A file that cannot be read stops the start: starting with empty state would forget that a pool's contents
+//!   are void.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,14 +23,14 @@ pub enum StateError {
     /// A file cannot be read or written.
     #[error("{path}: cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not what was written.
+    /// The file's content is invalid.
     #[error("{path}: {source}; restore it, or remove it if no pool of this host lost all its cache devices")]
     Malformed {
         /// The file.
@@ -46,11 +47,11 @@ pub struct RememberedDisk {
     pub config: DiskConfig,
     /// It was attached through the API, not by the configuration file.
     pub by_api: bool,
-    /// It is to be attached again at start. Only disks that were attached through the API are.
+    /// It was attached. At the next start, only disks that were attached through the API are attached again.
     pub attached: bool,
 }
 
-/// What is remembered.
+/// The content of the file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Memory {
@@ -70,7 +71,7 @@ fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> State
 }
 
 impl State {
-    /// Reads what is remembered; makes the directory if there is none.
+    /// Reads the state; creates the directory if it does not exist.
     ///
     /// # Errors
     /// See [`StateError`].
@@ -107,7 +108,7 @@ impl State {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(at("make durable", dir))
     }
 
-    /// The disks, by name.
+    /// Returns the disks, by name.
     pub fn disks(&self) -> BTreeMap<String, RememberedDisk> {
         self.memory.locked().disks.clone()
     }
@@ -115,7 +116,7 @@ impl State {
     /// Remembers a disk.
     ///
     /// # Errors
-    /// See [`StateError`]; nothing is remembered then.
+    /// See [`StateError`]; the state is then unchanged.
     pub fn remember(&self, disk: RememberedDisk) -> Result<(), StateError> {
         self.change(|memory| drop(memory.disks.insert(disk.config.name.clone(), disk)))
     }
@@ -128,12 +129,13 @@ impl State {
         self.change(|memory| drop(memory.disks.remove(name)))
     }
 
-    /// Whether a pool lost its last cache device and was not opened since: its contents are void.
+    /// Returns whether a pool lost its last cache device and was not opened since, so that its contents are
+    /// void.
     pub fn is_lost(&self, pool: &str) -> bool {
         self.memory.locked().lost_pools.contains(pool)
     }
 
-    /// Notes that a pool lost its last cache device, or that it was opened since.
+    /// Records that a pool lost its last cache device, or that it was opened since.
     ///
     /// # Errors
     /// See [`StateError`].
@@ -147,7 +149,7 @@ impl State {
         })
     }
 
-    /// Where it is kept.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! From the engine's snapshots to what the control API tells.
+//! Converts the engine's snapshots into what the control API reports.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::pool::{KnownDisk, Pool, left_dirty};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Daemon {
-    /// Everything.
+    /// Returns the status of everything.
     pub fn status(&self) -> Status {
         let (mut pools, mut disks) = (Vec::new(), Vec::new());
         for pool in self.pools() {
@@ -43,10 +43,10 @@ impl Daemon {
         }
     }
 
-    /// A pool.
+    /// Returns the status of a pool.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no pool of that name.
     pub fn pool_status(&self, name: &str) -> Result<PoolStatus> {
         if let Some((name, why)) = self.closed.closed().find(|(closed, _)| *closed == name) {
             return Ok(closed_status(name, why));
@@ -61,16 +61,16 @@ impl Daemon {
         PoolStatus { warnings, ..pool_status(pool, snapshot) }
     }
 
-    /// A disk.
+    /// Returns the status of a disk.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// There is no disk of that name.
     pub fn disk_status(&self, name: &str) -> Result<DiskStatus> {
         let found = self.status().disks.into_iter().find(|disk| disk.name == name);
         found.ok_or_else(|| DaemonError::NoSuch { what: "disk", name: name.to_string() })
     }
 
-    /// The disks of a pool: those that the daemon has by name, and those that only the pool knows.
+    /// Returns the disks of a pool: those that the daemon has by name, and those that only the pool knows.
     fn disks_of(
         &self,
         pool: &str,
@@ -204,7 +204,7 @@ fn blocks(stats: &DiskStats) -> BlockCounters {
     }
 }
 
-/// Flash writes by cause.
+/// Returns flash writes by cause.
 pub fn flash_writes(stats: &DiskStats) -> FlashWrites {
     FlashWrites {
         write_bytes: stats.flash_write_blocks * BLOCK,
@@ -234,7 +234,7 @@ fn latencies(latencies: &Latencies) -> LatencyByKind {
     }
 }
 
-/// How a pool is.
+/// Returns the state of a pool.
 pub fn pool_state(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolState {
     match snapshot {
         None => PoolState::Stopped,

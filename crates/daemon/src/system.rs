@@ -1,4 +1,4 @@
-//! What is asked of the operating system: users, privileges, the end of children.
+//! Calls to the operating system: users, privileges, the end of child processes.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
 /// Why privileges cannot be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemError {
-    /// No such user.
+    /// There is no such user.
     #[error(
         "[daemon] user = '{user}': no such user; create it, for example with: adduser --system --group {user}"
     )]
@@ -19,12 +19,12 @@ pub enum SystemError {
         /// The user.
         user: String,
     },
-    /// The system refuses.
+    /// The system refused.
     #[error("cannot {action}: {source}")]
     Refused {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// The system's answer.
+        /// The system's error.
         source: nix::Error,
     },
 }
@@ -34,7 +34,7 @@ fn refused(action: impl Into<String>) -> impl FnOnce(nix::Error) -> SystemError 
     move |source| SystemError::Refused { action, source }
 }
 
-/// The user that the daemon becomes, if it is not that user already.
+/// Returns the user that the daemon should run as, if it is not that user already.
 ///
 /// # Errors
 /// There is no such user.
@@ -45,19 +45,19 @@ pub fn find_user(name: &str) -> Result<Option<User>, SystemError> {
     Ok(Some(user).filter(|user| user.uid != Uid::effective()))
 }
 
-/// Gives a directory, file or socket to a user and a group.
+/// Changes the owner of a directory, file or socket to a user and a group.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refused.
 pub fn give(path: &Path, user: u32, group: u32) -> Result<(), SystemError> {
     let action = format!("give {} to user {user} and group {group}", path.display());
     chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(refused(action))
 }
 
-/// Becomes a user for good, with all threads, in the groups that the user is in.
+/// Switches to a user permanently, with all threads and in the user's groups.
 ///
 /// # Errors
-/// The system refuses; some of the privileges may be gone.
+/// The system refused; some of the privileges may already be gone.
 pub fn become_user(user: &User) -> Result<(), SystemError> {
     let action = || format!("become user '{}'", user.name);
     let name = std::ffi::CString::new(user.name.as_str()).unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn become_user(user: &User) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Has the kernel kill a child when the thread that starts it ends.
+/// Makes the kernel kill a child when the thread that starts it ends.
 pub fn die_with_parent(command: &mut Command) {
     let daemon = nix::unistd::getpid();
     // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and getppid, which
@@ -78,7 +78,7 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(move || {
             set_pdeathsig(Signal::SIGKILL)?;
-            // The daemon may have died before the kernel was told.
+            // The daemon may have died before the signal was set.
             if nix::unistd::getppid() == daemon { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
         });
     }

@@ -13,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig};
 /// A certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has no PEM of the kind.
+    /// A file cannot be read, or contains no PEM of the expected kind.
     #[error("{path}: cannot read the {what}: {why}")]
     File {
         /// The file.
@@ -23,7 +23,7 @@ pub enum TlsError {
         /// What is wrong.
         why: String,
     },
-    /// Certificate and key do not fit.
+    /// Certificate and key do not match.
     #[error("{certificate} and {key}: {source}")]
     Unfit {
         /// The certificate's file.
@@ -44,7 +44,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// A server that shows a certificate. It asks clients for none, or for one of the authorities in `client_ca`.
+/// Makes the configuration of a server that presents a certificate. It requests no client certificates, or
+/// requires one of the authorities in `client_ca`.
 ///
 /// # Errors
 /// See [`TlsError`].

@@ -1,4 +1,4 @@
-//! Answers: JSON, or an error with its status, code and hint.
+//! Answers of the API: JSON, or an error with its status, code and hint.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::Control;
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
 
-/// An error as it is answered.
+/// An error answer.
 pub struct Failure {
     status: StatusCode,
     body: ErrorBody,
@@ -28,12 +28,12 @@ impl From<DaemonError> for Failure {
 }
 
 impl Failure {
-    /// With its status, a word for programs, what is wrong and what to do.
+    /// Makes an error with its status, a code for programs, a description and a hint.
     pub fn new(status: StatusCode, code: &str, error: String, hint: &str) -> Failure {
         Failure { status, body: ErrorBody { code: code.into(), error, hint: hint.into() } }
     }
 
-    /// The token is missing or wrong.
+    /// Returns the error for a missing or wrong token.
     pub fn unauthorized() -> Failure {
         let hint = "send the daemon's token: Authorization: Bearer TOKEN";
         Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "no valid token".into(), hint)
@@ -59,12 +59,12 @@ impl IntoResponse for Failure {
     }
 }
 
-/// A JSON body; what is wrong with one is answered as every other error.
+/// A JSON body; an invalid one is answered like any other error.
 #[derive(FromRequest)]
 #[from_request(via(Json), rejection(Failure))]
 pub struct Body<T>(pub T);
 
-/// A part of the path.
+/// A parameter in the path.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(Failure))]
 pub struct Part<T>(pub T);
@@ -79,7 +79,7 @@ pub type Answer<T> = Result<Json<T>, Failure>;
 /// The answer of a call that starts a job.
 pub type JobAnswer = Result<(StatusCode, Json<Job>), Failure>;
 
-/// What a call returns, from a thread of its own.
+/// Runs a call on a thread of its own and returns its result.
 pub async fn run<T: Send + 'static>(
     control: &Control,
     work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
@@ -94,7 +94,7 @@ pub async fn run<T: Send + 'static>(
     }
 }
 
-/// Answers with what a call returns.
+/// Runs a call and answers with its result.
 pub async fn answer<T: Serialize + Send + 'static>(
     control: &Control,
     work: impl FnOnce(&Arc<Daemon>) -> Result<T, DaemonError> + Send + 'static,
@@ -102,7 +102,7 @@ pub async fn answer<T: Serialize + Send + 'static>(
     Ok(Json(run(control, work).await?))
 }
 
-/// Answers with the job that a call starts.
+/// Runs a call that starts a job and answers with the job.
 pub async fn start(
     control: &Control,
     work: impl FnOnce(&Arc<Daemon>) -> Result<Job, DaemonError> + Send + 'static,
@@ -110,7 +110,7 @@ pub async fn start(
     Ok((StatusCode::ACCEPTED, Json(run(control, work).await?)))
 }
 
-/// Answers with text.
+/// Runs a call and answers with its text.
 pub async fn text(
     control: &Control,
     work: impl FnOnce(&Arc<Daemon>) -> String + Send + 'static,
@@ -118,7 +118,7 @@ pub async fn text(
     run(control, move |daemon| Ok(work(daemon))).await
 }
 
-/// There is nothing under this path.
+/// Answers that the path does not exist.
 pub async fn no_such_path(uri: Uri) -> Failure {
     Failure::new(
         StatusCode::NOT_FOUND,
@@ -128,7 +128,7 @@ pub async fn no_such_path(uri: Uri) -> Failure {
     )
 }
 
-/// The path does not know the method.
+/// Answers that the path does not support the method.
 pub async fn wrong_method(method: Method, uri: Uri) -> Failure {
     let error = format!("{} does not take {method}", uri.path());
     Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method", error, "see /openapi.json")

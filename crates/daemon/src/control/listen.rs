@@ -1,4 +1,4 @@
-//! Where the control API listens.
+//! The sockets of the control API.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -28,18 +28,18 @@ use crate::tls::{self, TlsError};
 /// Why the daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// A TCP socket cannot be made.
+    /// A TCP socket cannot be created.
     #[error("{place}: cannot listen: {source}")]
     Bind {
         /// The address.
         place: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A Unix socket cannot be made.
+    /// A Unix socket cannot be created.
     #[error(transparent)]
     Unix(#[from] SocketError),
-    /// Certificate or key cannot be used.
+    /// The certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The token cannot be used.
@@ -52,14 +52,14 @@ pub enum ListenError {
     },
 }
 
-/// Fewest characters of a token.
+/// The least number of characters of a token.
 const MIN_TOKEN_BYTES: usize = 16;
-/// Connections to the control socket, in all and of one process.
+/// Limits on connections to the control socket, in total and per process.
 const CONTROL_PLACES: (usize, usize) = (256, 64);
-/// Connections to a port, in all and from one address.
+/// Limits on connections to a port, in total and per address.
 const PORT_PLACES: (usize, usize) = (64, 16);
 
-/// Sockets that are bound and not served yet.
+/// Sockets that are bound but not served yet.
 pub struct Listeners {
     unix: UnixListener,
     tcp: Option<(TcpListener, Arc<ServerConfig>, Arc<str>)>,
@@ -67,23 +67,23 @@ pub struct Listeners {
     request_time: Duration,
 }
 
-/// Makes a Unix socket that its group may use. What a dead process left there is replaced.
+/// Creates a Unix socket that its group may use. A socket left behind by a dead process is replaced.
 ///
 /// # Errors
-/// Somebody listens there, something else is there, or the socket cannot be made.
+/// Another process listens there, another file is there, or the socket cannot be created.
 pub fn bind_unix(path: &Path) -> Result<(UnixListener, BoundSocket), ListenError> {
     Ok(socket::bind(path, 0o660)?)
 }
 
-/// Makes a TCP socket.
+/// Creates a TCP socket.
 ///
 /// # Errors
-/// It cannot be made.
+/// The socket cannot be created.
 pub fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).map_err(|source| ListenError::Bind { place: address.to_string(), source })
 }
 
-/// Makes all sockets of the control API. The Unix socket is to be removed when they are served no more.
+/// Creates all sockets of the control API. The Unix socket must be removed when it is no longer served.
 ///
 /// # Errors
 /// See [`ListenError`].
@@ -112,11 +112,11 @@ fn read_token(path: &Path) -> Result<String, ListenError> {
 }
 
 impl Listeners {
-    /// Serves them in the background of the present runtime. Connections to ports take their file descriptors from
-    /// `descriptors`.
+    /// Serves the sockets in the background of the current runtime. Connections to ports take their file
+    /// descriptors from `descriptors`.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refused.
     pub fn serve(
         self,
         daemon: &Arc<Daemon>,
@@ -151,7 +151,7 @@ fn tokio_listener(listener: TcpListener) -> std::io::Result<net::TcpListener> {
     net::TcpListener::from_std(listener)
 }
 
-/// Routes behind a token.
+/// Protects routes with a token.
 pub(super) fn with_token(routes: Router, token: Arc<str>) -> Router {
     routes.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
         let token = token.clone();
@@ -168,7 +168,7 @@ async fn check_token(token: &str, request: Request, next: Next) -> Response {
     Failure::unauthorized().into_response()
 }
 
-/// Takes as long for a token that is wrong at the end as for one that is wrong at the start.
+/// Compares in constant time, so that the time does not show where a wrong token differs.
 fn is_equal(given: &[u8], token: &[u8]) -> bool {
     let difference = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
     std::hint::black_box(difference) == 0 && given.len() == token.len()

@@ -1,9 +1,9 @@
 //! The control API: HTTP/JSON over a Unix socket, and over TCP with TLS and a token.
 //!
 //! Invariants
-//! - What a request makes the daemon do runs on a thread of its own, never on the one that serves connections.
-//! - Whoever may open the Unix socket may do everything; over TCP whoever has the token.
-//! - Calls that take long answer at once with a job.
+//! - Work for a request runs on a thread of its own, never on the one that serves connections.
+//! - Any process that can open the Unix socket may do everything; over TCP, any client with the token.
+//! - Long calls answer at once with a job.
 //! - Connections are limited in number and time, see `serve.rs`.
 
 mod answer;
@@ -26,16 +26,16 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::daemon::Daemon;
 
-/// What requests are served with.
+/// The context for serving requests.
 #[derive(Clone)]
 pub struct Control {
     daemon: Arc<Daemon>,
     stop: mpsc::Sender<()>,
-    /// One text of metrics is made at a time: each asks every reactor.
+    /// Serializes the metrics: each scrape queries every reactor.
     scrape: Arc<Mutex<()>>,
 }
 
-/// The API's routes. A request to stop the daemon goes to `stop`.
+/// Returns the API's routes. A request to stop the daemon is sent to `stop`.
 pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
     Router::new()
         .route("/v1/status", get(system::status))
@@ -66,7 +66,7 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .with_state(Control { daemon, stop, scrape: Arc::default() })
 }
 
-/// `/metrics` alone.
+/// Returns the route of `/metrics` only.
 pub fn metrics_router(daemon: Arc<Daemon>) -> Router {
     let (stop, _) = mpsc::channel(1);
     Router::new().route("/metrics", get(system::metrics)).fallback(answer::no_such_path).with_state(Control {

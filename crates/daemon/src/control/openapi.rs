@@ -1,4 +1,4 @@
-//! `/openapi.json`: the API's own description.
+//! `/openapi.json`: the API's description of itself.
 
 use axum::Json;
 use utoipa::OpenApi;
@@ -44,7 +44,7 @@ use super::{disks, policy, pools, system};
 )]
 struct Api;
 
-/// The description.
+/// Answers with the description.
 pub async fn document() -> Json<utoipa::openapi::OpenApi> {
     Json(Api::openapi())
 }

@@ -1,6 +1,8 @@
-//! A stream whose peer must take what is written.
+//! A stream that drops peers which do not read what is written.
 //!
-//! Invariant: while something is left to write, at least `LEAST_BYTES` leave in each stretch of time, or all there is.
+//! Invariant
+//! - While something is left to write, at least `LEAST_BYTES`, or everything if it is less, leaves in each
+//!   period.
 
 use std::io;
 use std::pin::Pin;
@@ -22,12 +24,12 @@ pub struct Patient<T> {
 }
 
 impl<T> Patient<T> {
-    /// A stream with the length of a stretch.
+    /// Wraps a stream; `time` is the length of a period.
     pub fn new(stream: T, time: Duration) -> Patient<T> {
         Patient { stream, time, stretch: None, taken: 0 }
     }
 
-    /// For a write that has to wait.
+    /// Handles a write that has to wait.
     fn wait<R>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<R>> {
         let time = self.time;
         let stretch = self.stretch.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -67,7 +69,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
         }
     }
 
-    /// All has been written when this is called.
+    /// Called only when everything has been written.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_flush(context) {
             Poll::Ready(result) => {

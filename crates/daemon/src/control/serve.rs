@@ -1,10 +1,10 @@
 //! HTTP/1 connections of the control API and of metrics.
 //!
 //! Invariants
-//! - A connection holds a place for all its life; so connections are bounded, in all and of a peer.
-//! - A TLS handshake, a request's head and its body each end by a deadline, however their bytes trickle. Between two
-//!   requests a connection may be idle for as long.
-//! - An answer that is not taken ends its connection.
+//! - A connection holds a place as long as it lives, so connections are bounded, in total and per peer.
+//! - A TLS handshake, a request's head and its body each end by a deadline, even if their bytes trickle in. A
+//!   connection may be idle between two requests for the same time.
+//! - A connection whose peer does not read an answer is closed.
 
 use std::io;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ use super::patient::Patient;
 use crate::descriptors::Spare;
 use crate::limits::{Full, Peer, Place, Places, TurnedAway};
 
-/// Longest body of a request: a curve of misses has some hundred kilobytes.
+/// The longest body of a request: a miss-ratio curve takes some hundred kilobytes.
 const MOST_BODY_BYTES: usize = 2 << 20;
-/// The pause after the system could not accept a connection.
+/// The pause after the system failed to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long somebody who is turned away may take to read why.
+/// How long a peer that is turned away may take to read the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Where connections come from.
+/// A listening socket.
 pub enum Socket {
     /// This host.
     Unix(UnixListener),
@@ -48,19 +48,19 @@ pub enum Socket {
     Tls(TcpListener, TlsAcceptor),
 }
 
-/// A socket with what it serves, to whom and how long.
+/// A listening socket, what it serves, and its limits.
 pub struct Server {
     /// For messages.
     pub name: &'static str,
     /// Where it listens.
     pub socket: Socket,
-    /// What it serves.
+    /// The routes served.
     pub routes: Router,
-    /// Connections that it may have.
+    /// Places for its connections.
     pub places: Arc<Places>,
-    /// File descriptors that they take, unless they have a reserve.
+    /// Places for their file descriptors; none if they are covered by the reserve.
     pub descriptors: Option<Arc<Places>>,
-    /// How long a request's head may take to come.
+    /// How long a request's head may take to arrive.
     pub request_time: Duration,
 }
 
@@ -70,7 +70,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 type Held = (Place, Option<Place>);
 
 impl Server {
-    /// Serves for ever.
+    /// Serves until the runtime ends.
     pub async fn run(self) {
         let (mut spare, mut turned_away) = (Spare::take(), TurnedAway::default());
         loop {
@@ -87,7 +87,7 @@ impl Server {
                 },
                 Err(error) if Spare::is_wanted(&error) => {
                     spare.give();
-                    // Another thread may have had the spare descriptor.
+                    // Another thread may have taken the spare descriptor.
                     if let Ok(Ok((stream, _))) = timeout(ACCEPT_PAUSE, self.accept()).await {
                         tell_last_words(stream, &error.to_string()).await;
                     }
@@ -146,7 +146,7 @@ impl Server {
         }
     }
 
-    /// Tells somebody who may not connect why, unless that takes TLS.
+    /// Reports the reason to a peer that may not connect, unless that would need TLS.
     fn turn_away(&self, stream: Box<dyn Stream>, why: &str) {
         if matches!(self.socket, Socket::Unix(_)) {
             let why = why.to_owned();
@@ -167,12 +167,12 @@ async fn serve(stream: Box<dyn Stream>, routes: Router, request_time: Duration) 
     }
 }
 
-/// Routes that see a request only when all of it has come, if it is not too long and comes in time.
+/// Wraps routes so that they see a request only when all of it has arrived, in time and not too long.
 pub fn whole(routes: Router, time: Duration) -> Router {
     routes.layer(axum::middleware::from_fn(move |request, next| with_body(request, next, time)))
 }
 
-/// Takes the whole body before anything is done with a request.
+/// Reads the whole body before anything is done with a request.
 async fn with_body(request: Request, next: Next, time: Duration) -> Response {
     let (head, body) = request.into_parts();
     match timeout(time, to_bytes(body, MOST_BODY_BYTES)).await {
@@ -188,7 +188,7 @@ async fn with_body(request: Request, next: Next, time: Duration) -> Response {
     }
 }
 
-/// An answer after which the connection is closed: what is left of its request is not read.
+/// Makes an answer that closes the connection: the rest of its request is not read.
 fn closing(status: StatusCode, code: &str, what: String) -> Response {
     let answer = Failure::new(status, code, what, "send the whole request at once").into_response();
     ([("connection", "close")], answer).into_response()
@@ -204,7 +204,7 @@ async fn tell_last_words(mut stream: Box<dyn Stream>, why: &str) {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
-    // They may be gone already.
+    // The peer may already be gone.
     let _ = timeout(LAST_WORDS, async {
         stream.write_all(text.as_bytes()).await?;
         stream.shutdown().await

@@ -61,7 +61,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
     responses((status = 200, body = Events), (status = 400, body = ErrorBody)))]
 pub async fn events(State(control): State<Control>, Query(which): Query<Which>) -> Json<Events> {
     let wait = which.wait.0.min(LONGEST_WAIT);
-    // No event in time is an empty answer.
+    // If no event comes in time, the answer is empty.
     let _ = tokio::time::timeout(wait, control.daemon.events.wait_after(which.after)).await;
     Json(control.daemon.events.after(which.after))
 }
@@ -69,7 +69,7 @@ pub async fn events(State(control): State<Control>, Query(which): Query<Which>) 
 /// Stops the daemon cleanly: what is staged is committed. Dirty blocks stay in the cache.
 #[utoipa::path(post, path = "/v1/stop", responses((status = 202)))]
 pub async fn stop(State(control): State<Control>) -> StatusCode {
-    // A full channel holds a request to stop already.
+    // If the channel is full, it already holds a request to stop.
     let _ = control.stop.try_send(());
     StatusCode::ACCEPTED
 }

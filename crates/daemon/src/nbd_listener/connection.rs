@@ -1,4 +1,4 @@
-//! A client's socket, and the same with a deadline.
+//! A client's socket, with or without a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use haversack_engine::peer;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// A TCP client that is silent for a minute is asked whether it is still there, and given up after another.
+/// A TCP client that is silent for a minute is probed, and given up after another minute.
 const PROBE_AFTER_S: u32 = 60;
 const PROBE_EVERY_S: u32 = 10;
 const PROBES: u32 = 6;
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Who is at the other end, for messages.
+    /// Describes the peer, for messages.
     pub fn peer(&self) -> String {
         match self {
             Client::Unix(stream) => format!("NBD client {}", peer(stream)),
@@ -48,7 +48,7 @@ impl Client {
         }
     }
 
-    /// The socket, for one who waits without a deadline. A TCP peer that is gone without a word is noticed.
+    /// Returns the socket, without a deadline. TCP keepalive detects a peer that has disappeared.
     pub fn into_fd(self) -> io::Result<OwnedFd> {
         self.set_read_time(None)?;
         self.set_write_time(None)?;
@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-/// A connection whose reads and writes all end by the deadline, however many of them there are.
+/// A connection on which all reads and writes together end by the deadline.
 pub struct Timed {
     pub client: Client,
     pub deadline: Instant,
@@ -118,7 +118,7 @@ impl Write for Timed {
 mod tests {
     use super::*;
 
-    /// The deadline is one for all reads, and for a write that nobody takes.
+    /// One deadline holds for all reads, and for a write that nobody takes.
     #[test]
     fn bytes_that_trickle_do_not_move_the_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! What clients may choose from, and what becomes of what they chose.
+//! The exports offered to clients, and the hand-over of the chosen one.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::daemon::{Daemon, DiskInner};
 /// The attached disks, as a client sees them.
 pub struct Offered {
     daemon: Arc<Daemon>,
-    /// The export looked up last.
+    /// The last export looked up.
     found: Option<Found>,
 }
 
-/// An export as it was when it was looked up, and whose it was.
+/// An export at the time of the look-up, and its disk.
 #[derive(PartialEq, Eq)]
 struct Found {
     pool: String,
@@ -28,7 +28,7 @@ struct Found {
 }
 
 impl Offered {
-    /// The disks of a daemon.
+    /// Offers the disks of a daemon.
     pub fn new(daemon: &Arc<Daemon>) -> Offered {
         Offered { daemon: daemon.clone(), found: None }
     }
@@ -76,7 +76,7 @@ impl Offered {
     }
 }
 
-/// Whole sectors; a cache block is best.
+/// Whole sectors are allowed; cache blocks are preferred.
 const BLOCK_SIZE: BlockSize = match BlockSize::new(SECTOR_BYTES as u32, 4096, 32 << 20) {
     Ok(sizes) => sizes,
     Err(_) => BlockSize::SERVER_DEFAULT,
@@ -90,7 +90,7 @@ const FEATURES: TransmissionFlags = TransmissionFlags::SEND_FLUSH
     .with(TransmissionFlags::SEND_CACHE)
     .with(TransmissionFlags::CAN_MULTI_CONN);
 
-/// A negotiation that came to its end.
+/// A completed negotiation.
 pub struct Done {
     pub agreed: Box<Negotiated>,
     pub exports: Offered,
@@ -99,10 +99,9 @@ pub struct Done {
 }
 
 impl Done {
-    /// Makes the connection a client. The negotiation has waited for its client, for as long as that liked, and what was
-    /// agreed on may be gone: the export is looked up again here, and once more by the reactor, where nothing can change
-    /// any more before the connection is a client.
-    /// `held` is dropped when the connection has ended.
+    /// Makes the connection a client. The negotiation waited for its client, and its result may be out of date:
+    /// the export is looked up again here, and once more by the reactor, where nothing can change any more
+    /// before the connection is a client. `held` is dropped when the connection has ended.
     pub fn hand_over(
         self,
         daemon: &Daemon,

@@ -1,10 +1,10 @@
 //! The NBD server up to the transmission phase: a thread per connection negotiates, then the engine takes the socket.
 //!
 //! Invariants
-//! - A negotiation, TLS handshake and hand-over included, has one deadline. No read or write waits beyond it.
-//! - Each listener has its own places for connections and for negotiations, and of those a peer may have a part. A
-//!   connection keeps its place for all its life; so threads are bounded, those of TLS included.
-//! - A broken client ends its own connection only.
+//! - A negotiation, including TLS handshake and hand-over, has one deadline. No read or write waits beyond it.
+//! - Each listener has its own places for connections and for negotiations, and a peer may take only part of
+//!   each. A connection keeps its place as long as it lives, so threads are bounded, including those of TLS.
+//! - A broken client ends only its own connection.
 
 mod connection;
 mod exports;
@@ -27,15 +27,15 @@ use crate::limits::{Full, Peer, Place, Places, TurnedAway};
 use crate::tls;
 use connection::Client;
 
-/// The fraction of a listener's negotiations that one peer may have is one divided by this.
+/// One peer may take up to this fraction of a listener's negotiations: one divided by this number.
 const NEGOTIATIONS_OF_A_PEER: usize = 4;
-/// The pause after the system could not accept a connection.
+/// The pause after the system failed to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Descriptors of a connection: its socket, and with TLS a pair of sockets for what is behind it.
+/// Descriptors of a connection: its socket and, with TLS, the socket pair behind it.
 const DESCRIPTORS: usize = 1;
 const DESCRIPTORS_WITH_TLS: usize = 3;
 
-/// Sockets that are bound and not served yet.
+/// Sockets that are bound but not served yet.
 pub struct NbdListeners {
     sockets: Vec<Socket>,
     tls: Option<Arc<ServerConfig>>,
@@ -47,10 +47,10 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// Makes the sockets.
+/// Creates the sockets.
 ///
 /// # Errors
-/// A socket cannot be made, or certificate and key cannot be used.
+/// A socket cannot be created, or the certificate or key cannot be used.
 pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
     let tls = match (&config.tls_certificate, &config.tls_key) {
         (Some(certificate), Some(key)) => {
@@ -68,8 +68,8 @@ pub fn bind(config: &NbdConfig) -> Result<NbdListeners, ListenError> {
 }
 
 impl NbdListeners {
-    /// Serves them in the background, as long as the daemon lives. Clients take their file descriptors from
-    /// `descriptors`.
+    /// Serves the sockets in the background, as long as the daemon lives. Clients take their file descriptors
+    /// from `descriptors`.
     pub fn serve(self, daemon: &Arc<Daemon>, descriptors: &Arc<Places>) {
         let server = Arc::new(Server {
             daemon: Arc::downgrade(daemon),
@@ -104,7 +104,7 @@ impl NbdConfig {
     }
 }
 
-/// What all listeners share.
+/// State shared by all listeners.
 struct Server {
     daemon: Weak<Daemon>,
     tls: Option<Arc<ServerConfig>>,
@@ -114,7 +114,7 @@ struct Server {
     descriptors: Arc<Places>,
 }
 
-/// A socket that is listened on.
+/// A listening socket.
 struct Listener {
     socket: Socket,
     server: Arc<Server>,
@@ -123,7 +123,7 @@ struct Listener {
     messages: Arc<MessageLimit>,
 }
 
-/// What a connection holds: for all its life, and until it was handed over.
+/// What a connection holds: as long as it lives, and until it was handed over.
 struct Held {
     connection: (Place, Place),
     negotiation: Place,
@@ -175,7 +175,7 @@ impl Listener {
         }
     }
 
-    /// Closes the connection that waits, without waiting for one: another thread may have had the spare descriptor.
+    /// Closes a pending connection without waiting for one: another thread may have taken the spare descriptor.
     fn turn_away(&self) {
         let set = |nonblocking| match &self.socket {
             Socket::Unix(listener) => listener.set_nonblocking(nonblocking),
@@ -184,7 +184,7 @@ impl Listener {
         if set(true).and_then(|()| self.accept()).is_err() {
             std::thread::sleep(ACCEPT_PAUSE);
         }
-        // Set before in the same way.
+        // The same call succeeded before.
         let _ = set(false);
     }
 
@@ -213,7 +213,7 @@ impl Listener {
 }
 
 impl Server {
-    /// Negotiates and hands over; `held` is dropped when the connection has ended.
+    /// Negotiates a connection and hands it over; `held` is dropped when the connection has ended.
     fn serve(
         &self,
         daemon: &Arc<Daemon>,

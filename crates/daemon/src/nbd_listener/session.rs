@@ -1,4 +1,4 @@
-//! A negotiation, from the greeting to what was agreed on.
+//! A negotiation, from the greeting to the agreed export.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::exports::{Done, Offered};
 use crate::daemon::Daemon;
 
 impl Server {
-    /// `None` if the client wants no more.
+    /// Negotiates with a client; `None` if the client ends the session.
     pub fn negotiate(
         &self,
         daemon: &Arc<Daemon>,
@@ -66,7 +66,7 @@ impl Session {
         let mut buffer = vec![0; 8192];
         let mut output = Vec::new();
         loop {
-            // Reading what is wanted and no more leaves nothing over for TLS or the transmission phase.
+            // Reading no more than wanted leaves no bytes over that belong to TLS or the transmission phase.
             let wanted = self.negotiation.wanted_bytes().min(buffer.len());
             let count = match stream.read(&mut buffer[..wanted]) {
                 Ok(0) => return Ok(Step::Over),

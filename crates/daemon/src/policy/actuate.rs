@@ -1,8 +1,8 @@
-//! From a plan to the data path: targets, admission, write modes.
+//! Applies a plan to the data path: targets, admission, write modes.
 //!
 //! Invariants
-//! - What the operator set is not touched: a share, a mode, an admission of a disk's own.
-//! - Only what differs from what the disk has is set.
+//! - A share, mode or admission that the operator set for a disk is not touched.
+//! - Only settings that differ from the disk's current ones are set.
 
 use haversack_api::{Admission, DiskConfig, JobKind, Mode};
 use haversack_control::actuate;
@@ -16,17 +16,18 @@ use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::settings;
 
-/// What was set of a disk by a plan.
+/// What a plan has set for a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Applied {
     target: Option<Target>,
     admission: Option<AdmissionConfig>,
 }
 
-/// Sets what a plan says of a disk. What of the plan is not done, since the operator said otherwise, in words.
+/// Applies a plan to a disk. Returns, in words, the parts of the plan that were skipped because the operator
+/// decided otherwise.
 ///
 /// # Errors
-/// The data path refuses.
+/// The data path refused.
 pub fn apply(
     daemon: &Daemon,
     pool: &str,
@@ -82,7 +83,7 @@ fn apply_admission(
     Ok(())
 }
 
-/// A change of mode takes as long as the pool's record takes to be written: nobody waits for it here.
+/// Changes a disk's mode in the background: it takes as long as writing the pool's record.
 fn change_mode(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, mode: WriteMode) -> Result<()> {
     let backend = daemon.pool(pool)?.backend.clone();
     let number = disk.disk;
@@ -93,7 +94,7 @@ fn change_mode(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, mode: WriteMode
     Ok(())
 }
 
-/// Gives a disk back what it is configured with.
+/// Restores a disk's configured settings.
 pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskConfig) {
     let restored = || -> Result<()> {
         let backend = &daemon.pool(pool)?.backend;

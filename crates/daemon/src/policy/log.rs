@@ -1,9 +1,9 @@
-//! The log of decisions: a file of JSON lines that is put aside when it has grown large.
+//! The decision log: a file of JSON lines that is rotated when it has grown large.
 //!
 //! Invariants
-//! - A line is written as a whole, by one call. What a crash left of a torn line is ended before the next one.
-//! - Each file begins with the heading, so it can be read alone.
-//! - The files together never have more than the limit times the number that is kept, and one line.
+//! - A line is written by a single call. A line torn by a crash is ended before the next one is written.
+//! - Each file begins with the heading, so it can be read on its own.
+//! - The files together never exceed the size limit times the number of files kept, plus one line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::state::StateError;
 
-/// Logs kept: the present one and those put aside, the one ending with `.1` the newest of them.
+/// The number of logs kept: the current one and the rotated ones, of which `.1` is the newest.
 const KEPT_LOGS: u32 = 4;
 
 /// See the module documentation.
@@ -28,20 +28,20 @@ fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> State
 }
 
 impl DecisionLog {
-    /// A log that is opened when the first line is written.
+    /// Makes a log that is opened when the first line is written.
     pub fn new(path: PathBuf, limit_bytes: u64) -> DecisionLog {
         DecisionLog { path, limit_bytes, file: None, bytes: 0 }
     }
 
-    /// Where the present log is.
+    /// Returns the path of the current log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a line; before the first of a file comes the heading.
+    /// Writes a line, preceded by the heading if it is the first one of a file.
     ///
     /// # Errors
-    /// The file cannot be written; the next line is tried anew.
+    /// The file cannot be written; the next line tries again.
     pub fn append(&mut self, line: &str, heading: &str) -> Result<(), StateError> {
         if self.file.is_some() && self.bytes >= self.limit_bytes {
             self.file = None;
@@ -88,10 +88,10 @@ impl DecisionLog {
         std::fs::rename(&self.path, self.aside(1)).map_err(at("rename", &self.path))
     }
 
-    /// The newest lines that are wanted, oldest first, at most so many; from the logs put aside too.
+    /// Returns the newest wanted lines, at most `most`, oldest first; includes rotated logs.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// An existing file cannot be read.
     pub fn newest(&self, most: usize, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, StateError> {
         let mut lines = Vec::new();
         let files = std::iter::once(self.path.clone()).chain((1..KEPT_LOGS).map(|number| self.aside(number)));

@@ -1,11 +1,11 @@
-//! The policy in the daemon: who divides the pools, told of events, asked for curves and traces.
+//! The policy in the daemon: it divides the pools, handles events, and answers requests for curves and traces.
 //!
-//! One thread looks after all pools: it takes what was recorded, closes windows, and decides; nothing of it is on the
-//! way of a request. What the control API asks is done by the thread that asks, under the same lock.
+//! One thread serves all pools: it takes what was recorded, closes windows and decides. None of this is on the
+//! path of a request. Calls of the control API run on the caller's thread, under the same lock.
 //!
 //! Invariants
-//! - Without a policy and without a question the thread sleeps and nothing is recorded.
-//! - The lock is taken before those of disks, never while one of them is held.
+//! - Without a policy and without a request for figures, the thread sleeps and nothing is recorded.
+//! - The policy's lock is taken before those of disks, never while one of them is held.
 
 mod actuate;
 mod log;
@@ -36,9 +36,9 @@ use log::DecisionLog;
 use pool::PoolLoop;
 pub use recording::Rows;
 
-/// The longest sleep: whether the daemon stops is looked at then at the latest.
+/// The longest sleep, after which the thread checks whether the daemon is stopping.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// How long a curve is measured at least.
+/// The shortest time for which a curve is measured.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// See the module documentation.
@@ -46,7 +46,7 @@ pub struct Policy {
     log_dir: PathBuf,
     log_size_bytes: u64,
     inner: Mutex<Inner>,
-    /// Something is due earlier than the thread knew.
+    /// Signalled when something is due earlier than the thread expects.
     wake: Condvar,
 }
 
@@ -56,7 +56,7 @@ struct Inner {
 }
 
 impl Policy {
-    /// No policy.
+    /// Makes an object without a policy.
     pub fn new(config: &DaemonConfig) -> Policy {
         let inner = Inner { settings: None, pools: BTreeMap::new() };
         Policy {
@@ -67,7 +67,7 @@ impl Policy {
         }
     }
 
-    /// A pool's loop; a new one without policy for a pool that was not heard of.
+    /// Returns a pool's loop; for a new pool, a loop without a policy.
     fn loop_of<'a>(&self, pools: &'a mut BTreeMap<String, PoolLoop>, pool: &str) -> &'a mut PoolLoop {
         pools.entry(pool.to_owned()).or_insert_with(|| {
             let path = self.log_dir.join(format!("policy-{pool}.log"));
@@ -75,7 +75,7 @@ impl Policy {
         })
     }
 
-    /// A pool was opened that could not be opened before: the policy goes for it too.
+    /// Applies the policy to a pool that could not be opened before.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -91,7 +91,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The daemon begins with the policy of its configuration, where an earlier life stopped.
+    /// Starts with the policy of the configuration, continuing from where the daemon last stopped.
     ///
     /// # Errors
     /// As [`Policy::set`].
@@ -102,7 +102,7 @@ impl Policy {
         })
     }
 
-    /// Calls something with a pool's loop, then wakes the thread: another time may be the next.
+    /// Runs a closure with a pool's loop, then wakes the thread: the next due time may have changed.
     fn with<R>(
         &self,
         daemon: &Daemon,
@@ -116,10 +116,10 @@ impl Policy {
         Ok(result)
     }
 
-    /// Divides the pools by another policy from now on, or by none.
+    /// Sets another policy, or none, for all pools.
     ///
     /// # Errors
-    /// The settings make no sense: the policy before goes on.
+    /// The settings are invalid; the previous policy stays in effect.
     pub fn set(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
         self.go_on(daemon, wanted, |looped, pool, config| looped.set(daemon, pool, pool.now_us(), config))
     }
@@ -147,7 +147,7 @@ impl Policy {
         Ok(())
     }
 
-    /// A disk was attached. What goes wrong is logged: the disk serves its guest all the same.
+    /// Adds an attached disk. Failures are only logged: the disk serves its guest anyway.
     pub fn attached(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told.flatten() {
@@ -155,7 +155,7 @@ impl Policy {
         }
     }
 
-    /// A disk was detached.
+    /// Removes a detached disk.
     pub fn detached(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told {
@@ -163,13 +163,13 @@ impl Policy {
         }
     }
 
-    /// A disk has so many sectors from now on.
+    /// Notes a disk's new size in sectors.
     pub fn resized(&self, daemon: &Daemon, pool: &str, disk: &str, sectors: u64) {
-        // A pool that is not there observes nothing.
+        // A pool that is not available observes nothing.
         let _ = self.with(daemon, pool, |looped, _| looped.resized(disk, sectors));
     }
 
-    /// The operator has changed settings of a disk: they hold at once.
+    /// Applies settings of a disk that the operator has changed.
     pub fn changed(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| {
             looped.changed(disk);
@@ -180,10 +180,10 @@ impl Policy {
         }
     }
 
-    /// Something has happened to a disk.
+    /// Handles an event of a disk.
     ///
     /// # Errors
-    /// There is no such disk or no policy, or it cannot happen to the disk now.
+    /// There is no such disk or no policy, or the event is not possible in the disk's state.
     pub fn tell(&self, daemon: &Daemon, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
         let event = event_of(event)?;
         let found = daemon.disk(disk)?;
@@ -198,27 +198,27 @@ impl Policy {
         told
     }
 
-    /// Why a disk has what it has.
+    /// Explains a disk's share and settings.
     ///
     /// # Errors
-    /// There is no such disk, or nothing was decided of it.
+    /// There is no such disk, or nothing was decided for it.
     pub fn explain(&self, daemon: &Daemon, disk: &str) -> Result<Explanation> {
         let pool = daemon.disk(disk)?.config().pool;
         let text = self.with(daemon, &pool, |looped, _| looped.explain(disk))??;
         Ok(Explanation { disk: disk.into(), text })
     }
 
-    /// A disk's curve.
+    /// Returns a disk's curve.
     ///
     /// # Errors
-    /// There is no such disk, or nothing was measured of it.
+    /// There is no such disk, or nothing was measured for it.
     pub fn curve(&self, daemon: &Daemon, disk: &str) -> Result<DiskCurve> {
         let found = daemon.disk(disk)?;
         found.attached()?;
         self.with(daemon, &found.config().pool, |looped, pool| looped.curve(pool, pool.now_us(), disk))?
     }
 
-    /// Measures a disk for so long, for its curve.
+    /// Measures a disk for this long, for its curve.
     ///
     /// # Errors
     /// There is no such disk, or it is not attached.
@@ -231,7 +231,7 @@ impl Policy {
         })?
     }
 
-    /// What a disk's guest does from now on, for so long or until nobody reads any more.
+    /// Records a disk's requests from now on, for this long or until nobody reads any more.
     ///
     /// # Errors
     /// There is no such disk, or it is not attached.
@@ -243,14 +243,14 @@ impl Policy {
         })?
     }
 
-    /// What holds for the disks of a pool and what was measured of them, by name.
+    /// Returns what was decided for a disk and what was measured of it.
     pub fn of_disk(&self, pool: &str, disk: &str) -> (Option<DiskPolicy>, Option<Measured>) {
         let inner = self.inner.locked();
         let looped = inner.pools.get(pool);
         (looped.and_then(|looped| looped.decided(disk)), looped.and_then(|looped| looped.measured(disk)))
     }
 
-    /// As the API tells it.
+    /// Returns the status for the API.
     pub fn status(&self, daemon: &Daemon) -> PolicyStatus {
         let inner = self.inner.locked();
         let config = inner.settings.as_ref().and_then(|wanted| settings::config(wanted).ok());
@@ -265,7 +265,7 @@ impl Policy {
         }
     }
 
-    /// The newest entries of a pool's log, or of all, oldest first.
+    /// Returns the newest entries of a pool's log, or of all logs, oldest first.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -274,7 +274,7 @@ impl Policy {
         let mut entries = Vec::new();
         for (name, looped) in inner.pools.iter().filter(|(name, _)| pool.is_none_or(|pool| pool == *name)) {
             for line in looped.log().newest(last, |_| true)? {
-                // A torn line is no entry.
+                // A torn line is not an entry.
                 let Ok(Value::Object(mut entry)) = serde_json::from_str(&line) else { continue };
                 entry.insert("pool".into(), name.as_str().into());
                 entries.push(Value::Object(entry));
@@ -284,7 +284,7 @@ impl Policy {
         Ok(entries.split_off(entries.len().saturating_sub(last)))
     }
 
-    /// Looks after all pools, until the daemon stops.
+    /// Serves all pools until the daemon stops.
     fn run(&self, daemon: &Daemon) {
         let mut inner = self.inner.locked();
         while !daemon.is_stopping() {
@@ -300,7 +300,7 @@ impl Policy {
     }
 }
 
-/// When an entry of a log was made.
+/// Returns the time of a log entry.
 fn time_us(entry: &Value) -> u64 {
     entry.get("time_us").or_else(|| entry.pointer("/inputs/time_us")).and_then(Value::as_u64).unwrap_or(0)
 }
@@ -327,10 +327,10 @@ fn event_of(event: DiskEvent) -> Result<Event> {
     })
 }
 
-/// Starts the thread that looks after the pools.
+/// Starts the thread that serves the pools.
 ///
 /// # Errors
-/// The system has no thread for it.
+/// The thread cannot be started.
 pub fn start(daemon: &Arc<Daemon>) -> std::io::Result<()> {
     let daemon = daemon.clone();
     std::thread::Builder::new().name("policy".into()).spawn(move || daemon.policy.run(&daemon))?;

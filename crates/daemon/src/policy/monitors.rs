@@ -1,8 +1,8 @@
-//! The disks of a pool that are recorded, and who wants to know: the policy, a question for a curve, a trace.
+//! The recorded disks of a pool, and who needs the records: the policy, a request for a curve, or a trace.
 //!
 //! Invariants
-//! - A disk is recorded only while somebody wants to know.
-//! - Buffers are swapped, not copied. They are taken more often the fuller they are found.
+//! - A disk is recorded only while its records are needed.
+//! - Buffers are swapped, not copied. The fuller they are found, the more often they are taken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::backend::Backend;
 
 use super::recording::Recording;
 
-/// Records of a buffer; a disk has two.
+/// Records in a buffer; a disk has two buffers.
 const RECORDS: usize = 16_384;
-/// Blocks of a sample of somebody who asks for a curve.
+/// Sample size, in blocks, of a requested curve.
 const SAMPLE_BLOCKS: usize = 1024;
-/// The longest time between two looks.
+/// The longest time between two collections.
 const SLOWEST_US: Micros = 1_000_000;
-/// The shortest: a buffer holds what 800,000 requests a second leave in it.
+/// The shortest time between two collections: in it a buffer can hold the records of 800,000 requests a second.
 const FASTEST_US: Micros = 20_000;
-/// How long a curve can still be asked for when its time is over.
+/// How long a curve can still be read after its time is over.
 const PATIENCE_US: Micros = 60_000_000;
 
-/// A curve that somebody asked for without a policy that measures.
+/// A requested curve, for a disk that the policy does not measure.
 struct Asked {
     observer: Observer,
     until_us: Micros,
@@ -37,7 +37,7 @@ struct Asked {
 /// A disk that is recorded.
 struct Monitored {
     disk: DiskHandle,
-    /// The buffer that is swapped in next.
+    /// The buffer to swap in next.
     spare: Records,
     by_policy: bool,
     asked: Option<Asked>,
@@ -75,7 +75,7 @@ impl Default for Monitors {
 impl Monitors {
     fn begin(&mut self, backend: &dyn Backend, name: &str, disk: DiskHandle) -> Result<&mut Monitored> {
         if self.disks.get(name).is_some_and(|monitored| monitored.disk != disk) {
-            // The disk was detached and attached again: what was recorded ended with it.
+            // The disk was detached and attached again; its recordings ended with the detach.
             self.forget(backend, name);
         }
         if !self.disks.contains_key(name) {
@@ -88,7 +88,7 @@ impl Monitors {
         Ok(self.disks.get_mut(name).expect("just put there"))
     }
 
-    /// Records a disk for the policy, or no more.
+    /// Starts or stops recording a disk for the policy.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -108,7 +108,7 @@ impl Monitors {
         Ok(())
     }
 
-    /// Observes a disk for somebody who wants its curve.
+    /// Observes a disk for a requested curve.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -135,13 +135,13 @@ impl Monitors {
         Ok(Ok(()))
     }
 
-    /// What was observed so far for somebody who wanted a curve, and how many records were lost.
+    /// Returns what was observed so far for a requested curve, and how many records were lost.
     pub fn asked(&self, name: &str, now_us: Micros, counters: &Counters) -> Option<(DiskWindow, u64)> {
         let asked = self.disks.get(name)?.asked.as_ref()?;
         Some((asked.observer.window(now_us, counters), asked.observer.lost()))
     }
 
-    /// Adds a recording.
+    /// Starts a recording.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -156,7 +156,7 @@ impl Monitors {
         Ok(())
     }
 
-    /// A disk is gone: its recordings end.
+    /// Ends the recordings of a disk that is gone.
     pub fn forget(&mut self, backend: &dyn Backend, name: &str) {
         if let Some(mut gone) = self.disks.remove(name) {
             gone.recordings.drain(..).for_each(Recording::finish);
@@ -164,7 +164,7 @@ impl Monitors {
         }
     }
 
-    /// Takes what was recorded, and shows it to whoever wants to know; the policy through `note`.
+    /// Takes the new records and passes them to their users; to the policy through `note`.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -213,20 +213,20 @@ impl Monitors {
         });
     }
 
-    /// When records are to be taken next; none if nothing is recorded.
+    /// Returns when records must be taken next; `None` if nothing is recorded.
     pub fn due_us(&self, now_us: Micros) -> Option<Micros> {
         let ends = |monitored: &Monitored| monitored.recordings.iter().map(Recording::until_us).min();
         let first = self.disks.values().filter_map(ends).min();
         (!self.disks.is_empty()).then(|| first.unwrap_or(u64::MAX).min(now_us + self.pace_us).max(now_us))
     }
 
-    /// Records of a disk that were lost since this was last asked.
+    /// Returns how many records of a disk were lost since the last call.
     pub fn take_lost(&mut self, name: &str) -> u64 {
         self.disks.get_mut(name).map_or(0, |monitored| std::mem::take(&mut monitored.lost))
     }
 }
 
-/// Recording ends. A pool that has stopped records nothing anyway.
+/// Ends recording. A pool that has stopped records nothing anyway.
 fn end(backend: &dyn Backend, monitored: &Monitored) {
     if let Err(error) = backend.set_monitor(monitored.disk, None) {
         tracing::debug!("recording is not ended: {error}");

@@ -1,11 +1,11 @@
 //! The control loop of one pool: records in, windows closed, decisions made, logged and carried out.
 //!
 //! Invariants
-//! - Without a policy and without a question nothing is recorded, and the loop has nothing to do.
-//! - Of a disk that has ended, is suspended or is on another host nothing is recorded for the policy. One that has ended
-//!   stays so until it is new, whatever else happens.
-//! - Every decision and every refusal is in the log before it is carried out.
-//! - A refused decision changes nothing: the plan before goes on holding.
+//! - Without a policy and without a request for figures, nothing is recorded and the loop has nothing to do.
+//! - A disk that has ended, is suspended or is on another host is not recorded for the policy. A disk that has
+//!   ended stays so until it is new again, whatever else happens.
+//! - Every decision and every refusal is logged before it is carried out.
+//! - A refused decision changes nothing: the previous plan stays in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct PoolLoop {
     latencies: Latencies,
     log: DecisionLog,
     applied: BTreeMap<String, Applied>,
-    /// What of the last plan is not done, by disk.
+    /// The parts of the last plan that were skipped, by disk.
     kept: BTreeMap<String, Vec<String>>,
     /// Disks whose VMs were powered off.
     ended: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub struct PoolLoop {
 }
 
 impl PoolLoop {
-    /// A loop without policy.
+    /// Makes a loop without a policy.
     pub fn new(log: DecisionLog) -> PoolLoop {
         PoolLoop {
             control: None,
@@ -65,7 +65,7 @@ impl PoolLoop {
         }
     }
 
-    /// The log of decisions.
+    /// Returns the decision log.
     pub fn log(&self) -> &DecisionLog {
         &self.log
     }
@@ -74,7 +74,7 @@ impl PoolLoop {
         self.control.as_ref().is_some_and(|control| measures(control.config()))
     }
 
-    /// Divides by another policy from now on, or by none.
+    /// Sets another policy, or none.
     ///
     /// # Errors
     /// The policy contradicts itself, or the pool has stopped.
@@ -95,7 +95,7 @@ impl PoolLoop {
         self.take_part(daemon, pool, now_us, &snapshot)
     }
 
-    /// Divides by a policy from now on, as an earlier life of the daemon did: it goes on where that stopped.
+    /// Sets the policy that the daemon had before a restart, and continues from where that stopped.
     ///
     /// # Errors
     /// As [`PoolLoop::set`].
@@ -110,7 +110,7 @@ impl PoolLoop {
         self.take_part(daemon, pool, now_us, &snapshot)
     }
 
-    /// All attached disks take part in what was set.
+    /// Makes all attached disks take part in the policy that was set.
     fn take_part(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         self.refused = None;
         self.latencies.unknown = !pool.backend.clock_runs();
@@ -136,7 +136,7 @@ impl PoolLoop {
         self.lost.clear();
     }
 
-    /// A disk is known to the policy from now on, and recorded if that measures.
+    /// Makes a disk known to the policy, and records it if the policy measures.
     fn begin(&mut self, pool: &Pool, disk: &DiskSnapshot, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         if let Some(control) = &mut self.control
             && control.state(&disk.name).is_none()
@@ -148,21 +148,21 @@ impl PoolLoop {
         self.watch(pool, disk)
     }
 
-    /// Records a disk, or no more, as its state asks for.
+    /// Starts or stops recording a disk, depending on its state.
     fn watch(&mut self, pool: &Pool, disk: &DiskSnapshot) -> Result<()> {
         let state = self.control.as_ref().and_then(|control| control.state(&disk.name));
         let wanted = self.measures() && state.is_some_and(|state| !state.gone());
         Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, wanted)?)
     }
 
-    /// A disk has so many sectors from now on.
+    /// Notes a disk's new size in sectors.
     pub fn resized(&mut self, name: &str, sectors: u64) {
         if let Some(control) = &mut self.control {
             control.resized(name, sectors.div_ceil(SECTORS));
         }
     }
 
-    /// A disk was attached.
+    /// Adds an attached disk.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -178,7 +178,7 @@ impl PoolLoop {
         Ok(())
     }
 
-    /// A disk was detached: what it had goes to the others.
+    /// Removes a detached disk: its share goes to the others.
     pub fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
         self.monitors.forget(&*pool.backend, name);
         self.ended.remove(name);
@@ -188,16 +188,16 @@ impl PoolLoop {
         let Some(control) = &mut self.control else { return };
         control.forget(name);
         if control.state(name).is_some() {
-            // What is known can end.
+            // A known disk can always end.
             let _ = control.event(now_us, name, 0, &Default::default(), Event::Ended);
             self.decide(daemon, pool, now_us, &format!("ended {name}"));
         }
     }
 
-    /// Something has happened to a disk.
+    /// Handles an event of a disk.
     ///
     /// # Errors
-    /// There is no policy, or the event cannot happen to the disk now.
+    /// There is no policy, or the event is not possible in the disk's state.
     pub fn tell(
         &mut self,
         daemon: &Daemon,
@@ -211,7 +211,7 @@ impl PoolLoop {
         let (blocks, cause) = (disk.sectors.div_ceil(SECTORS), format!("{} {name}", event.name()));
         let counters = self.latencies.counters(&snapshot, disk);
         let Some(control) = &mut self.control else { return Err(no_policy()) };
-        // It was attached a moment ago, and only now is it told that it came with figures.
+        // The disk was attached a moment ago, and only now is it known that it came with figures.
         let came = matches!(event, Event::MigratingIn(Some(_)));
         if came && control.state(name) == Some(haversack_policy::DiskState::New) {
             control.event(now_us, name, blocks, &counters, Event::Ended)?;
@@ -245,7 +245,7 @@ impl PoolLoop {
         Ok(self.decided(name).unwrap_or(end))
     }
 
-    /// Decides between windows, from what is known.
+    /// Decides between windows, based on what is known.
     pub fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
         self.conclude(daemon, pool, |control, blocks, reports| {
             control.decide(now_us, cause, blocks, reports)
@@ -263,7 +263,7 @@ impl PoolLoop {
         }
     }
 
-    /// Makes a decision, logs it and carries it out. What the pool showed.
+    /// Makes a decision, logs it and carries it out. Returns what the pool showed.
     fn conclude(
         &mut self,
         daemon: &Daemon,
@@ -275,7 +275,7 @@ impl PoolLoop {
         ) -> std::result::Result<Decision, ControlError>,
     ) -> Option<Snapshot> {
         let control = self.control.as_mut()?;
-        // A pool that has stopped is told of elsewhere.
+        // A stopped pool is reported elsewhere.
         let snapshot = pool.backend.snapshot().ok()?;
         let known = attached(daemon, pool, &snapshot);
         let known: Vec<_> =
@@ -328,7 +328,7 @@ impl PoolLoop {
         daemon.size_filters(pool);
     }
 
-    /// What the operator set of a disk is forgotten as set by a plan: the next decision sets it anew.
+    /// Forgets what a plan has set for a disk, so that the next decision sets it again.
     pub fn changed(&mut self, name: &str) {
         self.applied.remove(name);
     }
@@ -355,7 +355,7 @@ impl PoolLoop {
         }
     }
 
-    /// Does what is due. When it wants to be called again; never, if that is `None`.
+    /// Does what is due. Returns when it must be called again; `None` for never.
     pub fn tick(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) -> Option<Micros> {
         self.take(pool, now_us);
         if self.control.as_ref().is_some_and(|control| control.due_us() <= now_us) {
@@ -377,7 +377,7 @@ impl PoolLoop {
         }
     }
 
-    /// Measures a disk for somebody who wants its curve.
+    /// Measures a disk for a requested curve.
     ///
     /// # Errors
     /// The disk is not attached.
@@ -395,7 +395,7 @@ impl PoolLoop {
             .map_err(|e| DaemonError::Control(e.into()))
     }
 
-    /// A disk's curve.
+    /// Returns a disk's curve.
     ///
     /// # Errors
     /// Nothing was measured.
@@ -419,17 +419,17 @@ impl PoolLoop {
         Err(DaemonError::conflict(format!("disk '{name}' has no curve: {what}"), hint))
     }
 
-    /// The last window that was measured.
+    /// Returns a disk's last measured window.
     fn window(&self, name: &str) -> Option<&haversack_policy::DiskWindow> {
         self.control.as_ref().filter(|_| self.measures())?.window(name)
     }
 
-    /// What was measured of a disk in the last window.
+    /// Returns what was measured of a disk in the last window.
     pub fn measured(&self, name: &str) -> Option<Measured> {
         Some(show::measured(self.window(name)?, self.lost.get(name).copied().unwrap_or(0)))
     }
 
-    /// Records a disk for somebody who wants a trace.
+    /// Records a disk for a trace.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -441,7 +441,7 @@ impl PoolLoop {
         disk: DiskHandle,
         time: Option<Duration>,
     ) -> Result<Rows> {
-        // What was recorded before is not this trace's.
+        // Earlier records do not belong to this trace.
         self.take(pool, now_us);
         let time_us = time.map_or(u64::MAX, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let (recording, rows) = Recording::new(now_us, now_us.saturating_add(time_us));
@@ -449,7 +449,7 @@ impl PoolLoop {
         Ok(rows)
     }
 
-    /// What holds for a disk.
+    /// Returns what was decided for a disk.
     pub fn decided(&self, name: &str) -> Option<DiskPolicy> {
         let control = self.control.as_ref()?;
         let state = control.state(name)?;
@@ -458,10 +458,10 @@ impl PoolLoop {
         Some(show::decided(name, state.name(), plan, kept))
     }
 
-    /// Why a disk has what it has, in words.
+    /// Explains a disk's share and settings in words.
     ///
     /// # Errors
-    /// Nothing was decided of it.
+    /// Nothing was decided for it.
     pub fn explain(&self, name: &str) -> Result<String> {
         let Some(control) = &self.control else { return Err(no_policy()) };
         let last = control.last().ok_or_else(|| match &self.refused {
@@ -478,7 +478,7 @@ impl PoolLoop {
         Ok(text)
     }
 
-    /// As the API tells it.
+    /// Returns the status for the API.
     pub fn status(&self, pool: &str, now_us: Micros) -> PoolPolicy {
         let control = self.control.as_ref();
         let left = |control: &Control| control.due_us().saturating_sub(now_us) as f64 / 1e6;
@@ -504,7 +504,7 @@ fn found<'a>(snapshot: &'a Snapshot, name: &str) -> Result<&'a DiskSnapshot> {
     found.ok_or_else(|| DaemonError::NoSuch { what: "attached disk", name: name.into() })
 }
 
-/// The disks of a pool that take requests.
+/// Returns the disks of a pool that take requests.
 fn attached<'a>(daemon: &Daemon, pool: &Pool, snapshot: &'a Snapshot) -> Vec<(&'a DiskSnapshot, DiskConfig)> {
     let disks = daemon.disks();
     let shown = |(name, disk): (&String, &std::sync::Arc<crate::daemon::Disk>)| {

@@ -1,8 +1,9 @@
-//! A disk's requests on their way to somebody who wanted a trace of them: rows of the common form.
+//! Streams a disk's requests to a client that asked for a trace: rows in the common format.
 //!
 //! Invariants
-//! - What a slow reader leaves no room for is counted, not kept: the daemon's memory does not grow with it.
-//! - The last row tells how many requests are not in the trace, if there are any.
+//! - Requests for which a slow reader leaves no room are counted, not kept: the daemon's memory does not grow
+//!   with them.
+//! - The last row says how many requests are missing from the trace, if any.
 
 use std::fmt::Write;
 use std::io;
@@ -15,9 +16,9 @@ use haversack_trace::VolumeNo;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Frame;
 
-/// Pieces that wait for a slow reader.
+/// The most pieces that wait for a slow reader.
 const PIECES: usize = 64;
-/// The heading of the common form.
+/// The heading of the common format.
 const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes\n";
 
 /// The reader's side.
@@ -32,7 +33,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// A recording from now on, until a time on the reactors' clock.
+    /// Makes a recording that starts now and ends at a time on the reactors' clock.
     pub fn new(from_us: Micros, until_us: Micros) -> (Recording, Rows) {
         let (sender, rows) = Channel::new(PIECES);
         let mut recording = Recording { sender, from_us, until_us, lost: 0 };
@@ -40,28 +41,29 @@ impl Recording {
         (recording, rows)
     }
 
-    /// When it ends.
+    /// Returns when it ends.
     pub fn until_us(&self) -> Micros {
         self.until_us
     }
 
-    /// Sends what was recorded. False when nobody reads any more. Times count from the recording's start.
+    /// Sends what was recorded; times count from the recording's start. Returns false when nobody reads any
+    /// more.
     pub fn note(&mut self, disk: &str, records: &Records) -> bool {
         self.lost += records.lost();
         let (mut text, mut rows) = (String::new(), 0);
         let (from_ns, until_ns) = (self.from_us.saturating_mul(1000), self.until_us.saturating_mul(1000));
         for access in accesses(records, VolumeNo(0)).filter(|access| access.time_ns < until_ns) {
-            // A mark is up to a millisecond older than what comes after it.
+            // A mark can be up to a millisecond older than the records after it.
             let time_ns = access.time_ns.saturating_sub(from_ns);
             let (op, offset, length) = (access.op.letter(), access.offset_bytes, access.length_bytes);
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{time_ns},{disk},{op},{offset},{length}");
             rows += 1;
         }
         self.send(text, rows)
     }
 
-    /// Sends the end.
+    /// Sends the last row.
     pub fn finish(mut self) {
         if self.lost > 0 {
             let lost = format!("#lost,{}\n", self.lost);
@@ -69,13 +71,14 @@ impl Recording {
         }
     }
 
-    /// An empty piece is sent too: it is not seen by the reader, but it tells whether there is one.
+    /// Sends a piece. An empty piece is sent too: the reader does not see it, but it shows whether there is a
+    /// reader.
     fn send(&mut self, text: String, rows: u64) -> bool {
         if self.sender.try_send(Frame::data(text.into())).is_ok() {
             return true;
         }
         self.lost += rows;
-        // Full, not closed.
+        // The channel is full, not closed.
         self.sender.capacity() == 0
     }
 }

@@ -1,4 +1,4 @@
-//! What the policy is told of the disks of a pool: settings and counters.
+//! The policy's input about the disks of a pool: settings and counters.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use haversack_control::{Counters, DiskReport, Wishes};
 use haversack_engine::{DiskSnapshot, Histogram, Snapshot};
 use haversack_model::BLOCK_BYTES;
 
-/// Sum and number of a histogram's latencies at the end of a window.
+/// Sum and count of a histogram's latencies at the end of a window.
 type Seen = (u64, u64);
 
-/// The latencies that windows before this one had.
+/// The latencies of earlier windows.
 #[derive(Default)]
 pub struct Latencies {
     origins: BTreeMap<String, Seen>,
     devices: Seen,
-    /// The pool's clock is told the time: nothing can be said of latencies.
+    /// The pool's clock does not run by itself, so its latencies mean nothing.
     pub unknown: bool,
 }
 
 impl Latencies {
-    /// Counters of a disk with mean latencies of the present window.
+    /// Returns a disk's counters with the mean latencies of the current window.
     pub fn counters(&self, snapshot: &Snapshot, disk: &DiskSnapshot) -> Counters {
         let counters = Counters::of(&disk.stats);
         if self.unknown {
@@ -34,7 +34,7 @@ impl Latencies {
         }
     }
 
-    /// A window has ended.
+    /// Ends a window.
     pub fn close(&mut self, snapshot: &Snapshot) {
         let disks = snapshot.disks.iter();
         self.origins = disks.map(|disk| (disk.name.clone(), seen(&disk.origin_latency.read))).collect();
@@ -51,8 +51,8 @@ fn devices(snapshot: &Snapshot) -> Seen {
     all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
-/// The mean of what came since then. Counters that went back were begun anew. What took no time that the clock could tell
-/// was not measured.
+/// Returns the mean of the latencies since then. Counters that decreased were restarted from zero. A time of
+/// zero counts as not measured.
 fn mean_us(now: Seen, before: Seen) -> Option<f64> {
     let before = if now.1 < before.1 { (0, 0) } else { before };
     let count = now.1 - before.1;
@@ -60,7 +60,7 @@ fn mean_us(now: Seen, before: Seen) -> Option<f64> {
     (sum_us > 0).then(|| sum_us as f64 / count as f64)
 }
 
-/// What is told of a disk.
+/// Returns the policy's input about a disk.
 pub fn report(
     snapshot: &Snapshot,
     disk: &DiskSnapshot,
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(mean_us((100, 4), (40, 1)), Some(20.0));
         assert_eq!(mean_us((100, 4), (100, 4)), None);
         assert_eq!(mean_us((100, 5), (100, 4)), None);
-        // The disk was attached anew.
+        // The disk was attached again.
         assert_eq!(mean_us((30, 3), (100, 4)), Some(10.0));
     }
 }

@@ -1,8 +1,8 @@
-//! From the settings of a policy, as people write them, to what decisions are made by.
+//! Converts a policy's settings, as users write them, into the configuration of decisions.
 //!
 //! Invariants
-//! - A key that the allocator has no use for is refused: whoever wrote it expects something of it.
-//! - What is checked here is refused by the configuration file and the control API alike.
+//! - A key that the allocator does not use is refused, because the user expects it to have an effect.
+//! - Checks made here apply to the configuration file and to the control API alike.
 
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_model::BLOCK_BYTES;
@@ -15,13 +15,13 @@ use haversack_policy::{
     AdmissionRule, AllocatorRule, Config, DemandRule, PolicyError, SolverRule, Staging, named,
 };
 
-/// Moves of the annealing where none are given.
+/// The number of moves of the annealing if not set.
 const MOVES: u32 = 100_000;
 
-/// What decisions are made by.
+/// Returns the configuration of decisions.
 ///
 /// # Errors
-/// What is wrong and what was expected.
+/// A setting is invalid; the text says what was expected.
 pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     let mut config = named(&settings.allocator).map_err(|e| e.to_string())?;
     if let Some(name) = &settings.demand {
@@ -43,7 +43,8 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
 fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
     let us = |span: Option<Span>, default: u64| span.map_or(default, Span::as_micros);
     config.window_us = us(settings.window, config.window_us);
-    // A shorter window has a shorter measurement, unless that is given: both would be refused otherwise.
+    // A shorter window gets a shorter measurement, unless that is set explicitly: otherwise both would be
+    // refused.
     let measurement_us = config.measurement_us.min(config.window_us);
     config.measurement_us = us(settings.measurement, measurement_us);
     if config.window_us < SHORTEST_WINDOW_US {
@@ -55,10 +56,10 @@ fn windows(settings: &PolicySettings, config: &mut Config) -> Result<(), String>
     Ok(())
 }
 
-/// Shorter windows show chance.
+/// Shorter windows show only noise.
 const SHORTEST_WINDOW_US: u64 = 100_000;
 
-/// `name(A, B)` as its name and what is in brackets.
+/// Splits `name(A, B)` into its name and what is in brackets.
 fn call(text: &str) -> (&str, Option<Vec<&str>>) {
     match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
         Some((name, inside)) => (name.trim(), Some(inside.split(',').map(str::trim).collect())),
@@ -139,7 +140,7 @@ fn weighting(settings: &PolicySettings, present: Weighting) -> Result<Weighting,
     }
 }
 
-/// The allocator with the settings that it has.
+/// Returns the allocator with its settings.
 fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<AllocatorRule, String> {
     let new_solver = |old| settings.solver.as_deref().map_or(Ok(old), solver);
     let new_spare = |old| settings.spare.as_deref().map_or(Ok(old), spare);
@@ -181,7 +182,7 @@ fn chunk(size: Size) -> Result<u64, String> {
         .ok_or_else(|| format!("chunk: {size}, expected a multiple of {block} bytes above 0"))
 }
 
-/// Refuses keys that the allocator has no use for.
+/// Refuses keys that the allocator does not use.
 fn refuse_others(settings: &PolicySettings, keys: &[&str]) -> Result<(), String> {
     let given = [
         ("solver", settings.solver.is_some()),
@@ -244,10 +245,10 @@ fn write_mode(
     }
 }
 
-/// Checks what the policy is told of a disk.
+/// Checks a disk's settings for the policy.
 ///
 /// # Errors
-/// What is wrong and what was expected.
+/// A setting is invalid; the text says what was expected.
 pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     if !(0.0..=1e6).contains(&disk.priority) {
         return Err(format!("priority is {}; expected a number from 0 to a million", disk.priority));
@@ -261,10 +262,10 @@ pub fn check_disk(disk: &DiskConfig) -> Result<(), String> {
     }
 }
 
-/// Checks that disks of a pool can be weighed against each other.
+/// Checks that the disks of a pool can be weighed against each other.
 ///
 /// # Errors
-/// None of them counts.
+/// All of them have a priority of zero.
 pub fn check_weights<'a>(pool: &str, disks: impl Iterator<Item = &'a DiskConfig>) -> Result<(), String> {
     let priorities: Vec<f64> = disks.map(|disk| disk.priority).collect();
     if priorities.is_empty() || priorities.iter().any(|priority| *priority > 0.0) {

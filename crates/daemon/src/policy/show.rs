@@ -1,4 +1,4 @@
-//! What is measured and decided, as the control API tells it.
+//! Converts measurements and decisions into what the control API reports.
 
 use haversack_api::{DiskCurve, DiskPolicy, Measured, MissPoint, Mode};
 use haversack_model::BLOCK_BYTES;
@@ -8,7 +8,7 @@ use haversack_policy::{Curve, DiskPlan, DiskWindow};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The figures of a window.
+/// Returns the figures of a window.
 pub fn measured(window: &DiskWindow, lost_records: u64) -> Measured {
     Measured {
         length_us: window.length_us,
@@ -22,7 +22,7 @@ pub fn measured(window: &DiskWindow, lost_records: u64) -> Measured {
     }
 }
 
-/// The curves of a window.
+/// Returns the curves of a window.
 pub fn curve(disk: &str, complete: bool, window: &DiskWindow, lost_records: u64) -> DiskCurve {
     DiskCurve {
         disk: disk.into(),
@@ -31,12 +31,12 @@ pub fn curve(disk: &str, complete: bool, window: &DiskWindow, lost_records: u64)
         all: misses(&window.trd),
         useful: misses(&window.urd),
         reads_only: misses(&window.read_only),
-        // It has text keys and finite numbers only.
+        // The value has only text keys and finite numbers.
         figures: serde_json::to_value(window).unwrap_or_default(),
     }
 }
 
-/// What a curve of hits says of misses; without a cache everything misses.
+/// Converts a curve of hits to misses; without a cache everything misses.
 fn misses(curve: &Curve) -> Vec<MissPoint> {
     let point = |(blocks, hits): &(u64, f64)| MissPoint {
         bytes: blocks * BLOCK,
@@ -46,7 +46,7 @@ fn misses(curve: &Curve) -> Vec<MissPoint> {
     std::iter::once(none).chain(curve.points().iter().filter(|point| point.0 > 0).map(point)).collect()
 }
 
-/// What was decided for a disk, and what of that is not done.
+/// Returns what was decided for a disk, and which parts of that were skipped.
 pub fn decided(disk: &str, state: &str, plan: &DiskPlan, kept: &[String]) -> DiskPolicy {
     let notes: String = kept.iter().map(|note| format!("; {note}")).collect();
     DiskPolicy {

@@ -1,8 +1,9 @@
-//! A front end's eventfd, rung without ever waiting.
+//! A front end's eventfd, signalled without ever blocking.
 //!
-//! A write to an eventfd waits while the counter is full, unless the descriptor is non-blocking. The front end has the same
-//! descriptor: it can fill the one and change the other at any time, also between a check and the write. What the kernel
-//! itself signals never waits. So the eventfd is given to an io_uring of its own, and a completion there rings it.
+//! A write to an eventfd blocks while the counter is full, unless the descriptor is non-blocking. The front end has
+//! the same descriptor: it can fill the counter and change the flag at any time, also between a check and the write.
+//! The kernel's own signals never block. So the eventfd is registered with an io_uring of its own, and a completion
+//! there signals it.
 
 use std::fmt;
 use std::io;
@@ -15,24 +16,24 @@ use io_uring::{IoUring, opcode};
 pub struct Bell(Mutex<IoUring>);
 
 impl Bell {
-    /// Takes an eventfd; the descriptor itself is not needed any more.
+    /// Takes an eventfd; the descriptor itself is not needed afterwards.
     ///
     /// # Errors
-    /// It is no eventfd, or the kernel refuses.
+    /// It is not an eventfd, or the kernel refuses.
     pub fn new(eventfd: BorrowedFd<'_>) -> io::Result<Self> {
         let ring = IoUring::new(1)?;
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         Ok(Self(Mutex::new(ring)))
     }
 
-    /// Adds to the eventfd, unless it is full: then whoever waits for it is told already.
+    /// Adds to the eventfd, unless it is full: then its reader has already been notified.
     pub fn ring(&self) {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ring.completion().for_each(drop);
-        // SAFETY: an operation that does nothing refers to no memory. The queue has room: what was put there before has
-        // been submitted, or else is submitted now.
+        // SAFETY: a no-op refers to no memory. The queue has room: earlier entries have been submitted, or are
+        // submitted now.
         let _ = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
-        // An error can only be of a kernel without memory. The next one rings for this one too.
+        // An error can only mean that the kernel is out of memory. The next signal covers this one too.
         let _ = ring.submit();
     }
 }

@@ -1,4 +1,4 @@
-//! From a chain of descriptors to the pieces of guest memory it names.
+//! From a chain of descriptors to the pieces of guest memory that it refers to.
 //!
 //! Each descriptor is read once, so the guest cannot change it between check and use. The walk ends after as many
 //! descriptors as the table has, whatever the links say.
@@ -8,10 +8,11 @@ use crate::mapping::Window;
 use crate::memory::{GuestMemory, Segment};
 use crate::ring::{DESCRIPTOR_BYTES, Descriptor, Ring};
 
-/// How many pieces a request may have, frame and all; as many as QEMU allows descriptors.
+/// How many pieces a request may have, frame included; QEMU allows as many descriptors.
 pub(crate) const MAX_SEGMENTS: usize = 1024;
 
-/// Walks the chain from `head`, fills `segments` with its pieces, readable ones first, and says how many those are.
+/// Walks the chain from `head`, fills `segments` with its pieces, readable ones first, and returns the number of
+/// readable ones.
 pub(crate) fn walk(
     ring: &Ring,
     memory: &GuestMemory,
@@ -55,7 +56,8 @@ pub(crate) fn walk(
     }
 }
 
-/// The table that an indirect descriptor names: its memory, the offset in it, and the number of its entries.
+/// Returns the table that an indirect descriptor refers to: its memory, the offset in it, and the number of its
+/// entries.
 fn indirect_table(
     memory: &GuestMemory,
     head: u16,

@@ -1,4 +1,4 @@
-//! What a disk looks like to the guest: features and the configuration space (virtio 1.2, section 5.2.4).
+//! How a disk appears to the guest: features and the configuration space (virtio 1.2, section 5.2.4).
 
 use crate::queue::MAX_QUEUE_SIZE;
 use crate::request::{RequestLimits, SECTOR_BYTES};
@@ -43,9 +43,9 @@ pub(crate) mod protocol_feature {
         | CONFIGURE_MEM_SLOTS;
 }
 
-/// Length of the configuration space that may be read, in bytes; what no field lies in reads as zeroes.
+/// Length of the configuration space that may be read, in bytes; bytes outside of fields read as zeroes.
 pub(crate) const CONFIG_SPACE_BYTES: usize = 256;
-/// Where the write-cache toggle lies, the only field that the guest may write.
+/// Offset of the write-cache toggle, the only field that the guest may write.
 pub(crate) const WRITE_CACHE_OFFSET: usize = 32;
 
 /// A disk as offered to the guest.
@@ -57,33 +57,33 @@ pub struct DeviceConfig {
     pub block_bytes: u32,
     /// Physical block size: logical blocks per physical one, as a power of two.
     pub physical_block_exponent: u8,
-    /// Smallest good request in logical blocks; 0: nothing to say.
+    /// Smallest efficient request in logical blocks; 0: not specified.
     pub minimum_io_blocks: u16,
-    /// Best request in logical blocks; 0: nothing to say.
+    /// Optimal request in logical blocks; 0: not specified.
     pub optimal_io_blocks: u32,
     /// Number of queues.
     pub queues: u16,
-    /// Most data buffers of a request.
+    /// Maximum number of data buffers of a request.
     pub segments: u32,
-    /// Most ranges of a discard; 0: discards are not offered.
+    /// Maximum number of ranges of a discard; 0: discards are not offered.
     pub discard_ranges: u32,
-    /// Most sectors of a discarded range.
+    /// Maximum number of sectors of a discarded range.
     pub discard_sectors: u32,
     /// Discards should start at multiples of this, in sectors.
     pub discard_alignment_sectors: u32,
-    /// Most ranges of a write-zeroes; 0: such requests are not offered.
+    /// Maximum number of ranges of a write-zeroes; 0: such requests are not offered.
     pub write_zeroes_ranges: u32,
-    /// Most sectors of a zeroed range.
+    /// Maximum number of sectors of a zeroed range.
     pub write_zeroes_sectors: u32,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether the write cache is on until the guest says otherwise. Whoever keeps a disk across restarts keeps
-    /// this: a guest that has turned the cache off does not say so again.
+    /// Whether the write cache is on until the guest changes it. An owner that keeps a disk across restarts must keep
+    /// this: a guest that has turned the cache off does not repeat it.
     pub write_cache: bool,
 }
 
 impl Default for DeviceConfig {
-    /// An empty, writable disk with one queue.
+    /// Returns an empty, writable disk with one queue.
     fn default() -> Self {
         Self {
             capacity_sectors: 0,
@@ -112,12 +112,12 @@ pub struct ConfigError {
     pub field: &'static str,
     /// Its value.
     pub found: u64,
-    /// What it may be.
+    /// The valid values.
     pub expected: &'static str,
 }
 
 impl DeviceConfig {
-    /// Whether the configuration makes sense.
+    /// Checks whether the configuration is valid.
     ///
     /// # Errors
     /// A field's value cannot be offered.
@@ -136,7 +136,7 @@ impl DeviceConfig {
         check("capacity in sectors", capacity, "less than 2^55", capacity < 1 << 55)
     }
 
-    /// The features offered.
+    /// Returns the features offered.
     pub(crate) fn features(&self) -> u64 {
         use feature::*;
         let mut features = BLK_SEG_MAX
@@ -173,7 +173,7 @@ impl DeviceConfig {
         }
     }
 
-    /// The configuration space: `struct virtio_blk_config`, little-endian.
+    /// Returns the configuration space: `struct virtio_blk_config`, little-endian.
     pub(crate) fn space(&self) -> [u8; CONFIG_SPACE_BYTES] {
         let mut space = [0; CONFIG_SPACE_BYTES];
         let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! A connected socket: whole messages in, with the file descriptors that came along, and replies out.
+//! A connected socket: whole messages in, with the file descriptors sent along, and replies out.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
 use crate::message::{HEADER_BYTES, Header, MAX_FILES, MessageError, Request};
 use crate::session::SessionError;
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Envelope {
     /// The message's number, which the reply repeats.

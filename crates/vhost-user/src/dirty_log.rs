@@ -1,7 +1,7 @@
-//! The dirty-page log of a live migration: one bit a 4 KiB page of guest memory, shared with the front end.
+//! The dirty-page log of a live migration: one bit per 4 KiB page of guest memory, shared with the front end.
 //!
-//! A page is marked after it was written, always with an atomic read-modify-write: the front end clears bits and
-//! then copies pages, so a mark must come after the data in every order that the other side can see.
+//! A page is marked after it was written, always with an atomic read-modify-write: the front end clears bits and then
+//! copies pages, so the other side must never see a mark before the data.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,19 +24,19 @@ impl DirtyLog {
     /// Maps the log of `len` bytes at `offset` in `file`.
     ///
     /// # Errors
-    /// The range is not one of the file, the quota is used up, or the kernel refuses.
+    /// The range is not within the file, the quota is used up, or the kernel refuses.
     pub fn new(file: impl AsFd, offset: u64, len: u64, quota: &Quota) -> io::Result<Self> {
         let mapping = Arc::new(Mapping::new(file, offset, len, quota)?);
         let whole = Window::new(&mapping, 0, mapping.len());
         Ok(Self { window: whole.ok_or(io::ErrorKind::InvalidInput)? })
     }
 
-    /// The first guest address that the log has no bit for.
+    /// Returns the first guest address that the log has no bit for.
     pub fn end_address(&self) -> u64 {
         (self.window.len() as u64).saturating_mul(8 * PAGE_BYTES)
     }
 
-    /// Whether a part of it was taken away.
+    /// Returns whether a part of it was lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.window.is_lost()
     }

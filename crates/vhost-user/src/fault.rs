@@ -1,7 +1,7 @@
-//! What can be wrong with a virtqueue.
+//! Faults of a virtqueue.
 
-/// A queue whose driver broke the rules, or whose memory does not fit them. It serves no further requests until the
-/// driver resets it; other queues and disks are not concerned.
+/// A queue whose driver broke the rules, or whose memory does not match them. It serves no further requests until the
+/// driver resets it; other queues and disks are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("queue {queue} is broken: {fault}; the guest must reset the device")]
 pub struct Broken {
@@ -11,7 +11,7 @@ pub struct Broken {
     pub fault: Fault,
 }
 
-/// What was found in a virtqueue that must not be there.
+/// An invalid state that was found in a virtqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The queue's size.
@@ -63,7 +63,7 @@ pub enum Fault {
         /// Its length.
         len: u32,
     },
-    /// An indirect table that is nested, continued, not negotiated, or of a wrong size.
+    /// An indirect table that is nested, continued, not negotiated, or of an invalid size.
     #[error("descriptor {head} has a wrong indirect table of {len} bytes")]
     Indirect {
         /// First descriptor of the chain.
@@ -77,17 +77,17 @@ pub enum Fault {
     /// The chain has no room for a request's header or status.
     #[error("the chain from descriptor {0} has no header of 16 bytes or no status byte")]
     Frame(u16),
-    /// Shared memory that is in use cannot be had any more.
+    /// Shared memory in use can no longer be accessed.
     #[error("the {0} is lost: its file was cut short, or the memory has failed")]
     Lost(&'static str),
-    /// The in-flight region has another layout, or is not of this ring.
+    /// The in-flight region has another layout, or does not belong to this ring.
     #[error("the in-flight region does not fit: {what} is {found}, expected {expected}")]
     InflightRegion {
         /// Which field.
         what: &'static str,
         /// Its value.
         found: u64,
-        /// What it should have been, at most.
+        /// The expected value or maximum.
         expected: u64,
     },
 }

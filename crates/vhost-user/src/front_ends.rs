@@ -1,10 +1,10 @@
-//! The front ends that are connected to a disk, and the one whose queues run.
+//! The front ends connected to a disk, and the one whose queues run.
 //!
-//! A live migration within a host connects two: the destination negotiates while the guest still runs at the
-//! source, and starts its queues once the source has stopped its own. A connection without running queues holds
-//! nothing.
+//! A live migration within a host connects two: the destination negotiates while the guest still runs at the source,
+//! and starts its queues once the source has stopped its own. A connection without running queues does not occupy the
+//! disk.
 //!
-//! Invariant: the queues of one front end at most run at a time. Others that want to start theirs wait.
+//! Invariant: at most one front end's queues run at a time. Others that want to start theirs wait.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,9 +17,9 @@ use crate::connection;
 use crate::message;
 use crate::peer::peer;
 
-/// Connections at a time: the two of a migration, and some for those who try the wrong socket.
+/// Connections at a time: the two of a migration, and some for clients that try the wrong socket.
 const MAX_FRONT_ENDS: usize = 8;
-/// How often a front end that waits for its turn is looked at: it may have given up.
+/// How often a front end that waits for its turn is checked: it may have given up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A connection, numbered in the order of acceptance.
@@ -40,9 +40,9 @@ struct FrontEnd {
 struct State {
     connected: Vec<FrontEnd>,
     next: FrontEndId,
-    /// Whose queues run.
+    /// The front end whose queues run.
     holder: Option<FrontEndId>,
-    /// How many want that nobody is let in.
+    /// How many callers currently want no front end to be admitted.
     closed: usize,
     stopping: bool,
 }
@@ -69,7 +69,7 @@ impl FrontEnds {
         self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until there is room for another front end; `false` once the service ends.
+    /// Waits until there is room for another front end; returns `false` once the service ends.
     pub fn has_room(&self) -> bool {
         let mut state = self.state();
         while !state.stopping && (state.closed > 0 || state.connected.len() >= MAX_FRONT_ENDS) {
@@ -78,7 +78,8 @@ impl FrontEnds {
         !state.stopping
     }
 
-    /// Lets nobody in until [`FrontEnds::reopen`] if nobody is connected; else says who is. Who comes now waits.
+    /// Admits no front end until [`FrontEnds::reopen`] if none is connected; else returns the connected ones. Those
+    /// that connect in the meantime wait.
     pub fn close_if_unused(&self) -> Result<(), Vec<String>> {
         let mut state = self.state();
         if !state.connected.is_empty() {
@@ -94,7 +95,7 @@ impl FrontEnds {
         self.changed.notify_all();
     }
 
-    /// Takes a front end in; `None` if nobody is let in.
+    /// Admits a front end; `None` if none is admitted.
     pub fn admit(&self, socket: UnixStream) -> Option<FrontEndId> {
         let peer = peer(&socket);
         let mut state = self.state();
@@ -107,18 +108,18 @@ impl FrontEnds {
         Some(id)
     }
 
-    /// A front end is gone.
+    /// Removes a front end that has disconnected.
     pub fn leave(&self, id: FrontEndId) {
         self.state().connected.retain(|front_end| front_end.id != id);
         self.release(id);
     }
 
-    /// The processes that are connected.
+    /// Returns the processes that are connected.
     pub fn peers(&self) -> Vec<String> {
         peers(&self.state())
     }
 
-    /// Waits until no other front end's queues run. `waits` is called if some do. `false` if the service ends
+    /// Waits until no other front end's queues run. `waits` is called if some do. Returns `false` if the service ends
     /// or the front end leaves before.
     pub fn acquire(&self, id: FrontEndId, waits: impl FnOnce()) -> bool {
         let mut waits = Some(waits);
@@ -137,7 +138,7 @@ impl FrontEnds {
         true
     }
 
-    /// None of a front end's queues runs any more.
+    /// Notes that none of a front end's queues runs any more.
     pub fn release(&self, id: FrontEndId) {
         let mut state = self.state();
         if state.holder == Some(id) {
@@ -146,33 +147,33 @@ impl FrontEnds {
         self.changed.notify_all();
     }
 
-    /// Where a front end wants to hear of changes.
+    /// Sets the channel for notifications to a front end.
     pub fn set_channel(&self, id: FrontEndId, channel: Option<UnixStream>) {
         if let Some(front_end) = self.state().of(id) {
             front_end.channel = channel;
         }
     }
 
-    /// Tells all front ends that the configuration space has changed.
+    /// Notifies all front ends that the configuration space has changed.
     pub fn tell_config_change(&self) {
         let notice = message::encode_config_change();
         for channel in self.state().connected.iter().filter_map(|front_end| front_end.channel.as_ref()) {
-            // A front end that does not listen reads the new size when it connects again.
+            // A front end that does not read the channel gets the new size when it connects again.
             let _ = connection::send(channel, &notice, None, SendFlags::DONTWAIT);
         }
     }
 
-    /// Whether the service ends.
+    /// Returns whether the service ends.
     pub fn is_stopping(&self) -> bool {
         self.state().stopping
     }
 
-    /// Ends all connections and lets nobody in any more.
+    /// Ends all connections and admits no more.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopping = true;
         for front_end in &state.connected {
-            // An error means that it has left.
+            // An error means that it has already disconnected.
             let _ = front_end.socket.shutdown(std::net::Shutdown::Both);
         }
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! What the fuzz target calls.
+//! Entry point of the fuzz target.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::quota::Quota;
 use crate::request::{BlkRequest, Operation, RequestLimits, Status};
 use crate::ring::{DESCRIPTOR_BYTES, RingAddresses};
 
-/// Guest memory: two regions of this size side by side, and nothing behind.
+/// Guest memory: two adjacent regions of this size, and nothing after them.
 const REGION_BYTES: u64 = 0x8000;
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
@@ -21,14 +21,14 @@ const BUFFERS: u64 = 0x3000;
 const INDIRECT: u8 = 1;
 const EVENT_INDEX: u8 = 2;
 const READ_ONLY: u8 = 4;
-/// Addresses and lengths are cut to what can be in memory, so that more chains are good.
+/// Addresses and lengths are limited to what can be in memory, so that more chains are valid.
 const TAME: u8 = 8;
 const IN_FLIGHT: u8 = 16;
 
 /// Serves a queue whose rings, tables, buffers and in-flight region are read from bytes.
 ///
 /// # Panics
-/// A request breaks a promise of [`Queue`]: its length, its bounds, or the number in flight.
+/// A request violates a guarantee of [`Queue`]: its length, its bounds, or the number in flight.
 pub fn vhost_ring(data: &[u8]) {
     let (head, data) = data.split_at(data.len().min(4));
     let [flags, size, base, held] = std::array::from_fn(|i| head.get(i).copied().unwrap_or(0));
@@ -62,10 +62,10 @@ pub fn vhost_ring(data: &[u8]) {
     }
 }
 
-/// Takes and completes requests, `held` of which are in flight at a time.
+/// Takes and completes requests, with `held` in flight at a time.
 fn serve(mut queue: Queue, held: usize, size: u16) {
     let mut in_flight: Vec<BlkRequest> = Vec::new();
-    // A ring that is never empty would go on for ever.
+    // A ring that is never empty would go on forever.
     for _ in 0..4 * u32::from(size) {
         queue.set_notification(in_flight.len().is_multiple_of(2));
         match queue.next() {
@@ -109,7 +109,7 @@ fn use_data(queue: &Queue, request: &BlkRequest) {
     }
 }
 
-/// The bytes fill the descriptor table first, then the available ring, then the buffers.
+/// Makes guest memory: the bytes fill the descriptor table first, then the available ring, then the buffers.
 fn guest_memory(data: &[u8], size: u16, tame: bool) -> Option<GuestMemory> {
     let file = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC).ok()?;
     rustix::fs::ftruncate(&file, 2 * REGION_BYTES).ok()?;
@@ -139,7 +139,7 @@ fn guest_memory(data: &[u8], size: u16, tame: bool) -> Option<GuestMemory> {
     })
 }
 
-/// The same bytes once more, as an in-flight region.
+/// Uses the same bytes again as an in-flight region.
 fn inflight_region(data: &[u8], size: u16) -> Option<InflightRegion> {
     let (shape, file) = InflightRegion::create(1, size).ok()?;
     rustix::io::pwrite(&file, &data[..data.len().min(shape.size_bytes as usize)], 0).ok()?;
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// A header that makes a request, so that random chains get past the first check now and then.
+    /// A header that makes a valid request, so that random chains get past the first check now and then.
     fn descriptor() -> impl Strategy<Value = [u8; 16]> {
         let address = prop_oneof![4 => 0x3000u64..0x3100, 2 => 0u64..0x1_1000, 1 => any::<u64>()];
         let len =

@@ -1,12 +1,12 @@
-//! The in-flight region: which requests a killed back end had taken and not answered.
+//! The in-flight region: requests that a killed back end had taken and not completed.
 //!
-//! The front end keeps this memory alive across reconnects. Its layout and the order of its updates are given by
+//! The front end keeps this memory alive across reconnects. Its layout and the order of its updates are specified in
 //! "Inflight I/O tracking" in QEMU's `docs/interop/vhost-user.rst`, split virtqueues, version 1:
 //!
-//! - A descriptor is marked before the next one is taken from the available ring, so what was taken is always what
-//!   was used plus what is marked.
-//! - The head of a used descriptor is in `last_batch_head` before the used index passes it, so a kill between the two
-//!   stores around the used index leaves exactly the marks of that batch to be cleared.
+//! - A descriptor is marked before the next one is taken from the available ring, so the taken descriptors are always
+//!   those used plus those marked.
+//! - The head of a used descriptor is in `last_batch_head` before the used index passes it, so after a kill between
+//!   the two stores around the used index, exactly the marks of that batch have to be cleared.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,10 +60,10 @@ pub(crate) struct InflightRegion {
 }
 
 impl InflightRegion {
-    /// A new, zeroed region in memory of its own, for the front end to keep. Nobody can cut it short.
+    /// Creates a zeroed region in its own memory file, for the front end to keep. Nobody can truncate it.
     ///
     /// # Errors
-    /// `InvalidInput` if the numbers make no sense; else what the kernel says.
+    /// `InvalidInput` if the numbers are invalid; else the kernel's error.
     pub fn create(queues: u16, queue_size: u16) -> io::Result<(InflightShape, OwnedFd)> {
         if queues == 0 || !(1..=MAX_QUEUE_SIZE).contains(&queue_size) {
             let what = format!("{queues} queues of {queue_size} descriptors cannot be tracked");
@@ -80,7 +80,7 @@ impl InflightRegion {
     /// Maps the region that the front end kept.
     ///
     /// # Errors
-    /// `InvalidInput` if the shape makes no sense or exceeds the file; else what the kernel says.
+    /// `InvalidInput` if the shape is invalid or exceeds the file; else the kernel's error.
     pub fn map(shape: InflightShape, file: impl AsFd, quota: &Quota) -> io::Result<Self> {
         let InflightShape { size_bytes, file_offset, queues, queue_size } = shape;
         let needed = usize::from(queues) * queue_bytes(queue_size);
@@ -95,7 +95,7 @@ impl InflightRegion {
         Ok(Self { mapping, queues, queue_size })
     }
 
-    /// The part of one queue; `None` if the region has no such queue.
+    /// Returns the part of one queue; `None` if the region has no such queue.
     pub fn queue(&self, index: u16) -> Option<InflightQueue> {
         let bytes = queue_bytes(self.queue_size);
         let window = Window::new(&self.mapping, usize::from(index) * bytes, bytes)?;
@@ -107,7 +107,7 @@ fn queue_bytes(queue_size: u16) -> usize {
     (HEADER_BYTES + usize::from(queue_size) * ENTRY_BYTES).next_multiple_of(ALIGNMENT_BYTES)
 }
 
-/// What one queue has in flight, in memory that survives the process.
+/// A queue's in-flight requests, in memory that survives the process.
 #[derive(Debug)]
 pub struct InflightQueue {
     window: Window,
@@ -115,7 +115,7 @@ pub struct InflightQueue {
     next_counter: u64,
 }
 
-/// What a reconnect finds: only if the region was in use before.
+/// What a reconnect finds if the region was in use before.
 pub(crate) struct Recovered {
     /// Heads in flight, in the order in which they were taken.
     pub heads: Vec<u16>,
@@ -124,7 +124,7 @@ pub(crate) struct Recovered {
 impl InflightQueue {
     /// Starts using the region for a ring of `ring_size` whose used index is `used_index`.
     ///
-    /// `None`: the region is new. Otherwise what was in flight.
+    /// Returns `None` if the region is new, otherwise what was in flight.
     pub(crate) fn recover(&mut self, ring_size: u16, used_index: u16) -> Result<Option<Recovered>, Fault> {
         let wrong =
             |what, found, expected: u16| Fault::InflightRegion { what, found, expected: expected.into() };
@@ -163,7 +163,7 @@ impl InflightQueue {
         Ok(Some(Recovered { heads: marked.into_iter().map(|(_, head)| head).collect() }))
     }
 
-    /// Clears the marks of descriptors that the used ring has but whose marks were still set.
+    /// Clears the marks of descriptors that are already in the used ring.
     fn finish_last_batch(&mut self, ring_size: u16, used_index: u16) -> Result<(), Fault> {
         let batch = used_index.wrapping_sub(self.load(USED_INDEX));
         if batch > ring_size {
@@ -187,26 +187,26 @@ impl InflightQueue {
         Ok(())
     }
 
-    /// A head was taken from the available ring.
+    /// Marks a head that was taken from the available ring.
     pub(crate) fn taken(&mut self, head: u16) {
         self.window.store_u64(entry(head) + COUNTER, self.next_counter, Ordering::Relaxed);
         self.next_counter = self.next_counter.wrapping_add(1);
         self.flag(head).store(1, Ordering::Release);
     }
 
-    /// A head is about to be published in the used ring.
+    /// Notes that a head is about to be published in the used ring.
     pub(crate) fn before_used(&mut self, head: u16) {
         self.store(entry(head) + NEXT, self.load(LAST_BATCH_HEAD));
         self.store(LAST_BATCH_HEAD, head);
     }
 
-    /// The head was published: the used ring's index is now `used_index`.
+    /// Notes that the head was published: the used ring's index is now `used_index`.
     pub(crate) fn after_used(&mut self, head: u16, used_index: u16) {
         self.flag(head).store(0, Ordering::Release);
         self.store(USED_INDEX, used_index);
     }
 
-    /// Whether a part of the region was taken away.
+    /// Returns whether a part of the region was lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.window.is_lost()
     }
@@ -219,7 +219,7 @@ impl InflightQueue {
         self.window.load_u16(at, Ordering::Relaxed)
     }
 
-    /// Release: stores reach memory in program order, which is what a kill preserves.
+    /// Release: stores reach memory in program order, and a kill preserves that order.
     fn store(&self, at: usize, value: u16) {
         self.window.store_u16(at, value, Ordering::Release);
     }
@@ -235,7 +235,7 @@ mod tests {
 
     const SIZE: u16 = 8;
 
-    /// A region after some heads were taken, on its second life or later; and the file behind it.
+    /// A region after some heads were taken, in its second session or later; and the file behind it.
     struct Life {
         shape: InflightShape,
         file: OwnedFd,
@@ -251,7 +251,7 @@ mod tests {
             InflightRegion::map(self.shape, &self.file, &Quota::default()).unwrap().queue(1).unwrap()
         }
 
-        /// The heads that a back end finds whose ring's used index is `used_index`.
+        /// Returns the heads that a back end finds if its ring's used index is `used_index`.
         fn recovered(&self, used_index: u16) -> Vec<u16> {
             self.queue().recover(SIZE, used_index).unwrap().expect("the region was in use").heads
         }
@@ -261,7 +261,7 @@ mod tests {
     fn a_new_region_remembers_nothing_and_starts_at_the_rings_index() {
         let life = Life::new();
         assert!(life.queue().recover(SIZE, 65530).unwrap().is_none());
-        // Killed before the first completion: the index of the ring is not taken for a batch.
+        // Killed before the first completion: the index of the ring is not mistaken for a batch.
         assert!(life.recovered(65530).is_empty());
     }
 
@@ -285,7 +285,7 @@ mod tests {
         queue.after_used(2, 1);
         queue.taken(2);
         assert_eq!(life.recovered(1), [5, 7, 2]);
-        // The order outlives another life.
+        // The order survives another session.
         let mut queue = life.queue();
         queue.recover(SIZE, 1).unwrap();
         queue.taken(0);

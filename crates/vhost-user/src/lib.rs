@@ -2,14 +2,13 @@
 //!
 //! - The *protocol half* ([`serve`]) is a blocking thread per front end (QEMU): it owns the connection, negotiates, maps
 //!   the guest's memory, and hands complete queues to a [`Handler`].
-//! - The *data half* ([`Queue`]) belongs to whoever drives the I/O: it takes requests out of a virtqueue and completes
-//!   them, without system calls (but for eventfds) and without allocations.
+//! - The *data half* ([`Queue`]) belongs to the thread that drives the I/O: it takes requests out of a virtqueue and
+//!   completes them, without system calls (except for eventfds) and without allocations.
 //!
-//! Between the two there is nothing shared that changes: a running queue is changed by a [`QueueUpdate`] that its
-//! owner applies between two requests, and the protocol half answers the front end afterwards.
+//! The two share only immutable data: a running queue is changed by a [`QueueUpdate`] that its owner applies between
+//! two requests, and the protocol half answers the front end afterwards.
 //!
-//! What the other side may do is limited to breaking its own disk: see [`Broken`] for queues, [`SessionError`] for
-//! connections.
+//! The other side can only break its own disk: see [`Broken`] for queues, [`SessionError`] for connections.
 
 mod bell;
 mod chain;

@@ -1,11 +1,11 @@
-//! Memory shared with the front end, and the only place where it is touched.
+//! Memory shared with the front end, and the only place where it is accessed.
 //!
 //! The other side may change any byte at any time. So nothing here ever forms a reference to shared bytes: they are
 //! copied out and in, or accessed as atomics. Every access is checked against the bounds of its window; an access
-//! outside is a mistake of this crate, never of the guest, and panics.
+//! outside is a bug in this crate, never the guest's fault, and panics.
 //!
-//! The other side may also cut the file short. What is touched then reads as zeroes, and the mapping is *lost*, which
-//! is to be asked before what was read is believed.
+//! The other side may also truncate the file. The missing bytes then read as zeroes, and the mapping is *lost*, which
+//! must be checked before data that was read is trusted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -36,13 +36,13 @@ const SLOW_FILE_SYSTEMS: [(u64, &str); 7] = [
 /// A shared, writable mapping of a part of a file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// Where the mapping starts: at or below the first byte asked for, on a page boundary.
+    /// Start of the mapping: at or below the first byte requested, on a page boundary.
     base: NonNull<u8>,
     mapped_bytes: usize,
-    /// The first byte asked for, from `base`.
+    /// The first byte requested, from `base`.
     start: usize,
     len: usize,
-    /// `None` once the mapping goes.
+    /// `None` once the mapping is being dropped.
     guard: Option<Guard>,
     place: Option<Place>,
 }
@@ -56,8 +56,8 @@ impl Mapping {
     /// Maps `len` bytes of `file` from `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` if the range is empty, overflows or exceeds a regular file; `QuotaExceeded` if there are too many
-    /// mappings; else what the kernel says.
+    /// `InvalidInput` if the range is empty, overflows or exceeds a regular file; `QuotaExceeded` if there are too
+    /// many mappings; else the kernel's error.
     pub(crate) fn new(file: impl AsFd, offset: u64, len: u64, quota: &Quota) -> io::Result<Self> {
         let file = file.as_fd();
         let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
@@ -83,7 +83,7 @@ impl Mapping {
         })?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of this process.
+        // SAFETY: a new mapping at an address chosen by the kernel aliases nothing of this process.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, file, first) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| refused("mapped at address zero".into()))?;
@@ -94,21 +94,21 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Whether bytes of it could not be had any more.
+    /// Returns whether some of its bytes could not be accessed any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
-    /// How many bytes were asked for.
+    /// Returns how many bytes were requested.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The address of byte `at`, with `len` bytes behind it.
+    /// Returns the address of byte `at`, from which `len` bytes are mapped.
     fn address(&self, at: usize, len: usize) -> *mut u8 {
         let end = at.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {at} of a mapping of {}", self.len);
-        // SAFETY: `start + at` lies within the mapping, or just at its end if `len` is zero.
+        // SAFETY: `start + at` lies within the mapping, or exactly at its end if `len` is zero.
         unsafe { self.base.as_ptr().add(self.start + at) }
     }
 }
@@ -119,14 +119,15 @@ impl Drop for Mapping {
         let (base, bytes) = (self.base.as_ptr() as usize, self.mapped_bytes);
         quota::elsewhere(move || {
             drop(guard);
-            // SAFETY: the range is what mmap gave; whoever could use it held a reference to the mapping, which is gone.
+            // SAFETY: the range is the one returned by mmap; every user of it held a reference to the mapping, and
+            // those are gone.
             let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
             drop(place);
         });
     }
 }
 
-/// The unit in which a file must be mapped.
+/// Returns the unit in which a file must be mapped.
 fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
     let of_file = rustix::fs::fstatfs(file)?;
     let kind = of_file.f_type as u64 & u64::from(u32::MAX);
@@ -149,13 +150,13 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// `len` bytes of `mapping` from `start`; `None` if they are not all within.
+    /// Returns `len` bytes of `mapping` from `start`; `None` if they are not all within it.
     pub(crate) fn new(mapping: &Arc<Mapping>, start: usize, len: usize) -> Option<Self> {
         start.checked_add(len).filter(|end| *end <= mapping.len())?;
         Some(Self { mapping: mapping.clone(), start, len })
     }
 
-    /// A part of this window; `None` if it is not all within.
+    /// Returns a part of this window; `None` if it is not all within.
     pub(crate) fn part(&self, start: usize, len: usize) -> Option<Self> {
         start.checked_add(len).filter(|end| *end <= self.len)?;
         Some(Self { mapping: self.mapping.clone(), start: self.start + start, len })
@@ -165,17 +166,17 @@ impl Window {
         self.len
     }
 
-    /// Whether bytes of the mapping could not be had any more.
+    /// Returns whether some bytes of the mapping could not be accessed any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
 
-    /// Whether the first byte lies at a multiple of `bytes` in this process's memory.
+    /// Returns whether the address of the first byte in this process is a multiple of `bytes`.
     pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
         (self.address(0, 0) as usize).is_multiple_of(bytes)
     }
 
-    /// The address of byte `at`, with `len` bytes behind it, valid while a clone of this window lives.
+    /// Returns the address of byte `at`, from which `len` bytes are valid while a clone of this window lives.
     pub(crate) fn address(&self, at: usize, len: usize) -> *mut u8 {
         let end = at.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {at} of a window of {}", self.len);
@@ -203,22 +204,22 @@ impl Window {
         unsafe { AtomicU64::from_ptr(self.aligned(at)) }
     }
 
-    /// A little-endian number; `order` as for atomics.
+    /// Loads a little-endian number; `order` as for atomics.
     pub(crate) fn load_u16(&self, at: usize, order: Ordering) -> u16 {
         u16::from_le(self.u16(at).load(order))
     }
 
-    /// A little-endian number; `order` as for atomics.
+    /// Stores a little-endian number; `order` as for atomics.
     pub(crate) fn store_u16(&self, at: usize, value: u16, order: Ordering) {
         self.u16(at).store(value.to_le(), order);
     }
 
-    /// A little-endian number; `order` as for atomics.
+    /// Loads a little-endian number; `order` as for atomics.
     pub(crate) fn load_u64(&self, at: usize, order: Ordering) -> u64 {
         u64::from_le(self.u64(at).load(order))
     }
 
-    /// A little-endian number; `order` as for atomics.
+    /// Stores a little-endian number; `order` as for atomics.
     pub(crate) fn store_u64(&self, at: usize, value: u64, order: Ordering) {
         self.u64(at).store(value.to_le(), order);
     }

@@ -1,7 +1,7 @@
 //! The guest's memory as the front end described it: regions mapped from files.
 //!
-//! A value never changes; another table is another value that shares the mappings both have. Whoever may still touch
-//! a region holds the value it was found in, and so keeps the region mapped.
+//! A value never changes; another table is another value that shares the mappings both have. Code that may still
+//! access a region holds the value it was found in, and so keeps the region mapped.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,17 +10,17 @@ use std::sync::Arc;
 use crate::mapping::{Mapping, Window};
 use crate::quota::Quota;
 
-/// How many regions a front end may give (KVM's usual number of user slots).
+/// How many regions a front end may set up (KVM's usual number of user slots).
 pub const MAX_MEMORY_REGIONS: usize = 509;
 
-/// Where a region of guest memory lies, in each side's addresses.
+/// Location of a region of guest memory, in each side's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescription {
     /// First byte in the guest's physical memory.
     pub guest_address: u64,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// First byte in the front end's own memory; ring addresses are given in these terms.
+    /// First byte in the front end's own memory; ring addresses use these.
     pub user_address: u64,
     /// First byte in the file.
     pub file_offset: u64,
@@ -41,7 +41,7 @@ pub enum MemoryError {
     /// More regions than [`MAX_MEMORY_REGIONS`].
     #[error("more than {MAX_MEMORY_REGIONS} memory regions")]
     TooMany,
-    /// A region to be removed is not there.
+    /// A region to be removed does not exist.
     #[error("no memory region {0:x?} to remove")]
     Unknown(RegionDescription),
 }
@@ -52,7 +52,7 @@ struct Region {
     window: Window,
 }
 
-/// Mapped guest memory. Cheap to change a little: see [`GuestMemory::with`].
+/// Mapped guest memory. Small changes are cheap: see [`GuestMemory::with`].
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     /// Sorted by guest address, disjoint.
@@ -65,19 +65,19 @@ pub struct GuestMemory {
 pub struct Segment {
     pub(crate) region: u32,
     pub(crate) offset: usize,
-    /// Where it lies in the guest's physical memory.
+    /// Its address in the guest's physical memory.
     pub guest_address: u64,
     /// Length in bytes, never zero.
     pub len_bytes: u32,
 }
 
 impl GuestMemory {
-    /// No region yet; their mappings count in a quota.
+    /// Returns memory without regions; their mappings will count in a quota.
     pub fn counted(quota: Quota) -> Self {
         Self { regions: Vec::new(), quota }
     }
 
-    /// This memory and one more region.
+    /// Returns this memory with one more region.
     ///
     /// # Errors
     /// The region cannot be mapped, overlaps another, or is one too many.
@@ -110,7 +110,7 @@ impl GuestMemory {
         Ok(Self { regions, quota: self.quota.clone() })
     }
 
-    /// This memory without the region at the same addresses; the offset in the file does not matter.
+    /// Returns this memory without the region at the same addresses; the offset in the file does not matter.
     ///
     /// # Errors
     /// There is no such region.
@@ -124,17 +124,17 @@ impl GuestMemory {
         Ok(Self { regions, quota: self.quota.clone() })
     }
 
-    /// Whether a part of it was taken away: cut short by its owner, or failed.
+    /// Returns whether a part of it was lost: truncated by its owner, or failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.window.is_lost())
     }
 
-    /// The first guest address above all regions; zero if there is none.
+    /// Returns the first guest address above all regions; zero if there is none.
     pub fn end_address(&self) -> u64 {
         self.regions.last().map_or(0, |r| r.description.guest_address + r.description.size_bytes)
     }
 
-    /// `len` bytes at an address of the front end's own memory, if they lie within one region.
+    /// Returns `len` bytes at an address of the front end's own memory, if they lie within one region.
     pub(crate) fn at_user_address(&self, address: u64, len: usize) -> Option<Window> {
         self.regions.iter().find_map(|region| {
             let offset = address.checked_sub(region.description.user_address)?;
@@ -142,14 +142,15 @@ impl GuestMemory {
         })
     }
 
-    /// `len` bytes at a guest address, if they lie within one region: its memory and the offset in it.
+    /// Returns the location of `len` bytes at a guest address, if they lie within one region: its memory and the
+    /// offset in it.
     pub(crate) fn at_guest_address(&self, address: u64, len: usize) -> Option<(&Window, usize)> {
         let (index, offset) = self.find(address)?;
         let window = &self.regions[index].window;
         (len <= window.len() - offset).then_some((window, offset))
     }
 
-    /// The first piece of `len` bytes at a guest address: shorter if the region ends before.
+    /// Returns the first piece of `len` bytes at a guest address: shorter if the region ends before.
     pub(crate) fn segment(&self, guest_address: u64, len: u32) -> Option<Segment> {
         let (index, offset) = self.find(guest_address)?;
         let left = self.regions[index].window.len() - offset;
@@ -157,7 +158,7 @@ impl GuestMemory {
         Some(Segment { region: index as u32, offset, guest_address, len_bytes })
     }
 
-    /// The region that contains a guest address, and the address's offset in it.
+    /// Returns the region that contains a guest address, and the address's offset in it.
     fn find(&self, guest_address: u64) -> Option<(usize, usize)> {
         let after = self.regions.partition_point(|r| r.description.guest_address <= guest_address);
         let index = after.checked_sub(1)?;
@@ -166,14 +167,14 @@ impl GuestMemory {
         (offset < self.regions[index].window.len()).then_some((index, offset))
     }
 
-    /// The memory that a segment of this value's lies in.
+    /// Returns the memory that contains a segment of this value.
     pub(crate) fn window(&self, segment: &Segment) -> &Window {
         &self.regions[segment.region as usize].window
     }
 }
 
 impl Segment {
-    /// The segment without its first `count` bytes, which must be fewer than it has.
+    /// Returns the segment without its first `count` bytes, which must be fewer than it has.
     pub(crate) fn skip(self, count: u32) -> Self {
         assert!(count < self.len_bytes, "a segment of {} bytes cannot lose {count}", self.len_bytes);
         Self {

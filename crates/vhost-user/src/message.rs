@@ -1,7 +1,7 @@
-//! The vhost-user messages that a block device understands, as bytes (QEMU's `docs/interop/vhost-user.rst`).
+//! The vhost-user messages that a block device supports, as bytes (QEMU's `docs/interop/vhost-user.rst`).
 //!
-//! No I/O here. Every length is checked before a field is read; numbers are in the machine's byte order, as the
-//! protocol has them.
+//! No I/O here. Every length is checked before a field is read; numbers are in the machine's byte order, as specified
+//! in the protocol.
 
 use crate::inflight::InflightShape;
 use crate::memory::RegionDescription;
@@ -9,7 +9,7 @@ use crate::ring::RingAddresses;
 
 /// Bytes before a message's body: request, flags, size.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// The longest body accepted; the longest that makes sense is a memory table.
+/// The longest body accepted; the longest valid one is a memory table.
 pub(crate) const MAX_BODY_BYTES: usize = 4096;
 /// The most file descriptors that a message may carry: one for each region of a memory table.
 pub(crate) const MAX_FILES: usize = 32;
@@ -31,7 +31,7 @@ pub(crate) struct Header {
     pub body_bytes: usize,
 }
 
-/// A message that cannot be understood. The connection is closed.
+/// A message that cannot be parsed. The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The header's flags.
@@ -50,7 +50,7 @@ pub enum MessageError {
         /// Its size.
         found: u32,
     },
-    /// The body's length does not fit the message.
+    /// The body's length does not match the message.
     #[error("message {request} has a body of {found} bytes, which does not fit it")]
     Length {
         /// Its number.
@@ -58,7 +58,7 @@ pub enum MessageError {
         /// Its size.
         found: usize,
     },
-    /// A field has a value that it must not have.
+    /// A field has an invalid value.
     #[error("message {request} has {found:#x} as its {field}")]
     Field {
         /// Its number.
@@ -68,7 +68,7 @@ pub enum MessageError {
         /// Its value.
         found: u64,
     },
-    /// A message that a block device does not know.
+    /// A message that a block device does not support.
     #[error("message {0} is not supported by this device")]
     Unknown(u32),
     /// More or fewer file descriptors than the message needs.
@@ -76,14 +76,14 @@ pub enum MessageError {
     Files {
         /// Its number.
         request: u32,
-        /// How many came.
+        /// How many were sent.
         found: usize,
         /// How many are needed.
         expected: usize,
     },
 }
 
-/// What the front end asks for.
+/// A request of the front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     GetFeatures,
@@ -130,12 +130,12 @@ impl Header {
     }
 }
 
-/// A reply to message `request`, whole.
+/// Encodes a whole reply to message `request`.
 pub(crate) fn encode_reply(request: u32, body: &[u8]) -> Vec<u8> {
     encode(request, VERSION | FLAG_REPLY, body)
 }
 
-/// The notice that the configuration space has changed, for the back-end channel; no answer is asked for.
+/// Encodes the notification that the configuration space has changed, for the back-end channel; no reply is requested.
 pub(crate) fn encode_config_change() -> Vec<u8> {
     encode(BACKEND_CONFIG_CHANGE, VERSION, &[])
 }
@@ -196,14 +196,14 @@ impl Request {
             38 => Self::RemoveMemoryRegion(fields.single_region()?),
             other => return Err(MessageError::Unknown(other)),
         };
-        // The content of a read of the configuration space is of no interest.
+        // The content of a configuration-space read request is ignored.
         if !fields.left.is_empty() && !matches!(decoded, Self::GetConfig { .. }) {
             return Err(fields.wrong_length());
         }
         Ok(decoded)
     }
 
-    /// How many file descriptors come with it; `None`: any are accepted and closed.
+    /// Returns how many file descriptors are sent with it; `None`: any are accepted and closed.
     pub fn files(&self) -> Option<usize> {
         match self {
             Self::SetMemoryTable(regions) => Some(regions.len()),
@@ -221,7 +221,7 @@ impl Request {
     }
 }
 
-/// A reader of a body's fields.
+/// A parser of a body's fields.
 struct Fields<'a> {
     request: u32,
     all: &'a [u8],
@@ -291,7 +291,7 @@ impl Fields<'_> {
 
     fn config(&mut self) -> Result<(u32, u32, u32), MessageError> {
         let (offset, size, flags) = (self.u32()?, self.u32()?, self.u32()?);
-        // The front end sends a buffer of the same size along, also when it reads.
+        // The front end includes a buffer of the same size, also when it reads.
         if self.left.len() != size as usize {
             return Err(self.wrong_length());
         }
@@ -306,28 +306,28 @@ impl Fields<'_> {
     }
 }
 
-/// The body of a reply that is one number.
+/// Encodes the body of a reply that is one number.
 pub(crate) fn number(value: u64) -> Vec<u8> {
     value.to_ne_bytes().to_vec()
 }
 
-/// The body of a reply that is two 32-bit numbers: a ring's index and its state.
+/// Encodes the body of a reply that is two 32-bit numbers: a ring's index and its state.
 pub(crate) fn ring_state(index: u32, state: u32) -> Vec<u8> {
     [index.to_ne_bytes(), state.to_ne_bytes()].concat()
 }
 
-/// The body of a reply with a part of the configuration space.
+/// Encodes the body of a reply with a part of the configuration space.
 pub(crate) fn config(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
     let size = (bytes.len() as u32).to_ne_bytes();
     [&offset.to_ne_bytes(), &size, &flags.to_ne_bytes(), bytes].concat()
 }
 
-/// The body of a reply with two 64-bit numbers.
+/// Encodes the body of a reply with two 64-bit numbers.
 pub(crate) fn pair(first: u64, second: u64) -> Vec<u8> {
     [first.to_ne_bytes(), second.to_ne_bytes()].concat()
 }
 
-/// The body of a reply that describes an in-flight region, padded like the C structure.
+/// Encodes the body of a reply that describes an in-flight region, padded like the C structure.
 pub(crate) fn inflight(shape: &InflightShape) -> Vec<u8> {
     let mut body = pair(shape.size_bytes, shape.file_offset);
     body.extend_from_slice(&shape.queues.to_ne_bytes());

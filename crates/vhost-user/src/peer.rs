@@ -1,13 +1,13 @@
-//! Who is at the other end of a Unix socket.
+//! The process at the other end of a Unix socket.
 
 use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// The process that made the connection: `pid 17 (qemu-system-x86)`.
+/// Returns the process that made the connection: `pid 17 (qemu-system-x86)`.
 pub fn peer(socket: &UnixStream) -> String {
     match getsockopt(socket, PeerCredentials).map_or(0, |found| found.pid()) {
-        // One of another name space has no number here.
+        // A process of another namespace has no number here.
         0 => "a process that cannot be seen".into(),
         pid => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("pid {pid} ({})", name.trim_end()),

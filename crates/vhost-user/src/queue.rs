@@ -1,16 +1,17 @@
-//! One virtqueue, driven by whoever owns it: requests out, completions in.
+//! One virtqueue, driven by its owner: requests out, completions in.
 //!
-//! - No system call but ringing the call and error eventfds; no allocation per request once the tables have grown.
-//! - Guest memory is trusted with nothing: a broken rule is [`Broken`], after which [`Queue::next`] gives no more.
+//! - No system call except for signalling the call and error eventfds; no allocation per request once the tables have
+//!   grown.
+//! - Guest memory is not trusted: a broken rule is [`Broken`], after which [`Queue::next`] returns no more requests.
 //!   Requests taken before can still be completed.
-//! - Segments of a request stay mapped until it is completed, even when the memory table is replaced meanwhile.
-//! - Shared memory that is taken away ends the connection. No request is taken from then on, nothing that was read is
-//!   believed, and the in-flight region goes on listing what was not answered, for the next connection.
-//! - The in-flight region, if there is one, follows every taking and completing (see `inflight`).
+//! - Segments of a request stay mapped until it is completed, even when the memory table is replaced in the meantime.
+//! - Loss of shared memory ends the connection. No request is taken from then on, nothing that was read is trusted,
+//!   and the in-flight region keeps listing the uncompleted requests, for the next connection.
+//! - The in-flight region, if there is one, is updated whenever a request is taken or completed (see `inflight`).
 //!
-//! The owner's loop: `set_notification(false)`, take requests with `next` until `None`, complete them at any time
-//! and in any order, `notify_if_needed` after a batch. To sleep: `set_notification(true)`, then ask `has_work` once
-//! more, then wait for the kick eventfd. A queue that was just handed over must be asked without waiting for a kick.
+//! The owner's loop: `set_notification(false)`, take requests with `next` until `None`, complete them at any time and
+//! in any order, `notify_if_needed` after a batch. To sleep: `set_notification(true)`, then check `has_work` once
+//! more, then wait for the kick eventfd. A queue that was just handed over must be polled without waiting for a kick.
 
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,10 +28,10 @@ use crate::memory::{GuestMemory, Segment};
 use crate::request::{BlkRequest, RequestLimits, SectorRange, Slot, Status, copy_out, for_each_part};
 use crate::ring::{Ring, RingAddresses};
 
-/// Most descriptors of a queue, as in QEMU.
+/// Maximum number of descriptors of a queue, as in QEMU.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// What a queue is made of.
+/// The parameters of a queue.
 #[derive(Debug)]
 pub struct QueueSetup {
     /// Which queue of the disk.
@@ -39,7 +40,7 @@ pub struct QueueSetup {
     pub size: u16,
     /// Where its parts are.
     pub addresses: RingAddresses,
-    /// Next available index to be taken; not used if an in-flight region knows better.
+    /// Next available index to be taken; ignored if an in-flight region determines it.
     pub base: u16,
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
@@ -47,17 +48,17 @@ pub struct QueueSetup {
     pub indirect: bool,
     /// Whether `VIRTIO_RING_F_EVENT_IDX` was negotiated.
     pub event_index: bool,
-    /// What the driver was told about requests.
+    /// What was announced to the driver about requests.
     pub limits: RequestLimits,
     /// Becomes readable when there are new buffers; without it the queue must be polled.
     pub kick: Option<Arc<OwnedFd>>,
     /// Eventfd that interrupts the guest; without it the guest polls.
     pub call: Option<Arc<Bell>>,
-    /// Eventfd that tells the front end of a broken queue.
+    /// Eventfd that notifies the front end of a broken queue.
     pub error: Option<Arc<Bell>>,
-    /// The front end's connection, ended when shared memory is lost.
+    /// The front end's connection, which is ended when shared memory is lost.
     pub connection: Option<Arc<UnixStream>>,
-    /// What survives a kill of the process.
+    /// State that survives a kill of the process.
     pub inflight: Option<InflightQueue>,
     /// Where dirty pages are marked during a migration.
     pub log: Option<Arc<DirtyLog>>,
@@ -74,7 +75,7 @@ pub enum QueueUpdate {
     Call(Option<Arc<Bell>>),
     /// Another eventfd for errors.
     Error(Option<Arc<Bell>>),
-    /// Dirty pages are marked there from now on, or not any more.
+    /// Dirty pages are marked there from now on, or no longer.
     Log(Option<Arc<DirtyLog>>),
 }
 
@@ -104,18 +105,18 @@ pub struct Queue {
     memory: Arc<GuestMemory>,
     epoch: u32,
     retired: Vec<Retired>,
-    /// By head.
+    /// Indexed by head.
     slots: Box<[Slot]>,
     /// Requests in flight in `memory`, and in all memories.
     in_current: u16,
     in_flight: u16,
-    /// Heads to be given again after a reconnect, last one first.
+    /// Heads to be returned again after a reconnect, last one first.
     resubmit: Vec<u16>,
     last_available: u16,
     used_index: u16,
-    /// The used index when the guest was last interrupted; `None` if it must be at the next chance.
+    /// The used index when the guest was last interrupted; `None` if it must be interrupted at the next opportunity.
     signalled: Option<u16>,
-    /// Whether kicks are asked for.
+    /// Whether kicks are enabled.
     notification: bool,
     broken: Option<Broken>,
 }
@@ -124,7 +125,7 @@ impl Queue {
     /// Takes a queue into service.
     ///
     /// # Errors
-    /// The size, the addresses or the in-flight region do not fit.
+    /// The size, the addresses or the in-flight region are invalid.
     pub fn new(setup: QueueSetup) -> Result<Self, Broken> {
         let queue = setup.index;
         Self::build(setup).map_err(|fault| Broken { queue, fault })
@@ -178,15 +179,16 @@ impl Queue {
         if let Some(what) = queue.lost() {
             return Err(Fault::Lost(what));
         }
-        // The back end before this one may have been killed between completing a request and telling the guest.
+        // The previous back end may have been killed between completing a request and interrupting the guest.
         queue.signal_call();
         Ok(queue)
     }
 
-    /// The next request, or `None` if there is none at present. Malformed requests are failed here and not given.
+    /// Returns the next request, or `None` if there is none at present. Malformed requests are failed here and not
+    /// returned.
     ///
     /// # Errors
-    /// The queue is broken, now or since before.
+    /// The queue is broken.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<BlkRequest>, Broken> {
         if let Some(broken) = self.broken {
@@ -194,7 +196,7 @@ impl Queue {
         }
         let taken = self.take();
         if self.notes_loss() {
-            // What was taken may be made of zeroes.
+            // The request that was taken may consist of zeroes.
             if let Ok(Some(request)) = taken {
                 self.forget(request.head);
             }
@@ -212,7 +214,7 @@ impl Queue {
         broken
     }
 
-    /// Which shared memory was taken away, if any.
+    /// Returns which shared memory was lost, if any.
     fn lost(&self) -> Option<&'static str> {
         if !haversack_guard::any_lost() {
             return None;
@@ -225,13 +227,13 @@ impl Queue {
         inflight.or_else(|| self.log.as_ref().filter(|log| log.is_lost()).map(|_| "dirty log"))
     }
 
-    /// Whether shared memory was taken away; ends the connection if that is new.
+    /// Returns whether shared memory was lost; ends the connection when this is first noticed.
     fn notes_loss(&mut self) -> bool {
         let Some(what) = self.lost() else { return false };
         if !matches!(self.broken, Some(Broken { fault: Fault::Lost(_), .. })) {
             self.is_broken_by(Fault::Lost(what));
             if let Some(connection) = &self.connection {
-                // An error means that it has ended.
+                // An error means that it has already ended.
                 let _ = connection.shutdown(Shutdown::Both);
             }
         }
@@ -239,7 +241,7 @@ impl Queue {
     }
 
     fn take(&mut self) -> Result<Option<BlkRequest>, Fault> {
-        // Bounded: a driver that adds malformed requests for ever would hold the caller. `has_work` tells of the rest.
+        // Bounded: a driver that keeps adding malformed requests would block the caller. `has_work` reports the rest.
         for _ in 0..self.ring.size {
             let Some(head) = self.take_head()? else { return Ok(None) };
             match self.parse(head)? {
@@ -288,7 +290,7 @@ impl Queue {
         Ok(parsed)
     }
 
-    /// The guest buffers of a request's data, in order.
+    /// Returns the guest buffers of a request's data, in order.
     ///
     /// # Panics
     /// No request is in flight under `head`.
@@ -296,7 +298,7 @@ impl Queue {
         self.slot(head).data()
     }
 
-    /// The ranges of a discard or write-zeroes request.
+    /// Returns the ranges of a discard or write-zeroes request.
     ///
     /// # Panics
     /// No request is in flight under `head`.
@@ -304,8 +306,9 @@ impl Queue {
         &self.slot(head).ranges
     }
 
-    /// Where a segment of a request lies in this process: `len_bytes` bytes, shared with the guest, mapped until the
-    /// request is completed. Whoever writes there without [`Queue::copy_to_guest`] calls [`Queue::mark_written`].
+    /// Returns the address of a request's segment in this process: `len_bytes` bytes, shared with the guest, mapped
+    /// until the request is completed. Code that writes there without [`Queue::copy_to_guest`] must call
+    /// [`Queue::mark_written`].
     ///
     /// # Panics
     /// No request is in flight under `head`, or the segment is not one of its memory.
@@ -314,8 +317,8 @@ impl Queue {
         window.address(segment.offset, segment.len_bytes as usize)
     }
 
-    /// Copies a part of a write's data, from byte `at` on. False if shared memory is lost: the bytes are not the guest's
-    /// then.
+    /// Copies a part of a write's data, from byte `at` on. Returns false if shared memory is lost: then the bytes are
+    /// not the guest's.
     ///
     /// # Panics
     /// No request is in flight under `head`, or it has less data.
@@ -329,7 +332,7 @@ impl Queue {
     /// Copies a part of a read's data, from byte `at` on, and marks it as dirty.
     ///
     /// # Panics
-    /// No request for data is in flight under `head`, or it wants less.
+    /// No request for data is in flight under `head`, or it asks for less.
     pub fn copy_to_guest(&self, head: u16, at: usize, bytes: &[u8]) {
         let slot = self.slot_with(head, at, bytes.len());
         assert!(slot.to_guest, "the buffers of request {head} are not for the device to write");
@@ -340,10 +343,10 @@ impl Queue {
         self.mark_written(head, at, bytes.len());
     }
 
-    /// Marks a part of a read's data as dirty that was written by other means; to be called after that.
+    /// Marks as dirty a part of a read's data that was written by other means; to be called after that.
     ///
     /// # Panics
-    /// No request is in flight under `head`, or it wants less.
+    /// No request is in flight under `head`, or it asks for less.
     pub fn mark_written(&self, head: u16, at: usize, len: usize) {
         let slot = self.slot_with(head, at, len);
         if let Some(log) = &self.log {
@@ -353,7 +356,7 @@ impl Queue {
         }
     }
 
-    /// Answers a request and forgets it. Once shared memory is lost nothing is answered any more.
+    /// Completes a request and frees its slot. Once shared memory is lost nothing is completed any more.
     ///
     /// # Panics
     /// No request is in flight under `head`.
@@ -377,7 +380,7 @@ impl Queue {
         if let Some(inflight) = &mut self.inflight {
             inflight.before_used(head);
         }
-        // The data, or the status, may have gone nowhere.
+        // The data, or the status, may not have reached the guest.
         if self.notes_loss() {
             return;
         }
@@ -406,12 +409,13 @@ impl Queue {
         });
     }
 
-    /// Interrupts the guest if requests were completed and it wants to know.
+    /// Interrupts the guest if requests were completed and it wants to be notified.
     pub fn notify_if_needed(&mut self) {
         if self.signalled == Some(self.used_index) {
             return;
         }
-        // The used index must be visible before the driver's wish is read: the driver does it the other way round.
+        // The used index must be visible before the driver's setting is read: the driver does it in the opposite
+        // order.
         fence(Ordering::SeqCst);
         let wanted = if self.event_index {
             let passed = |old: u16| {
@@ -428,13 +432,13 @@ impl Queue {
         }
     }
 
-    /// Asks the driver to kick, or not to, when it adds requests. After asking for kicks look at
-    /// [`Queue::has_work`] once more before waiting.
+    /// Enables or disables the driver's kicks when it adds requests. After enabling kicks check [`Queue::has_work`]
+    /// once more before waiting.
     pub fn set_notification(&mut self, wanted: bool) {
         self.notification = wanted;
         let log = self.log.as_deref();
         if self.event_index {
-            // An index that was passed already is not passed again before the index wraps around.
+            // An index that was already passed is not passed again before the index wraps around.
             let event = if wanted { self.last_available } else { self.last_available.wrapping_sub(1) };
             self.ring.set_available_event(event, log);
         } else {
@@ -442,16 +446,16 @@ impl Queue {
         }
     }
 
-    /// Whether it is worth calling [`Queue::next`]; never so once the queue is broken.
+    /// Returns whether it is worth calling [`Queue::next`]; never if the queue is broken.
     pub fn has_work(&self) -> bool {
         let more = || self.ring.available_index() != self.last_available || self.lost().is_some();
         self.broken.is_none() && (!self.resubmit.is_empty() || more())
     }
 
-    /// Applies a change. The front end is answered only afterwards.
+    /// Applies a change. The front end gets its reply only afterwards.
     ///
     /// # Errors
-    /// New addresses do not fit; the queue is broken.
+    /// New addresses are invalid; the queue is broken.
     pub fn update(&mut self, update: QueueUpdate) -> Result<(), Broken> {
         match update {
             QueueUpdate::Memory(memory) => self.replace_memory(memory),
@@ -466,7 +470,7 @@ impl Queue {
             }
             QueueUpdate::Call(call) => {
                 self.call = call;
-                // Completions may have been told to the eventfd before.
+                // Completions may have been signalled to the old eventfd.
                 self.signal_call();
             }
             QueueUpdate::Error(error) => self.error = error,
@@ -476,7 +480,7 @@ impl Queue {
     }
 
     fn replace_memory(&mut self, memory: Arc<GuestMemory>) {
-        // A table without the rings is an intermediate state of the front end's: they stay where they are mapped.
+        // A table without the rings is an intermediate state at the front end: they stay where they are mapped.
         if let Ok(ring) = Ring::new(&memory, self.ring.size, &self.addresses) {
             self.ring = ring;
         }
@@ -488,33 +492,33 @@ impl Queue {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// Which queue of the disk this is.
+    /// Returns which queue of the disk this is.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// The eventfd that the driver kicks; `None` if the queue must be polled. QEMU makes it non-blocking, and it is
-    /// left as it came: wait with a poll for it, then read it to reset it.
+    /// Returns the eventfd that the driver kicks; `None` if the queue must be polled. QEMU makes it non-blocking, and
+    /// this is not changed here: wait with a poll for it, then read it to reset it.
     pub fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_deref().map(AsFd::as_fd)
     }
 
-    /// Requests taken and not completed.
+    /// Returns the number of requests taken and not completed.
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// The available ring's index: what the driver has put there.
+    /// Returns the available ring's index, as set by the driver.
     pub fn available(&self) -> u16 {
         self.ring.available_index()
     }
 
-    /// The next index to be taken from the available ring: where a successor goes on.
+    /// Returns the next index to be taken from the available ring, from which a successor continues.
     pub fn next_available(&self) -> u16 {
         self.last_available
     }
 
-    /// Why the queue serves no more requests, if so.
+    /// Returns why the queue serves no more requests, if it is broken.
     pub fn broken(&self) -> Option<Broken> {
         self.broken
     }

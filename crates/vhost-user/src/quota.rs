@@ -1,10 +1,10 @@
-//! How many mappings the front ends of a disk may have at a time, and the thread that takes mappings away.
+//! Limits how many mappings the front ends of a disk may have at a time; and the thread that unmaps.
 //!
-//! A process has a limited number of mappings, for all disks together. Tables that the front end has replaced stay mapped
-//! while requests use them, so one front end could have any number.
+//! A process has a limited number of mappings for all disks together. Tables that the front end has replaced stay
+//! mapped while requests use them, so without a limit one front end could have any number.
 //!
-//! To unmap much memory takes long, a second for some GiB, and the last to hold a mapping may be who drives the queues. So
-//! mappings go in a thread of their own.
+//! Unmapping much memory takes long, a second for some GiB, and the last owner of a mapping may be the thread that
+//! drives the queues. So mappings are dropped in their own thread.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 /// Mappings of all front ends of a disk: two full memory tables of each side of a migration.
 pub const MAX_MAPPINGS: usize = 4 * crate::memory::MAX_MEMORY_REGIONS;
-/// How long a new mapping waits for old ones that are being taken away.
+/// How long a new mapping waits for old ones that are being unmapped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Places for mappings. Clones share them.
+/// A counter of mappings. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Quota(Arc<Places>);
 
@@ -25,7 +25,7 @@ struct Places {
     freed: Condvar,
 }
 
-/// The place of a mapping, free again when this is dropped.
+/// A mapping's share of the quota, freed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<Places>);
 
@@ -36,7 +36,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// A place for one more mapping; `None` if there is none.
+    /// Takes a place for one more mapping; `None` if there is none.
     pub(crate) fn take(&self) -> Option<Place> {
         let free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.0.freed.wait_timeout_while(free, PATIENCE, |free| *free == 0);
@@ -55,7 +55,7 @@ impl Drop for Place {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Runs something in the thread that takes mappings away; here if there is no thread.
+/// Runs work in the unmapping thread; in the calling thread if there is none.
 pub(crate) fn elsewhere(work: impl FnOnce() + Send + 'static) {
     static THREAD: LazyLock<Mutex<Option<Sender<Work>>>> = LazyLock::new(|| {
         let (sender, works) = mpsc::channel::<Work>();

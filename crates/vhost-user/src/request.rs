@@ -1,7 +1,7 @@
-//! virtio-blk requests (virtio 1.2, section 5.2.6): from a chain's pieces to what the disk has to do.
+//! virtio-blk requests (virtio 1.2, section 5.2.6): from a chain's pieces to the operation for the disk.
 //!
-//! The frame may be cut anywhere: the first 16 readable bytes are the header, the last writable byte is the status,
-//! what lies between is data.
+//! The frame may be split anywhere: the first 16 readable bytes are the header, the last writable byte is the status,
+//! everything in between is data.
 
 use crate::fault::Fault;
 use crate::memory::{GuestMemory, Segment};
@@ -15,7 +15,7 @@ const HEADER_BYTES: usize = 16;
 const RANGE_BYTES: usize = 16;
 const RANGE_UNMAP: u32 = 1;
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Fill the guest's buffers from the disk.
@@ -24,13 +24,13 @@ pub enum Operation {
     Write,
     /// Make all completed writes durable.
     Flush,
-    /// The ranges' contents are of no interest any more.
+    /// The ranges' contents are no longer needed.
     Discard,
     /// The ranges read as zeroes from now on.
     WriteZeroes,
-    /// Give the disk's name: at most [`ID_BYTES`] bytes.
+    /// Return the disk's name: at most [`ID_BYTES`] bytes.
     GetId,
-    /// A type that is not known; to be answered with [`Status::Unsupported`].
+    /// An unknown type; to be answered with [`Status::Unsupported`].
     Unsupported(u32),
 }
 
@@ -42,14 +42,14 @@ pub enum Status {
     Ok = 0,
     /// Failed.
     IoError = 1,
-    /// Not known or not offered.
+    /// Unknown or not offered.
     Unsupported = 2,
 }
 
 /// A request to be carried out and then completed under its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlkRequest {
-    /// Its first descriptor: names the request within its queue until it is completed.
+    /// Its first descriptor: identifies the request within its queue until it is completed.
     pub head: u16,
     /// What to do.
     pub operation: Operation,
@@ -66,11 +66,11 @@ pub struct SectorRange {
     pub sector: u64,
     /// Number of sectors.
     pub sectors: u32,
-    /// Whether zeroes may be had by giving the space back; always so for discards.
+    /// Whether the zeroes may be made by deallocating; always true for discards.
     pub unmap: bool,
 }
 
-/// What the device told the driver about ranges, and whether writes are allowed.
+/// What the device announced to the driver about ranges, and whether writes are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Writes, discards and write-zeroes fail.
@@ -85,13 +85,13 @@ pub struct RequestLimits {
     pub write_zeroes_sectors: u32,
 }
 
-/// What is remembered of a request in flight.
+/// State of a request in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub occupied: bool,
     /// Which of the queue's memories the segments are in.
     pub epoch: u32,
-    /// All pieces of the chain, cut so that the data is without header and status.
+    /// All pieces of the chain, split so that the data is without header and status.
     pub segments: Vec<Segment>,
     /// The data in `segments`.
     pub data: std::ops::Range<usize>,
@@ -105,14 +105,14 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The pieces of data.
+    /// Returns the pieces of data.
     pub fn data(&self) -> &[Segment] {
         &self.segments[self.data.clone()]
     }
 
-    /// Interprets the slot's segments, of which the first `readable` are for the device to read.
+    /// Parses the slot's segments, of which the first `readable` are device-readable.
     ///
-    /// `Ok(Err(status))`: the request is to be failed with that status.
+    /// Returns `Ok(Err(status))` if the request is to be failed with that status.
     pub fn parse(
         &mut self,
         head: u16,
@@ -153,7 +153,7 @@ impl Slot {
         Ok(len_bytes.map(|len_bytes| BlkRequest { head, operation, sector, len_bytes }))
     }
 
-    /// Checks what the disk need not know for; gives the request's length in bytes.
+    /// Checks what can be checked without the disk; returns the request's length in bytes.
     fn check(
         &mut self,
         operation: Operation,
@@ -222,7 +222,7 @@ impl Slot {
     }
 }
 
-/// Copies the first bytes out and cuts them off; gives the index of the first segment with bytes left.
+/// Copies the first bytes out and removes them; returns the index of the first segment with bytes left.
 fn take_front(segments: &mut [Segment], memory: &GuestMemory, bytes: &mut [u8]) -> Option<usize> {
     let mut taken = 0;
     for (index, segment) in segments.iter_mut().enumerate() {
@@ -240,7 +240,7 @@ fn take_front(segments: &mut [Segment], memory: &GuestMemory, bytes: &mut [u8]) 
     (taken == bytes.len()).then_some(segments.len())
 }
 
-/// Copies data from the guest; bytes beyond the segments stay as they are.
+/// Copies data from the guest; bytes beyond the segments stay unchanged.
 pub(crate) fn copy_out(segments: &[Segment], memory: &GuestMemory, at: usize, bytes: &mut [u8]) {
     for_each_part(segments, at, bytes.len(), |segment, offset, part| {
         memory.window(segment).read(segment.offset + offset, &mut bytes[part]);
@@ -248,7 +248,7 @@ pub(crate) fn copy_out(segments: &[Segment], memory: &GuestMemory, at: usize, by
 }
 
 /// Visits the parts of segments that hold the bytes `at..at + len` of their data: the segment, the offset in it, and
-/// which of the `len` bytes lie there.
+/// which of the `len` bytes are there.
 pub(crate) fn for_each_part(
     segments: &[Segment],
     at: usize,

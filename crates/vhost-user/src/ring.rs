@@ -1,7 +1,7 @@
 //! A split virtqueue's three parts in guest memory (virtio 1.2, section 2.7).
 //!
-//! Only offsets and orders of access are known here; what the values mean is `queue`'s business. Every index is taken
-//! modulo the queue's size, so no value in guest memory leads outside the parts.
+//! Only offsets and orders of access are handled here; `queue` interprets the values. Every index is taken modulo the
+//! queue's size, so no value in guest memory leads outside the parts.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -14,13 +14,13 @@ pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 const USED_ENTRY_BYTES: usize = 8;
 /// Bytes before the entries of the available and of the used ring: flags and index.
 const RING_HEAD_BYTES: usize = 4;
-/// Bytes behind the entries: the other side's event index.
+/// Bytes after the entries: the other side's event index.
 const RING_TAIL_BYTES: usize = 2;
 
 const AVAILABLE_NO_INTERRUPT: u16 = 1;
 const USED_NO_NOTIFY: u16 = 1;
 
-/// Where a queue's parts are, in addresses of the front end's own memory.
+/// Addresses of a queue's parts, in the front end's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     /// The descriptor table.
@@ -47,7 +47,7 @@ impl Descriptor {
     pub const WRITE: u16 = 2;
     pub const INDIRECT: u16 = 4;
 
-    /// Entry `index` of the table at `start`, which must have it.
+    /// Reads entry `index` of the table at `start`, which must have it.
     pub fn read(memory: &Window, start: usize, index: u16) -> Self {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         memory.read(start + usize::from(index) * DESCRIPTOR_BYTES, &mut bytes);
@@ -92,27 +92,27 @@ impl Ring {
         })
     }
 
-    /// Whether a part was taken away.
+    /// Returns whether a part was lost.
     pub fn is_lost(&self) -> bool {
         self.descriptors.is_lost() || self.available.is_lost() || self.used.is_lost()
     }
 
-    /// The driver's index; what it published before is visible afterwards.
+    /// Returns the driver's index; what it published before is visible afterwards.
     pub fn available_index(&self) -> u16 {
         self.available.load_u16(2, Ordering::Acquire)
     }
 
-    /// The head that the driver put at `index`.
+    /// Returns the head that the driver put at `index`.
     pub fn available_head(&self, index: u16) -> u16 {
         self.available.load_u16(RING_HEAD_BYTES + self.slot(index) * 2, Ordering::Relaxed)
     }
 
-    /// Whether the driver wants no interrupts at all (without event index).
+    /// Returns whether the driver wants no interrupts at all (without event index).
     pub fn interrupts_suppressed(&self) -> bool {
         self.available.load_u16(0, Ordering::Relaxed) & AVAILABLE_NO_INTERRUPT != 0
     }
 
-    /// The used index after which the driver wants an interrupt (with event index).
+    /// Returns the used index after which the driver wants an interrupt (with event index).
     pub fn used_event(&self) -> u16 {
         let at = RING_HEAD_BYTES + usize::from(self.size) * 2;
         self.available.load_u16(at, Ordering::Relaxed)
@@ -138,14 +138,14 @@ impl Ring {
         self.mark(2, 2, log);
     }
 
-    /// Asks for a kick, or none, when buffers become available (without event index).
+    /// Enables or disables kicks when buffers become available (without event index).
     pub fn set_no_notify(&self, none: bool, log: Option<&DirtyLog>) {
         self.used.store_u16(0, if none { USED_NO_NOTIFY } else { 0 }, Ordering::Relaxed);
         self.mark(0, 2, log);
         fence(Ordering::SeqCst);
     }
 
-    /// Asks for a kick when the available index passes `index` (with event index).
+    /// Requests a kick when the available index passes `index` (with event index).
     pub fn set_available_event(&self, index: u16, log: Option<&DirtyLog>) {
         let at = RING_HEAD_BYTES + usize::from(self.size) * USED_ENTRY_BYTES;
         self.used.store_u16(at, index, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A disk's socket: one thread that accepts front ends, and one for each of them.
+//! A disk's socket: one thread that accepts front ends, and one thread per front end.
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,30 +16,30 @@ use crate::quota::Quota;
 use crate::session::{Session, SessionError};
 use crate::socket::{self, BoundSocket, SocketError};
 
-/// How long to wait after the system refused a connection, for want of file descriptors most likely.
+/// How long to wait after the system refused a connection, most likely because of too few file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Whoever drives the queues. Called from the protocol threads of the disk's front ends. All calls about queues and the
+/// The owner of the queues. Called from the protocol threads of the disk's front ends. All calls about queues and the
 /// write cache come from the one whose queues run, one at a time.
 pub trait Handler: Send + Sync {
-    /// A queue is to be served from now on; requests may be in it already, also without a kick.
+    /// Starts serving a queue; requests may be in it already, also without a kick.
     fn queue_started(&self, queue: Queue);
 
-    /// Returns once [`Queue::update`] was called with the change. An error of that call concerns the queue alone.
+    /// Returns once [`Queue::update`] was called with the change. An error of that call affects only the queue.
     fn queue_updated(&self, index: u16, update: QueueUpdate);
 
-    /// Takes no more requests from the queue, completes those in flight, tells the guest, and gives it back.
+    /// Takes no more requests from the queue, completes those in flight, interrupts the guest, and returns the queue.
     /// `None` ends the session.
     fn queue_stopped(&self, index: u16) -> Option<Queue>;
 
-    /// The write cache is on: writes may be lost until they are flushed. Or off: a completed write is durable.
+    /// Sets the write cache. On: writes may be lost until they are flushed. Off: a completed write is durable.
     /// Called before the first queue starts and at each change.
     fn write_cache(&self, enabled: bool);
 
-    /// A front end wants to start its queues and waits until those of another have stopped.
+    /// Reports that a front end wants to start its queues and waits until those of another have stopped.
     fn front_end_waits(&self);
 
-    /// A front end is gone, its queues are stopped.
+    /// Reports that a front end is gone and its queues are stopped.
     fn disconnected(&self, cause: Option<SessionError>);
 }
 
@@ -71,7 +71,7 @@ impl Shared {
     }
 }
 
-/// A served disk. Dropping it stops the service, after the queues have come to rest.
+/// A served disk. Dropping it stops the service, after the queues have stopped.
 #[derive(Debug)]
 pub struct Server {
     socket: BoundSocket,
@@ -80,10 +80,10 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Serves a disk on a socket with permissions `mode`, such as 0o600, replacing a socket that nobody serves.
+/// Serves a disk on a socket with permissions `mode`, such as 0o600, replacing a socket that no process serves.
 ///
 /// # Errors
-/// The configuration makes no sense, the path is taken, or the system refuses.
+/// The configuration is invalid, the path is taken, or the system refuses.
 pub fn serve(
     path: &Path,
     mode: u32,
@@ -106,7 +106,7 @@ pub fn serve(
     Ok(Server { socket, shared, listener, thread: Some(thread) })
 }
 
-/// Returns when all sessions have ended.
+/// Accepts front ends; returns when all sessions have ended.
 fn accept_loop(listener: &UnixListener, shared: &Shared, handler: &dyn Handler) {
     std::thread::scope(|scope| {
         while shared.front_ends.has_room() {
@@ -141,7 +141,7 @@ fn serve_front_end<'scope>(
 }
 
 impl Server {
-    /// Gives the disk another size and tells every front end that is connected.
+    /// Changes the disk's size and notifies every connected front end.
     ///
     /// # Errors
     /// The size cannot be offered.
@@ -154,26 +154,26 @@ impl Server {
         Ok(())
     }
 
-    /// The socket's path.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         self.socket.path()
     }
 
-    /// The processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
+    /// Returns the processes that are connected as front ends, as in `pid 17 (qemu-system-x86)`.
     pub fn connected(&self) -> Vec<String> {
         self.shared.front_ends.peers()
     }
 
-    /// Lets no front end in while what it returns lives: one that connects waits.
+    /// Admits no front end while the returned value lives: one that connects waits.
     ///
     /// # Errors
-    /// The processes that are connected, if there are any; others may come as before then.
+    /// The processes that are connected, if there are any; then others are still admitted.
     pub fn close_if_unused(&self) -> Result<Closed, Vec<String>> {
         self.shared.front_ends.close_if_unused().map(|()| Closed(self.shared.clone()))
     }
 }
 
-/// Lets no front end in until it is dropped.
+/// Admits no front end until it is dropped.
 #[derive(Debug)]
 pub struct Closed(Arc<Shared>);
 
@@ -187,7 +187,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.front_ends.stop();
         self.socket.remove();
-        // An error means that there is nothing left to be stopped.
+        // An error means that it has already been stopped.
         let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,11 +1,12 @@
-//! One front end's session: what it said so far, and what each message changes.
+//! One front end's session: its state so far, and what each message changes.
 //!
-//! - A queue is *running* when the handler has it. It runs from the moment it has been kicked off and enabled until
-//!   it is disabled, asked for its base, or the session ends.
+//! - A queue is *running* when the handler has it. It runs from the moment it has been started by a kick message and
+//!   enabled until it is disabled, asked for its base, or the session ends.
 //! - A message is answered only after its effect is complete: a changed memory table or log reaches every running
 //!   queue first, a stopped queue has nothing in flight.
-//! - The first queue starts once no other front end's queues run, and the disk is another's when the last has stopped.
-//! - Any error ends the session. Running queues are stopped in order, so the next session finds them at rest.
+//! - The first queue starts once no other front end's queues run, and the disk is free for another when the last has
+//!   stopped.
+//! - Any error ends the session. Running queues are stopped in an orderly way, so the next session finds them stopped.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,22 +29,22 @@ use crate::queue::{Queue, QueueSetup, QueueUpdate};
 use crate::ring::RingAddresses;
 use crate::server::{Handler, Shared};
 
-/// Why a session ended other than by the front end's closing it.
+/// Why a session ended other than because the front end closed it.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The socket failed, or ended within a message.
     #[error("the connection to the front end failed: {0}")]
     Socket(#[from] io::Error),
-    /// A message that cannot be understood.
+    /// A message that cannot be parsed.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// More file descriptors than any message has.
+    /// More file descriptors than any message may have.
     #[error("a message came with more than {} file descriptors", message::MAX_FILES)]
     TooManyFiles,
-    /// The guest's memory cannot be had.
+    /// The guest's memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The log or the in-flight region cannot be had.
+    /// The log or the in-flight region cannot be mapped.
     #[error("the {what} cannot be mapped: {source}")]
     Shared {
         /// Which memory.
@@ -51,13 +52,13 @@ pub enum SessionError {
         /// Why.
         source: io::Error,
     },
-    /// Shared memory was taken away while it was in use.
+    /// Shared memory was lost while it was in use.
     #[error("the {0} is lost: the front end has cut its file short, or the memory has failed")]
     MemoryLost(&'static str),
     /// A queue cannot be started.
     #[error(transparent)]
     Queue(#[from] Broken),
-    /// A descriptor that whoever drives the queue might have to wait for.
+    /// A descriptor that could block the thread that drives the queue.
     #[error("the {what} descriptor of a queue is {found:?}, not an eventfd")]
     NoEventfd {
         /// What it is for.
@@ -65,7 +66,7 @@ pub enum SessionError {
         /// What it is.
         found: PathBuf,
     },
-    /// A queue that the disk does not have.
+    /// A queue number beyond the disk's queues.
     #[error("queue {found} is not one of the disk's {queues}")]
     NoSuchQueue {
         /// The number.
@@ -73,7 +74,7 @@ pub enum SessionError {
         /// How many there are.
         queues: usize,
     },
-    /// A value that does not fit its field.
+    /// An invalid value for a field.
     #[error("queue {queue} cannot have {found} as its {what}")]
     QueueValue {
         /// Which queue.
@@ -86,13 +87,13 @@ pub enum SessionError {
     /// A queue was started without its addresses.
     #[error("queue {0} was started without a size or addresses")]
     Incomplete(u16),
-    /// Something was changed that must not be while queues run.
+    /// A parameter was changed that must not change while queues run.
     #[error("the {0} changed while a queue was running")]
     Running(&'static str),
-    /// Another front end's queues went on until this one gave up or the service ended.
+    /// Another front end's queues kept running until this one gave up or the service ended.
     #[error("queue {0} was not started: another front end's queues run on this disk")]
     InUse(u16),
-    /// The handler has lost a queue.
+    /// The handler has not returned a queue.
     #[error("queue {0} was not given back")]
     Lost(u16),
     /// Features that were not offered.
@@ -121,7 +122,7 @@ pub enum SessionError {
     },
 }
 
-/// What a message is answered with, other than an acknowledgement.
+/// The reply to a message, other than an acknowledgement.
 struct Reply {
     body: Vec<u8>,
     file: Option<OwnedFd>,
@@ -133,13 +134,13 @@ impl From<Vec<u8>> for Reply {
     }
 }
 
-/// What is known of one queue.
+/// The state of one queue.
 #[derive(Default)]
 struct RingState {
     size: u16,
     addresses: Option<RingAddresses>,
     base: u16,
-    /// The kick message came, perhaps without an eventfd.
+    /// The kick message was received, perhaps without an eventfd.
     kicked_off: bool,
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<Bell>>,
@@ -159,9 +160,9 @@ pub(crate) struct Session<'a> {
     log: Option<Arc<DirtyLog>>,
     inflight: Option<InflightRegion>,
     rings: Vec<RingState>,
-    /// What the handler was last told.
+    /// The value last passed to the handler.
     write_cache: Option<bool>,
-    /// Shared memory that was taken away.
+    /// Shared memory that was lost.
     lost: Option<&'static str>,
 }
 
@@ -188,7 +189,7 @@ impl<'a> Session<'a> {
     pub fn run(&mut self) -> Result<(), SessionError> {
         let served = self.serve();
         let stopped = self.stop_all();
-        // Whatever else went wrong came of that.
+        // Any other error was a consequence of the loss.
         self.lost.map_or(Ok(()), |what| Err(SessionError::MemoryLost(what))).and(served).and(stopped)
     }
 
@@ -228,7 +229,8 @@ impl<'a> Session<'a> {
             }
             Request::GetQueueNumber => return reply(message::number(self.rings.len() as u64)),
             Request::GetMaxMemorySlots => return reply(message::number(MAX_MEMORY_REGIONS as u64)),
-            // Nothing to do: whose queues run owns the disk, and a log that is mapped needs no other notice.
+            // Nothing to do: the front end whose queues run owns the disk, and a mapped log needs no other
+            // notification.
             Request::SetOwner | Request::ResetOwner | Request::SetLogFile => {}
             Request::ResetDevice => self.reset()?,
             Request::SetMemoryTable(regions) => self.set_memory_table(&regions, &files)?,
@@ -359,7 +361,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Makes the disk this front end's before its first queue starts.
+    /// Acquires the disk for this front end before its first queue starts.
     fn take_disk(&mut self, index: u16) -> Result<(), SessionError> {
         if self.is_running() {
             return Ok(());
@@ -392,7 +394,7 @@ impl<'a> Session<'a> {
     }
 
     fn stop_all(&mut self) -> Result<(), SessionError> {
-        // All of them, whatever becomes of one.
+        // All of them, even if one fails.
         (0..self.rings.len() as u16).map(|index| self.stop(index)).fold(Ok(()), Result::and)
     }
 
@@ -490,14 +492,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The protocol's way to say that there is no such part is an empty body.
+    /// In the protocol an empty body means that there is no such part.
     fn get_config(&self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
         let space = self.shared.config().space();
         let end = (offset as usize).checked_add(size as usize).filter(|end| *end <= CONFIG_SPACE_BYTES);
         end.map_or_else(Vec::new, |end| message::config(offset, flags, &space[offset as usize..end]))
     }
 
-    /// The guest may switch the write cache; a migration may bring the whole space, of which only that is taken.
+    /// The guest may switch the write cache; a migration may send the whole space, of which only the toggle is used.
     fn set_config(&mut self, offset: u32, bytes: &[u8], migration: bool) -> Result<(), SessionError> {
         let at = WRITE_CACHE_OFFSET.checked_sub(offset as usize);
         let only_that = at == Some(0) && bytes.len() == 1;
@@ -513,7 +515,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Without a negotiated toggle the cache is on exactly if the guest knows how to flush it (virtio 1.2, 5.2.5.2).
+    /// Passes the write-cache setting on if it changed. Without a negotiated toggle it is on exactly if the guest can
+    /// flush it (virtio 1.2, 5.2.5.2).
     fn tell_write_cache(&mut self) {
         let toggle = self.features & feature::BLK_CONFIG_WCE != 0;
         let flush = self.features & feature::BLK_FLUSH != 0;
@@ -537,7 +540,7 @@ fn fit(queue: u16, what: &'static str, found: u32) -> Result<u16, SessionError> 
     u16::try_from(found).map_err(|_| SessionError::QueueValue { queue, what, found })
 }
 
-/// Makes sure that a descriptor is an eventfd: whoever drives the queue uses it, and any other may keep him waiting.
+/// Checks that a descriptor is an eventfd: the thread that drives the queue uses it, and any other kind may block it.
 fn eventfd(what: &'static str, file: OwnedFd) -> Result<OwnedFd, SessionError> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     let found = std::fs::read_link(link)?;

@@ -1,8 +1,8 @@
 //! Unix sockets by path.
 //!
 //! Invariants
-//! - Nothing but a socket that nobody serves is ever removed to make room for a socket.
-//! - A socket appears under its name with its permissions set and takes connections from then on.
+//! - Only a socket that no process serves is ever removed to make room for a socket.
+//! - A socket appears under its name with its permissions set and accepts connections from then on.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why a socket cannot be made.
+/// Why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody else serves there.
+    /// Another process serves it.
     #[error("{0}: another process serves this socket; stop it or choose another path")]
     InUse(PathBuf),
-    /// Something else lies there.
+    /// The path exists and is not a socket.
     #[error("{0}: exists and is not a socket; remove it or choose another path")]
     NotASocket(PathBuf),
     /// The system refused.
@@ -25,18 +25,18 @@ pub enum SocketError {
     Listen(PathBuf, #[source] io::Error),
 }
 
-/// A socket that was made here.
+/// A socket that was created here.
 #[derive(Debug)]
 pub struct BoundSocket {
     path: PathBuf,
-    /// Device and inode: another's in its place is not ours to remove.
+    /// Device and inode: another socket at the same path must not be removed by us.
     identity: (u64, u64),
 }
 
-/// Listens on a path with permissions `mode`, such as 0o600, in the place of a socket that nobody serves.
+/// Listens on a path with permissions `mode`, such as 0o600, replacing a socket that no process serves.
 ///
 /// # Errors
-/// See [`SocketError`]; what was there is there still.
+/// See [`SocketError`]; anything at the path but a stale socket is kept.
 pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), SocketError> {
     let refused = |e| SocketError::Listen(path.into(), e);
     let mut name = path.file_name().ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?.to_owned();
@@ -45,7 +45,7 @@ pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), Socke
     remove_stale(path)?;
     remove_stale(&new)?;
     let listener = UnixListener::bind(&new).map_err(refused)?;
-    // A link, since a rename would put the socket in the place of whatever has come there meanwhile.
+    // A hard link, since a rename would overwrite whatever was created there in the meantime.
     let named = std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))
         .and_then(|()| std::fs::hard_link(&new, path))
         .and_then(|()| std::fs::symlink_metadata(path));
@@ -54,10 +54,10 @@ pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, BoundSocket), Socke
     Ok((listener, BoundSocket { path: path.into(), identity: identity(&found) }))
 }
 
-/// Removes a socket that nobody serves.
+/// Removes a socket that no process serves.
 ///
 /// # Errors
-/// Something else is there.
+/// The path is something else.
 pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let refused = |e| SocketError::Listen(path.into(), e);
     let found = match std::fs::symlink_metadata(path) {
@@ -69,7 +69,7 @@ pub fn remove_stale(path: &Path) -> Result<(), SocketError> {
     }
     match UnixStream::connect(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(refused),
-        // Its queue is full, or it is one of another kind.
+        // Its queue is full, or it is a socket of another type.
         Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::AGAIN | Errno::PROTOTYPE)) => {
             Err(SocketError::InUse(path.into()))
         }
@@ -83,15 +83,15 @@ fn identity(found: &std::fs::Metadata) -> (u64, u64) {
 }
 
 impl BoundSocket {
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, unless another has taken its place.
+    /// Removes it, unless another has replaced it.
     pub fn remove(&self) {
         if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
-            // It may go at any time, and needs nothing more from us then.
+            // It may disappear at any time, and then there is nothing left to do.
             let _ = std::fs::remove_file(&self.path);
         }
     }

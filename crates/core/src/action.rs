@@ -1,4 +1,4 @@
-//! What goes into the core and what comes out: requests, actions, completions, events.
+//! Input and output of the core: requests, actions, completions, events.
 
 use haversack_model::{DeviceNo, DiskNo, SectorNo};
 
@@ -17,7 +17,7 @@ pub enum Op {
     },
     /// Make all acknowledged writes durable.
     Flush,
-    /// The guest has no more use for the range: it reads as zeroes from now on.
+    /// The guest no longer needs the range: it reads as zeroes from now on.
     Discard,
     /// The range becomes zeroes.
     WriteZeroes,
@@ -53,7 +53,7 @@ pub enum RequestError {
     /// The disk is being detached.
     #[error("the disk is being detached")]
     Detached,
-    /// The data to be written could not be had from the client.
+    /// The data to be written could not be read from the client.
     #[error("the client has lost the data to be written")]
     PayloadLost,
 }
@@ -61,7 +61,7 @@ pub enum RequestError {
 /// Why a request was not taken. Nothing was started; the request gets no completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejected {
-    /// As many requests as the core holds are in flight: submit again after a completion.
+    /// The maximum number of requests is in flight: submit again after a completion.
     #[error("too many requests in flight; submit again after a completion")]
     Busy,
     /// No such disk is attached.
@@ -92,8 +92,8 @@ pub struct IoId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct JobId(pub u32);
 
-/// What the driver must do. Each action with an `io` is answered by one [`crate::Core::complete`]; its
-/// memory is told by [`crate::Core::pieces`]. Actions may be carried out in any order and side by side.
+/// What the driver must do. Each action with an `io` is answered by one [`crate::Core::complete`];
+/// [`crate::Core::pieces`] returns its memory. Actions may be carried out in any order and concurrently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read from a cache device, whole blocks.
@@ -142,8 +142,8 @@ pub enum Action {
         sector: SectorNo,
         /// Number of sectors.
         sectors: u32,
-        /// It must be durable at the origin when it is answered. The core can stage the data instead, so an origin
-        /// that is known to be away should refuse it without waiting.
+        /// It must be durable at the origin when it is answered. The core can stage the data instead, so an
+        /// origin that is known to be unreachable should refuse it without waiting.
         durable: bool,
         /// The gate let it through.
         passed: Passed,
@@ -179,7 +179,7 @@ pub enum Action {
         /// The outcome.
         result: Result<(), RequestError>,
     },
-    /// Something that the operator or the control plane wants to know.
+    /// An event for the operator or the control plane.
     Event(Event),
 }
 
@@ -204,16 +204,16 @@ pub enum Event {
         /// The outcome.
         result: Result<(), JobError>,
     },
-    /// A cache device is used no more. Dirty data with a second copy is safe.
+    /// A cache device is no longer used. Dirty data with a second copy is safe.
     DeviceFailed {
         /// The device.
         device: DeviceNo,
         /// Dirty blocks that had no other copy.
         lost_blocks: u64,
     },
-    /// No cache device is left. What is on them is void as soon as the origins go on without them, and no
-    /// device is there to say so: writes wait until the caller has noted that durably outside the pool and
-    /// called [`crate::Core::loss_recorded`]. From then on the pool is opened with `contents_void`.
+    /// No cache device is left. Their contents become void as soon as the origins are written without them,
+    /// and no device can record that. So writes wait until the caller has durably noted it outside the pool
+    /// and called [`crate::Core::loss_recorded`]. From then on the pool is opened with `contents_void`.
     PoolLost,
     /// A block read from flash failed its checksum.
     Corruption {
@@ -226,7 +226,7 @@ pub enum Event {
         /// Whether the block was dirty and had no good second copy: its data is lost.
         lost: bool,
     },
-    /// Cleaning a disk is held up by its origin, or by a cache device that cannot be read.
+    /// Cleaning a disk is blocked by its origin, or by a cache device that cannot be read.
     CleanFailed {
         /// The disk.
         disk: DiskNo,

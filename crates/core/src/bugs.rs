@@ -1,10 +1,10 @@
-//! The bug zoo: planted mistakes that the crash simulator must catch. Without the feature `bug-zoo` every
-//! question is answered "no" at compile time.
+//! The bug zoo: planted bugs that the crash simulator must catch. Without the feature `bug-zoo`, `planted` is
+//! always false at compile time.
 
-/// A mistake that can be planted.
+/// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
-    /// A write is acknowledged before the staging area names it.
+    /// A write is acknowledged before its staging descriptor is stored.
     AckBeforeStaging,
     /// A guest's flush does not flush the cache devices.
     SkipDeviceFlush,
@@ -12,7 +12,7 @@ pub enum Bug {
     FlushCoversRunning,
     /// A guest's flush does not flush the origin.
     SkipOriginFlush,
-    /// A superseded slot is written over before the newer version is durable.
+    /// A superseded slot is overwritten before the newer version is durable.
     ReuseSlotTooEarly,
     /// Dirty blocks are written to one device only.
     ForgetMirror,
@@ -22,17 +22,17 @@ pub enum Bug {
     IgnoreChecksum,
     /// A partial write marks the whole block valid.
     DropSectorMask,
-    /// A write around the cache leaves the cached block.
+    /// A write past the cache leaves the cached block.
     StaleAfterAround,
-    /// A write leaves what the data stage has of the block.
+    /// A write leaves the block's data in the data stage.
     StaleDataStage,
     /// A write-back disk's write past the cache is acknowledged before the origin has made it durable.
     BypassUndurably,
-    /// A write around the cache marks no intent.
+    /// A write past the cache is not marked in the intent map.
     SkipIntent,
-    /// A write around the cache starts while a durable page calls an older version of its block dirty.
+    /// A write past the cache starts while a durable page calls an older version of its block dirty.
     OvertakeListed,
-    /// The cleaner goes on after the disk was released.
+    /// The cleaner continues after the disk was released.
     CleanAfterRelease,
     /// A disk takes requests before its epoch is durably on record.
     AttachUnrecorded,
@@ -50,35 +50,37 @@ pub enum Bug {
     DiscardKeepsDirty,
     /// A metadata page is overwritten while its sibling is not durable.
     TwoUnflushedPages,
-    /// Where a block is staged in part, what is on flash of it counts as newer.
+    /// Where a block is partially staged, its flash copy counts as newer.
     FlashOverStaging,
     /// The merge of a partial block with its flash copy overwrites newer sectors.
     MergeOldOverNew,
-    /// A fill from the origin does not hold off writes to the block.
+    /// A fill from the origin does not lock out writes to the block.
     FillWithoutLock,
     /// The intent map is cleared without flushing the origin and rewriting stale pages.
     ClearIntentEarly,
-    /// Recovery does not look at the staging area.
+    /// Recovery ignores the staging area.
     IgnoreStaging,
     /// Recovery believes unflushed commits without verifying their data.
     TrustTornCommit,
     /// Recovery believes a commit of which only one of two copies landed.
     KeepLoneCopy,
-    /// Coming back with a higher ownership epoch keeps the clean blocks.
+    /// An attach with a higher ownership epoch keeps the clean blocks.
     KeepOldEpoch,
-    /// A device that failed is called gone while pages elsewhere list what it had overtaken as dirty.
+    /// The record says that a failed device is gone while pages elsewhere list as dirty what it had
+    /// overtaken.
     LeaveAtOnce,
-    /// Accepting the loss of some dirty blocks gives up the others.
+    /// Accepting the loss of some dirty blocks drops the others too.
     GiveUpAll,
     /// Dirty blocks are kept although a device is missing that may have had newer versions.
     TrustWhatIsLeft,
-    /// A device that failed is called gone while pages elsewhere list what it had overtaken as clean, and they are believed.
+    /// The record says that a failed device is gone while pages elsewhere list as clean what it had
+    /// overtaken, and those entries are believed.
     TrustOvertaken,
-    /// A pool is called whole while pages list what one device alone has overtaken.
+    /// A pool is called whole while pages list entries that only one device has overtaken.
     WholeTooEarly,
 }
 
-/// Those that the simulator must catch.
+/// All bugs that the simulator must catch.
 pub const ALL: &[Bug] = &[
     Bug::AckBeforeStaging,
     Bug::SkipDeviceFlush,
@@ -127,7 +129,7 @@ mod switch {
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Plants a mistake in this thread, or removes it.
+    /// Plants a bug in this thread, or removes it.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
     }

@@ -1,17 +1,17 @@
 //! CRC-32C of block data, bound to the block's identity.
 //!
-//! A block's stored checksum is the CRC-32C of its 4,096 bytes (sectors that are not valid are zero) with a
-//! hash of the disk's identity and the block number mixed in. So a block that was written or read at the
-//! wrong place, or that belongs to another disk, fails as surely as a damaged one.
+//! A block's stored checksum is the CRC-32C of its 4,096 bytes, with invalid sectors as zeroes, combined with
+//! a hash of the disk's identity and the block number. So a block that was written or read at the wrong
+//! place, or that belongs to another disk, fails as surely as a damaged one.
 
 use haversack_model::{BlockNo, DiskId};
 
-/// CRC-32C (Castagnoli) of `bytes`.
+/// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A 64-bit finaliser with full avalanche (MurmurHash3's).
+/// Mixes a 64-bit number with full avalanche (the finaliser of MurmurHash3).
 pub fn mix(mut x: u64) -> u64 {
     x ^= x >> 33;
     x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -20,14 +20,14 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 33)
 }
 
-/// The seed that a disk's identity gives to the checksums of its blocks.
+/// Returns the hash of a disk's identity that goes into the checksums of its blocks.
 pub fn disk_seed(id: DiskId) -> u64 {
     let (low, high) = id.0.split_at(8);
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     mix(word(low) ^ mix(word(high)))
 }
 
-/// Binds a content checksum to the block it belongs to.
+/// Combines a content checksum with the block that the content belongs to.
 pub fn bind(content_crc: u32, disk_seed: u64, block: BlockNo) -> u32 {
     content_crc ^ mix(disk_seed ^ block.0) as u32
 }

@@ -1,10 +1,12 @@
-//! One pool for many disks: what each has of it follows from who filled it last.
+//! A pool shared by many disks: the share of each depends on how much it filled recently.
 //!
-//! In one queue that all fill and whose oldest blocks give way, each has as much as it put in lately. So the share of a
-//! disk that takes part is its part of about the last pool full of blocks that went to flash; from there on shares are
-//! enforced as targets are. Within its share a disk's own two hands decide.
+//! In one queue that all disks fill and whose oldest blocks are evicted, each disk has as much as it recently
+//! put in. So the share of a disk that takes part is its fraction of about the last pool-sized amount of
+//! blocks that went to flash. These shares are then enforced like targets. Within its share a disk's own two
+//! hands decide.
 //!
-//! Invariant: what was filled together is at most twice the pool, so old times count less and less.
+//! Invariant: the filled blocks of all disks together are at most twice the pool, so old fills count less and
+//! less.
 
 use haversack_model::DiskNo;
 
@@ -18,7 +20,7 @@ fn shares(disk: &Disk) -> bool {
 }
 
 impl<M: Memory> Core<M> {
-    /// So many blocks of a disk went to flash.
+    /// Notes that this many blocks of a disk went to flash.
     pub(crate) fn note_filled(&mut self, disk: DiskNo, blocks: u64) {
         if !shares(self.disk(disk)) {
             return;
@@ -30,7 +32,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// The present share of a disk that shares the pool.
+    /// Returns the present share, in blocks, of a disk that shares the pool.
     pub(crate) fn shared_blocks(&self, disk: DiskNo, at_least_blocks: u64, at_most_blocks: u64) -> u64 {
         let own = |disk: &Disk| if let Target::Blocks(blocks) = disk.target { blocks } else { 0 };
         let owned: u64 = self.disks.iter().flatten().map(own).fold(0, u64::saturating_add);

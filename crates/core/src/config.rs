@@ -3,11 +3,11 @@
 pub use haversack_admission::{Admit as AdmissionConfig, StagingKind};
 use haversack_model::{DiskId, Micros, Uuid, WriteMode};
 
-/// Most sectors of a request: 32 MiB.
+/// Maximum number of sectors of a request: 32 MiB.
 pub const MAX_REQUEST_SECTORS: u32 = 65_536;
-/// Most disks that a pool knows.
+/// Maximum number of disks that a pool knows.
 pub const MAX_DISKS: usize = 1024;
-/// Most cache devices of a pool.
+/// Maximum number of cache devices of a pool.
 pub const MAX_DEVICES: usize = 16;
 /// Sectors of the largest disk: 2^38 blocks, 1 PiB.
 pub const MAX_DISK_SECTORS: u64 = 1 << 41;
@@ -23,7 +23,7 @@ pub enum Persistence {
     None,
 }
 
-/// What is decided when a pool is created.
+/// Settings that are fixed when a pool is created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
     /// The pool's identity.
@@ -37,21 +37,21 @@ pub struct PoolConfig {
 /// When dirty blocks are cleaned.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CleanerConfig {
-    /// Once more than the high watermark was dirty, clean down to this share of the disk's target; a target of less
-    /// than a segment counts as one.
+    /// Once more than the high watermark was dirty, clean down to this share of the disk's target. A target
+    /// of less than a segment counts as one segment.
     pub low_watermark: f32,
-    /// Start to clean without regard to age and idleness above this share.
+    /// Above this share, start to clean regardless of age and idleness.
     pub high_watermark: f32,
-    /// Above this share writes of what is not dirty go past the cache, or wait if the origin does not take them. A batch
-    /// of dirty blocks is let in always.
+    /// Above this share, writes to blocks that are not dirty go past the cache, or wait if the origin refuses
+    /// them. One batch of dirty blocks is always allowed.
     pub dirty_limit: f32,
-    /// Clean blocks that have been dirty for so long.
+    /// Clean blocks that have been dirty for this long.
     pub age_us: Micros,
-    /// Clean everything when the disk had no request for so long.
+    /// Clean everything when the disk has had no request for this long.
     pub idle_us: Micros,
-    /// At most so many blocks a second, in portions of a tenth of a second; 0 for no limit. It holds for whatever
-    /// can wait, a requested cleaning too. It does not hold where somebody waits: for a guest that is held back,
-    /// for space, for a detach, or when no cache device is left.
+    /// Maximum blocks per second, in portions of a tenth of a second; 0 for no limit. The limit applies to
+    /// all cleaning that can wait, including requested cleaning. It does not apply where something waits: a
+    /// guest that is held back, a need for space, a detach, or a disk when no cache device is left.
     pub rate_limit_blocks: u32,
 }
 
@@ -71,15 +71,16 @@ impl Default for CleanerConfig {
 /// How much of the pool a disk should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// The pool divided by the number of attached disks that say so.
+    /// The pool divided by the number of attached disks with this target.
     Equal,
-    /// So many blocks.
+    /// This many blocks.
     Blocks(u64),
-    /// A place in one pool with all others that say so: whoever fills it last has most of it.
+    /// A place in one pool shared by all disks with this target: disks that filled it most recently have the
+    /// most of it.
     Shared {
-        /// Never less than so many blocks.
+        /// Never less than this many blocks.
         at_least_blocks: u64,
-        /// Never more than so many, unless nobody else needs them.
+        /// Never more than this many, unless no other disk needs them.
         at_most_blocks: u64,
     },
 }
@@ -102,14 +103,14 @@ pub struct DiskConfig {
     pub target: Target,
     /// Which blocks may enter.
     pub admission: AdmissionConfig,
-    /// Requests that continue a run of more than so many bytes go past the cache; 0 for never.
+    /// Requests that continue a sequential run of more than this many bytes go past the cache; 0 for never.
     pub sequential_cutoff_bytes: u64,
     /// When dirty blocks are cleaned.
     pub cleaner: CleanerConfig,
 }
 
 impl DiskConfig {
-    /// A write-back disk with the defaults.
+    /// Returns a write-back disk with the defaults.
     pub fn new(id: DiskId, sectors: u64) -> Self {
         DiskConfig {
             id,
@@ -127,7 +128,7 @@ impl DiskConfig {
     /// Checks the settings against each other.
     ///
     /// # Errors
-    /// What is wrong, what was expected.
+    /// What is invalid, and what was expected.
     pub fn check(&self) -> Result<(), String> {
         if self.sectors == 0 || self.sectors > MAX_DISK_SECTORS {
             return Err(format!("a disk has 1 to {MAX_DISK_SECTORS} sectors, not {}", self.sectors));
@@ -159,22 +160,23 @@ impl DiskConfig {
 /// Settings of a running core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoreConfig {
-    /// Requests held at a time; one more is rejected as busy.
+    /// Maximum requests in flight; one more is rejected as busy.
     pub max_requests: u32,
     /// Staged blocks of a disk that start a commit.
     pub commit_blocks: u32,
-    /// Unflushed blocks after which the devices are flushed without being asked.
+    /// Unflushed blocks after which the devices are flushed without a request.
     pub flush_after_blocks: u32,
-    /// How long after a flush the devices may not say yet what it made durable. Until they do, damage at rest
-    /// is taken for the tearing of a power loss.
+    /// How long after a flush its mark may be missing from the devices. Until it is there, damage at rest is
+    /// taken for tearing by a power loss.
     pub flush_mark_us: Micros,
-    /// May a disk exceed its target while nobody else needs the space?
+    /// Whether a disk may exceed its target while no other disk needs the space.
     pub share_spare: bool,
     /// How often the write-intent map of a disk is cleared.
     pub intent_clear_us: Micros,
-    /// How long the cleaner waits after its origin, or a read of a cache device, failed.
+    /// How long the cleaner waits after a failure of its origin or of a read from a cache device.
     pub clean_retry_us: Micros,
-    /// A cache device counts as failed when reads failed at so many places of it within `device_error_window_us`.
+    /// A cache device counts as failed when reads failed at this many places of it within
+    /// `device_error_window_us`.
     pub device_read_errors: u32,
     /// How long a failed read of a cache device is remembered.
     pub device_error_window_us: Micros,

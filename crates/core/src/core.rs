@@ -1,12 +1,17 @@
 //! The cache as a state machine: requests and completions in, actions out.
 //!
-//! [`Core`] owns the parts and dispatches to the flows, one file each under `flow/`. Each public call ends
-//! in [`Core::settle`], which pumps the requests that can go on and drives the background work of the disks
-//! that something happened to, until nothing changes any more. Everything is decided from the state, so
-//! that a missed wake-up can delay but never corrupt.
+//! [`Core`] owns the parts and dispatches to the flows, one file each under `flow/`. Each public call ends in
+//! [`Core::settle`], which runs the requests that can proceed and drives the background work of the disks
+//! that something happened to, until nothing changes any more. Every decision is made from the state, so a
+//! missed wake-up can delay work but never corrupt data.
 //!
 //! Invariants
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
+//! - `settle` comes to an end in every call.
+//! - Requests never take the last transfer frames, so the core's own work, which they may wait for, can
+//!   proceed.
+//! - Requests' I/O with origins never takes more than three quarters of the other transfer frames, so slow
+//!   origins do not block hits.
 
 use std::collections::VecDeque;
 
@@ -37,10 +42,10 @@ use crate::store::{PREFETCH_TOGETHER, Store};
 
 /// Transfer frames that requests leave to metadata pages, merges and the cleaner.
 pub(crate) const RESERVED_FRAMES: usize = 32;
-/// Fewest transfer and staging frames.
+/// Minimum number of transfer frames, and of staging frames.
 pub(crate) const MIN_FRAMES: u32 = 64;
 
-/// Steps after which a call into the core counts as not coming to an end.
+/// Steps after which a call into the core counts as endless.
 const MOST_STEPS: u32 = 100_000;
 
 /// A cache device's live state.
@@ -51,67 +56,99 @@ pub(crate) struct Device {
     pub id: Uuid,
     /// Reads that failed lately.
     pub errors: ReadErrors,
-    /// Something was written since its last flush.
+    /// Something was written to it since its last flush.
     pub unflushed: bool,
-    /// No other may have what it has, although in this pool another should.
+    /// It may hold the only copy of dirty blocks, although they should have two.
     pub alone: bool,
 }
 
 /// The cache. See the module.
 pub struct Core<M> {
+    /// Staging and transfer frames, and the payloads of requests.
     pub(crate) memory: M,
     pub(crate) config: CoreConfig,
+    /// The time of the present call.
     pub(crate) now: Micros,
+    /// The pool's identity.
     pub(crate) pool: Uuid,
+    /// Dirty blocks should be on two devices.
     pub(crate) redundancy: bool,
+    /// Some dirty blocks may have only one copy although they should have two.
     pub(crate) degraded: bool,
+    /// Sequence numbers, the pool's flush, and flush marks.
     pub(crate) durability: Durability,
-    /// Once this number is durable every dirty block has its second copy again.
+    /// Once this sequence number is durable, every dirty block has its second copy again.
     pub(crate) rebuilt_seq: Option<u64>,
-    /// The record's version that says that the pool is degraded no more.
+    /// The version of the record that says that the pool is no longer degraded.
     pub(crate) whole_version: u64,
+    /// The record must say that clean blocks are not to be believed at the next start.
     pub(crate) distrust_clean: bool,
     pub(crate) store: Store,
     pub(crate) staging: Staging,
+    /// By disk number.
     pub(crate) disks: Vec<Option<Disk>>,
+    /// By device number.
     pub(crate) devices: Vec<Option<Device>>,
+    /// Devices that failed or were removed, by number: identity and segments.
     pub(crate) retired: Vec<Option<(Uuid, u32)>>,
+    /// Devices that are no longer used and not yet gone from the record.
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) purge: Purge,
+    /// How far the device that is being removed has been emptied.
     pub(crate) drain: Drain,
+    /// Requests in flight.
     pub(crate) requests: Slab<RequestState>,
+    /// I/Os in flight.
     pub(crate) ios: Slab<Io>,
+    /// Commits in flight.
     pub(crate) batches: Slab<Batch>,
     pub(crate) locks: Locks,
     pub(crate) record: RecordWriter,
+    /// The job of the pool that is running.
     pub(crate) pool_job: Option<PoolJob>,
     /// Stops that were asked for and have not begun.
     pub(crate) stops: VecDeque<JobId>,
+    /// Number of the last job that was started.
     pub(crate) next_job: u32,
+    /// Free transfer frames.
     pub(crate) transfer: Vec<FrameNo>,
+    /// Transfer frames that requests use for I/O with origins.
     pub(crate) origin_frames: usize,
+    /// All transfer frames.
     pub(crate) transfer_total: usize,
+    /// Work was put off for want of a transfer frame: all disks are driven when one is freed.
     pub(crate) starved: bool,
+    /// Actions that the driver has not taken yet.
     pub(crate) actions: VecDeque<Action>,
+    /// Requests to run.
     pub(crate) ready: VecDeque<u32>,
+    /// Disks whose background work is to be driven.
     pub(crate) touched: VecDeque<DiskNo>,
+    /// Requests that wait for transfer frames, oldest first.
     pub(crate) frame_waiters: VecDeque<u32>,
+    /// Requests that wait for staging frames, oldest first.
     pub(crate) staging_waiters: VecDeque<u32>,
     /// Segments that are being emptied, and the disk that asked for them.
     pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
+    /// By disk number: the generation of intent pages that a new disk with this number continues.
     pub(crate) intent_generations: Vec<u64>,
+    /// Buffer: the frames of the batch that is being put together.
     pub(crate) picked_frames: Vec<FrameNo>,
+    /// Buffer: its slots, for each copy.
     pub(crate) picked_slots: [Vec<SlotNo>; 2],
+    /// The pool is being stopped: no new requests and jobs are taken.
     pub(crate) stopping: bool,
+    /// The caller has durably noted that the contents of lost devices are void.
     pub(crate) loss_recorded: bool,
+    /// In this call, waiters have been woken although nothing is in flight.
     pub(crate) woke_stranded: bool,
 }
 
 impl<M: Memory> Core<M> {
-    /// Takes a request. Its completion comes as an action.
+    /// Takes a request. Its completion is reported by an action.
     ///
     /// # Errors
-    /// See [`Rejected`]; nothing was started then.
+    /// See [`Rejected`]; nothing was started in that case.
     pub fn submit(&mut self, now: Micros, request: Request) -> Result<(), Rejected> {
         self.now = now;
         let disk = self
@@ -144,8 +181,8 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
-    /// Tells of requests that will be submitted soon, so that what they need of the tables is read for many
-    /// of them at once. A hint: nothing changes but speed, whatever follows.
+    /// Announces requests that will be submitted soon, so that the table entries that they need are read into
+    /// the processor's cache together. A hint: it changes nothing but speed.
     pub fn prefetch(&self, requests: &[Request]) {
         let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
         let mut count = 0;
@@ -167,7 +204,7 @@ impl<M: Memory> Core<M> {
         self.store.prefetch(&blocks[..count]);
     }
 
-    /// Answers an action.
+    /// Reports the result of an action.
     pub fn complete(&mut self, now: Micros, io: IoId, result: Result<(), IoFailure>) {
         self.now = now;
         assert!(self.ios.contains(io.0), "{io:?} is in flight");
@@ -226,14 +263,14 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Tells the time: background work that is due starts.
+    /// Advances the time: background work that is due starts.
     pub fn tick(&mut self, now: Micros) {
         self.now = now;
         self.touch_all();
         self.settle();
     }
 
-    /// When [`Core::tick`] should be called, if at all.
+    /// Returns when [`Core::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
         (0..self.disks.len() as u16)
             .filter_map(|number| self.disk_wakeup(DiskNo(number)))
@@ -241,7 +278,7 @@ impl<M: Memory> Core<M> {
             .min()
     }
 
-    /// When the disk's background work should next be looked at.
+    /// Returns when the disk's background work should be driven next.
     fn disk_wakeup(&self, disk: DiskNo) -> Option<Micros> {
         let d = self.disks[disk.0 as usize].as_ref()?;
         if !d.life.writes_origin() {
@@ -252,12 +289,12 @@ impl<M: Memory> Core<M> {
         [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
 
-    /// The next action to carry out.
+    /// Returns the next action to carry out.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The memory of an I/O, in order.
+    /// Returns the memory of an I/O, in order.
     pub fn pieces(&self, io: IoId) -> impl Iterator<Item = Piece> + '_ {
         let io = &self.ios[io.0];
         let mut left = io.len;
@@ -269,22 +306,22 @@ impl<M: Memory> Core<M> {
         })
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The memory, to change.
+    /// Returns the memory, to change.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// Ends the core and gives the memory back.
+    /// Ends the core and returns the memory.
     pub fn into_memory(self) -> M {
         self.memory
     }
 
-    /// The pool's identity.
+    /// Returns the pool's identity.
     pub fn pool_id(&self) -> Uuid {
         self.pool
     }
@@ -292,17 +329,17 @@ impl<M: Memory> Core<M> {
     /// Recounts all bookkeeping and compares it with the counts kept. For tests; slow.
     ///
     /// # Panics
-    /// When a count is wrong.
+    /// A count is wrong.
     pub fn check(&self) {
         self.store.check();
     }
 
-    /// A disk's counters.
+    /// Returns a disk's counters.
     pub fn disk_stats(&self, disk: DiskNo) -> Option<&DiskStats> {
         self.disks.get(disk.0 as usize)?.as_ref().map(|d| &d.stats)
     }
 
-    /// A disk's share as it is now.
+    /// Returns the present state of a disk's share.
     pub fn disk_usage(&self, disk: DiskNo) -> Option<DiskUsage> {
         let d = self.disks.get(disk.0 as usize)?.as_ref()?;
         let space = &self.store.disks[disk.0 as usize];
@@ -319,7 +356,7 @@ impl<M: Memory> Core<M> {
         })
     }
 
-    /// The pool as it is now.
+    /// Returns the present state of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         let in_use = |d: &&crate::store::DeviceSpace| d.alive;
         let devices = self.store.devices.iter().flatten().filter(in_use);
@@ -352,7 +389,7 @@ impl<M: Memory> Core<M> {
         self.disks[disk.0 as usize].as_mut().expect("the disk is known")
     }
 
-    /// How many blocks a disk should have.
+    /// Returns how many blocks a disk should have.
     pub(crate) fn target_blocks(&self, disk: DiskNo) -> u64 {
         match self.disk(disk).target {
             Target::Blocks(blocks) => blocks,
@@ -372,7 +409,7 @@ impl<M: Memory> Core<M> {
             * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT)
     }
 
-    /// Lets the disk's background work be looked at.
+    /// Queues the disk, so that its background work is driven.
     pub(crate) fn touch(&mut self, disk: DiskNo) {
         let d = self.disk_mut(disk);
         if !d.touched {
@@ -393,7 +430,7 @@ impl<M: Memory> Core<M> {
         self.actions.push_back(Action::Event(event));
     }
 
-    /// Does all that can be done now.
+    /// Does everything that can be done now.
     pub(crate) fn settle(&mut self) {
         let mut steps = 0u32;
         self.woke_stranded = false;
@@ -413,8 +450,9 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// A waiter that was woken for a frame may end up waiting for something else. When nothing is in flight
-    /// whose end would wake the next, all that wait for what there is are woken, once a call.
+    /// Wakes all requests that wait for frames, once per call, if nothing is in flight whose end would wake
+    /// them. A request that was woken for a frame may end up waiting for something else, and the frame would
+    /// then go unused.
     fn wake_stranded(&mut self) -> bool {
         if self.ios.len() > 0 || std::mem::replace(&mut self.woke_stranded, true) {
             return false;
@@ -450,7 +488,7 @@ impl<M: Memory> Core<M> {
             | self.drive_pool_flush()
     }
 
-    /// Starts to describe an I/O. It is put into flight with [`Core::emit`].
+    /// Starts to describe an I/O. It is sent with [`Core::emit`].
     pub(crate) fn new_io(&mut self, purpose: Purpose) -> u32 {
         let number = self.ios.take();
         let io = &mut self.ios[number];
@@ -478,7 +516,7 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteDevice { io: IoId(number), device, offset_bytes });
     }
 
-    /// A transfer frame for a request, if enough are left for the rest of the core.
+    /// Takes a transfer frame for a request, if enough are left for the rest of the core.
     pub(crate) fn request_frame(&mut self, for_origin: bool) -> Option<FrameNo> {
         if self.transfer.len() <= RESERVED_FRAMES || for_origin && !self.origin_frame_left() {
             return None;
@@ -487,12 +525,13 @@ impl<M: Memory> Core<M> {
         self.transfer.pop()
     }
 
-    /// Whether I/O with origins may take one more frame: a quarter is left to flash, however slow they are.
+    /// Whether I/O with origins may take one more frame: a quarter is left to flash, however slow origins
+    /// are.
     pub(crate) fn origin_frame_left(&self) -> bool {
         self.origin_frames < (self.transfer_total - RESERVED_FRAMES) * 3 / 4
     }
 
-    /// A transfer frame for the core's own work.
+    /// Takes a transfer frame for the core's own work.
     pub(crate) fn own_frame(&mut self) -> Option<FrameNo> {
         let frame = self.transfer.pop();
         self.starved |= frame.is_none();
@@ -526,7 +565,7 @@ impl<M: Memory> Core<M> {
         self.ready.push_back(request);
     }
 
-    /// Unlocks a block and wakes who waits for it, a change of the disk's size too.
+    /// Unlocks a block, and wakes the requests that wait for it and a job of the disk.
     pub(crate) fn unlock(&mut self, disk: DiskNo, block: BlockNo) {
         if self.disk(disk).job.is_some() {
             self.touch(disk);
@@ -545,8 +584,8 @@ impl<M: Memory> Core<M> {
         self.disk_mut(disk).lock_waiters = waiters;
     }
 
-    /// An I/O of a number is completed; tells whether it was the last. Numbers that were completed before this
-    /// one count as completed only now: who waited for them, on whatever disk, is woken.
+    /// Notes that an I/O of a sequence number is completed; returns whether it was the last. If numbers after
+    /// it count as completed only now, requests of all disks that may wait for them are woken.
     pub(crate) fn sequence_done(&mut self, seq: u64) -> bool {
         let last = self.durability.done(seq);
         if self.durability.completed() > seq {
@@ -555,7 +594,7 @@ impl<M: Memory> Core<M> {
         last
     }
 
-    /// Wakes requests that wait for any disk's background work, and lets that be looked at.
+    /// Wakes requests that wait for any disk's background work, and queues all disks.
     pub(crate) fn wake_around_all(&mut self) {
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {

@@ -1,9 +1,9 @@
-//! The data stage: what reads brought from the origin of blocks that admission does not let in yet. It lies in free
-//! frames of the staging area and gives way to whoever needs one.
+//! The data stage: data that reads fetched from the origin for blocks that admission does not let in yet. It
+//! is kept in free frames of the staging area, which are given up when they are needed.
 //!
 //! Invariants
-//! - A block here has neither a staged frame nor a slot, and the origin has nothing newer: whatever stages a block or
-//!   writes past the cache drops it first.
+//! - A block here has neither a staged frame nor a slot, and the origin has nothing newer: staging a block,
+//!   or writing it past the cache, drops it here first.
 //! - No descriptor names these frames: after a kill they are free.
 
 use std::collections::HashMap;
@@ -16,36 +16,44 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Key of disk and block.
     key: u64,
+    /// Valid sectors.
     mask: u8,
+    /// The neighbours in the order of insertion, as frame numbers, or `NONE`.
     older: u32,
     newer: u32,
 }
 
 const EMPTY: Entry = Entry { key: 0, mask: 0, older: NONE, newer: NONE };
 
-/// Frames by block. Who reads a block takes it out and puts it back, so that the least recently read is the oldest.
+/// Frames by block. A read of a block takes it out and puts it back, so that the least recently read one is
+/// the oldest.
 pub(crate) struct DataStage {
+    /// Frames of the staging area.
     frames: u32,
+    /// Frame of each block, by key.
     table: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
-    /// By frame. Empty until the first block comes.
+    /// By frame number. Empty until the first block is inserted.
     entries: Vec<Entry>,
+    /// The frame that was inserted first, or `NONE`.
     oldest: u32,
+    /// The frame that was inserted last, or `NONE`.
     newest: u32,
 }
 
 impl DataStage {
-    /// For a staging area of so many frames.
+    /// Returns an empty data stage for a staging area of this many frames.
     pub fn new(frames: u32) -> DataStage {
         DataStage { frames, table: HashMap::default(), entries: Vec::new(), oldest: NONE, newest: NONE }
     }
 
-    /// Frames with data.
+    /// Returns the number of frames with data.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// The frame that has so many sectors of a block, if it has them all.
+    /// Returns the frame that has these sectors of a block, if it has them all.
     #[inline]
     pub fn find(&self, key: u64, mask: u8) -> Option<FrameNo> {
         if self.table.is_empty() {
@@ -55,7 +63,7 @@ impl DataStage {
         (self.entries[frame as usize].mask & mask == mask).then_some(FrameNo(frame))
     }
 
-    /// A frame holds these sectors of a block, which is not here.
+    /// Adds a frame with these sectors of a block, which must not be here.
     pub fn insert(&mut self, key: u64, frame: FrameNo, mask: u8) {
         if self.entries.is_empty() {
             self.entries = vec![EMPTY; self.frames as usize];
@@ -67,7 +75,7 @@ impl DataStage {
         self.link(frame.0);
     }
 
-    /// Gives up a block: its frame, and the sectors in it.
+    /// Removes a block; returns its frame, and the sectors in it.
     pub fn remove(&mut self, key: u64) -> Option<(FrameNo, u8)> {
         if self.table.is_empty() {
             return None;
@@ -77,20 +85,20 @@ impl DataStage {
         Some((FrameNo(frame), self.entries[frame as usize].mask))
     }
 
-    /// Gives up the block that was not inserted for longest.
+    /// Removes the block that was inserted first; returns its frame.
     pub fn remove_oldest(&mut self) -> Option<FrameNo> {
         let key = self.entries.get(self.oldest as usize)?.key;
         self.remove(key).map(|(frame, _)| frame)
     }
 
-    /// The blocks that a condition on the key holds for. Slow.
+    /// Returns the keys that match a condition. Slow.
     pub fn keys(&self, wanted: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut keys: Vec<u64> = self.table.keys().copied().filter(|key| wanted(*key)).collect();
         keys.sort_unstable();
         keys
     }
 
-    /// Bytes of memory, frames not counted.
+    /// Returns the bytes of memory, frames not counted.
     pub fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.table.capacity() * 13
     }

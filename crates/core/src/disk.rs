@@ -25,47 +25,65 @@ use crate::store::slot::SlotNo;
 /// A disk. See the module.
 pub(crate) struct Disk {
     pub id: DiskId,
+    /// Hash of its identity, for checksums.
     pub seed: u64,
+    /// Its size.
     pub sectors: u64,
     /// The size that the record is about to hold.
     pub next_sectors: Option<u64>,
+    /// Where on the disk a block of the grid starts, in sectors, 0 to 7.
     pub phase: u8,
     pub mode: WriteMode,
     pub persistence: Persistence,
     pub target: Target,
-    /// Blocks that went to flash lately while the disk shares the pool.
+    /// Blocks that recently went to flash, while the disk shares the pool; halved from time to time.
     pub filled_blocks: u64,
     /// Which filter `admission` is.
     pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
     pub sequential: Sequential,
+    /// Longer sequential runs go past the cache; 0: never.
     pub sequential_cutoff_bytes: u64,
     pub cleaner_config: CleanerConfig,
     pub life: Life,
+    /// The record says, or will say, that blocks may be dirty on flash.
     pub may_be_dirty: bool,
+    /// Whether dirty blocks were lost.
     pub damage: Damage,
+    /// Commits with lower sequence numbers are void for this disk.
     pub since_seq: u64,
+    /// Blocks of commits up to this sequence number are clean, whatever their pages say.
     pub clean_seq: u64,
     /// Blocks whose only dirty copy was lost with a device.
     pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
     pub stats: DiskStats,
-    /// What the guest does, if anybody wants to know.
+    /// Records of the guest's requests, if they are wanted.
     pub monitor: Option<Monitor>,
     pub flush: DiskFlush,
     pub cleaner: Cleaner,
     pub intents: IntentMap,
+    /// The job that is running.
     pub job: Option<Job>,
+    /// Slots whose blocks are to be staged again.
     pub restage: VecDeque<SlotNo>,
+    /// Blocks that are being read to be staged again.
     pub restaging: u32,
+    /// What was sent to the origin, and how much of it may be volatile.
     pub origin: OriginAccount,
     /// Requests in flight.
     pub requests: u32,
     pub last_request_us: Micros,
+    /// Sequence number of its last commit or page.
     pub last_commit_seq: u64,
+    /// Segments whose pages must be rewritten.
     pub rewriting: VecDeque<SegmentNo>,
+    /// Requests that wait for the lock of a block.
     pub lock_waiters: Vec<u32>,
+    /// Requests that wait for the cleaner, oldest first.
     pub dirty_waiters: VecDeque<u32>,
+    /// Requests that wait for the conditions of a write past the cache.
     pub around_waiters: Vec<u32>,
+    /// It is in the queue of disks to drive.
     pub touched: bool,
 }
 
@@ -113,7 +131,8 @@ impl Disk {
         }
     }
 
-    /// Sectors that a new request may touch: those of the smaller size while the disk is being resized.
+    /// Returns the sectors that a new request may touch: those of the smaller size while the disk is being
+    /// resized.
     pub fn open_sectors(&self) -> u64 {
         self.job.as_ref().and_then(Job::resizes_to).map_or(self.sectors, |to| self.sectors.min(to))
     }
@@ -134,32 +153,32 @@ impl Disk {
         }
     }
 
-    /// Bytes of memory for what is beside the cache: admission and monitor.
+    /// Returns the bytes of memory for admission and monitor.
     pub fn side_bytes(&self) -> usize {
         self.admission.bytes() + self.monitor.as_ref().map_or(0, Monitor::bytes)
     }
 
-    /// Whether everything staged is to be committed now. Writes that wait for the cleaner wait for that: what
-    /// is staged counts as dirty, and only what is on flash is cleaned.
+    /// Whether everything staged is to be committed now. Writes that wait for the cleaner need that: staged
+    /// blocks count as dirty, and only blocks on flash are cleaned.
     pub fn commit_all(&self) -> bool {
         self.cleaner.eager(self.mode)
             || !self.dirty_waiters.is_empty()
             || self.job.as_ref().is_some_and(Job::commits)
     }
 
-    /// Sectors that the grid lies before the disk: block 0 starts so many sectors before sector 0.
+    /// Returns how many sectors before sector 0 of the disk block 0 starts.
     fn shift(&self) -> u64 {
         shift(self.phase)
     }
 
-    /// First and last block that sectors touch.
+    /// Returns the first and the last block that sectors touch.
     pub fn blocks(&self, sector: u64, sectors: u32) -> (BlockNo, BlockNo) {
         let first = sector + self.shift();
         let last = first + u64::from(sectors) - 1;
         (BlockNo(first / SECTORS_PER_BLOCK), BlockNo(last / SECTORS_PER_BLOCK))
     }
 
-    /// The part of a block that sectors touch: mask, and the first sector of that part.
+    /// Returns the part of a block that sectors touch: mask, and the first sector of that part.
     pub fn part(&self, block: BlockNo, sector: u64, sectors: u32) -> (u8, u64) {
         let start = sector + self.shift();
         let end = start + u64::from(sectors);
@@ -169,23 +188,23 @@ impl Disk {
         (mask_of((from - block_start) as u32, (to - from) as u32), from - self.shift())
     }
 
-    /// The disk's sector at place `at` of a block. Only for places inside the disk.
+    /// Returns the disk's sector at index `at` of a block. Only for sectors inside the disk.
     pub fn sector(&self, block: BlockNo, at: u32) -> u64 {
         block.0 * SECTORS_PER_BLOCK + u64::from(at) - self.shift()
     }
 
-    /// The places of a block that are inside the disk.
+    /// Returns the sectors of a block that are inside the disk, as a mask.
     pub fn inside(&self, block: BlockNo) -> u8 {
         inside(block, self.phase, self.sectors)
     }
 }
 
-/// Sectors that a grid of this phase lies before its disk.
+/// Returns how many sectors before its disk a grid of this phase starts.
 fn shift(phase: u8) -> u64 {
     (SECTORS_PER_BLOCK - u64::from(phase)) % SECTORS_PER_BLOCK
 }
 
-/// The places of a block that are inside a disk of so many sectors.
+/// Returns the sectors of a block that are inside a disk of this size, as a mask.
 pub(crate) fn inside(block: BlockNo, phase: u8, sectors: u64) -> u8 {
     let shift = shift(phase);
     let places = block.0 * SECTORS_PER_BLOCK..(block.0 + 1) * SECTORS_PER_BLOCK;
@@ -193,12 +212,12 @@ pub(crate) fn inside(block: BlockNo, phase: u8, sectors: u64) -> u8 {
     places.enumerate().fold(0, |mask, (at, place)| mask | u8::from(is_inside(place)) << at)
 }
 
-/// The mask of `count` sectors from `first` on.
+/// Returns the mask of `count` sectors from `first` on.
 pub(crate) fn mask_of(first: u32, count: u32) -> u8 {
     (((1u32 << count) - 1) << first) as u8
 }
 
-/// The runs of ones in a mask: first sector and count.
+/// Returns the runs of ones in a mask: first sector and count.
 pub(crate) fn runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
     let mut rest = mask;
     std::iter::from_fn(move || {

@@ -1,18 +1,20 @@
-//! What is durable on the cache devices: the numbers of writes, the pool's flush, and flush marks.
+//! What is durable on the cache devices: sequence numbers of writes, the pool's flush, and flush marks.
 //!
-//! Each commit, page, intent map and record that is written gets the next sequence number. One flush of all devices at a time
-//! makes durable what was completed when it started, whoever asked for it.
+//! Each commit, page, intent map and record that is written gets the next sequence number. At most one flush
+//! of all devices is in flight. It makes everything durable that was completed when it started, no matter
+//! which disk asked for it.
 //!
-//! Flush marks: pages and the record say up to which number everything was durable when they were written. Recovery believes
-//! commits up to the highest mark; a newer one that does not verify counts as torn by a power loss. So that damage at rest is
-//! not taken for that, a commit is marked soon after its flush: by the next page that is written anyway, or else by one
-//! written for the purpose.
+//! Flush marks: pages and the record say up to which number everything was durable when they were written.
+//! Recovery believes commits up to the highest mark; a newer one that does not verify counts as torn by a
+//! power loss. So that damage at rest is not mistaken for that, a commit is marked soon after its flush: by
+//! the next page that is written anyway, or by one written for the purpose.
 //!
 //! Invariants
 //! - A number is completed only when all its I/Os and those of all numbers before it are: what is durable is a prefix.
 //! - A number is durable only if a flush of every device that was written to started after it was completed, and has ended.
-//! - What is durable never becomes less, and no number is handed out twice.
-//! - While a flushed commit is not durably marked, a time is set at which its mark will be written.
+//! - The durable number never decreases, and no number is handed out twice.
+//! - While a flushed commit is not durably marked, a time is set at which its mark will be written, unless no
+//!   segment could carry it when it was last due.
 
 use std::collections::VecDeque;
 
@@ -24,37 +26,40 @@ use crate::sequence::Sequence;
 /// See the module.
 pub(crate) struct Durability {
     sequence: Sequence,
-    /// All up to this number is durable.
+    /// Everything up to this sequence number is durable.
     flushed: u64,
-    /// All up to this number should become durable.
+    /// Everything up to this sequence number should become durable.
     wanted: u64,
+    /// The flush in flight.
     flush: Option<Flush>,
     /// Flushes of the pool so far.
     flushes: u64,
     mark: FlushMark,
 }
 
-/// A flush of the pool that is under way.
+/// A flush of the pool that is in flight.
 struct Flush {
-    /// What it makes durable.
+    /// The sequence number up to which it makes everything durable.
     covers: u64,
-    /// Devices that have not answered, and one for who sends the flushes.
+    /// Devices that have not answered, plus one while the flush is being sent.
     in_flight: u32,
 }
 
 /// Which commits are durably marked as flushed.
 #[derive(Default)]
 struct FlushMark {
+    /// Sequence number of the newest commit.
     newest_commit: u64,
     /// The highest mark that is durable.
     durable: u64,
-    /// Marks on their way: number of the write that carries it, and the mark.
+    /// Marks in flight: the number of the write that carries it, and the mark.
     carried: VecDeque<(u64, u64)>,
+    /// When a mark must be written for its own sake.
     due_us: Option<Micros>,
 }
 
 impl FlushMark {
-    /// Everything up to a number is durable.
+    /// Notes that everything up to a number is durable.
     fn flushed(&mut self, seq: u64, due_us: Micros) {
         while let Some((_, mark)) = self.carried.front().filter(|c| c.0 <= seq) {
             self.durable = *mark;
@@ -66,7 +71,8 @@ impl FlushMark {
 }
 
 impl Durability {
-    /// All up to a number is durable, and the devices say so up to another.
+    /// Returns the state after recovery: everything up to `flushed` is durable, and the devices say so up to
+    /// `marked`.
     pub fn after_recovery(flushed: u64, marked: u64) -> Durability {
         Durability {
             sequence: Sequence::starting_at(flushed + 1),
@@ -78,38 +84,39 @@ impl Durability {
         }
     }
 
-    /// A new number for something of `ios` I/Os; more may be added with [`Durability::expect`] in the same call.
+    /// Takes a new number for a write of `ios` I/Os. More may be added with [`Durability::expect_io`] in the
+    /// same call.
     pub fn take(&mut self, ios: u32) -> u64 {
         self.sequence.take(ios)
     }
 
-    /// A new number for a commit: once it is durable it is to be marked so.
+    /// Takes a new number for a commit. Once it is durable, it must be marked as such.
     pub fn take_commit(&mut self) -> u64 {
         self.mark.newest_commit = self.sequence.take(0);
         self.mark.newest_commit
     }
 
-    /// One more I/O of a number that was just taken.
+    /// Adds one I/O to a number that was just taken.
     pub fn expect_io(&mut self, seq: u64) {
         self.sequence.expect(seq, 1);
     }
 
-    /// One I/O of a number is completed; returns whether it was the last.
+    /// Notes that one I/O of a number is completed; returns whether it was the last.
     pub fn done(&mut self, seq: u64) -> bool {
         self.sequence.done(seq)
     }
 
-    /// The last number such that it and all before it are completed.
+    /// Returns the last number such that it and all before it are completed.
     pub fn completed(&self) -> u64 {
         self.sequence.completed()
     }
 
-    /// The last number handed out.
+    /// Returns the last number handed out.
     pub fn last(&self) -> u64 {
         self.sequence.last()
     }
 
-    /// All up to this number is durable.
+    /// Returns the number up to which everything is durable.
     pub fn flushed(&self) -> u64 {
         self.flushed
     }
@@ -118,19 +125,19 @@ impl Durability {
         seq <= self.flushed
     }
 
-    /// Asks that all up to a number become durable; returns whether it is already.
+    /// Requests that everything up to a number becomes durable; returns whether it already is.
     pub fn want(&mut self, seq: u64) -> bool {
         self.wanted = self.wanted.max(seq);
         self.is_durable(seq)
     }
 
-    /// Asks that all that is completed become durable; returns whether it is already.
+    /// Requests that everything completed becomes durable; returns whether it already is.
     pub fn want_completed(&mut self) -> bool {
         self.want(self.completed())
     }
 
-    /// Starts a flush of the pool if one is wanted and would make anything durable. The caller then sends it to the devices
-    /// and ends with [`Durability::flush_answered`] for itself.
+    /// Starts a flush of the pool if one is wanted and would make anything durable. The caller then sends it
+    /// to the devices and finally calls [`Durability::flush_answered`] once for itself.
     pub fn start_flush(&mut self) -> bool {
         let completed = if planted(Bug::FlushCoversRunning) { self.last() } else { self.completed() };
         if self.flush.is_some() || self.wanted <= self.flushed || completed <= self.flushed {
@@ -141,13 +148,13 @@ impl Durability {
         true
     }
 
-    /// The flush was sent to a device.
+    /// Notes that the flush was sent to a device.
     pub fn flush_sent(&mut self) {
         self.flush.as_mut().expect("a flush is under way").in_flight += 1;
     }
 
-    /// A device has answered. If it was the last, returns up to which number all is durable now; commits that are not marked
-    /// then will be at `mark_due_us`.
+    /// Notes that a device has answered. If it was the last, returns the number up to which everything is
+    /// durable now. Commits that are not marked then are due to be marked at `mark_due_us`.
     pub fn flush_answered(&mut self, mark_due_us: Micros) -> Option<u64> {
         let flush = self.flush.as_mut().expect("a flush is under way");
         flush.in_flight -= 1;
@@ -160,12 +167,12 @@ impl Durability {
         Some(self.flushed)
     }
 
-    /// Flushes of the pool so far.
+    /// Returns the number of flushes of the pool so far.
     pub fn flushes(&self) -> u64 {
         self.flushes
     }
 
-    /// The write with this number says up to where all is durable; returns that.
+    /// Notes that the write with this number carries the present flush mark; returns the mark.
     pub fn carry_mark(&mut self, seq: u64) -> u64 {
         let (mark, carried) = (self.flushed, &mut self.mark.carried);
         if mark > carried.back().map_or(self.mark.durable, |c| c.1) {
@@ -174,17 +181,17 @@ impl Durability {
         mark
     }
 
-    /// Commits up to this number are durable, and durably marked so.
+    /// Returns the number up to which commits are durable and durably marked as such.
     pub fn marked(&self) -> u64 {
         self.mark.durable
     }
 
-    /// When a mark must be written for its own sake.
+    /// Returns when a mark must be written for its own sake.
     pub fn mark_due_us(&self) -> Option<Micros> {
         self.mark.due_us
     }
 
-    /// The mark is about to be written: it is due again at that time unless it is durable by then.
+    /// Notes that the mark is about to be written. It is due again at `due_us` unless it is durable by then.
     pub fn put_off_mark(&mut self, due_us: Option<Micros>) {
         self.mark.due_us = due_us;
     }

@@ -93,14 +93,14 @@ pub enum PoolError {
         /// The pool on it.
         pool: Uuid,
     },
-    /// A device of the pool was not given, and dirty data may be on it alone.
+    /// A device of the pool is missing, and it may hold the only copy of dirty data.
     #[error(
         "cache device {device} ({id}) of pool {pool} is missing and may hold the only copy of dirty data; bring it back, or accept the loss by name"
     )]
     MissingDevice {
         /// The pool.
         pool: Uuid,
-        /// The device's place.
+        /// The device's number.
         device: DeviceNo,
         /// The device's identity.
         id: Uuid,
@@ -121,7 +121,7 @@ pub enum PoolError {
         /// Identities given.
         ids: usize,
     },
-    /// The memory handed over is too small to work in.
+    /// The memory is too small to work with.
     #[error("staging needs at least {needed} frames and transfers as many, got {staging} and {transfer}")]
     Memory {
         /// Frames needed for each.
@@ -136,13 +136,13 @@ pub enum PoolError {
 /// Why a management call was refused. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ManageError {
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error("{0}")]
     BadConfig(String),
     /// No such disk.
     #[error("disk {0} is not known to the pool")]
     NoSuchDisk(DiskNo),
-    /// The disk is attached already.
+    /// The disk is already attached.
     #[error("disk {0} is attached already")]
     Attached(DiskId),
     /// The disk is not attached.
@@ -185,13 +185,13 @@ pub enum ManageError {
         /// Sectors on record.
         recorded_sectors: u64,
     },
-    /// Dirty blocks of the disk were lost with a cache device. What is left is kept.
+    /// Dirty blocks of the disk were lost with a cache device. The remaining ones are kept.
     #[error(
         "dirty blocks of disk {0} were lost with a cache device: there the guest will read what the origin has; accept the loss by naming the disk"
     )]
     Lost(DiskId),
-    /// A cache device is missing or metadata is damaged that may have named dirty blocks of the disk. Which of the blocks
-    /// that are left are the newest, nobody knows.
+    /// A cache device is missing, or metadata is damaged, that may have listed dirty blocks of the disk. It
+    /// is unknown which of the remaining blocks are the newest.
     #[error(
         "disk {0} misses a cache device or metadata that may have named dirty blocks: bring the device back, or accept the loss of all that its origin does not have by naming the disk"
     )]
@@ -205,7 +205,7 @@ pub enum ManageError {
     /// The pool is full of devices.
     #[error("the pool has as many cache devices as it can")]
     DeviceTableFull,
-    /// The new device is unfit.
+    /// The new device is not fit.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }

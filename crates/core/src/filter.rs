@@ -1,11 +1,13 @@
-//! What the disk's admission filter is told, and what comes of its answers.
+//! Calls of the disk's admission filter, and the effects of its answers.
 //!
-//! What a filter lets in is staged. What it does not let in but wants to have goes to the data stage, if a staging frame is
-//! free; the next reads come from there, until the filter lets the block in or forgets it.
+//! Blocks that a filter lets in are staged. Blocks that it does not let in but wants to keep go to the data
+//! stage, if a staging frame is free. Later reads are served from there until the filter lets the block in or
+//! forgets it.
 //!
-//! A filter is told of each block of a read when it is looked up, and of each block of a write: when the write is
-//! accepted where it would be staged, when the origin has it where it goes there first. Staged writes either enter or go
-//! past the cache whole: a write goes past it if none of its blocks is cached and none may enter.
+//! A filter sees each block of a read when it is looked up. It sees each block of a write when the write is
+//! accepted, if it would be staged, or when the origin has it, if it goes there first. A staged write either
+//! enters the cache or goes past it as a whole: it goes past if none of its blocks is cached and none may
+//! enter.
 
 use haversack_admission::{Op as Access, Verdict};
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
@@ -17,7 +19,7 @@ use crate::disk::{Disk, runs};
 use crate::memory::{FrameNo, Memory};
 
 impl Disk {
-    /// A block was read that the cache has.
+    /// Notes that a block was read that the cache has.
     #[inline]
     pub fn read_hit(&mut self, block: BlockNo) {
         if !self.admission_config.is_always() {
@@ -27,7 +29,7 @@ impl Disk {
 }
 
 impl<M: Memory> Core<M> {
-    /// Sets which blocks of a disk may enter. What a filter of the same kind remembers stays.
+    /// Sets which blocks of a disk may enter. The memory of a filter of the same kind stays.
     pub(crate) fn change_admission(&mut self, disk: DiskNo, config: AdmissionConfig) {
         let staging = &mut self.staging;
         let d = self.disks[disk.0 as usize].as_mut().expect("the disk is known");
@@ -41,7 +43,8 @@ impl<M: Memory> Core<M> {
         d.admission_config = config;
     }
 
-    /// What the filter says of a block that the cache has not. What it forgets is dropped.
+    /// Asks the filter about a block that the cache does not have. Data of the block that it forgets is
+    /// dropped.
     fn miss(&mut self, disk: DiskNo, block: BlockNo, access: Access) -> Verdict {
         let verdict = self.disk_mut(disk).admission.miss(block, access);
         if let Some(forgotten) = verdict.forget {
@@ -50,7 +53,7 @@ impl<M: Memory> Core<M> {
         verdict
     }
 
-    /// Whether a block may enter that a request reads and that the cache has not.
+    /// Whether a block that a request reads, and that the cache does not have, may enter.
     pub(crate) fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
         let (disk, bypass) = (self.requests[number].disk, self.requests[number].bypass);
         let asks = !bypass && self.disk(disk).mode != WriteMode::PassThrough;
@@ -59,7 +62,7 @@ impl<M: Memory> Core<M> {
         admit && self.store.usable_devices().next().is_some()
     }
 
-    /// Whether a block may enter, or stay, that was written past the cache.
+    /// Whether a block that was written past the cache may enter or stay.
     pub(crate) fn admits_written(
         &mut self,
         disk: DiskNo,
@@ -73,11 +76,11 @@ impl<M: Memory> Core<M> {
         cached || !bypass && self.miss(disk, block, Access::Write).admit
     }
 
-    /// A request was served from the data stage: the block may enter now.
+    /// Handles a block that was served from the data stage: it may enter now.
     pub(crate) fn data_stage_hit(&mut self, number: u32, block: BlockNo) {
         let disk = self.requests[number].disk;
         self.disk_mut(disk).stats.data_stage_hits += 1;
-        // Taken before the filter is asked, which forgets the data of what it lets in.
+        // Taken before the filter is asked, since asking drops the data of blocks that it lets in.
         let (frame, mask) = self.staging.take_data(disk, block).expect("it was just read");
         let admit = self.admits_read(number, block);
         if admit && self.staging.free() >= self.spare_frames() {
@@ -93,7 +96,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Keeps what a read brought of a block that may not enter, if the filter wants it.
+    /// Keeps data that a read fetched of a block that may not enter, if the filter wants it.
     pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
         let wanted = !self.resolve(disk, block).is_cached() && self.disk(disk).admission.stages(block);
         if !wanted || self.staging.free() <= self.spare_frames() {
@@ -106,7 +109,7 @@ impl<M: Memory> Core<M> {
         self.staging.keep_data(disk, block, frame, mask);
     }
 
-    /// The block gets newer content, or enters.
+    /// Drops a block from the data stage, since it gets newer content or enters the cache.
     pub(crate) fn drop_data(&mut self, disk: DiskNo, block: BlockNo) {
         if !planted(Bug::StaleDataStage) {
             self.staging.drop_data(disk, block);

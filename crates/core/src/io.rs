@@ -1,9 +1,10 @@
-//! I/Os in flight: what each is for, its memory, and the blocks it carries.
+//! I/Os in flight: the purpose of each, its memory, and the blocks it carries.
 //!
 //! Invariants
-//! - What only I/Os of one purpose have is in the purpose. The fields of [`Io`] mean the same for all of them.
-//! - `hits` belongs to `Purpose::Hit` and `fills` to `Purpose::Fill`, one part for each frame. They are not in the purpose
-//!   because their buffers are used again.
+//! - Data that only I/Os of one purpose have is in the purpose. The fields of [`Io`] mean the same for all of
+//!   them.
+//! - `hits` belongs to `Purpose::Hit` and `fills` to `Purpose::Fill`, one part for each frame. They are not
+//!   in the purpose because their buffers are reused.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
@@ -20,7 +21,7 @@ pub(crate) enum Purpose {
     Hit { request: u32 },
     /// Sectors of a read request from the origin.
     Fill { request: u32 },
-    /// The flash copy of a partially staged block; `version` is the frame's when the read was issued.
+    /// The flash copy of a partially staged block. `version` is the frame's version when the read was issued.
     Merge { frame: FrameNo, version: u64, part: FlashPart },
     /// Data or metadata of a batch; `copy` is 0 for the first device, 1 for the second.
     Commit { batch: u32, copy: u8, seq: u64 },
@@ -32,7 +33,7 @@ pub(crate) enum Purpose {
     Intent { seq: u64 },
     /// The pool record.
     Record { seq: u64 },
-    /// The cleaner reads the block at place `at` of its round.
+    /// The cleaner reads block number `at` of its round.
     CleanRead { at: u32, slot: SlotNo },
     /// The cleaner writes blocks.
     CleanWrite,
@@ -40,13 +41,13 @@ pub(crate) enum Purpose {
     Around { request: u32 },
     /// A request's zeroes to the origin.
     Zero { request: u32 },
-    /// The origin is made durable: the first `changes` of it that guests were told of.
+    /// The origin is flushed. This makes the first `changes` changes that guests were told of durable.
     FlushOrigin { reason: OriginFlushReason, changes: u64 },
     /// A dirty block is read to be staged again.
     Restage { part: FlashPart },
 }
 
-/// Why an origin is made durable.
+/// Why an origin is flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OriginFlushReason {
     /// The cleaner has written blocks.
@@ -55,7 +56,7 @@ pub(crate) enum OriginFlushReason {
     Zero { request: u32 },
     /// A guest's flush.
     Guest,
-    /// After an attach, since a guest may have been acknowledged writes before, and before a detach ends.
+    /// After an attach, since writes may have been acknowledged to a guest before, and before a detach ends.
     Settle,
     /// The intent map is about to be cleared.
     Intent,
@@ -77,12 +78,14 @@ pub(crate) struct FlashPart {
     /// Sectors wanted of it.
     pub mask: u8,
     pub slot: SlotNo,
+    /// The checksum that its data must have.
     pub crc: u32,
+    /// The commit that wrote it.
     pub seq: u64,
 }
 
 impl FlashPart {
-    /// All that a slot has.
+    /// Returns the part with all sectors of a slot.
     pub fn of(number: SlotNo, slot: Live) -> FlashPart {
         FlashPart { block: slot.block(), mask: slot.mask(), slot: number, crc: slot.crc(), seq: slot.seq() }
     }
@@ -106,6 +109,7 @@ pub(crate) struct Io {
     pub device: Option<DeviceNo>,
     /// First byte in the first frame.
     pub start: usize,
+    /// Bytes.
     pub len: usize,
     pub frames: Vec<FrameNo>,
     pub hits: Vec<FlashPart>,

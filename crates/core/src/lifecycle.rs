@@ -1,26 +1,27 @@
-//! A disk's life in its pool: its states, the events that lead from one to the next, and who owns its origin.
+//! A disk's life cycle in its pool: its states, the events that lead from one to the next, and who owns its
+//! origin.
 //!
 //! The table of states and events is in ARCHITECTURE.md, and a test compares it with this file. After a crash or a stop a
 //! disk is detached if the record says that this host owns it, otherwise released.
 //!
 //! Invariants
-//! - This host owns a disk's origin from an attach to the next release, under an epoch that never falls. What was released
-//!   is taken back only under a higher one.
+//! - This host owns a disk's origin from an attach to the next release, under an epoch that never decreases.
+//!   After a release it is owned again only under a higher epoch.
 //! - An origin is written only while its disk is active or detaching.
 //! - A state changes only by an event that the table has for it.
 
-/// Where a disk is in its life.
+/// The state of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Known to the pool. Its clean blocks are kept; dirty ones were left by a crash.
     Detached,
-    /// Its epoch and its marks are on their way to the devices.
+    /// Its epoch and its marks are being written to the devices.
     Attaching,
     /// Takes requests.
     Active,
     /// Finishes its requests and is cleaned.
     Detaching,
-    /// Finishes what is in flight; that it is not owned is on its way to the devices.
+    /// Finishes what is in flight; the record that says "not owned" is being written to the devices.
     Releasing,
     /// Another host may write the origin.
     Released,
@@ -50,7 +51,7 @@ pub(crate) enum Event {
 }
 
 impl State {
-    /// The state after an event, if the event makes sense in this one.
+    /// Returns the state after an event, if the event is valid in this one.
     fn after(self, event: Event) -> Option<State> {
         match (self, event) {
             (State::Detached | State::Released, Event::Attach) => Some(State::Attaching),
@@ -66,14 +67,14 @@ impl State {
     }
 }
 
-/// A disk's state, and the epoch under which this host has its origin, or had it.
+/// A disk's state, and the epoch under which this host owns its origin or last owned it.
 pub(crate) struct Life {
     state: State,
     epoch: u64,
 }
 
 impl Life {
-    /// As the record tells.
+    /// Returns the life of a disk as the record has it.
     pub fn recorded(is_owned: bool, epoch: u64) -> Life {
         Life { state: if is_owned { State::Detached } else { State::Released }, epoch }
     }
@@ -106,7 +107,7 @@ impl Life {
         matches!(self.state, State::Releasing | State::Released)
     }
 
-    /// Whether it only has leftovers in the cache: nobody uses it through this pool.
+    /// Whether its cached blocks are not in use through this pool.
     pub fn is_dormant(&self) -> bool {
         matches!(self.state, State::Detached | State::Releasing | State::Released | State::Forgetting)
     }
@@ -121,18 +122,19 @@ impl Life {
         self.state.after(event).is_some()
     }
 
-    /// Whether ownership may be taken under an epoch: the present one as long as it is owned, else a higher one.
+    /// Whether ownership may be taken under an epoch: the present one while it is owned, otherwise a higher
+    /// one.
     pub fn allows_epoch(&self, epoch: u64) -> bool {
         epoch > self.epoch || epoch == self.epoch && self.is_owned()
     }
 
-    /// An event has happened.
+    /// Applies an event.
     pub fn happened(&mut self, event: Event) {
         let next = self.state.after(event);
         self.state = next.unwrap_or_else(|| panic!("{event:?} does not happen while {:?}", self.state));
     }
 
-    /// Ownership is taken under an epoch.
+    /// Takes ownership under an epoch.
     pub fn attach(&mut self, epoch: u64) {
         assert!(self.allows_epoch(epoch), "epochs never fall");
         self.happened(Event::Attach);

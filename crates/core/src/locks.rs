@@ -1,4 +1,8 @@
 //! Block locks: which blocks have I/O in flight that others must wait for.
+//!
+//! Invariants
+//! - A block has at most one lock.
+//! - A lock is released by the request or the cleaner's round that took it.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -21,6 +25,7 @@ pub(crate) enum LockKind {
 /// The locked blocks.
 #[derive(Default)]
 pub(crate) struct Locks {
+    /// By key of disk and block: why it is locked, and whether a request waits for it.
     held: HashMap<u64, (LockKind, bool), BuildHasherDefault<NumberHasher>>,
 }
 
@@ -41,12 +46,12 @@ impl Locks {
         assert!(before.is_none(), "{block:?} of {disk:?} is locked already");
     }
 
-    /// Somebody waits for the block.
+    /// Notes that a request waits for the block.
     pub fn waited(&mut self, disk: DiskNo, block: BlockNo) {
         self.held.get_mut(&key(disk, block)).expect("the block is locked").1 = true;
     }
 
-    /// Unlocks and tells whether somebody waits.
+    /// Unlocks the block; returns whether a request waits for it.
     pub fn unlock(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         self.held.remove(&key(disk, block)).expect("the block is locked").1
     }

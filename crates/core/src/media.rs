@@ -1,8 +1,8 @@
-//! Storage as the start-up and offline work sees it: plain reads and writes, one answer each.
+//! Storage as start-up and offline work use it: synchronous reads and writes.
 //!
-//! Creating, opening, checking and flushing a pool are sequences with no guest waiting, so they take
-//! storage as a trait instead of exchanging actions. The engine implements it over its cache devices, the
-//! crash simulator over its fake ones (and stops it at any I/O).
+//! Creating, opening, checking and flushing a pool are sequences during which no guest waits, so they take
+//! storage as a trait instead of exchanging actions. The engine implements it for its cache devices, the
+//! crash simulator for its simulated ones, where it can stop at any I/O.
 
 use std::fmt;
 
@@ -28,25 +28,25 @@ impl fmt::Display for IoFailure {
 
 /// One 4 KiB page to read.
 pub struct PageRead<'a> {
-    /// The device, by its place in the list that was opened.
+    /// The device's index in the list that was opened.
     pub device: usize,
     /// Byte offset on the device, a multiple of 4,096.
     pub offset_bytes: u64,
-    /// Where the page goes.
+    /// The buffer for the page.
     pub page: &'a mut [u8; BLOCK_BYTES],
     /// The outcome, filled in by [`Media::read_batch`].
     pub result: Result<(), IoFailure>,
 }
 
-/// The cache devices of a pool, by their place in a list.
+/// The cache devices of a pool, by their index in a list.
 pub trait Media {
-    /// Number of devices in the list.
+    /// Returns the number of devices in the list.
     fn devices(&self) -> usize;
-    /// What to call a device in messages: its path.
+    /// Returns the name of a device for messages: its path.
     fn name(&self, device: usize) -> String;
-    /// Bytes of a device.
+    /// Returns the size of a device in bytes.
     fn capacity_bytes(&self, device: usize) -> u64;
-    /// Reads many pages, in any order, as many at a time as the devices like.
+    /// Reads many pages, in any order and with any number in flight.
     fn read_batch(&mut self, reads: &mut [PageRead<'_>]);
     /// Writes whole pages at a byte offset that is a multiple of 4,096.
     ///
@@ -78,7 +78,7 @@ pub trait Media {
 
 /// A disk's origin, for the offline flush.
 pub trait OriginMedia {
-    /// How many sectors it has.
+    /// Returns the number of its sectors.
     fn capacity_sectors(&self) -> u64;
     /// Writes whole sectors.
     ///

@@ -1,12 +1,12 @@
-//! Block memory: the frames that hold data on its way, and the staging area that outlives the process.
+//! Block memory: the frames that hold data in transit, and the staging area that survives the process.
 //!
-//! The core moves block data only through [`Memory`], so that the live engine can keep frames in
-//! registered shared memory, the crash simulator can stop the world between any two stores, and a trace
-//! simulation can run without data at all.
+//! The core moves block data only through [`Memory`]. So the live engine can keep frames in registered shared
+//! memory, the crash simulator can stop between any two stores, and a trace simulation can run without data.
 //!
 //! Invariants
-//! - Frames `0..staging_frames()` and their descriptors survive the death of the process, not of the power.
-//! - A descriptor is stored after its frame's content, so that a valid descriptor never names half a block.
+//! - Frames `0..staging_frames()` and their descriptors survive the death of the process, but not a power
+//!   loss.
+//! - A descriptor is stored after its frame's content, so a valid descriptor never names an incomplete block.
 
 use haversack_model::BLOCK_BYTES;
 
@@ -25,16 +25,16 @@ pub const DESCRIPTOR_BYTES: usize = 64;
 
 /// The memory that the core works in. See the module's invariants.
 pub trait Memory {
-    /// Number of frames that survive the process, at the front.
+    /// Returns the number of frames that survive the process. They come first.
     fn staging_frames(&self) -> u32;
-    /// Number of all frames, staging and transfer.
+    /// Returns the number of all frames, staging and transfer.
     fn frames(&self) -> u32;
-    /// A frame's bytes.
+    /// Returns a frame's bytes.
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES];
-    /// A frame's bytes, to change. For metadata pages; block data goes through the methods below.
+    /// Returns a frame's bytes, to change. For metadata pages; block data goes through the methods below.
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES];
-    /// Copies part of a write request's payload into a frame. Ranges are bytes. False if the payload is lost: what the
-    /// frame has then must not be used.
+    /// Copies part of a write request's payload into a frame. Positions and length are in bytes. Returns
+    /// false if the payload is lost; the frame's content must not be used then.
     fn take(
         &mut self,
         tag: RequestTag,
@@ -49,17 +49,18 @@ pub trait Memory {
     fn copy(&mut self, from: FrameNo, to: FrameNo, at: usize, len: usize);
     /// Fills part of a frame with zeroes.
     fn zero(&mut self, frame: FrameNo, at: usize, len: usize);
-    /// CRC-32C of a whole frame. Memory that holds no data returns a constant.
+    /// Returns the CRC-32C of a whole frame. Memory that holds no data returns a constant.
     fn crc(&self, frame: FrameNo) -> u32;
-    /// The descriptor of a staging frame; index `staging_frames()` is the staging header.
+    /// Returns the descriptor of a staging frame. Index `staging_frames()` is the staging header.
     fn descriptor(&self, index: u32) -> &[u8; DESCRIPTOR_BYTES];
     /// Stores a descriptor. The store may be torn by the death of the process.
     fn store_descriptor(&mut self, index: u32, bytes: &[u8; DESCRIPTOR_BYTES]);
 }
 
-/// Where the payloads of requests live: the front end's side of [`HeapMemory`].
+/// The payloads of requests: the front end's side of [`HeapMemory`].
 pub trait Payloads {
-    /// Copies from the request's payload; false if that is lost, such as when its client took the memory away.
+    /// Copies from the request's payload. Returns false if it is lost, for example because its client took
+    /// the memory away.
     fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool;
     /// Copies into the request's buffer.
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]);
@@ -67,8 +68,9 @@ pub trait Payloads {
 
 /// Plain heap memory with real bytes.
 pub struct HeapMemory<P> {
-    /// All frames one after the other: asked for as zeroed bytes, pages nobody touches cost nothing.
+    /// All frames, one after the other. Requested as zeroed bytes, so pages that are never used cost nothing.
     bytes: Vec<u8>,
+    /// By staging frame; the staging header comes last.
     descriptors: Vec<[u8; DESCRIPTOR_BYTES]>,
     staging_frames: u32,
     /// The requests' payloads.
@@ -76,7 +78,7 @@ pub struct HeapMemory<P> {
 }
 
 impl<P> HeapMemory<P> {
-    /// Memory with so many staging and transfer frames, all zero.
+    /// Returns memory with this many staging and transfer frames, all zero.
     pub fn new(staging_frames: u32, transfer_frames: u32, payloads: P) -> Self {
         HeapMemory {
             bytes: vec![0; (staging_frames + transfer_frames) as usize * BLOCK_BYTES],
@@ -164,7 +166,7 @@ pub struct NullMemory {
 }
 
 impl NullMemory {
-    /// So many staging and transfer frames, none of which takes memory.
+    /// Returns memory with this many staging and transfer frames, none of which takes space.
     pub fn new(staging_frames: u32, transfer_frames: u32) -> Self {
         NullMemory {
             staging_frames,

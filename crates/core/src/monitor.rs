@@ -1,14 +1,15 @@
-//! Records of what a disk's guest does, for whoever decides how much cache it gets, and for traces.
+//! Records of the requests of a disk's guest, for the control loop, which decides how much cache it gets, and
+//! for traces.
 //!
-//! A record is eight bytes: what is done, where, how far. Time is told by marks between records, at most one a
-//! millisecond. Whether the cache had a block is in the disk's counters, not here: a record is made when a request is
-//! accepted, before anything is looked up.
+//! A record is eight bytes: operation, position and length. Time is recorded by marks between records, at
+//! most one per millisecond. Whether the cache had a block is in the disk's counters, not here: a record is
+//! made when a request is accepted, before any lookup.
 //!
 //! Invariants
-//! - Off, a disk has no buffer and a request costs one comparison.
-//! - On, a record is written into memory that was taken before. Nothing waits and nothing is allocated; what finds no
-//!   room is counted.
-//! - A buffer begins with a mark, so it can be read without the one before it.
+//! - When off, a disk has no buffer and a request costs one comparison.
+//! - When on, a record is written into memory that was allocated before. Nothing waits and nothing is
+//!   allocated. Records for which there is no room are counted.
+//! - A buffer begins with a mark, so it can be read without the previous one.
 
 use haversack_model::place::spread;
 use haversack_model::{BlockNo, DiskNo, Micros};
@@ -19,9 +20,9 @@ use crate::disk::Disk;
 use crate::error::ManageError;
 use crate::memory::Memory;
 
-/// Most records of a buffer: 128 MiB.
+/// Maximum number of records in a buffer: 128 MiB.
 pub const MOST_RECORDS: usize = 1 << 24;
-/// Time between two marks at least.
+/// Minimum time between two marks.
 const MARK_US: Micros = 1000;
 
 /// A word holds the kind in the lowest bits, then the length in sectors, then the first sector; or a mark's time.
@@ -29,7 +30,7 @@ const KIND_BITS: u32 = 3;
 const LENGTH_BITS: u32 = 17;
 const MARK: u64 = 7;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// It reads.
@@ -38,16 +39,16 @@ pub enum Kind {
     Write = 1,
     /// It discards, or writes zeroes: no data goes to the cache, and what was there is gone.
     Discard = 2,
-    /// It makes durable what was written; it has no place and no length.
+    /// It makes earlier writes durable; it has no position and no length.
     Flush = 3,
 }
 
-/// A request, or with sampling the part of one that touches a sampled block.
+/// A request or, with sampling, the part of one that touches a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When it was accepted, to a millisecond; never later than that.
+    /// When it was accepted, or up to a millisecond before that.
     pub time_us: Micros,
-    /// What it does.
+    /// Its operation.
     pub kind: Kind,
     /// Its first sector.
     pub sector: u64,
@@ -60,7 +61,8 @@ pub struct Record {
 pub struct MonitorConfig {
     /// Records that there is room for, marks included: 1 to [`MOST_RECORDS`].
     pub records: usize,
-    /// Requests are recorded only as far as they touch one block of 2 to this power, chosen by address; 0 records all.
+    /// One in 2^`sample_shift` blocks is sampled, chosen by address, and requests are recorded only as far as
+    /// they touch one; 0 records everything.
     pub sample_shift: u8,
 }
 
@@ -89,37 +91,42 @@ impl MonitorConfig {
 /// A buffer of records.
 #[derive(Clone, Default)]
 pub struct Records {
+    /// The room: records and marks.
     words: Box<[u64]>,
+    /// Words in use.
     used: usize,
-    /// The next mark is due.
+    /// When the next mark is due.
     mark_us: Micros,
+    /// Records that found no room.
     lost: u64,
+    /// The grid phase of the disk, in sectors.
     phase: u8,
+    /// One in 2 to this power blocks is sampled.
     sample_shift: u8,
 }
 
 impl Records {
-    /// An empty buffer for so many records, to be swapped in by [`Core::take_records`].
+    /// Returns an empty buffer for this many records, to be swapped in by [`Core::take_records`].
     pub fn with_room(records: usize) -> Records {
         Records { words: vec![0; records].into_boxed_slice(), ..Records::default() }
     }
 
-    /// The same room for records of one block of 2 to this power.
+    /// Returns the same room for records of one in 2^`sample_shift` blocks.
     pub fn sampled(self, sample_shift: u8) -> Records {
         Records { sample_shift, ..self }
     }
 
-    /// Records that found no room.
+    /// Returns the number of records that found no room.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The grid phase of the disk, in sectors: 7 if a block begins at sector 7.
+    /// Returns the grid phase of the disk, in sectors: 7 if a block begins at sector 7.
     pub fn phase(&self) -> u8 {
         self.phase
     }
 
-    /// One block of 2 to this power was recorded.
+    /// Returns the binary logarithm of how many blocks there are to each recorded one.
     pub fn sample_shift(&self) -> u8 {
         self.sample_shift
     }
@@ -129,17 +136,17 @@ impl Records {
         self.used == 0
     }
 
-    /// Share of the room that is taken, from 0 to 1.
+    /// Returns the share of the room that is used, from 0 to 1.
     pub fn fill(&self) -> f64 {
         if self.words.is_empty() { 0.0 } else { self.used as f64 / self.words.len() as f64 }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
 
-    /// The records in their order.
+    /// Returns the records in order.
     pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
         let mut time_us = 0;
         self.words[..self.used].iter().filter_map(move |word| match kind_of(*word) {
@@ -156,7 +163,7 @@ impl Records {
         })
     }
 
-    /// The first block that a record touches and how many, on the grid of the disk. A record without length touches
+    /// Returns the blocks that a record touches, on the grid of the disk. A record without length touches
     /// none.
     pub fn blocks(&self, record: Record) -> std::ops::Range<u64> {
         let shift = (8 - u64::from(self.phase)) % 8;
@@ -167,7 +174,7 @@ impl Records {
         first / 8..(first + u64::from(record.sectors)).div_ceil(8)
     }
 
-    /// Adds a record if there is room, and counts it as lost otherwise. Times do not go back.
+    /// Adds a record if there is room, and otherwise counts it as lost. Times do not decrease.
     #[inline]
     pub fn push(&mut self, now: Micros, kind: Kind, sector: u64, sectors: u32) {
         if now >= self.mark_us || self.used == 0 {
@@ -188,7 +195,7 @@ impl Records {
         }
     }
 
-    /// Forgets all records. The room stays.
+    /// Removes all records. The room stays.
     pub fn clear(&mut self) {
         (self.used, self.lost) = (0, 0);
     }
@@ -204,7 +211,7 @@ fn kind_of(word: u64) -> Option<Kind> {
     }
 }
 
-/// Whether a block is among the one of 2 to the `shift` that are recorded.
+/// Whether a block is one of those that are recorded: one in 2^`shift`.
 #[inline]
 fn is_sampled(block: BlockNo, shift: u8) -> bool {
     spread(block.0) >> (64 - shift) == 0
@@ -228,7 +235,7 @@ impl Monitor {
 }
 
 impl Disk {
-    /// Records an accepted request if anybody wants to know.
+    /// Records an accepted request if the disk is monitored.
     #[inline]
     pub(crate) fn record_request(&mut self, now: Micros, op: Op, sector: u64, sectors: u32) {
         let Some(monitor) = &mut self.monitor else { return };
@@ -244,7 +251,8 @@ impl Disk {
         }
     }
 
-    /// Most requests are of one block, and most blocks are not sampled: only that is inlined.
+    /// Records a request with sampling. Most requests are for one block, and most blocks are not sampled:
+    /// only that case is inlined.
     #[inline]
     fn record_sample(&mut self, shift: u8, now: Micros, kind: Kind, sector: u64, sectors: u32) {
         let (first, last) = self.blocks(sector, sectors);
@@ -266,11 +274,11 @@ impl Disk {
 }
 
 impl<M: Memory> Core<M> {
-    /// Begins to record what a disk's guest does, anew if it was recorded before, or ends it with `None`. Attaching a
-    /// disk ends it too.
+    /// Starts to record the requests of a disk's guest, with an empty buffer, or stops with `None`. Attaching
+    /// a disk stops it too.
     ///
     /// # Errors
-    /// The disk is not known or the setting is wrong.
+    /// The disk is not known or the setting is invalid.
     pub fn set_monitor(&mut self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<(), ManageError> {
         let phase = self.known(disk)?.phase;
         config.as_ref().map_or(Ok(()), MonitorConfig::check)?;
@@ -278,9 +286,9 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
-    /// Swaps a disk's records for an empty buffer: `into` has what was recorded since the last time. The buffer that is
-    /// swapped in keeps its room if it has as much as the monitor was set to; otherwise this allocates. False, and
-    /// `into` empty, if the disk is not monitored.
+    /// Swaps a disk's records for an empty buffer: `into` receives what was recorded since the last call. The
+    /// buffer that is swapped in keeps its room if it has as much as the monitor was set to; otherwise this
+    /// allocates. Returns false, with `into` empty, if the disk is not monitored.
     pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) -> bool {
         into.clear();
         let known = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut);
@@ -294,7 +302,7 @@ impl<M: Memory> Core<M> {
         true
     }
 
-    /// Share of a disk's room for records that is taken, from 0 to 1; 0 if it is not monitored.
+    /// Returns the share of a disk's room for records that is used, from 0 to 1; 0 if it is not monitored.
     pub fn records_fill(&self, disk: DiskNo) -> f64 {
         let known = self.disks.get(disk.0 as usize).and_then(Option::as_ref);
         known.and_then(|disk| disk.monitor.as_ref()).map_or(0.0, |monitor| monitor.records.fill())

@@ -1,8 +1,14 @@
-//! Tools for a pool that no core has open: check it, list its disks and dirty blocks, write a disk's dirty
-//! blocks to its origin after the host died.
+//! Tools for a pool that no core has open: check it, list its disks and dirty blocks, and write a disk's
+//! dirty blocks to its origin after the host has died.
 //!
-//! They see what is durable on the devices. Blocks that were only staged when the host died are not there;
-//! if only the daemon died, open the pool with its staging area instead.
+//! They see what is durable on the devices. Blocks that were only staged when the host died are missing. If
+//! only the daemon died, open the pool with its staging area instead.
+//!
+//! Invariants
+//! - A disk's dirty blocks are written only if this host owns it, and only if it is certain that every one of
+//!   them is known in its newest version.
+//! - Dirty blocks count as clean only after all of them are at the origin and the origin was flushed. Until
+//!   then the pool is unchanged.
 
 use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
 
@@ -22,7 +28,7 @@ use crate::store::slot::{Live, SlotNo};
 pub struct CheckReport {
     /// The pool.
     pub pool: Uuid,
-    /// Devices in use, and their place in the list.
+    /// Devices in use, each with its index in the list.
     pub devices: Vec<(DeviceNo, usize)>,
     /// Devices in the list that are no longer part of the pool.
     pub ignored: Vec<usize>,
@@ -55,7 +61,7 @@ pub struct DiskReport {
     pub cached_blocks: u64,
     /// Its dirty blocks, in order.
     pub dirty_blocks: Vec<BlockNo>,
-    /// Blocks whose data was read and does not fit its checksum, in order; only of a thorough check.
+    /// Blocks whose data was read and does not match its checksum, in order; only from a thorough check.
     pub bad_blocks: Vec<BlockNo>,
 }
 
@@ -86,13 +92,13 @@ pub enum OfflineError {
         /// Its dirty blocks.
         dirty_blocks: u64,
     },
-    /// A device is missing or metadata is damaged: dirty blocks may be unknown, and older versions of others
-    /// may pass for the newest.
+    /// A device is missing or metadata is damaged: there may be unknown dirty blocks, and older versions of
+    /// others may pass for the newest.
     #[error(
         "devices are missing or metadata is damaged: what is dirty of disk {0} is not certain; bring the devices back, or drop it by name"
     )]
     Damaged(DiskId),
-    /// The origin is smaller than the disk: it is another one.
+    /// The origin is smaller than the disk: it belongs to another one.
     #[error(
         "disk {disk} has {needed_sectors} sectors, the origin {found_sectors}; name the disk's own origin"
     )]
@@ -126,8 +132,8 @@ pub enum OfflineError {
     },
 }
 
-/// Blocks, in order, as people read them: `block 3, blocks 7-9`. Of very many the first ranges are named, and how many
-/// more there are.
+/// Formats blocks, which are in order, for people: `block 3, blocks 7-9`. If there are very many ranges, the
+/// first ones are named, followed by the number of the others.
 pub fn ranges(blocks: &[BlockNo]) -> String {
     const MOST: usize = 64;
     let runs: Vec<&[BlockNo]> = blocks.chunk_by(|one, next| one.0 + 1 == next.0).collect();
@@ -143,7 +149,7 @@ pub fn ranges(blocks: &[BlockNo]) -> String {
     text
 }
 
-/// How far a flush is.
+/// The progress of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlushProgress {
     /// Blocks written.
@@ -169,7 +175,7 @@ fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Live)> {
     slots
 }
 
-/// Reads a block and verifies it, from its second copy if need be.
+/// Reads a block and verifies it, from its second copy if necessary.
 fn read_block(
     media: &mut dyn Media,
     pool: &Pool,
@@ -250,8 +256,9 @@ fn is_certain(pool: &Pool, r: &Recovered, disk: DiskNo, record: &DiskRecord) -> 
         && (pool.missing.is_empty() || pool.covered)
 }
 
-/// Writes a disk's dirty blocks to its origin, flushes it, and then marks them clean by voiding what the
-/// pool has of the disk. After an error the pool is as it was, and the flush can be repeated.
+/// Writes a disk's dirty blocks to its origin, flushes it, and then marks them clean by voiding everything
+/// that the pool has of the disk. After an error before that last step the pool is unchanged. After any error
+/// the flush can be repeated.
 ///
 /// # Errors
 /// See [`OfflineError`].
@@ -307,7 +314,7 @@ fn write_block(
     Ok(())
 }
 
-/// Voids all that the pool has of a disk. Dirty blocks, known or possible, are destroyed only if
+/// Voids everything that the pool has of a disk. Dirty blocks, known or possible, are destroyed only if
 /// `destroy_dirty` names the disk.
 ///
 /// # Errors

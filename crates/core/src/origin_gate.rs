@@ -1,18 +1,21 @@
-//! The gate to the origins: the only place that sends writes, zeroes and flushes to one, and keeps account of them.
+//! The gate to the origins: the only place that sends writes, zeroes and flushes to an origin, and keeps
+//! track of them.
 //!
-//! [`Action::WriteOrigin`] and [`Action::ZeroOrigin`] hold a [`Passed`], which only this file makes, and it makes one only
-//! for a [`Permit`]. A permit is for a run of blocks of one disk. It is used in the call that it was given in, while what
-//! was shown for it still holds, and only once.
+//! [`Action::WriteOrigin`] and [`Action::ZeroOrigin`] contain a [`Passed`], which only this file can make,
+//! and only for a [`Permit`]. A permit is for a run of blocks of one disk. It is used once, in the call that
+//! returned it, while the conditions checked for it still hold.
 //!
 //! Invariants
 //! - Only the owner of a disk writes its origin: after [`Core::release`] was called no write is started.
-//! - A write past the cache starts only when the loss of the last device, if there was one, is noted durably outside of the
-//!   pool; when each of its blocks is marked in the write-intent map; and when no durable page calls a block dirty, unless
-//!   the write replaces the whole block and its caller drops what pages list before the write counts as done.
-//! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if no segment is the
-//!   disk's, so that no page lists an older one, and only if it is marked: this is a write past the cache.
-//! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was durable when it
-//!   was answered.
+//! - A write past the cache starts only when the loss of the last device, if there was one, is durably noted
+//!   outside the pool; when each of its blocks is marked in the write-intent map; and when no durable page
+//!   calls a block dirty, unless the write replaces the whole block and its caller drops what pages list
+//!   before the write counts as done.
+//! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if the
+//!   disk owns no segment, so that no page lists an older one, and only if its region is marked: this is a
+//!   write past the cache.
+//! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was
+//!   already durable when it was answered.
 
 use std::ops::Range;
 
@@ -24,11 +27,11 @@ use crate::core::Core;
 use crate::io::{OriginFlushReason, Purpose};
 use crate::memory::Memory;
 
-/// Shows that the gate let an action through. Nobody else can make one.
+/// Proof that the gate let an action through. Nothing else can make one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passed(());
 
-/// Leave to write a run of blocks of a disk's origin, once and now.
+/// Permission to write a run of blocks of a disk's origin, once and now.
 #[must_use]
 pub(crate) struct Permit {
     disk: DiskNo,
@@ -36,7 +39,7 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// One permit for two runs, of which the second starts where the first ends.
+    /// Extends the permit by the run of another one, which must start where this one ends.
     pub fn join(&mut self, next: Permit) {
         let Permit { disk, blocks } = next;
         assert!(self.disk == disk && self.blocks.end == blocks.start, "the runs are neighbours");
@@ -44,13 +47,14 @@ impl Permit {
     }
 }
 
-/// An application for a permit to write past the cache: what must hold is shown block by block.
+/// An application for a permit to write past the cache: the conditions are checked block by block.
 pub(crate) struct Application {
     permit: Permit,
+    /// All conditions held for all blocks shown so far.
     complete: bool,
 }
 
-/// Where the cleaner has a version of a block from.
+/// The place from which the cleaner takes a version of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CleaningFrom {
     /// Flash: the commit with this number brought it there.
@@ -59,36 +63,38 @@ pub(crate) enum CleaningFrom {
     Staging,
 }
 
-/// What a disk's origin was told, and how much of that may lie in its volatile cache alone.
+/// The changes that were sent to a disk's origin, and how many of them may be in its volatile cache alone.
 pub(crate) struct OriginAccount {
     /// Writes and zeroes in flight.
     in_flight: u32,
-    /// Completed changes that a guest was told of and that were not durable when they were answered, and how many of them
-    /// are durable by now. What the cleaner writes is not counted: it stays dirty until it is durable.
+    /// Completed changes that a guest was told of and that were not durable when they were answered, and how
+    /// many of them are durable by now. The cleaner's writes are not counted: their blocks stay dirty until
+    /// they are durable.
     changes: u64,
     durable: u64,
-    /// Some of what is not durable is of an earlier time, and no intent map marks it.
+    /// Some changes that are not durable are from an earlier time, and no intent map marks them.
     unmarked: bool,
 }
 
 impl OriginAccount {
-    /// As the record tells: `unmarked` if an earlier time may have left volatile writes that no map marks.
+    /// Returns the account as the record has it: `unmarked` if an earlier time may have left volatile writes
+    /// that no map marks.
     pub fn new(unmarked: bool) -> OriginAccount {
         OriginAccount { in_flight: 0, changes: u64::from(unmarked), durable: 0, unmarked }
     }
 
-    /// An earlier time may have left volatile writes.
+    /// Notes that an earlier time may have left volatile writes.
     pub fn suspect(&mut self) {
         self.changes += 1;
     }
 
-    /// An earlier time may have left volatile writes that no durable map marks.
+    /// Notes that an earlier time may have left volatile writes that no durable map marks.
     pub fn suspect_unmarked(&mut self) {
         self.suspect();
         self.unmarked = true;
     }
 
-    /// Whether all that a guest was told of is durable at the origin.
+    /// Whether everything that a guest was told of is durable at the origin.
     pub fn is_durable(&self) -> bool {
         self.durable >= self.changes
     }
@@ -98,7 +104,7 @@ impl OriginAccount {
         self.unmarked
     }
 
-    /// A flush is done that was sent after so many changes.
+    /// Notes that a flush is done that was sent after this many changes.
     pub fn flushed(&mut self, changes: u64) {
         self.durable = self.durable.max(changes);
         self.unmarked &= !self.is_durable();
@@ -111,16 +117,17 @@ impl<M: Memory> Core<M> {
         self.disk(disk).life.writes_origin() || planted(Bug::CleanAfterRelease)
     }
 
-    /// Starts an application for a write past the cache from this block on. `None` if the disk's origin may not be written
-    /// past the cache now, whatever the blocks.
+    /// Starts an application for a write past the cache from this block on. Returns `None` if the disk's
+    /// origin may not be written past the cache now, whatever the blocks.
     pub(crate) fn apply_for_write(&self, disk: DiskNo, first: BlockNo) -> Option<Application> {
         let permit = Permit { disk, blocks: first.0..first.0 };
         let may_write = self.may_write_origin(disk) && !self.loss_unrecorded();
         may_write.then_some(Application { permit, complete: true })
     }
 
-    /// Shows a block of the application, which the write `replaces` if it covers the whole block and its caller sees to what
-    /// durable pages list. Asks for what is missing; false then. There is a permit only if no block is left out.
+    /// Checks the next block of the application; returns whether its conditions hold, and requests those that
+    /// do not. `replaces` says that the write covers the whole block and its caller takes care of what
+    /// durable pages list. There is a permit only if no block is left out.
     pub(crate) fn show_block(
         &mut self,
         application: &mut Application,
@@ -143,12 +150,12 @@ impl<M: Memory> Core<M> {
         shown
     }
 
-    /// The permit for the blocks that were shown, if all was shown that must be.
+    /// Returns the permit for the blocks that were shown, if all conditions held.
     pub(crate) fn permit_write(&self, application: Application) -> Option<Permit> {
         application.complete.then_some(application.permit)
     }
 
-    /// A permit for the cleaner to write back a version of a block.
+    /// Returns a permit for the cleaner to write back a version of a block, if its conditions hold.
     pub(crate) fn permit_cleaning(
         &mut self,
         disk: DiskNo,
@@ -165,7 +172,7 @@ impl<M: Memory> Core<M> {
         shown.then_some(Permit { disk, blocks: block.0..block.0 + 1 })
     }
 
-    /// Whether the cleaner may write back what a commit brought to flash.
+    /// Whether the cleaner may write back what a commit wrote to flash.
     pub(crate) fn is_cleanable(&self, seq: u64) -> bool {
         self.durability.is_durable(seq) || planted(Bug::CleanUnflushed)
     }
@@ -185,7 +192,7 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteOrigin { io, disk, sector, sectors, durable, passed });
     }
 
-    /// Has the origin zeroed.
+    /// Sends zeroes to the origin.
     pub(crate) fn zero_origin(
         &mut self,
         permit: Permit,
@@ -200,7 +207,7 @@ impl<M: Memory> Core<M> {
         self.emit(Action::ZeroOrigin { io, disk, sector, sectors, discard, durable, passed });
     }
 
-    /// Lets an I/O through the gate that its permit covers.
+    /// Lets an I/O that its permit covers through the gate.
     fn pass(&mut self, permit: Permit, number: u32, sector: u64, sectors: u32) -> (DiskNo, Passed) {
         let Permit { disk, blocks } = permit;
         assert!(self.may_write_origin(disk), "only the owner writes the origin");
@@ -211,8 +218,8 @@ impl<M: Memory> Core<M> {
         (disk, Passed(()))
     }
 
-    /// A write or zeroing has ended; returns whether no other is in flight. If a guest is told that it is done although it
-    /// may be volatile, the guest's next flush flushes the origin.
+    /// Notes that a write or zeroing has ended; returns whether no other is in flight. If a guest is told
+    /// that it is done although it may be volatile, the guest's next flush also flushes the origin.
     pub(crate) fn origin_written(&mut self, disk: DiskNo, told_volatile: bool) -> bool {
         let account = &mut self.disk_mut(disk).origin;
         account.in_flight -= 1;
@@ -220,7 +227,7 @@ impl<M: Memory> Core<M> {
         account.in_flight == 0
     }
 
-    /// Has the origin make durable what it has answered.
+    /// Sends a flush to the origin.
     pub(crate) fn flush_origin(&mut self, reason: OriginFlushReason, disk: DiskNo) {
         let changes = self.disk(disk).origin.changes;
         let number = self.new_io(Purpose::FlushOrigin { reason, changes });

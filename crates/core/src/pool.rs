@@ -1,4 +1,9 @@
-//! Making a pool, and making a device ready to join one.
+//! Creating a pool, and formatting a device that is to join one.
+//!
+//! Invariants
+//! - Nothing is written unless all devices are fit and carry no pool.
+//! - The superblock is written last, when the blank pages and, for a new pool, the record are durable. So a
+//!   device whose formatting was cut short carries no pool.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
 
@@ -12,28 +17,28 @@ use crate::format::superblock::{Found, Superblock};
 use crate::media::{IoFailure, Media};
 use crate::recover::scan;
 
-/// Bytes of a device with so many segments.
+/// Returns the bytes of a device with this many segments.
 pub fn device_bytes(segments: u32) -> u64 {
     geometry::device_bytes(segments)
 }
 
-/// Bytes at the beginning of a device that hold what is not in segments.
+/// Returns the bytes at the beginning of a device, before the segments.
 pub fn metadata_bytes() -> u64 {
     geometry::device_bytes(0)
 }
 
-/// Who a cache device is.
+/// The identity of a cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceIdentity {
-    /// The pool that it is of.
+    /// The pool that it belongs to.
     pub pool: Uuid,
     /// The device.
     pub device: Uuid,
-    /// Its place in the pool.
+    /// Its number in the pool.
     pub number: DeviceNo,
 }
 
-/// The device whose superblock a page is.
+/// Returns the device that a superblock page belongs to; `None` if the page is no valid superblock.
 pub fn device_of(page: &[u8; BLOCK_BYTES]) -> Option<DeviceIdentity> {
     match Superblock::decode(page) {
         Found::Valid(Superblock { pool, device, number, .. }) => {
@@ -43,7 +48,8 @@ pub fn device_of(page: &[u8; BLOCK_BYTES]) -> Option<DeviceIdentity> {
     }
 }
 
-/// The device that a place in `media` is; none if it carries no superblock of this version, or cannot be read.
+/// Returns the identity of a device in `media`; `None` if it has no superblock of this version, or cannot be
+/// read.
 pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> {
     let mut page = [0; BLOCK_BYTES];
     (0..2).find_map(|copy| {
@@ -52,7 +58,8 @@ pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> 
     })
 }
 
-/// The devices that a pool has in use, as the newest record on some of them tells. Empty if none can be read.
+/// Returns the devices that a pool has in use, according to the newest record on some of them. Empty if none
+/// can be read.
 pub fn members(media: &mut dyn Media) -> Vec<DeviceIdentity> {
     let pool = (0..media.devices()).find_map(|device| identify(media, device)).map(|identity| identity.pool);
     let records = (0..media.devices()).filter_map(|device| scan::read_record(media, device).ok().flatten());
@@ -65,9 +72,9 @@ pub fn members(media: &mut dyn Media) -> Vec<DeviceIdentity> {
         .collect()
 }
 
-/// Where the labels of devices are: `(byte offset, bytes)`.
+/// Location of the device labels: byte offset and bytes.
 pub const DEVICE_LABELS: (u64, usize) = (geometry::DEVICE_LABEL_START * PAGE_BYTES, 2 * BLOCK_BYTES);
-/// Where the labels of disks are.
+/// Location of the disk labels: byte offset and bytes.
 pub const DISK_LABELS: (u64, usize) = (geometry::DISK_LABEL_START * PAGE_BYTES, 128 * BLOCK_BYTES);
 
 /// Whether a copy of the pool record begins at a byte offset of a device.
@@ -92,7 +99,7 @@ pub(crate) fn flush(media: &mut dyn Media, device: usize) -> Result<(), PoolErro
     media.flush(device).map_err(|f| io_error(media, device, 0, f))
 }
 
-/// Segments of a device that is about to be formatted. Nothing is written.
+/// Checks that a device can be formatted; returns its number of segments. Nothing is written.
 fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
     let (found_bytes, needed_bytes) = (media.capacity_bytes(device), device_bytes(MIN_SEGMENTS));
     if found_bytes < needed_bytes {
@@ -109,7 +116,7 @@ fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
     Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
 }
 
-/// A blank pair of pages A and B of an intent map or of a segment.
+/// Returns a blank pair of pages A and B of an intent map or of a segment.
 fn blank_pair(seed: u64, offset_bytes: u64, owner: u16, kind: Kind) -> [u8; 2 * BLOCK_BYTES] {
     let mut pages = [0u8; 2 * BLOCK_BYTES];
     for (generation, page) in pages.as_chunks_mut().0.iter_mut().enumerate() {
@@ -158,7 +165,8 @@ fn write_superblocks(media: &mut dyn Media, device: usize, superblock: &Superblo
     flush(media, device)
 }
 
-/// Makes a pool of all devices of `media`. What was on them is lost; a device that carries a pool is refused.
+/// Creates a pool of all devices of `media`. Their contents are lost. A device that carries a pool is
+/// refused.
 ///
 /// # Errors
 /// See [`PoolError`]. Nothing is written unless all devices are fit.

@@ -1,4 +1,4 @@
-//! Questions about disks and blocks that change nothing.
+//! Queries about disks and blocks that change nothing.
 
 use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
@@ -39,17 +39,18 @@ pub struct CacheState {
     pub dirty: bool,
 }
 
-/// Whose an I/O of an origin is: who bears it if a write that the origin has acknowledged is lost before it is durable.
+/// Who issued an I/O to an origin. This decides who is affected if a write that the origin has acknowledged
+/// is lost before it is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writer {
-    /// The cleaner: what it wrote is still dirty and is written again, and no guest need know.
+    /// The cleaner: what it wrote is still dirty and is written again, and no guest needs to know.
     Cleaner,
-    /// A guest whose writes go past the cache, which is told when it flushes.
+    /// A guest whose writes go past the cache: it is told when it flushes.
     Guest,
 }
 
 impl<M: Memory> Core<M> {
-    /// Whose an I/O of an origin is.
+    /// Returns who issued an I/O to an origin.
     pub fn writer(&self, io: IoId) -> Writer {
         match self.ios[io.0].purpose {
             Purpose::CleanWrite | Purpose::FlushOrigin { reason: OriginFlushReason::Clean, .. } => {
@@ -59,7 +60,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// What the pool knows of a disk.
+    /// Returns what the pool knows of a disk.
     pub fn disk_info(&self, disk: DiskNo) -> Option<DiskInfo> {
         let d = self.disks.get(disk.0 as usize)?.as_ref()?;
         Some(DiskInfo {
@@ -74,8 +75,8 @@ impl<M: Memory> Core<M> {
         })
     }
 
-    /// Runs of sectors whose only dirty copy was lost with a device, in order: their first sector and their number. They
-    /// read as errors until they are written.
+    /// Returns the runs of sectors whose only dirty copy was lost with a device, in order: first sector and
+    /// number of sectors. Reads of them fail until they are written.
     pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
         let Some(d) = self.disks.get(disk.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
         let mut blocks: Vec<u64> = d.lost.iter().copied().collect();
@@ -93,13 +94,13 @@ impl<M: Memory> Core<M> {
         found
     }
 
-    /// The numbers of all disks that the pool knows.
+    /// Returns the numbers of all disks that the pool knows.
     pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + '_ {
         (0..self.disks.len() as u16).map(DiskNo).filter(|disk| self.disks[disk.0 as usize].is_some())
     }
 
-    /// Tells what of a range is cached and dirty, as runs of sectors in order: at most `most` of them, so that the
-    /// end of the range may be left out. Sectors beyond the end of the disk are not cached.
+    /// Reports which sectors of a range are cached and dirty, as runs in order. It stops after `most` runs,
+    /// so the end of the range may be missing. Sectors beyond the end of the disk are not cached.
     pub fn cache_runs(
         &self,
         disk: DiskNo,

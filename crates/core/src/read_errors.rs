@@ -1,20 +1,22 @@
-//! Failed reads of a cache device: when they are too many to go on with it.
+//! Failed reads of a cache device: decides when there are too many to keep using it.
 //!
-//! A place that is read again and again counts once: one bad block must not cost a device, and with it every dirty
+//! A place that fails repeatedly counts once: one bad block must not cost a device, and with it every dirty
 //! block that has no second copy. Old errors are forgotten: a device that loses a block a year is a good one.
 
 use haversack_model::Micros;
 
 use crate::store::slot::SlotNo;
 
-/// Places of a device where reads failed lately.
+/// Places of a device where reads recently failed.
 #[derive(Default)]
 pub(crate) struct ReadErrors {
+    /// Each place, and when a read of it last failed.
     places: Vec<(SlotNo, Micros)>,
 }
 
 impl ReadErrors {
-    /// Notes a failed read at a place. True when so many places failed within the window.
+    /// Notes a failed read at a place. Returns true when at least `limit` places have failed within the
+    /// window.
     pub fn note(&mut self, place: SlotNo, now: Micros, window_us: Micros, limit: u32) -> bool {
         self.places.retain(|(other, when)| *other != place && *when + window_us > now);
         self.places.push((place, now));

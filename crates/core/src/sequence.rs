@@ -1,11 +1,17 @@
 //! Sequence numbers of device writes, and which of them are completed.
+//!
+//! Invariants
+//! - Numbers are handed out in increasing order, each once.
+//! - A number counts as completed only when all I/Os of it and of every number before it are.
 
 use std::collections::VecDeque;
 
-/// Hands out sequence numbers and follows their completion.
+/// Hands out sequence numbers and tracks their completion.
 #[derive(Default)]
 pub(crate) struct Sequence {
+    /// The next number to hand out.
     next: u64,
+    /// Numbers from the first one that is not completed on, each with its outstanding I/Os.
     in_flight: VecDeque<(u64, u32)>,
 }
 
@@ -14,7 +20,7 @@ impl Sequence {
         Sequence { next, in_flight: VecDeque::new() }
     }
 
-    /// A new number for something of so many I/Os.
+    /// Takes a new number for a write of this many I/Os.
     pub fn take(&mut self, ios: u32) -> u64 {
         let seq = self.next;
         self.next += 1;
@@ -22,13 +28,13 @@ impl Sequence {
         seq
     }
 
-    /// More I/Os of a number that was just taken.
+    /// Adds I/Os to a number that was just taken.
     pub fn expect(&mut self, seq: u64, ios: u32) {
         let at = self.position(seq);
         self.in_flight[at].1 += ios;
     }
 
-    /// One I/O of a number is completed; tells whether it was the last.
+    /// Notes that one I/O of a number is completed; returns whether it was the last.
     pub fn done(&mut self, seq: u64) -> bool {
         let at = self.position(seq);
         self.in_flight[at].1 -= 1;
@@ -43,12 +49,12 @@ impl Sequence {
         self.in_flight.binary_search_by_key(&seq, |f| f.0).expect("the number is in flight")
     }
 
-    /// The last number such that it and all before it are completed.
+    /// Returns the last number such that it and all before it are completed.
     pub fn completed(&self) -> u64 {
         self.in_flight.front().map_or(self.next, |f| f.0) - 1
     }
 
-    /// The last number handed out.
+    /// Returns the last number handed out.
     pub fn last(&self) -> u64 {
         self.next - 1
     }

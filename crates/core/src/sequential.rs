@@ -4,8 +4,11 @@ const STREAMS: usize = 16;
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
+    /// The sector that would continue the run.
     next_sector: u64,
+    /// Length of the run so far; 0: unused.
     run_bytes: u64,
+    /// Value of `clock` when it was last used.
     used: u64,
 }
 
@@ -13,11 +16,12 @@ struct Stream {
 #[derive(Default)]
 pub struct Sequential {
     streams: [Stream; STREAMS],
+    /// Requests noted so far.
     clock: u64,
 }
 
 impl Sequential {
-    /// Notes a request and tells how many bytes its run has come to, itself included.
+    /// Notes a request; returns the bytes of its run so far, itself included.
     pub fn note(&mut self, sector: u64, sectors: u32) -> u64 {
         self.clock += 1;
         let bytes = u64::from(sectors) * haversack_model::SECTOR_BYTES as u64;

@@ -1,8 +1,10 @@
-//! Numbered places that are used again and again: no allocation once the slab has grown.
+//! Numbered slots that are reused: no allocation once the slab has grown.
 
 /// A slab of values that are reset instead of dropped, so that their buffers stay.
 pub struct Slab<T> {
+    /// Each value, and whether it is in use.
     items: Vec<(bool, T)>,
+    /// Numbers of the values that are not in use.
     free: Vec<u32>,
 }
 
@@ -12,12 +14,12 @@ impl<T: Default> Slab<T> {
         Slab { items: Vec::new(), free: Vec::new() }
     }
 
-    /// Values in use.
+    /// Returns the number of values in use.
     pub fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    /// Takes a place. Its value is as its last user left it.
+    /// Takes a slot; returns its number. The value is as its last user left it.
     pub fn take(&mut self) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.items.push((false, T::default()));
@@ -27,19 +29,19 @@ impl<T: Default> Slab<T> {
         number
     }
 
-    /// Gives a place back.
+    /// Gives a slot back.
     pub fn put(&mut self, number: u32) {
         assert!(self.items[number as usize].0, "place {number} is in use");
         self.items[number as usize].0 = false;
         self.free.push(number);
     }
 
-    /// Whether the place is in use.
+    /// Whether the slot is in use.
     pub fn contains(&self, number: u32) -> bool {
         self.items.get(number as usize).is_some_and(|i| i.0)
     }
 
-    /// Values in use, with their places.
+    /// Returns the values in use, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.items.iter().enumerate().filter(|(_, i)| i.0).map(|(number, i)| (number as u32, &i.1))
     }

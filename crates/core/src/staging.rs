@@ -1,12 +1,12 @@
 //! Staged blocks: written or admitted, not yet on flash.
 //!
-//! A block that is written again gets a new frame (with the older sectors copied in) before the old one is
-//! given back, so that at any instant a valid descriptor names whole content, whatever kills the process.
+//! A block that is written again gets a new frame, with the older valid sectors copied in, before the old one
+//! is freed. So at any instant a valid descriptor names complete content, even if the process is killed.
 //!
 //! Invariants
-//! - The table names the newest frame of a block. An older frame of it exists only while it is being
-//!   committed, and its valid sectors are also in the newer one. Until that commit has ended, the older frame
-//!   has a descriptor: the newer one must not go before it.
+//! - The table has the newest frame of each block. An older frame of it exists only while it is being
+//!   committed, and its valid sectors are also in the newer one. The older frame has a descriptor until that
+//!   commit has ended; the newer frame must not be freed before that.
 //! - Sectors outside a frame's mask are zero.
 //! - Frames of the data stage count as free.
 
@@ -36,28 +36,29 @@ pub struct Staged {
     pub dirty: bool,
     /// Sectors outside the mask are lost.
     pub poisoned: bool,
-    /// Enters as protected.
+    /// It enters flash as protected.
     pub protected: bool,
     /// Hits while staged.
     pub hits: u8,
     /// Part of a batch on its way to flash.
     pub committing: bool,
-    /// The last commit that it, or an older frame of its block, went out with; 0: none.
+    /// The last commit that contained it, or an older frame of its block; 0: none.
     pub commit_seq: u64,
     /// Its descriptor names sectors beyond the end of the disk.
     pub trimmed: bool,
     /// A newer frame of the block exists.
     pub superseded: bool,
-    /// The flash copy's other sectors are being read.
+    /// The sectors that only flash has are being read.
     pub merging: bool,
     /// The frame's checksum, bound to disk and block.
     pub crc: u32,
     /// Version in its descriptor.
     pub version: u64,
-    /// Flush group it must be durable with.
+    /// The flush group that it must be durable with.
     pub group: u64,
     /// When the oldest of its dirty content arrived.
     pub since_us: Micros,
+    /// The neighbours in the disk's list of waiting frames, or `NO_FRAME`.
     previous: u32,
     next: u32,
 }
@@ -91,7 +92,9 @@ impl Staged {
 /// A disk's frames that wait to be committed, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub struct StagedList {
+    /// The oldest frame, or `NO_FRAME`.
     head: u32,
+    /// The newest frame, or `NO_FRAME`.
     tail: u32,
     /// Frames in the list.
     pub len: u32,
@@ -105,9 +108,12 @@ impl Default for StagedList {
 
 /// All staging frames.
 pub struct Staging {
+    /// By frame number; `None` if the frame names no block.
     frames: Vec<Option<Staged>>,
+    /// Free frames, those of the data stage not included.
     free: Vec<FrameNo>,
     data: DataStage,
+    /// The newest frame of each block, by the key of disk and block.
     table: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
     /// By disk number.
     pub lists: Vec<StagedList>,
@@ -122,7 +128,7 @@ fn key(disk: DiskNo, block: BlockNo) -> u64 {
 }
 
 impl Staging {
-    /// So many free frames.
+    /// Returns a staging area with this many free frames.
     pub fn new(frames: u32) -> Staging {
         Staging {
             frames: vec![None; frames as usize],
@@ -141,12 +147,12 @@ impl Staging {
         }
     }
 
-    /// Frames in all.
+    /// Returns the number of frames.
     pub fn capacity(&self) -> usize {
         self.frames.len()
     }
 
-    /// Free frames.
+    /// Returns the number of free frames.
     pub fn free(&self) -> usize {
         self.free.len() + self.data.len()
     }
@@ -156,19 +162,20 @@ impl Staging {
         self.free.pop().or_else(|| self.data.remove_oldest())
     }
 
-    /// The frame of the data stage that has these sectors of a block, if it has them all.
+    /// Returns the frame of the data stage that has these sectors of a block, if it has them all.
     #[inline]
     pub fn find_data(&self, disk: DiskNo, block: BlockNo, mask: u8) -> Option<FrameNo> {
         self.data.find(key(disk, block), mask)
     }
 
-    /// An allocated frame with sectors of a block goes to the data stage.
+    /// Puts an allocated frame with sectors of a block into the data stage.
     pub fn keep_data(&mut self, disk: DiskNo, block: BlockNo, frame: FrameNo, mask: u8) {
         self.drop_data(disk, block);
         self.data.insert(key(disk, block), frame, mask);
     }
 
-    /// Takes a block out of the data stage: its frame, which is allocated then, and the sectors in it.
+    /// Takes a block out of the data stage; returns its frame, which is allocated then, and the sectors in
+    /// it.
     pub fn take_data(&mut self, disk: DiskNo, block: BlockNo) -> Option<(FrameNo, u8)> {
         self.data.remove(key(disk, block))
     }
@@ -188,7 +195,7 @@ impl Staging {
         }
     }
 
-    /// Gives back a frame that names no block.
+    /// Frees an allocated frame that names no block.
     pub fn give_back(&mut self, frame: FrameNo) {
         debug_assert!(self.frames[frame.0 as usize].is_none());
         self.free.push(frame);
@@ -199,23 +206,23 @@ impl Staging {
         self.free.retain(|f| *f != frame);
     }
 
-    /// The newest frame of a block.
+    /// Returns the newest frame of a block.
     pub fn find(&self, disk: DiskNo, block: BlockNo) -> Option<(FrameNo, &Staged)> {
         let frame = *self.table.get(&key(disk, block))?;
         self.frames[frame as usize].as_ref().map(|s| (FrameNo(frame), s))
     }
 
-    /// A frame's state.
+    /// Returns a frame's state.
     pub fn get(&self, frame: FrameNo) -> &Staged {
         self.frames[frame.0 as usize].as_ref().expect("the frame names a block")
     }
 
-    /// A frame's state, to change. Disk and block stay.
+    /// Returns a frame's state, to change. Disk and block must stay.
     pub fn get_mut(&mut self, frame: FrameNo) -> &mut Staged {
         self.frames[frame.0 as usize].as_mut().expect("the frame names a block")
     }
 
-    /// Counts a read of all that was asked for from a frame.
+    /// Counts a hit: a frame had everything that was read of a block.
     pub fn hit(&mut self, frame: FrameNo) {
         let staged = self.get_mut(frame);
         staged.hits = (staged.hits + 1).min(MAX_HITS);
@@ -265,20 +272,21 @@ impl Staging {
         self.lists[disk.0 as usize].len -= 1;
     }
 
-    /// The frame becomes part of batch `seq`.
+    /// Makes the frame part of batch `seq`.
     pub fn start_commit(&mut self, frame: FrameNo, seq: u64) {
         self.unlink(frame);
         let staged = self.get_mut(frame);
         (staged.committing, staged.commit_seq) = (true, seq);
     }
 
-    /// The batch failed: the frame waits again.
+    /// Lets the frame wait again: its batch failed.
     pub fn restart(&mut self, frame: FrameNo) {
         self.get_mut(frame).committing = false;
         self.link(frame);
     }
 
-    /// A newer frame takes over: an older one that is not being committed is freed at once.
+    /// Notes that a newer frame takes over. An older frame that is not being committed is freed at once, and
+    /// its state returned.
     pub fn supersede(&mut self, frame: FrameNo) -> Option<Staged> {
         if self.get(frame).committing {
             self.get_mut(frame).superseded = true;
@@ -312,7 +320,7 @@ impl Staging {
         staged
     }
 
-    /// A disk's waiting frames, oldest first.
+    /// Returns a disk's waiting frames, oldest first.
     pub fn waiting(&self, disk: DiskNo) -> impl Iterator<Item = FrameNo> + '_ {
         let mut at = self.lists[disk.0 as usize].head;
         std::iter::from_fn(move || {
@@ -322,13 +330,13 @@ impl Staging {
         })
     }
 
-    /// All frames that name a block of the disk, committing ones too. Slow.
+    /// Returns all frames that name a block of the disk, including those being committed. Slow.
     pub fn all_of(&self, disk: DiskNo) -> impl Iterator<Item = FrameNo> + '_ {
         let of_disk = move |s: &Option<Staged>| s.as_ref().is_some_and(|s| s.disk == disk);
         self.frames.iter().enumerate().filter(move |(_, s)| of_disk(s)).map(|(at, _)| FrameNo(at as u32))
     }
 
-    /// Bytes of memory, frames not counted.
+    /// Returns the bytes of memory, frames not counted.
     pub fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Option<Staged>>()
             + self.free.capacity() * 4

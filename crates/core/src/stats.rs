@@ -1,4 +1,4 @@
-//! Counters of disks and of the pool. They only rise, except those called a present state.
+//! Counters of disks and of the pool. They only increase, except those that are described as a present state.
 
 use haversack_model::Micros;
 
@@ -17,11 +17,11 @@ pub struct DiskStats {
     pub read_bytes: u64,
     /// Bytes written by the guest.
     pub written_bytes: u64,
-    /// Blocks read that were wholly in the cache.
+    /// Blocks read that were completely in the cache.
     pub read_hits: u64,
-    /// Of these, blocks that the data stage had: admission had not let them in yet.
+    /// Of these, blocks that were in the data stage: admission had not let them in yet.
     pub data_stage_hits: u64,
-    /// Blocks read that were not in the cache, or not wholly.
+    /// Blocks read that were not, or not completely, in the cache.
     pub read_misses: u64,
     /// Blocks written that were in the cache.
     pub write_hits: u64,
@@ -29,7 +29,7 @@ pub struct DiskStats {
     pub write_misses: u64,
     /// Bytes read from the origin.
     pub origin_read_bytes: u64,
-    /// Bytes written to the origin by writes around or through the cache.
+    /// Bytes written to the origin by writes past or through the cache.
     pub origin_written_bytes: u64,
     /// Bytes written to the origin by the cleaner.
     pub cleaned_bytes: u64,
@@ -51,7 +51,7 @@ pub struct DiskStats {
     pub fills_skipped: u64,
     /// Blocks that admission or the sequential cut-off kept out.
     pub not_admitted: u64,
-    /// Blocks written past the cache because as much was dirty as may be.
+    /// Blocks written past the cache because the limit of dirty blocks was reached.
     pub overflowed_blocks: u64,
     /// Blocks read from flash that failed their checksum.
     pub corrupt_blocks: u64,
@@ -59,7 +59,7 @@ pub struct DiskStats {
     pub lost_blocks: u64,
     /// Requests that failed.
     pub failed_requests: u64,
-    /// First sectors of requests modulo 8: tells the grid phase that would align most.
+    /// Requests by their first sector modulo 8: shows the grid phase that would align the most.
     pub start_phases: [u64; 8],
 }
 
@@ -74,7 +74,7 @@ pub struct DiskUsage {
     pub dirty_blocks: u64,
     /// Dirty blocks with a second copy.
     pub mirrored_blocks: u64,
-    /// Slots with overtaken versions of blocks, which a durable page still lists.
+    /// Slots with overtaken versions of blocks, which a durable page may still list.
     pub overtaken_blocks: u64,
     /// How long the oldest dirty block has been dirty, as far as is known.
     pub oldest_dirty_us: Micros,
@@ -95,8 +95,8 @@ pub struct PoolStats {
     pub free_segments: u64,
     /// Devices in use.
     pub devices: u64,
-    /// Redundancy is asked for, and the loss of a device could cost data: less than two are in use, or copies are being
-    /// made.
+    /// Redundancy is configured, and the loss of a device could lose data: fewer than two devices are in use,
+    /// or second copies are being rebuilt.
     pub degraded: bool,
     /// Device flushes.
     pub flushes: u64,

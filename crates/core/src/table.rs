@@ -1,17 +1,18 @@
-//! Tables that are indexed by numbers of their own kind, so that the number of a disk does not find a segment.
+//! Tables that are indexed by their own number type, so that, for example, a disk's number cannot index the
+//! segments.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 
-/// The number of a place in a table.
+/// The number of an entry in a table.
 pub trait Number: Copy {
-    /// As an index.
+    /// Returns the number as an index.
     fn at(self) -> usize;
-    /// From an index.
+    /// Returns the number for an index.
     fn of(at: usize) -> Self;
 }
 
-/// Values by their number. Otherwise it is a slice.
+/// Values by their number. In other respects it is a slice.
 pub struct Table<N, T> {
     items: Vec<T>,
     number: PhantomData<N>,
@@ -29,7 +30,7 @@ impl<N: Number, T> Table<N, T> {
         N::of(self.items.len() - 1)
     }
 
-    /// Makes the table so long; values are added or removed at its end.
+    /// Sets the length of the table; values are added or removed at its end.
     pub fn resize(&mut self, len: usize, value: T)
     where
         T: Clone,
@@ -38,12 +39,12 @@ impl<N: Number, T> Table<N, T> {
         self.items.resize(len, value);
     }
 
-    /// All numbers, in order.
+    /// Returns all numbers, in order.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = N> + use<N, T> {
         (0..self.items.len()).map(N::of)
     }
 
-    /// Values it has memory for.
+    /// Returns the number of values it has memory for.
     pub fn capacity(&self) -> usize {
         self.items.capacity()
     }

@@ -1,11 +1,12 @@
-//! Where a block is: the one place that puts staging area, flash and origin together.
+//! Where a block is: the only place that compares staging area, flash and origin.
 //!
 //! Invariants
 //! - A staged sector is newer than the same sector on flash, and that is newer than the same sector at the origin.
-//! - Where dirty sectors of a block are lost, be it that flash is damaged or that a device is gone, no sector that the
-//!   cache lacks is read from elsewhere: what is there is older.
-//! - The data stage has sectors only of blocks that are neither staged nor on flash, as the origin has them.
-//! - Everybody who needs to know where the newest sectors of a block are, or whether it is dirty, asks here.
+//! - Where dirty sectors of a block are lost, because flash is damaged or a device is gone, no sector that
+//!   the cache lacks is read from elsewhere: what is there is older.
+//! - The data stage has sectors only of blocks that are neither staged nor on flash, with the same content as
+//!   the origin.
+//! - All code that needs to know where the newest sectors of a block are, or whether it is dirty, asks here.
 
 use haversack_model::{BlockNo, DiskNo};
 
@@ -25,7 +26,7 @@ pub(crate) struct StagedVersion {
     /// Sectors outside the mask are lost.
     pub poisoned: bool,
     pub committing: bool,
-    /// The last commit that it, or an older frame of its block, went out with; 0: none.
+    /// The last commit that contained it, or an older frame of its block; 0: none.
     pub commit_seq: u64,
     /// Version in its descriptor.
     pub version: u64,
@@ -45,18 +46,18 @@ pub(crate) struct Versions {
     pub staged: Option<StagedVersion>,
     /// The live slot that is not a second copy.
     pub flash: Option<(SlotNo, Live)>,
-    /// Dirty sectors went with a device, and nothing in the cache says so.
+    /// Dirty sectors were lost with a device, and no entry in the cache says so.
     pub lost: bool,
 }
 
 impl Versions {
-    /// Whether the cache has any of it.
+    /// Whether the cache has any sector of it.
     #[inline]
     pub fn is_cached(&self) -> bool {
         self.staged.is_some() || self.flash.is_some()
     }
 
-    /// Whether the origin lacks any of what the cache has.
+    /// Whether the cache has anything that the origin lacks.
     #[inline]
     pub fn is_dirty(&self) -> bool {
         self.is_staged_dirty() || self.is_flash_dirty()
@@ -77,28 +78,31 @@ impl Versions {
         poisoned || self.lost
     }
 
-    /// The version on flash, if it is that of a commit.
+    /// Returns the version on flash, if commit `seq` wrote it.
     pub fn flash_of(&self, seq: u64) -> Option<(SlotNo, Live)> {
         self.flash.filter(|(_, slot)| slot.seq() == seq)
     }
 
-    /// The last commit that any version of the block went out with. What the commit put on flash may have been evicted
-    /// since; what it took from staging is still there.
+    /// Returns the last commit that contained any version of the block. What it wrote to flash may have been
+    /// evicted since; what it took from staging is still there.
     pub fn commit_seq(&self) -> u64 {
         let staged = self.staged.map_or(0, |staged| staged.commit_seq);
         staged.max(self.flash.map_or(0, |(_, slot)| slot.seq()))
     }
 }
 
-/// Where sectors of a block are to be read from. Each is in one mask at most.
+/// Where to read sectors of a block from. Each sector is in at most one mask.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sources {
+    /// Sectors in a staged frame.
     pub staged: Option<(FrameNo, u8)>,
+    /// Sectors in a slot.
     pub flash: Option<(SlotNo, Live, u8)>,
-    /// The data stage has all that the cache lacks.
+    /// Sectors in the data stage: all that the cache lacks.
     pub data: Option<(FrameNo, u8)>,
+    /// Sectors to fetch from the origin.
     pub origin: u8,
-    /// Lost: read from nowhere.
+    /// Sectors that are lost and cannot be read.
     pub damaged: u8,
 }
 
@@ -110,7 +114,7 @@ impl Sources {
 }
 
 impl<M: Memory> Core<M> {
-    /// Where a block is.
+    /// Returns where a block is.
     pub(crate) fn resolve(&self, disk: DiskNo, block: BlockNo) -> Versions {
         Versions {
             staged: self.staging.find(disk, block).map(StagedVersion::of),
@@ -119,7 +123,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Where the block of a staging frame is that waits to be committed, and so is the newest of its block.
+    /// Returns where the block of a waiting staging frame is. The frame is the newest of its block, since it
+    /// waits to be committed.
     pub(crate) fn resolve_waiting(&self, frame: FrameNo) -> Versions {
         let staged = self.staging.get(frame);
         Versions {
@@ -129,8 +134,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Where sectors of a block are to be read from. Flash is looked at only for what is not staged, and so on: this is
-    /// what a hit costs.
+    /// Returns where to read sectors of a block from. Flash is checked only for what is not staged, and so
+    /// on: this is the cost of a hit.
     #[inline]
     pub(crate) fn resolve_sectors(&self, disk: DiskNo, block: BlockNo, wanted: u8) -> Sources {
         let mut sources = Sources::default();
@@ -170,8 +175,8 @@ impl<M: Memory> Core<M> {
         sources
     }
 
-    /// The sectors of a block that are cached, and those that are dirty. Of a damaged block that is what has been written
-    /// since.
+    /// Returns the sectors of a block that are cached, and those that are dirty. For a damaged block these
+    /// are the sectors written since.
     pub(crate) fn cached_and_dirty(&self, disk: DiskNo, block: BlockNo) -> (u8, u8) {
         let versions = self.resolve(disk, block);
         let of = |mask: u8, dirty: bool| (mask, if dirty { mask } else { 0 });

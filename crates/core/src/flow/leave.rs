@@ -1,8 +1,8 @@
 //! A device that leaves: it failed or was emptied, and is no longer used. It is gone when the record says so.
 //!
 //! Until then a crash may bring it back with everything that its pages list. So the store keeps that in its
-//! tables: no origin overtakes what is listed as dirty, and no page elsewhere drops an entry that an older
-//! version on the device would then pass for.
+//! tables: no origin overtakes what is listed as dirty, and no page elsewhere drops an entry if an older
+//! version on the device would then pass for the newest.
 //!
 //! Invariants
 //! - The record says that a device is gone only when no page elsewhere lists as dirty a block of which the

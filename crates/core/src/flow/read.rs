@@ -9,7 +9,6 @@
 //! Invariants
 //! - Data from flash reaches a reader only if it matches the checksum that its entry had when the read was
 //!   issued.
-//! - A read does not pin slots: a slot may be evicted or reused while it is being read.
 //! - Sectors are fetched from the origin, and staged as clean, under a lock of their block, so that no write
 //!   comes in between.
 //! - Where dirty sectors are lost, the read fails. The origin's older sectors are never returned instead.

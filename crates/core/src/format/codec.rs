@@ -32,23 +32,23 @@ impl Writer {
     }
 }
 
-/// Takes fields from a buffer; every method gives `None` past the end.
+/// Takes fields from a buffer. Every method returns `None` past the end.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
-    /// The next `N` bytes.
+    /// Returns the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// The next byte as a flag; other values than 0 and 1 are damage.
+    /// Returns the next byte as a flag. Values other than 0 and 1 are damage.
     pub fn flag(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
@@ -57,12 +57,12 @@ impl Reader<'_> {
         }
     }
 
-    /// The next 32-bit number.
+    /// Returns the next 32-bit number.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// The next 64-bit number.
+    /// Returns the next 64-bit number.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }

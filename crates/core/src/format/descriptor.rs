@@ -1,4 +1,7 @@
 //! Descriptors of the staging area: which block a staging frame holds. They outlive the process.
+//!
+//! Invariant: a descriptor that is torn or was written in another format does not decode: its checksum or its
+//! magic number does not match.
 
 use haversack_model::{BlockNo, DiskNo, Uuid};
 
@@ -13,11 +16,12 @@ const HEADER: u32 = 0x4448_5348;
 /// A staged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
-    /// The disk's place in the pool.
+    /// The disk's number in the pool.
     pub disk: DiskNo,
     /// The block.
     pub block: BlockNo,
-    /// Rises with every staged block; the higher of two descriptors of a block holds the newer data.
+    /// Increases with every staged block. Of two descriptors of a block, the one with the higher version has
+    /// the newer data.
     pub version: u64,
     /// Valid sectors.
     pub mask: u8,
@@ -42,7 +46,7 @@ fn opened(bytes: &[u8; DESCRIPTOR_BYTES], magic: u32) -> Option<Reader<'_>> {
 }
 
 impl Descriptor {
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[..4].copy_from_slice(&USED.to_le_bytes());
@@ -55,7 +59,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Reads a descriptor; `None` for an unused or torn one.
+    /// Reads a descriptor. Returns `None` for an unused or torn one.
     pub fn decode(bytes: &[u8; DESCRIPTOR_BYTES]) -> Option<Descriptor> {
         let mut r = opened(bytes, USED)?;
         Some(Descriptor {
@@ -70,17 +74,17 @@ impl Descriptor {
     }
 }
 
-/// Head of the staging area.
+/// Header of the staging area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StagingHeader {
     /// The pool.
     pub pool: Uuid,
-    /// The life of the staging area, as the pool record counts them.
+    /// Which life of the staging area this is, as the pool record counts them.
     pub staging_id: u64,
 }
 
 impl StagingHeader {
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[..4].copy_from_slice(&HEADER.to_le_bytes());
@@ -91,7 +95,7 @@ impl StagingHeader {
         bytes
     }
 
-    /// Reads the header; `None` if there is none or of another version.
+    /// Reads the header. Returns `None` if there is none, or one of another version.
     pub fn decode(bytes: &[u8; DESCRIPTOR_BYTES]) -> Option<StagingHeader> {
         let mut r = opened(bytes, HEADER)?;
         if r.u32()? != FORMAT_VERSION {

@@ -1,4 +1,4 @@
-//! Where things are on a cache device.
+//! The layout of a cache device.
 //!
 //! ```text
 //! page 0, 1        superblock, two copies
@@ -14,13 +14,13 @@ use haversack_model::{BLOCK_BYTES, DiskNo};
 
 use crate::config::{MAX_DEVICES, MAX_DISKS};
 
-/// Bytes of a page, as of a block.
+/// Bytes of a page, which is also the size of a block.
 pub const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 /// Blocks that a segment holds.
 pub const SLOTS_PER_SEGMENT: u32 = 253;
 /// Pages of a segment.
 pub const SEGMENT_PAGES: u64 = 256;
-/// Fewest segments of a device.
+/// Minimum number of segments of a device.
 pub const MIN_SEGMENTS: u32 = 2;
 /// Pages of one copy of the pool record.
 pub const RECORD_PAGES: u64 = 32;
@@ -38,37 +38,37 @@ const _: () = assert!(DEVICE_LABEL_START + MAX_DEVICES as u64 / 8 <= INTENT_STAR
 const _: () = assert!(INTENT_START + 2 * MAX_DISKS as u64 <= DISK_LABEL_START);
 const _: () = assert!(DISK_LABEL_START + MAX_DISKS as u64 / 8 <= SEGMENT_START);
 
-/// Byte offset of superblock copy 0 or 1.
+/// Returns the byte offset of superblock copy 0 or 1.
 pub fn superblock_bytes(copy: u64) -> u64 {
     copy * PAGE_BYTES
 }
 
-/// Byte offset of pool-record copy 0 or 1.
+/// Returns the byte offset of pool-record copy 0 or 1.
 pub fn record_bytes(copy: u64) -> u64 {
     (RECORD_START + copy * RECORD_PAGES) * PAGE_BYTES
 }
 
-/// Byte offset of a disk's intent page: A for even generations, B for odd ones.
+/// Returns the byte offset of a disk's intent page: A for even generations, B for odd ones.
 pub fn intent_bytes(disk: DiskNo, generation: u64) -> u64 {
     (INTENT_START + 2 * u64::from(disk.0) + generation % 2) * PAGE_BYTES
 }
 
-/// Byte offset of a segment's metadata page: A for even generations, B for odd ones.
+/// Returns the byte offset of a segment's metadata page: A for even generations, B for odd ones.
 pub fn metadata_bytes(segment: u32, generation: u64) -> u64 {
     (SEGMENT_START + u64::from(segment) * SEGMENT_PAGES + generation % 2) * PAGE_BYTES
 }
 
-/// Byte offset of a slot of a segment.
+/// Returns the byte offset of a slot of a segment.
 pub fn slot_bytes(segment: u32, slot: u32) -> u64 {
     (SEGMENT_START + u64::from(segment) * SEGMENT_PAGES + 2 + u64::from(slot)) * PAGE_BYTES
 }
 
-/// Bytes that a device with so many segments needs.
+/// Returns the bytes that a device with this many segments needs.
 pub fn device_bytes(segments: u32) -> u64 {
     (SEGMENT_START + u64::from(segments) * SEGMENT_PAGES) * PAGE_BYTES
 }
 
-/// Segments that fit on a device of so many bytes.
+/// Returns the number of segments that fit on a device of this size.
 pub fn segments_in(capacity_bytes: u64) -> u32 {
     let pages = capacity_bytes / PAGE_BYTES;
     u32::try_from(pages.saturating_sub(SEGMENT_START) / SEGMENT_PAGES).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! What is on the cache devices, byte by byte. `docs/format.md` is the same in prose.
+//! The contents of the cache devices, byte by byte. `docs/format.md` describes the same in prose.
 
 pub mod codec;
 pub mod descriptor;

@@ -1,16 +1,16 @@
-//! Sealed pages: 4 KiB that tell a torn write from rot.
+//! Sealed pages of 4 KiB, in which a torn write can be distinguished from rot.
 //!
-//! Segment metadata and intent maps are kept in pairs of pages, written in turn with rising generations.
-//! After a power loss the newer page may be torn, and the older one is then the truth. After rot of the
-//! newer page the older one is *not* the truth. The two cases must not be mixed up, so each 512-byte sector
-//! of a page ends in a tag that binds its content to the page's place and generation: a torn page consists
-//! of whole sectors of two known generations, a rotten one has a sector that fits none.
+//! Segment metadata and intent maps are kept in pairs of pages, written alternately with increasing
+//! generations. After a power loss the newer page may be torn, and then the older one is valid. After rot of
+//! the newer page the older one is *not* valid. To distinguish the two cases, each 512-byte sector of a page
+//! ends in a tag that binds its content to the page's place and generation. A torn page consists of whole
+//! sectors of two known generations; a rotten one has a sector that matches none.
 //!
 //! Invariants
 //! - A page is overwritten only when its sibling, one generation younger, is durable. So the sectors of a
 //!   page are of its own generation or of the one two before.
-//! - What different openings of the pool wrote is told apart too, even under one generation: a page that was
-//!   torn in one life and written again in the next never passes for whole.
+//! - Writes of different openings of the pool are distinguished too, even under one generation: a page that
+//!   was torn in one life and written again in the next never passes for whole.
 //! - Even generations live in page A, odd ones in page B.
 
 use haversack_model::BLOCK_BYTES;
@@ -40,7 +40,7 @@ pub enum Kind {
 /// The first bytes of a page's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Rises by one with each write of the pair.
+    /// Increases by one with each write of the pair.
     pub generation: u64,
     /// Every commit up to this sequence number was durable when the page was written.
     pub flushed_seq: u64,
@@ -55,7 +55,7 @@ pub struct Header {
 /// Owner of a segment that belongs to no disk.
 pub const NO_OWNER: u16 = u16::MAX;
 
-/// Where a page is, as far as its tags are concerned.
+/// The location of a page, as its tags contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Hash of the device's identity.
@@ -64,7 +64,7 @@ pub struct Place {
     pub offset_bytes: u64,
 }
 
-/// The writing that a sector belongs to.
+/// The write of a page that a sector belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Writing {
     generation: u64,
@@ -100,16 +100,17 @@ pub fn seal(page: &mut [u8; BLOCK_BYTES], header: Header, content: &[u8], place:
     }
 }
 
-/// A page as it was found.
+/// The state in which a page was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Whole.
     Intact(Header),
-    /// Whole sectors of two generations: a write that a power loss cut short. Its content never counted.
+    /// Whole sectors of two generations: a write that was cut short by a power loss. Its content never
+    /// counted.
     Torn,
-    /// Some sectors are damaged. `newest` is the generation of the sectors that are not.
+    /// Some sectors are damaged.
     Rotten {
-        /// Generation of the page as far as intact sectors tell.
+        /// Newest generation of the intact sectors, if there are any.
         generation: Option<u64>,
     },
 }
@@ -133,7 +134,7 @@ fn header(page: &[u8; BLOCK_BYTES]) -> Option<Header> {
     })
 }
 
-/// A sector's content checksum and the tag stored with it.
+/// Returns a sector's content checksum and the tag stored with it.
 fn read_tag(page: &[u8; BLOCK_BYTES], sector: usize) -> (u32, u32) {
     let bytes = &page[sector * SECTOR..(sector + 1) * SECTOR];
     (crc32c(&bytes[..BODY]), u32::from_le_bytes(bytes[BODY..].try_into().expect("four bytes")))
@@ -144,7 +145,7 @@ fn fits(page: &[u8; BLOCK_BYTES], place: Place, sector: usize, writing: Writing)
     stored == tag(crc, place, sector, writing)
 }
 
-/// The writing that a sector belongs to, if its generation is one of those that can be there.
+/// Returns the write that a sector belongs to, if its generation is one of those that are possible there.
 fn writing_of(
     page: &[u8; BLOCK_BYTES],
     place: Place,
@@ -159,7 +160,7 @@ fn writing_of(
     candidates.into_iter().find(|writing| stored == tag(crc, place, sector, *writing))
 }
 
-/// Tells in what state a page is. `sibling` is the generation of the other page of the pair, if known.
+/// Returns the state of a page. `sibling` is the generation of the other page of the pair, if known.
 pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Option<u64>) -> Found {
     let writing = |h: &Header| Writing { generation: h.generation, opening: h.opening };
     let head = header(page).filter(|h| h.kind == kind && fits(page, place, 0, writing(h)));
@@ -187,7 +188,7 @@ pub fn inspect(page: &[u8; BLOCK_BYTES], place: Place, kind: Kind, sibling: Opti
     if rotten { Found::Rotten { generation: newest } } else { Found::Torn }
 }
 
-/// The payload after the header, tags removed.
+/// Returns the payload after the header, without tags.
 pub fn content(page: &[u8; BLOCK_BYTES]) -> Vec<u8> {
     let mut out = Vec::with_capacity(PAYLOAD_BYTES);
     for sector in page.chunks_exact(SECTOR) {

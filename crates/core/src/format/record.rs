@@ -1,4 +1,5 @@
-//! The pool record: devices, disks, ownership. Rewritten as a whole, rarely, on every device, both copies.
+//! The pool record: devices, disks, ownership. It is rarely written, and then as a whole, on every device, in
+//! both copies.
 
 use haversack_model::{DiskId, Uuid};
 
@@ -10,14 +11,14 @@ use crate::config::{MAX_DEVICES, MAX_DISKS, Persistence};
 const MAGIC: &[u8; 8] = b"HVRECORD";
 const HEADER_BYTES: usize = 8 + 4 + 4;
 
-/// What a device is to the pool.
+/// The state of a device in the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceState {
     /// In use.
     Active,
-    /// Failed or removed: what is on it counts for nothing.
+    /// Failed or removed: its contents are void.
     Retired,
-    /// In use, and no other may have what it has, although in this pool another should.
+    /// In use, and it may hold the only copy of dirty blocks, although they should have two.
     Alone,
 }
 
@@ -35,7 +36,7 @@ pub struct DeviceRecord {
     pub id: Uuid,
     /// Segments on it.
     pub segments: u32,
-    /// What it is to the pool.
+    /// Its state in the pool.
     pub state: DeviceState,
 }
 
@@ -45,9 +46,10 @@ pub enum Damage {
     /// None were lost.
     #[default]
     None,
-    /// Some were lost. Those that are left are the newest versions of their blocks.
+    /// Some were lost. The remaining ones are the newest versions of their blocks.
     Lost,
-    /// Some may have been lost, and nobody knows which: what is left may be older than what the origin has.
+    /// Some may have been lost, and it is unknown which: the remaining ones may be older than the origin's
+    /// content.
     Uncertain,
 }
 
@@ -68,22 +70,23 @@ pub struct DiskRecord {
     pub may_be_dirty: bool,
     /// Whether the origin may hold writes in its volatile cache that no intent map marks.
     pub origin_volatile: bool,
-    /// Whether dirty blocks of it were lost. Which ones the record does not say.
+    /// Whether dirty blocks of it were lost. The record does not say which.
     pub damage: Damage,
     /// What survives a restart.
     pub persistence: Persistence,
-    /// Entries of older commits are void.
+    /// Entries of commits with lower sequence numbers are void.
     pub since_seq: u64,
-    /// What commits up to this number wrote is clean, whatever their pages say.
+    /// Blocks that commits up to this number wrote are clean, whatever their pages say.
     pub clean_seq: u64,
 }
 
 /// The pool record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PoolRecord {
-    /// Rises with each write.
+    /// Increases with each write.
     pub generation: u64,
-    /// Counts the lives of the staging area: the one that bears this number belongs to the pool as it is.
+    /// Counts the lives of the staging area. The one with this number belongs to the pool in its present
+    /// state.
     pub staging_id: u64,
     /// Counts openings of the pool.
     pub openings: u64,
@@ -91,7 +94,8 @@ pub struct PoolRecord {
     pub clean_stop: bool,
     /// Dirty blocks go to two devices.
     pub redundancy: bool,
-    /// A device was lost whose entries may have been newer than clean ones elsewhere.
+    /// A device was lost whose entries may have been newer than clean ones elsewhere: those are not to be
+    /// believed.
     pub distrust_clean: bool,
     /// Every commit up to this sequence number is durable.
     pub flushed_seq: u64,
@@ -145,7 +149,8 @@ fn state_of(code: u8) -> Option<DeviceState> {
 }
 
 impl DiskRecord {
-    /// The highest number that the entry tells of: commits up to it were made before it was written.
+    /// Returns the highest sequence number that the entry mentions. All commits up to it were made before the
+    /// record was written.
     pub fn last_seq(&self) -> u64 {
         self.clean_seq.max(self.since_seq.saturating_sub(1))
     }
@@ -157,7 +162,7 @@ impl PoolRecord {
         self.devices.iter().flatten().any(|device| device.state == DeviceState::Alone)
     }
 
-    /// The record's pages, whole.
+    /// Returns the record as whole pages.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.generation)
@@ -192,7 +197,7 @@ impl PoolRecord {
         out.0
     }
 
-    /// Reads a copy of the record; `None` if it is not whole.
+    /// Reads a copy of the record. Returns `None` if it is not whole.
     pub fn decode(area: &[u8]) -> Option<PoolRecord> {
         let mut r = Reader(area);
         let magic: [u8; 8] = r.array()?;

@@ -1,4 +1,4 @@
-//! The superblock: what a device is and to which pool it belongs. Written once, in two copies.
+//! The superblock: the identity of a device and the pool it belongs to. Written once, in two copies.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, Uuid};
 
@@ -15,27 +15,27 @@ pub struct Superblock {
     pub pool: Uuid,
     /// The device.
     pub device: Uuid,
-    /// The device's place in the pool.
+    /// The device's number in the pool.
     pub number: DeviceNo,
     /// Segments on the device.
     pub segments: u32,
 }
 
-/// What a superblock page turned out to be.
+/// The result of reading a superblock page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// A valid superblock.
     Valid(Superblock),
     /// A superblock of a version that this program does not know.
     OtherVersion(u32),
-    /// It starts like one, but its checksum is wrong.
+    /// It begins like a superblock, but its checksum is wrong.
     Damaged,
     /// Something else.
     Foreign,
 }
 
 impl Superblock {
-    /// The page.
+    /// Returns the page.
     pub fn encode(&self) -> [u8; BLOCK_BYTES] {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(FORMAT_VERSION).bytes(&self.pool.0).bytes(&self.device.0);

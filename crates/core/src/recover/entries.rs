@@ -1,9 +1,18 @@
 //! From listed entries to a store: which version of each block counts.
 //!
 //! Invariants
-//! - Every entry that a durable page lists is in the store, as live or dead slot, except those of
-//!   commits that did not become durable: their pages are rewritten before anything else is.
-//! - What is decided does not depend on the order in which segments are read.
+//! - Every entry that a durable page lists is in the store, as a live or dead slot, except those of commits
+//!   that did not become durable: their pages are rewritten before anything else is.
+//! - The decisions do not depend on the order in which segments are read.
+//! - A commit that is not known to be flushed counts only if its data verifies. If it should have two copies,
+//!   both must be listed and one of them whole, unless the other may be listed where nothing can be read, or
+//!   the device stands alone.
+//! - A sequence number that a page or the record mentions is not used again: a new commit with it would pass
+//!   for durable, void or clean.
+//! - Of the versions of a block on flash, the one with the highest sequence number counts. Of two copies of
+//!   it, a clean one shows that both are clean.
+//! - Commits before a disk's `since_seq` are void, and what commits up to its `clean_seq` wrote is clean,
+//!   whatever the pages say.
 
 use std::collections::HashMap;
 
@@ -27,12 +36,12 @@ use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
 pub(crate) struct Recovered {
     pub store: Store,
     pub intents: Vec<IntentFound>,
-    /// Segments whose next page must be written: they list what never became durable, as one of two copies
-    /// what counts alone, or as dirty what another page knows to be clean.
+    /// Segments whose next page must be written: they list entries that never became durable, list as one of
+    /// two copies an entry that stands alone, or list as dirty an entry that another page knows to be clean.
     pub scrub: Vec<SegmentNo>,
-    /// Damaged segments: both pages must be written anew.
+    /// Damaged segments: both pages must be rewritten.
     pub rebuild: Vec<SegmentNo>,
-    /// Second copies that must be written again: from where, and to where.
+    /// Second copies that must be written again: source and destination.
     pub recopy: Vec<(SlotNo, SlotNo)>,
     /// Disks that may have lost dirty blocks.
     pub damaged: Vec<DiskNo>,
@@ -77,7 +86,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
     // A number that was durable once is never given out again: it would pass for durable. Nor is one that the
-    // record tells of: it would pass for void, or clean.
+    // record mentions: it would pass for void, or clean.
     let told = pool.record.disks.iter().flatten().map(DiskRecord::last_seq).max().unwrap_or(0);
     r.last_seq = r.last_seq.max(listed.flushed_seq).max(told);
     r.flushed_seq = listed.flushed_seq;
@@ -97,14 +106,14 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
 struct Entry {
     number: SlotNo,
     slot: Live,
-    /// One of two copies.
+    /// It is listed as one of two copies.
     twin: bool,
 }
 
 struct Listed {
     entries: Vec<Entry>,
     flushed_seq: u64,
-    /// Damaged segments, and who may have owned them.
+    /// Damaged segments, and the disk that may have owned each.
     lost: Vec<(SegmentNo, Option<u16>)>,
 }
 
@@ -163,9 +172,9 @@ impl Recovered {
         }
     }
 
-    /// The newest pages of segments are damaged. With second copies nothing dirty is lost with those of one
-    /// device; otherwise nobody knows. Either way an overtaken entry elsewhere could pass for the newest:
-    /// clean blocks are not believed.
+    /// Notes segments whose newest pages are damaged. If all are on one device and dirty blocks have second
+    /// copies, nothing dirty is lost; otherwise dirty blocks may be. Either way an overtaken entry elsewhere
+    /// could pass for the newest, so clean blocks are not believed.
     fn segments_lost(&mut self, pool: &Pool, lost: &[(SegmentNo, Option<u16>)]) {
         self.distrust_clean |= !lost.is_empty();
         self.damaged_segments = lost.len() as u64;
@@ -205,7 +214,7 @@ impl Recovered {
         }
         let mut slot = slot.with_mask(mask).with_protected(true).with_mirror(false);
         if slot.seq() <= record.clean_seq {
-            // The disk was detached clean after that commit; the page was not written since.
+            // The disk was detached clean after that commit, and the page was not written since.
             slot = slot.with_dirty(false);
         }
         let existing = self.store.lookup(disk, slot.block());
@@ -221,7 +230,7 @@ impl Recovered {
         let twins = slot.seq() == o.seq();
         let cleaner = twins && !slot.dirty() && o.dirty();
         if twins && slot.dirty() != o.dirty() {
-            // The clean copy must not be the only one that knows.
+            // The clean copy must not be the only one that says so.
             let dirty = if slot.dirty() { number } else { other };
             self.note_scrub(self.store.segment_of(dirty));
         }
@@ -236,7 +245,7 @@ impl Recovered {
         }
     }
 
-    /// Lets go of what persistence, intent maps or doubt forbid to keep.
+    /// Drops blocks that must not be kept because of persistence, intent maps or doubt.
     fn keep(&mut self, pool: &Pool) {
         for segment in self.store.segments.numbers() {
             let owner = self.store.segments[segment].owner;
@@ -259,23 +268,23 @@ impl Recovered {
     }
 }
 
-/// What reading a doubtful entry's data showed.
+/// The result of reading a doubtful entry's data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// It is there.
     Whole,
     /// Something else is there.
     Torn,
-    /// Nobody knows: the read failed.
+    /// Unknown: the read failed.
     Unreadable,
 }
 
-/// Reads the data of entries that may not have been durable, and leaves out those whose data is not there.
+/// Reads the data of entries that may not have been durable, and drops those whose data is not there.
 ///
-/// A commit that should have two copies and has one never was durable: it is left out as well, or else a
-/// device that fails later would take a version with it that was seen. Unless the other one may have been
-/// listed where nobody can read it. And a copy that is listed and not whole may be damage at rest, and is to
-/// be written again.
+/// A commit that should have two copies and has one was never durable. It is dropped too; otherwise a device
+/// that fails later could take a version with it that was already seen. The exception is a copy whose sibling
+/// may be listed on a device or page that cannot be read. A copy that is listed but not whole may have been
+/// damaged at rest, and is written again.
 fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed) -> Vec<Entry> {
     let (mut kept, doubtful): (Vec<_>, Vec<_>) =
         listed.entries.into_iter().partition(|entry| entry.slot.seq() <= listed.flushed_seq);
@@ -315,7 +324,7 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
         }
         kept.push(*entry);
         if entry.twin && twin.is_none() {
-            // Once the damage is repaired, nothing else tells that it counts alone.
+            // Once the damage is repaired, nothing else shows that it stands alone.
             relist.push(entry.number);
         }
     }

@@ -1,10 +1,15 @@
-//! Opening a pool: from what is on the devices, and in the staging area, to a running core.
+//! Opening a pool: from the contents of the devices and of the staging area to a running core.
 //!
 //! 1. [`scan`]: read superblocks, the record, intent maps and metadata pages. Writes nothing.
 //! 2. Entries of commits that may not have been durable are verified; those that fail never happened.
 //! 3. The newest version of each block wins; persistence and intent maps decide what is kept.
-//! 4. Pages that list what never happened are rewritten, the record says that the pool is open.
-//! 5. Staged blocks, if the staging area survived, go on top.
+//! 4. The record says that the pool is open; pages that list what never happened are rewritten.
+//! 5. Staged blocks, if the staging area survived, are added on top.
+//!
+//! Invariants
+//! - Nothing is written to the devices before all of them have been read and found fit.
+//! - What was decided about doubtful commits is durable before the core takes requests, so that a second
+//!   crash leads to the same decision.
 
 pub(crate) mod entries;
 mod open;
@@ -21,12 +26,13 @@ pub struct OpenOptions {
     /// Open even if a missing device may hold the only copy of dirty blocks. Disks that may have had some
     /// are then marked as damaged.
     pub accept_missing: bool,
-    /// All cache devices were lost while the origins went on (see [`crate::Event::PoolLost`]): nothing that is
-    /// cached counts. Pass it until the pool was opened once with it.
+    /// All cache devices were lost while the origins continued to be written (see
+    /// [`crate::Event::PoolLost`]): everything that is cached is void. Pass it until the pool was opened once
+    /// with it.
     pub contents_void: bool,
 }
 
-/// A pool could not be opened; the memory comes back.
+/// The error with which a pool could not be opened, and the memory.
 pub struct OpenFailure<M> {
     /// Why.
     pub error: PoolError,
@@ -37,7 +43,7 @@ pub struct OpenFailure<M> {
 /// What was found when a pool was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenReport {
-    /// Device number, and place in the list of devices.
+    /// Device numbers, each with its index in the list of devices.
     pub devices: Vec<(DeviceNo, usize)>,
     /// Devices in the list that are no longer part of the pool.
     pub ignored: Vec<usize>,

@@ -1,4 +1,16 @@
-//! Opening: writes what recovery must leave behind, then builds the core.
+//! Opening: writes what recovery decided to the devices, then builds the core.
+//!
+//! Invariants
+//! - The record is written before any page. It keeps the flush mark of pages that are about to be replaced.
+//!   It says which devices stand alone before pages drop entries that only one device has overtaken. It says
+//!   which disks may be dirty before their staged blocks reach pages.
+//! - The devices are flushed before pages are rewritten: what was read becomes as durable as it is believed
+//!   to be. Two pages of one segment are never written without a flush in between.
+//! - After a start at which clean blocks were not believed, they are believed again only when no page lists a
+//!   dead entry.
+//! - A staged block is adopted only if the staging area has the pool's present staging number, the data
+//!   matches its checksum, and no newer frame of the block exists. Descriptors of any other staging area are
+//!   cleared before its header gets a new number.
 
 use std::collections::VecDeque;
 
@@ -32,11 +44,11 @@ use crate::store::segment::SegmentNo;
 use crate::store::{PageContent, Store};
 
 impl<M: Memory> Core<M> {
-    /// Opens a pool. Disks are known but not attached; with the staging area of a core that was killed, every
-    /// acknowledged write is there again.
+    /// Opens a pool. Its disks are known but not attached. With the staging area of a killed core, every
+    /// acknowledged write is kept.
     ///
     /// # Errors
-    /// See [`PoolError`]; the memory comes back. Nothing is written if the devices are not fit.
+    /// See [`PoolError`]; the memory is returned with it. Nothing is written if the devices are not fit.
     pub fn open(
         media: &mut dyn Media,
         memory: M,
@@ -55,11 +67,13 @@ impl<M: Memory> Core<M> {
 struct Opening {
     pool: Pool,
     recovered: Recovered,
+    /// The staging area belongs to the pool as it was left.
     survived: bool,
+    /// The pool was stopped cleanly.
     clean_stop: bool,
 }
 
-/// Everything that may fail: reading, deciding, and the writes before the pool is used.
+/// Does everything that may fail: reading, deciding, and the writes before the pool is used.
 fn prepare<M: Memory>(
     media: &mut dyn Media,
     memory: &mut M,
@@ -108,8 +122,8 @@ fn prepare<M: Memory>(
     Ok(Opening { pool, recovered, survived, clean_stop })
 }
 
-/// The record must say of a disk with dirty staged blocks that it may be dirty before they reach its pages. It
-/// may say otherwise: the disk was flushed offline, which sees only what is on flash.
+/// Notes disks with dirty staged blocks in the record: it must say that they may be dirty before these blocks
+/// reach pages. It may say otherwise if the disk was flushed offline, which sees only what is on flash.
 fn note_staged<M: Memory>(memory: &M, record: &mut PoolRecord) {
     for frame in 0..memory.staging_frames() {
         let staged = Descriptor::decode(memory.descriptor(frame)).filter(|d| d.dirty);
@@ -126,15 +140,16 @@ fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Makes the pages say what was decided: what never became durable is listed no more, damaged pages are whole.
+/// Makes the pages say what was decided: entries that never became durable are no longer listed, and damaged
+/// pages are repaired.
 fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Result<(), PoolError> {
     write_second_copies(media, pool, r)?;
-    // What was read may be in volatile caches yet: after this it is as durable as it was believed to be.
+    // What was read may still be in volatile caches: now it becomes as durable as it is believed to be.
     flush_all(media, pool)?;
     let flushed_seq = pool.record.flushed_seq;
     let mut scrub = std::mem::take(&mut r.scrub);
     scrub.sort_unstable();
-    // Written twice without a flush in between, both pages of a pair could be torn.
+    // If a segment's pages were written twice without a flush in between, both could be torn.
     scrub.dedup();
     for segment in scrub {
         write_page(media, pool, r, segment, flushed_seq)?;
@@ -155,7 +170,7 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
     Ok(())
 }
 
-/// Writes second copies again that did not land, so that no device can take what is believed with it.
+/// Writes second copies again that did not land, so that the loss of one device cannot take what is believed.
 fn write_second_copies(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
     let place = |number| {
         let (device, offset_bytes) = r.store.location(number);
@@ -198,7 +213,7 @@ fn write_page(
     Ok(())
 }
 
-/// Rewrites every page that lists a dead slot until none does: clean blocks may be believed again.
+/// Rewrites every page that lists a dead slot until none does: then clean blocks may be believed again.
 fn forget_dead(
     media: &mut dyn Media,
     pool: &Pool,
@@ -252,8 +267,9 @@ fn repair_intents(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Resu
     Ok(())
 }
 
-/// Which devices the pool cannot do without. There may be single copies although the record does not say so: a crash
-/// came before it did, or what names the others is damaged. Pages are about to leave out what these overtook.
+/// Notes which devices the pool cannot do without. There may be single copies although the record does not
+/// say so: a crash came first, or the entries of the other copies are damaged. Pages are about to drop what
+/// these single copies overtook.
 fn note_alone(pool: &mut Pool, r: &Recovered) {
     for (at, device) in pool.record.devices.iter_mut().enumerate() {
         let Some(device) = device.as_mut().filter(|device| device.state.is_in_use()) else { continue };
@@ -263,7 +279,7 @@ fn note_alone(pool: &mut Pool, r: &Recovered) {
     }
 }
 
-/// The record says that the pool is open, with which devices, and which disks were damaged.
+/// Writes the record: the pool is open, with these devices, and these disks were damaged.
 fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result<(), PoolError> {
     let record = &mut pool.record;
     record.generation += 1;
@@ -323,7 +339,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
     (core, report)
 }
 
-/// The core as it is before it knows its disks.
+/// Returns the core without its disks.
 fn without_disks<M: Memory>(
     pool: &Pool,
     store: Store,
@@ -399,8 +415,8 @@ impl<M: Memory> Core<M> {
             self.staging.add_disk(number);
             self.disks.push(record.as_ref().map(|record| {
                 let mut disk = Disk::new(record);
-                // Without marks nothing went past the cache since the origin was last flushed; a disk whose clean blocks
-                // end with the process has no marks.
+                // Without marks nothing went past the cache since the origin was last flushed. A disk whose
+                // clean blocks do not survive the process has no marks, so nothing is known of it.
                 let may_be_volatile = intents.marked.iter().any(|regions| *regions != 0)
                     || record.persistence != Persistence::All;
                 if may_be_volatile {
@@ -412,7 +428,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Takes over the staged blocks of a core that was killed.
+    /// Takes over the staged blocks of a killed core.
     fn adopt_staging(&mut self) {
         for index in 0..self.memory.staging_frames() {
             let frame = FrameNo(index);
@@ -440,7 +456,7 @@ impl<M: Memory> Core<M> {
             && checksum::bind(self.memory.crc(frame), disk.seed, d.block) == d.crc
     }
 
-    /// Adopts a staged block unless a newer frame of it is there.
+    /// Adopts a staged block unless a newer frame of it exists.
     fn adopt_staged(&mut self, frame: FrameNo, d: &Descriptor) -> bool {
         if let Some((other, s)) = self.staging.find(d.disk, d.block) {
             if s.version > d.version {

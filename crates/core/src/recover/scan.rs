@@ -1,4 +1,14 @@
-//! Reading a pool's devices: who they are, what the record says, what the pages list. Writes nothing.
+//! Reading a pool's devices: their identities, the record, and the entries that pages list. Writes nothing.
+//!
+//! Invariants
+//! - A device belongs to the pool only if the record lists its identity under its number, as in use. The
+//!   record with the highest generation on any device counts.
+//! - The older page of a pair counts only if the newer one was torn. If the newer one may be damaged, the
+//!   segment counts as damaged.
+//! - A repair first overwrites the page that the damaged one overtook. A write may be torn, and while the
+//!   damaged page is there, the older one is not believed.
+//! - A disk's marks are those of all devices together. If no device has a sound intent map, every region
+//!   counts as marked.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
 
@@ -18,21 +28,24 @@ use crate::pool::io_error;
 /// Segments read at a time.
 const AT_A_TIME: u32 = 64;
 
-/// A device of the pool that is here.
+/// A device of the pool that is present.
 #[derive(Clone, Copy)]
 pub(crate) struct Present {
-    /// Its place in the media list.
+    /// Its index in the media list.
     pub index: usize,
     pub superblock: Superblock,
+    /// Hash of its identity, for the tags of pages.
     pub seed: u64,
 }
 
-/// What is known of the pool before its segments are looked at.
+/// What is known of the pool before its segments are read.
 pub(crate) struct Pool {
     pub record: PoolRecord,
     /// By device number.
     pub present: Vec<Option<Present>>,
+    /// Indices in the media list of devices that no longer belong to the pool.
     pub ignored: Vec<usize>,
+    /// Devices of the pool that are not in the media list.
     pub missing: Vec<DeviceNo>,
     /// Every dirty block of a missing device has its second copy on another.
     pub covered: bool,
@@ -44,10 +57,11 @@ pub(crate) enum SegmentFound {
     Good {
         header: Header,
         content: Vec<u8>,
-        /// The older page is whole too.
+        /// The older page is intact too.
         paired: bool,
     },
-    /// The newest page is damaged. The next generation goes to the place that must be written over first.
+    /// The newest page is damaged. `generation` is such that the next one goes to the page that must be
+    /// overwritten first.
     Damaged { generation: u64, owner: Option<u16> },
 }
 
@@ -55,7 +69,7 @@ pub(crate) enum SegmentFound {
 pub(crate) struct IntentFound {
     pub marked: Regions,
     pub generation: u64,
-    /// Both pages must be written anew on all devices.
+    /// Both pages must be rewritten on all devices.
     pub repair: bool,
     /// The generations that the repair begins with, by device.
     pub first_repairs: Vec<u64>,
@@ -111,7 +125,7 @@ pub(crate) fn read_record(media: &mut dyn Media, device: usize) -> Result<Option
     Ok(newest)
 }
 
-/// Reads superblocks and record, and finds out which devices belong.
+/// Reads superblocks and record, and determines which devices belong to the pool.
 pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool, PoolError> {
     if media.devices() == 0 {
         return Err(PoolError::DeviceCount { devices: 0, ids: 0 });
@@ -205,7 +219,7 @@ fn inspect_pair(
     (found, newest)
 }
 
-/// Whether a damaged page may be newer than the intact one beside it.
+/// Whether a damaged page may be newer than its intact sibling.
 fn may_be_newer(damaged: &Found, intact: u64) -> bool {
     match damaged {
         Found::Rotten { generation } => generation.is_none_or(|g| g > intact),
@@ -265,7 +279,7 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
     if may_be_newer(&found[1 - newest], header.generation) && !planted(Bug::AcceptOldPage) {
         let first = first_repaired(&found, Some(newest));
         let generation = next_generation(known_generation(&found), first) - 1;
-        // A segment changes hands only after a page that lists nothing.
+        // A segment changes its owner only after a page that lists nothing.
         let listed = page::content(&pages[newest]).iter().any(|byte| *byte != 0);
         return SegmentFound::Damaged { generation, owner: listed.then_some(header.owner) };
     }
@@ -273,7 +287,7 @@ fn segment(pages: &[[u8; BLOCK_BYTES]; 2], device: &Present, segment: u32) -> Se
     SegmentFound::Good { header, content: page::content(&pages[newest]), paired }
 }
 
-/// The highest generation that a pair of pages tells of.
+/// Returns the highest generation that a pair of pages shows.
 fn known_generation(found: &[Found; 2]) -> u64 {
     let known = found.iter().filter_map(|f| match f {
         Found::Intact(header) => Some(header.generation),
@@ -283,21 +297,21 @@ fn known_generation(found: &[Found; 2]) -> u64 {
     known.max().unwrap_or(0)
 }
 
-/// The place of a pair that a repair must write over first: a damaged page, which may be newer, is all that keeps
-/// the intact one beside it from being believed, and a write may be torn.
+/// Returns the page of a pair that a repair must overwrite first. A damaged page that may be newer is all
+/// that prevents its intact sibling from being believed, and a write may be torn.
 fn first_repaired(found: &[Found; 2], newest: Option<usize>) -> Option<usize> {
     let newest = newest?;
     let Found::Intact(header) = &found[newest] else { return None };
     Some(if may_be_newer(&found[1 - newest], header.generation) { newest } else { 1 - newest })
 }
 
-/// The lowest generation above another that goes to a place.
+/// Returns the lowest generation above another that goes to this page of the pair.
 fn next_generation(above: u64, place: Option<usize>) -> u64 {
     let next = above + 1;
     next + u64::from(place.is_some_and(|place| next % 2 != place as u64))
 }
 
-/// Reads a disk's intent maps on all devices and joins them.
+/// Reads a disk's intent maps on all devices and merges them.
 pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Result<IntentFound, PoolError> {
     let mut out =
         IntentFound { marked: no_regions(), generation: 0, repair: false, first_repairs: Vec::new() };
@@ -346,7 +360,7 @@ mod tests {
         page
     }
 
-    /// Torn while it is written over, a damaged page would let the older one pass for the newest.
+    /// If it were overwritten first and torn, the older page would pass for the newest.
     #[test]
     fn the_page_that_a_damaged_one_overtook_is_written_over_first() {
         let place = |at: u64| Place { device_seed: 1, offset_bytes: geometry::metadata_bytes(0, at) };
@@ -361,7 +375,7 @@ mod tests {
             let first = first_repaired(&found, newest);
             assert_eq!(first, Some(older % 2));
             assert!(next_generation(known_generation(&found), first) > newer as u64);
-            // A page that was torn never counted: the intact one does, and stays.
+            // A torn page never counted: the intact one does, and stays.
             let torn = sealed(older as u64 - 1, places[newer % 2]);
             pages[newer % 2] = sealed(newer as u64, places[newer % 2]);
             pages[newer % 2][2048..].copy_from_slice(&torn[2048..]);

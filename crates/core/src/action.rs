@@ -23,7 +23,7 @@ pub enum Op {
     WriteZeroes,
 }
 
-/// A request of a guest. Its buffer is found by `tag` in the core's [`crate::Memory`].
+/// A request of a guest. Its buffer is identified by `tag` in the core's [`crate::Memory`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The caller's name for the request, given back on completion.

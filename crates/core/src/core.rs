@@ -48,13 +48,13 @@ pub(crate) const MIN_FRAMES: u32 = 64;
 /// Steps after which a call into the core counts as endless.
 const MOST_STEPS: u32 = 100_000;
 
-/// A cache device's live state.
+/// The state of a cache device in use.
 pub(crate) struct Device {
     /// Hash of its identity, for page tags.
     pub seed: u64,
     /// Its identity.
     pub id: Uuid,
-    /// Reads that failed lately.
+    /// Reads that failed recently.
     pub errors: ReadErrors,
     /// Something was written to it since its last flush.
     pub unflushed: bool,
@@ -106,7 +106,7 @@ pub struct Core<M> {
     pub(crate) record: RecordWriter,
     /// The job of the pool that is running.
     pub(crate) pool_job: Option<PoolJob>,
-    /// Stops that were asked for and have not begun.
+    /// Stops that were requested and have not started.
     pub(crate) stops: VecDeque<JobId>,
     /// Number of the last job that was started.
     pub(crate) next_job: u32,
@@ -501,7 +501,7 @@ impl<M: Memory> Core<M> {
         self.actions.push_back(action);
     }
 
-    /// Reads the block of a slot.
+    /// Sends the read of a slot's block.
     pub(crate) fn read_slot(&mut self, number: u32, slot: SlotNo, into: FrameNo) {
         let (device, offset_bytes) = self.store.location(slot);
         let io = &mut self.ios[number];

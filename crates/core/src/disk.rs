@@ -72,6 +72,7 @@ pub(crate) struct Disk {
     pub origin: OriginAccount,
     /// Requests in flight.
     pub requests: u32,
+    /// When the last request was submitted, or when it was attached.
     pub last_request_us: Micros,
     /// Sequence number of its last commit or page.
     pub last_commit_seq: u64,

@@ -10,8 +10,10 @@
 //! the next page that is written anyway, or by one written for the purpose.
 //!
 //! Invariants
-//! - A number is completed only when all its I/Os and those of all numbers before it are: what is durable is a prefix.
-//! - A number is durable only if a flush of every device that was written to started after it was completed, and has ended.
+//! - A number is completed only when all I/Os of it and of all numbers before it are: what is durable is a
+//!   prefix.
+//! - A number is durable only if a flush of every device that was written to started after it was completed,
+//!   and has ended.
 //! - The durable number never decreases, and no number is handed out twice.
 //! - While a flushed commit is not durably marked, a time is set at which its mark will be written, unless no
 //!   segment could carry it when it was last due.

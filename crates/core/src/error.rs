@@ -4,7 +4,7 @@ use haversack_model::{DeviceNo, DiskId, DiskNo, Uuid};
 
 use crate::media::IoFailure;
 
-/// Why a pool could not be created, opened, checked or flushed. Nothing was written unless said.
+/// Why a pool could not be created, opened, checked or flushed. Nothing was written unless stated otherwise.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PoolError {
     /// A device's I/O failed.

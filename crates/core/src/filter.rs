@@ -116,7 +116,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    /// Whether a write that would be staged goes past the cache instead.
+    /// Whether a write that would be staged goes past the cache instead, because none of its blocks may
+    /// enter.
     pub(crate) fn filters_write(&mut self, number: u32) -> bool {
         let (disk, blocks) =
             (self.requests[number].disk, self.requests[number].next..self.requests[number].end);

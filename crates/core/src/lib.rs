@@ -1,10 +1,10 @@
 //! Haversack's cache core: a deterministic, single-threaded state machine.
 //!
-//! Requests and completed I/Os go in with the current time; actions come out. The core does no I/O, reads
-//! no clock, starts no thread, takes no lock and uses no randomness, so the daemon, the simulator and the
-//! crash tester run the same code, and any run can be repeated exactly.
+//! Requests and completed I/Os go in with the current time; actions come out. The core does no I/O, reads no
+//! clock, starts no thread, takes no lock and uses no randomness. So the daemon, the simulator and the crash
+//! simulator run the same code, and any run can be repeated exactly.
 //!
-//! Start at [`Core`]; [`pool::create`] makes a pool, [`Core::open`] opens one.
+//! Start at [`Core`]. [`pool::create`] creates a pool, [`Core::open`] opens one.
 
 pub mod action;
 pub mod bugs;

@@ -1,8 +1,8 @@
 //! A disk's life cycle in its pool: its states, the events that lead from one to the next, and who owns its
 //! origin.
 //!
-//! The table of states and events is in ARCHITECTURE.md, and a test compares it with this file. After a crash or a stop a
-//! disk is detached if the record says that this host owns it, otherwise released.
+//! The table of states and events is in ARCHITECTURE.md, and a test compares it with this file. After a crash
+//! or a stop a disk is detached if the record says that this host owns it, otherwise released.
 //!
 //! Invariants
 //! - This host owns a disk's origin from an attach to the next release, under an epoch that never decreases.

@@ -18,7 +18,7 @@ pub(crate) enum LockKind {
     Fill,
     /// The origin is being written past the cache.
     Around,
-    /// It is being cleaned: staged writes and reads may go on.
+    /// It is being cleaned. Staged writes and reads may proceed.
     Clean,
 }
 

@@ -25,7 +25,8 @@ pub const MOST_RECORDS: usize = 1 << 24;
 /// Minimum time between two marks.
 const MARK_US: Micros = 1000;
 
-/// A word holds the kind in the lowest bits, then the length in sectors, then the first sector; or a mark's time.
+/// A word holds the kind in its lowest bits, then the length in sectors, then the first sector. A mark holds
+/// its time instead.
 const KIND_BITS: u32 = 3;
 const LENGTH_BITS: u32 = 17;
 const MARK: u64 = 7;
@@ -37,7 +38,7 @@ pub enum Kind {
     Read = 0,
     /// It writes.
     Write = 1,
-    /// It discards, or writes zeroes: no data goes to the cache, and what was there is gone.
+    /// It discards, or writes zeroes: no data goes to the cache, and the old content is gone.
     Discard = 2,
     /// It makes earlier writes durable; it has no position and no length.
     Flush = 3,

@@ -84,7 +84,7 @@ pub enum OfflineError {
         /// The epoch on record.
         epoch: u64,
     },
-    /// The disk has dirty blocks and was not named to be destroyed.
+    /// The disk has dirty blocks and was not named for their destruction.
     #[error("disk {disk} has {dirty_blocks} dirty blocks; flush it first, or name the disk to destroy them")]
     Dirty {
         /// The disk.

@@ -57,7 +57,7 @@ pub(crate) struct Application {
 /// The place from which the cleaner takes a version of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CleaningFrom {
-    /// Flash: the commit with this number brought it there.
+    /// Flash, where the commit with this number wrote it.
     Flash { seq: u64 },
     /// The staging area, for a disk that gets no space on flash.
     Staging,

@@ -9,7 +9,7 @@ pub struct Slab<T> {
 }
 
 impl<T: Default> Slab<T> {
-    /// An empty slab.
+    /// Returns an empty slab.
     pub fn new() -> Slab<T> {
         Slab { items: Vec::new(), free: Vec::new() }
     }

@@ -40,7 +40,7 @@ pub struct Staged {
     pub protected: bool,
     /// Hits while staged.
     pub hits: u8,
-    /// Part of a batch on its way to flash.
+    /// It is in a batch that is being written to flash.
     pub committing: bool,
     /// The last commit that contained it, or an older frame of its block; 0: none.
     pub commit_seq: u64,
@@ -64,7 +64,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// A frame for a block, clean and empty.
+    /// Returns the state of a frame for a block, clean and empty.
     pub fn new(disk: DiskNo, block: BlockNo) -> Staged {
         Staged {
             disk,
@@ -201,7 +201,7 @@ impl Staging {
         self.free.push(frame);
     }
 
-    /// Takes a particular free frame: recovery found a block in it.
+    /// Takes a particular free frame, in which recovery found a block.
     pub fn claim(&mut self, frame: FrameNo) {
         self.free.retain(|f| *f != frame);
     }

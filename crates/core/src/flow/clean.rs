@@ -336,7 +336,7 @@ impl<M: Memory> Core<M> {
         if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
             return false;
         }
-        // A newer version is about to take its place, unless it waits for the space that this one takes.
+        // A newer version is about to replace it, unless that one waits for the space that this one takes.
         if !self.disk(disk).cleaner.pressed && versions.is_staged_dirty() {
             return false;
         }

@@ -3,7 +3,7 @@
 //! Invariants
 //! - When a detach ends well, the disk has nothing staged, dirty or lost and no I/O in flight, and the record
 //!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin.
-//! - A job that gives up leaves the disk active and what is dirty in the cache.
+//! - A job that gives up leaves the disk active and its dirty blocks in the cache.
 
 use haversack_model::{DiskNo, Micros};
 
@@ -14,7 +14,7 @@ use crate::flow::job::JobKind;
 use crate::lifecycle::Event;
 use crate::memory::Memory;
 
-/// Failed rounds of cleaning, and failed flushes of the origin, after which a job that cleans gives up.
+/// A job that cleans gives up after this many failed rounds of cleaning and failed flushes of the origin.
 const MOST_FAILURES: u64 = 3;
 
 impl<M: Memory> Core<M> {

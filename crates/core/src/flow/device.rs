@@ -32,8 +32,10 @@ use crate::store::slot::SlotNo;
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewDevice {
+    /// Its number in the pool.
     pub(crate) number: DeviceNo,
     pub(crate) id: Uuid,
+    /// Segments on it.
     pub(crate) segments: u32,
 }
 

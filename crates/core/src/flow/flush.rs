@@ -65,7 +65,7 @@ impl DiskFlush {
         self.closing_count > 0
     }
 
-    /// Dirty staged blocks.
+    /// Returns the number of dirty staged frames.
     pub fn staged_dirty(&self) -> u64 {
         self.open_count + self.closing_count
     }

@@ -53,12 +53,12 @@ impl Job {
     }
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Blocks done.
     pub done_blocks: u64,
-    /// Blocks in all, as of the job's start.
+    /// Blocks in total, as of the job's start.
     pub total_blocks: u64,
 }
 

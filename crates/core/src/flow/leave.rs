@@ -11,10 +11,10 @@
 //! - It also says so only when newer versions of the device's blocks, which were staged or on their way to
 //!   flash, are durable elsewhere, or their disk is known to have lost something. Otherwise a power loss
 //!   could take the newer version, and nothing would show that an older one existed.
-//! - From the failure on, the record says that the other devices stand alone. It says so of the failed device
-//!   only if it already did before: it may be missing at the next start.
+//! - In a redundant pool, from the failure on the record says that the other devices stand alone. It says so
+//!   of the failed device only if it already did before: it may be missing at the next start.
 //! - The store forgets what a device's pages list only when the record says that the device is gone.
-//! - No flush is complete while a device leaves.
+//! - While any device is in use, no flush is complete as long as a device is leaving.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 

@@ -7,8 +7,8 @@
 //! Invariants, for modes that defer the origin
 //! - No request fails because the cache chose to go to the origin. What the origin refuses is staged as soon
 //!   as there is room. This holds for overflow, the sequential cut-off, admission, discards and zeroes.
-//! - What goes past the cache is durable at the origin when it is acknowledged, so that no flush of the guest needs the
-//!   origin.
+//! - A write past the cache is durable at the origin when it is acknowledged, so that no flush of the guest
+//!   needs the origin.
 
 use haversack_model::{BlockNo, DiskNo};
 

@@ -23,8 +23,8 @@ pub(crate) struct PoolJob {
 /// See [`PoolJob`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PoolJobKind {
-    /// A device joins: the record must say so, and it must have every mark, before anything else is written to
-    /// it.
+    /// A device joins: the record must say so, and the device must have every mark, before anything else is
+    /// written to it.
     Add { device: DeviceNo, version: u64 },
     /// A device is being emptied.
     Drain { device: DeviceNo },
@@ -51,7 +51,8 @@ impl PoolJob {
 }
 
 impl<M: Memory> Core<M> {
-    /// Commits everything staged and marks the stop as clean. Requests in flight finish first.
+    /// Stops the pool: commits everything staged and records the stop as clean. Requests in flight finish
+    /// first.
     pub fn shutdown(&mut self, now: Micros) -> JobId {
         self.now = now;
         self.stopping = true;

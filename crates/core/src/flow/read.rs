@@ -28,7 +28,7 @@ use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::store::slot::{Live, SlotNo};
 
-/// Most blocks of one I/O.
+/// Maximum number of blocks in one I/O.
 const MAX_RUN: usize = 256;
 
 /// An I/O under construction. Adjacent blocks join it.

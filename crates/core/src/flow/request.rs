@@ -1,5 +1,5 @@
-//! A request from submission to completion: it moves over its blocks, parks where it must wait, and is
-//! completed when nothing of it is outstanding.
+//! A request from submission to completion: it advances over its blocks, parks where it must wait, and is
+//! completed when none of its I/O is outstanding.
 //!
 //! Invariants
 //! - A request completes only when none of its I/O is outstanding.

@@ -38,7 +38,7 @@ impl<M: Memory> Core<M> {
     /// Changes the size. Content beyond a smaller size is dropped from the cache.
     ///
     /// # Errors
-    /// The disk is not attached, has a job, or the size is wrong.
+    /// The disk is not attached, has a job, or the size is invalid.
     pub fn resize(&mut self, now: Micros, disk: DiskNo, sectors: u64) -> Result<JobId, ManageError> {
         self.now = now;
         let id = self.attached(disk)?.id;

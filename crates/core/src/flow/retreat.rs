@@ -17,7 +17,7 @@ use crate::memory::Memory;
 const FIRST_LOOK: usize = 16;
 
 impl<M: Memory> Core<M> {
-    /// Whether dirty blocks of the disk have no second place to go to until a released disk is forgotten.
+    /// Whether dirty blocks of the disk cannot get a second place until a released disk is forgotten.
     pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
         if self.dirty_copies() < 2 || self.is_dormant(disk) || !self.may_be_dirty(disk) {
             return false;

@@ -1,4 +1,4 @@
-//! Descriptors of the staging area: which block a staging frame holds. They outlive the process.
+//! Descriptors of the staging area: which block each staging frame holds. They survive the process.
 //!
 //! Invariant: a descriptor that is torn or was written in another format does not decode: its checksum or its
 //! magic number does not match.

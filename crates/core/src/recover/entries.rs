@@ -1,4 +1,4 @@
-//! From listed entries to a store: which version of each block counts.
+//! From listed entries to a store: decides which version of each block counts.
 //!
 //! Invariants
 //! - Every entry that a durable page lists is in the store, as a live or dead slot, except those of commits
@@ -32,9 +32,10 @@ use crate::store::Store;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
 
-/// The store as recovered, and what must be written before it is used.
+/// The recovered store, and what must be written before it is used.
 pub(crate) struct Recovered {
     pub store: Store,
+    /// By disk number.
     pub intents: Vec<IntentFound>,
     /// Segments whose next page must be written: they list entries that never became durable, list as one of
     /// two copies an entry that stands alone, or list as dirty an entry that another page knows to be clean.
@@ -49,13 +50,15 @@ pub(crate) struct Recovered {
     pub last_seq: u64,
     /// Every commit up to it is known to be durable.
     pub flushed_seq: u64,
+    /// Entries of commits that did not become durable.
     pub torn_entries: u64,
+    /// Segments whose metadata is damaged.
     pub damaged_segments: u64,
     /// Clean blocks are not to be believed.
     pub distrust_clean: bool,
 }
 
-/// Reads all segments and decides what counts. Writes nothing.
+/// Reads all segments and decides which entries count. Writes nothing.
 pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, PoolError> {
     let mut store = Store::new();
     for (at, device) in pool.present.iter().enumerate() {
@@ -112,6 +115,7 @@ struct Entry {
 
 struct Listed {
     entries: Vec<Entry>,
+    /// The highest flush mark in the record and the pages.
     flushed_seq: u64,
     /// Damaged segments, and the disk that may have owned each.
     lost: Vec<(SegmentNo, Option<u16>)>,
@@ -199,7 +203,7 @@ impl Recovered {
         }
     }
 
-    /// Adopts an entry and decides between the versions of its block.
+    /// Adds an entry and decides between the versions of its block.
     fn adopt(&mut self, disks: &[Option<DiskRecord>], number: SlotNo, slot: Live) {
         let disk = self.store.owner_of(number);
         let record = disks[disk.0 as usize].as_ref().expect("listed segments belong to known disks");
@@ -273,7 +277,7 @@ impl Recovered {
 enum Verdict {
     /// It is there.
     Whole,
-    /// Something else is there.
+    /// Other data is there.
     Torn,
     /// Unknown: the read failed.
     Unreadable,

@@ -23,8 +23,8 @@ use crate::format::record::Damage;
 /// How to open a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
-    /// Open even if a missing device may hold the only copy of dirty blocks. Disks that may have had some
-    /// are then marked as damaged.
+    /// Open even if a missing device may hold the only copy of dirty blocks. Disks that may have had such
+    /// blocks are then marked as damaged.
     pub accept_missing: bool,
     /// All cache devices were lost while the origins continued to be written (see
     /// [`crate::Event::PoolLost`]): everything that is cached is void. Pass it until the pool was opened once
@@ -36,11 +36,11 @@ pub struct OpenOptions {
 pub struct OpenFailure<M> {
     /// Why.
     pub error: PoolError,
-    /// The memory as it was handed over.
+    /// The memory that was passed in.
     pub memory: M,
 }
 
-/// What was found when a pool was opened.
+/// The state in which a pool was found when it was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenReport {
     /// Device numbers, each with its index in the list of devices.
@@ -49,7 +49,7 @@ pub struct OpenReport {
     pub ignored: Vec<usize>,
     /// Devices of the pool that were not in the list.
     pub missing: Vec<DeviceNo>,
-    /// The staging area belonged to the pool as it was left.
+    /// The staging area belonged to the pool in its last state.
     pub staging_survived: bool,
     /// The pool was stopped cleanly.
     pub clean_stop: bool,
@@ -61,7 +61,7 @@ pub struct OpenReport {
     pub disks: Vec<DiskSummary>,
 }
 
-/// A disk as it was found.
+/// The state in which a disk was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskSummary {
     /// Its number.
@@ -74,7 +74,7 @@ pub struct DiskSummary {
     pub phase: u8,
     /// Blocks of it on flash.
     pub cached_blocks: u64,
-    /// Blocks that the origin does not have, staged ones too.
+    /// Blocks that the origin does not have, including staged ones.
     pub dirty_blocks: u64,
     /// Whether this host owns it.
     pub owned: bool,

@@ -53,7 +53,7 @@ pub(crate) struct Pool {
 
 /// A segment's metadata as found.
 pub(crate) enum SegmentFound {
-    /// The newest page.
+    /// The newest page is intact.
     Good {
         header: Header,
         content: Vec<u8>,
@@ -67,7 +67,9 @@ pub(crate) enum SegmentFound {
 
 /// A disk's intent map as found.
 pub(crate) struct IntentFound {
+    /// The marks of all devices together.
     pub marked: Regions,
+    /// The highest generation on any device.
     pub generation: u64,
     /// Both pages must be rewritten on all devices.
     pub repair: bool,

@@ -48,7 +48,7 @@ pub struct DeviceSpace {
     pub id: Uuid,
     /// Number of its first segment in the pool.
     pub first_segment: SegmentNo,
-    /// Its segments.
+    /// Number of its segments.
     pub segments: u32,
     /// Segments that belong to no disk.
     pub free_segments: Vec<SegmentNo>,
@@ -59,7 +59,7 @@ pub struct DeviceSpace {
 }
 
 impl DeviceSpace {
-    /// The numbers of its segments.
+    /// Returns the numbers of its segments.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = SegmentNo> + ExactSizeIterator + use<> {
         (self.first_segment.0..self.first_segment.0 + self.segments).map(SegmentNo)
     }
@@ -126,7 +126,7 @@ fn hash(disk: DiskNo, block: BlockNo) -> u64 {
 }
 
 impl Store {
-    /// A store without devices.
+    /// Returns a store without devices.
     pub fn new() -> Store {
         Store {
             slots: Vec::new(),

@@ -302,7 +302,8 @@ mod tests {
     const DISK: DiskNo = DiskNo(0);
     const BLOCK: BlockNo = BlockNo(7);
 
-    /// Two devices with two segments each, all of them the disk's: 0 and 1 are on the first.
+    /// Returns a store of two devices with two segments each, all owned by the disk: 0 and 1 are on the first
+    /// device.
     fn store() -> Store {
         let mut store = Store::new();
         store.add_disk(DISK);
@@ -324,7 +325,8 @@ mod tests {
         number
     }
 
-    /// The entries that a segment's next page lists; it is written and, with all before it, durable.
+    /// Writes a segment's next page, makes it and all before it durable, and returns the number of entries
+    /// that it lists.
     fn listed(store: &mut Store, segment: u32, seq: u64) -> usize {
         let mut content = [0; _];
         store.compose_page(SegmentNo(segment), seq, &mut content);
@@ -333,8 +335,8 @@ mod tests {
         content.chunks_exact(ENTRY_BYTES).filter(|entry| entry.iter().any(|byte| *byte != 0)).count()
     }
 
-    /// An old version in segment 1, listed; one in segment 0 that is of no use any more; and the newest one, with
-    /// number 3, in `segment`.
+    /// Returns a store with an old version in segment 1, listed; an obsolete one in segment 0; and the newest
+    /// one, with number 3, in `segment`.
     fn three_versions(segment: u32, newest_mask: u8) -> Store {
         let mut store = store();
         for (at, seq) in [(1, 1), (0, 2)] {

@@ -54,7 +54,7 @@ pub struct Segment {
     pub generation: u64,
     /// Sequence number of the last metadata page written.
     pub page_seq: u64,
-    /// A metadata page is on its way to the device.
+    /// A metadata page is being written.
     pub page_writing: bool,
     /// Since the last page was composed, a slot stopped being dirty.
     pub cleaned_since: bool,
@@ -82,7 +82,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A free segment.
+    /// Returns a free segment.
     pub fn new(device: u8, on_device: u32) -> Segment {
         Segment {
             state: SegmentState::Free,

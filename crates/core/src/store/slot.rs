@@ -81,7 +81,7 @@ pub enum View {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Live(Slot);
 
-/// The entry of a superseded slot: that of the live one that it was.
+/// The entry of a superseded slot, unchanged from when it was live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superseded(Slot);
 

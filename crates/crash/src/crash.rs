@@ -1,4 +1,4 @@
-//! Crashes and what follows: what lands, opening the pool again (with more crashes in it), attaching.
+//! Crashes and recovery: which writes complete, opening the pool again (with more crashes in it), attaching.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ impl World {
         Ok(())
     }
 
-    /// The crash happens, the pool is opened again, the disks are attached. Crashes on the way are part of it.
+    /// Crashes, opens the pool again and attaches the disks. Further crashes while doing so are included.
     pub fn crash_and_recover(&mut self, mut kind: CrashKind) -> Flow {
         loop {
             let memory = self.crash(kind);
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Stops cleanly, forgets the memory and starts again.
+    /// Stops cleanly, discards the memory and starts again.
     pub fn restart(&mut self) -> Flow {
         self.shutdown()?;
         self.note_lost();
@@ -85,7 +85,7 @@ impl World {
         self.stopping = false;
     }
 
-    /// The process or the power is gone; the answer is what the memory holds.
+    /// Ends the process or the power; returns what the memory then holds.
     fn crash(&mut self, kind: CrashKind) -> SimMemory {
         tell(|| format!("{:>10} {kind:?}", self.now));
         let tear = self.tear();
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// While the host is down, the device at risk may rot or disappear.
+    /// May let the device at risk rot or disappear while the host is down.
     fn damage(&mut self) {
         let faults = self.plan.faults;
         if (faults.rot || faults.page_rot) && self.rng.one_in(3) {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Damage may hit from now on what the core has noted as flushed.
+    /// Allows damage from now on to data that the core has recorded as flushed.
     fn note_marks(&mut self) {
         if let Some(core) = &self.core {
             let marked = core.marked_seq();
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Some sectors of the device at risk go bad: anywhere, or in the newest page of some segment.
+    /// Damages some sectors of the device at risk: anywhere, or in the newest page of some segment.
     pub(crate) fn rot(&mut self) {
         self.note_marks();
         self.note_device_fault();
@@ -284,7 +284,7 @@ impl World {
     }
 }
 
-/// The sectors of the newest metadata page of a segment that has been in use.
+/// Returns the sectors of the newest metadata page of a segment that has been in use.
 fn newest_page(store: &Store, rng: &mut Rng) -> Option<Range<u64>> {
     let start = |segment| pool::device_bytes(segment) / SECTOR_BYTES as u64;
     let segments = (store.bytes() / SECTOR_BYTES as u64 - start(0)) / (start(1) - start(0));

@@ -1,5 +1,5 @@
-//! Pools and devices as they are right after their creation, which takes longer than most runs and always gives the
-//! same.
+//! Pools and devices in their state right after creation, which takes longer than most runs and always has the same
+//! result.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -9,22 +9,22 @@ use haversack_model::DeviceNo;
 
 use crate::device::Store;
 
-/// Pools and devices kept at most.
+/// Maximum number of pools and devices kept.
 const MOST_KEPT: usize = 2048;
 
-/// What the contents depend on.
+/// The parameters that determine the contents.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
     /// A new pool.
     Pool {
-        /// Of each device.
+        /// Segments of each device.
         segments: Vec<u32>,
         /// Dirty blocks on two devices.
         redundancy: bool,
     },
     /// A device that is to join the pool.
     Device {
-        /// Its place in the host, which decides its identity.
+        /// Its index in the host, which determines its identity.
         place: usize,
         /// Its number in the pool.
         number: DeviceNo,
@@ -33,12 +33,12 @@ pub enum Shape {
     },
 }
 
-/// A device that was just formatted.
+/// A newly formatted device.
 #[derive(Clone)]
 pub struct Created {
     /// What is on it.
     pub store: Store,
-    /// What the core wants of a device that joins a pool.
+    /// What the core needs to know of a device that joins a pool.
     pub joins: Option<NewDevice>,
 }
 
@@ -49,7 +49,7 @@ thread_local! {
 #[derive(Default)]
 struct Kept {
     devices: HashMap<Shape, Vec<Created>>,
-    /// Of each place, the first device that was created there. Others share its pages.
+    /// For each index, the first device that was created there. Others share its pages.
     firsts: BTreeMap<usize, Store>,
 }
 
@@ -72,10 +72,10 @@ impl Kept {
     }
 }
 
-/// The new devices; `create` makes them when there were none of that shape lately.
+/// Returns new devices; `create` makes them if there were none of that shape recently.
 ///
 /// # Errors
-/// What `create` answers.
+/// Those of `create`.
 pub fn devices(
     shape: Shape,
     create: impl FnOnce() -> Result<Vec<Created>, PoolError>,

@@ -1,10 +1,10 @@
-//! A fake device: what it shows, what a power cut would leave, and the unflushed writes in between.
+//! A fake device: its visible contents, what a power cut would leave, and the unflushed writes in between.
 //!
 //! Invariants
 //! - A write is atomic per 512-byte sector and nothing larger.
 //! - A flush covers the writes completed before it was issued, no others.
-//! - Damage at rest never hits what was unflushed at a power cut, or was flushed and is not noted as such yet:
-//!   it could not be told from a torn write.
+//! - Damage at rest never hits data that was unflushed at a power cut, or that was flushed but is not yet recorded as
+//!   flushed: it could not be distinguished from a torn write.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -15,10 +15,10 @@ use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use crate::pattern::{self, Version};
 use crate::rng::Rng;
 
-/// Shared until somebody writes to it.
+/// Shared until it is written to.
 type Page = Rc<[u8; BLOCK_BYTES]>;
 
-/// What a store that was never written contains.
+/// The contents of a store that was never written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blank {
     /// Zeroes.
@@ -32,10 +32,10 @@ pub enum Blank {
     },
 }
 
-/// What a write puts down.
+/// The data of a write.
 #[derive(Clone)]
 pub enum Payload {
-    /// So many zeroed sectors.
+    /// This many zeroed sectors.
     Zeroes(u32),
     /// Whole sectors.
     Bytes(Vec<u8>),
@@ -55,20 +55,20 @@ struct Logged {
     serial: u64,
     sector: u64,
     payload: Payload,
-    /// A power cut does not take it.
+    /// A power cut does not lose it.
     durable: bool,
 }
 
-/// How a crash treats writes that nothing protects.
+/// How a crash treats unprotected writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Tear {
-    /// Sectors that land or are lost together: 1 or 8.
+    /// Sectors that are written or lost together: 1 or 8.
     pub unit: u64,
 }
 
 const CHUNK_PAGES: usize = 256;
 
-/// Contents, cheap to copy: chunks of pages and pages are shared until somebody writes to them.
+/// Contents, cheap to copy: chunks of pages and pages are shared until they are written to.
 #[derive(Clone)]
 struct Image(Vec<Rc<[Option<Page>; CHUNK_PAGES]>>);
 
@@ -78,7 +78,7 @@ impl Image {
         Image(vec![empty; (pages as usize).div_ceil(CHUNK_PAGES)])
     }
 
-    /// A page that was written.
+    /// Returns a page that was written.
     fn get(&self, page: u64) -> Option<&Page> {
         self.0[page as usize / CHUNK_PAGES][page as usize % CHUNK_PAGES].as_ref()
     }
@@ -87,7 +87,7 @@ impl Image {
         &mut Rc::make_mut(&mut self.0[page as usize / CHUNK_PAGES])[page as usize % CHUNK_PAGES]
     }
 
-    /// A page to be written in part.
+    /// Returns a page that is to be written in part.
     fn page(&mut self, page: u64, blank: Blank) -> &mut [u8; BLOCK_BYTES] {
         let page = self.place(page).get_or_insert_with(|| {
             let mut fresh = [0; BLOCK_BYTES];
@@ -124,7 +124,7 @@ impl Image {
         }
     }
 
-    /// Keeps pages that are equal in another image only once.
+    /// Shares pages that are equal in another image.
     fn share_equal(&mut self, other: &Image) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             if Rc::ptr_eq(mine, theirs) {
@@ -144,13 +144,13 @@ impl Image {
         }
     }
 
-    /// Takes over a page as it is in another image.
+    /// Replaces a page by the one in another image.
     fn share(&mut self, page: u64, from: &Image) {
         self.place(page).clone_from(&from.0[page as usize / CHUNK_PAGES][page as usize % CHUNK_PAGES]);
     }
 }
 
-/// The pages that a write touches.
+/// Returns the pages that a write covers, also in part.
 fn pages_of(write: &Logged) -> impl Iterator<Item = u64> + use<> {
     let end = write.sector + write.payload.sectors();
     write.sector / SECTORS_PER_BLOCK..end.div_ceil(SECTORS_PER_BLOCK)
@@ -165,17 +165,17 @@ pub struct Store {
     durable: Image,
     log: VecDeque<Logged>,
     doubtful: HashSet<u64>,
-    /// Writes that the pool has not noted as flushed yet: their stamp and range.
+    /// Writes that the pool has not recorded as flushed yet: their stamp and range.
     unmarked: Vec<(u64, std::ops::Range<u64>)>,
     serial: u64,
-    /// What the writes from now on are stamped with.
+    /// The stamp of writes from now on.
     pub stamp: u64,
     /// Every I/O fails with `Gone`.
     pub gone: bool,
 }
 
 impl Store {
-    /// A store of so many sectors.
+    /// Makes a store with this many sectors.
     pub fn new(sectors: u64, blank: Blank) -> Self {
         let image = Image::new(sectors.div_ceil(SECTORS_PER_BLOCK));
         Store {
@@ -192,7 +192,7 @@ impl Store {
         }
     }
 
-    /// Its size.
+    /// Returns its size.
     pub fn bytes(&self) -> u64 {
         self.sectors * SECTOR_BYTES as u64
     }
@@ -202,7 +202,7 @@ impl Store {
         self.read_from(&self.visible, sector, bytes);
     }
 
-    /// Reads whole sectors as a power cut that loses all that may be lost would leave them.
+    /// Reads whole sectors as a power cut would leave them that loses everything unflushed.
     pub fn read_durable(&self, sector: u64, bytes: &mut [u8]) {
         self.read_from(&self.durable, sector, bytes);
     }
@@ -228,7 +228,7 @@ impl Store {
         }
     }
 
-    /// A write completes: visible, not yet durable.
+    /// Completes a write: visible, not yet durable.
     pub fn write(&mut self, sector: u64, payload: Payload) {
         let sectors = payload.sectors();
         self.check_range(sector, sectors);
@@ -238,13 +238,13 @@ impl Store {
         self.serial += 1;
     }
 
-    /// A write with force unit access completes: visible and durable, what was written before it not.
+    /// Completes a write with force unit access: visible and durable, but not the writes before it.
     pub fn write_through(&mut self, sector: u64, payload: Payload) {
         self.write(sector, payload);
         self.log.back_mut().expect("it was just written").durable = true;
     }
 
-    /// A write is cut short: some units of it land.
+    /// Cuts a write short: some units of it are written.
     pub fn write_torn(&mut self, sector: u64, payload: Payload, tear: Tear, rng: &mut Rng) {
         match rng.below(4) {
             0 => {}
@@ -261,18 +261,18 @@ impl Store {
         }
     }
 
-    /// Takes less memory together with another store whose contents are alike.
+    /// Saves memory by sharing pages with another store with similar contents.
     pub fn share_equal_pages(&mut self, other: &Store) {
         self.visible.share_equal(&other.visible);
         self.durable.share_equal(&other.durable);
     }
 
-    /// What a flush issued now will cover.
+    /// Returns a mark for what a flush issued now will cover.
     pub fn flush_mark(&self) -> u64 {
         self.serial
     }
 
-    /// A flush completes.
+    /// Completes a flush.
     pub fn flush(&mut self, mark: u64) {
         let all = mark >= self.serial;
         while self.log.front().is_some_and(|first| first.serial < mark) {
@@ -293,7 +293,7 @@ impl Store {
         }
     }
 
-    /// The power fails: each unit written since the last flush stays old or gets one of its newer versions.
+    /// Cuts the power: each unit written since the last flush keeps its old content or gets one of its newer versions.
     pub fn power_cut(&mut self, tear: Tear, rng: &mut Rng) {
         let keep = rng.pick(&[0, 0, 15, 50, 50, 85, 100]);
         let whole_writes = rng.one_in(3);
@@ -329,7 +329,7 @@ impl Store {
         }
     }
 
-    /// A write by somebody else, durable at once.
+    /// Writes as another host, durable at once.
     pub fn write_durable(&mut self, sector: u64, payload: &Payload) {
         debug_assert!(self.log.is_empty(), "another host writes only what this one has let go");
         let sectors = payload.sectors();
@@ -337,17 +337,17 @@ impl Store {
         self.durable.put(self.blank, sector, payload, 0, sectors);
     }
 
-    /// Whether everything visible is durable.
+    /// Returns whether everything visible is durable.
     pub fn settled(&self) -> bool {
         self.log.is_empty()
     }
 
-    /// Makes everything visible durable, as an idle device does in time.
+    /// Makes everything visible durable, as an idle device eventually does.
     pub fn settle(&mut self) {
         self.flush(self.serial);
     }
 
-    /// Changes the size at once and for good; new sectors are zero.
+    /// Changes the size at once and durably; new sectors are zero.
     pub fn resize(&mut self, sectors: u64) {
         self.settle();
         let kept = self.sectors.min(sectors);
@@ -368,12 +368,12 @@ impl Store {
         self.sectors = sectors;
     }
 
-    /// Everything stamped up to `stamp` is noted as flushed.
+    /// Records that everything stamped up to `stamp` is flushed.
     pub fn marked(&mut self, stamp: u64) {
         self.unmarked.retain(|write| write.0 > stamp);
     }
 
-    /// Damages a durable sector of a range that no crash has made doubtful and that is noted as flushed.
+    /// Damages a durable sector of a range that no crash has made doubtful and that is recorded as flushed.
     pub fn rot(&mut self, within: Range<u64>, rng: &mut Rng) -> Option<u64> {
         for _ in 0..32 {
             let sector = within.start + rng.below(within.end - within.start);

@@ -1,4 +1,4 @@
-//! What the fuzz targets call.
+//! Entry points of the fuzz targets.
 
 use haversack_core::{Core, Op, OpenOptions, offline};
 use haversack_model::SECTOR_BYTES;
@@ -10,7 +10,7 @@ use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{CrashKind, Flow, Life, Stop, World};
 
-/// Carries out a short workload read from bytes, five an operation, crashes included.
+/// Runs a short workload read from bytes, five per operation, crashes included.
 ///
 /// # Panics
 /// An invariant is broken.
@@ -79,11 +79,11 @@ impl World {
     }
 }
 
-/// Lays bytes over the devices of a small pool that holds data, then opens and checks it. The first byte
-/// chooses between patches (a 24-bit place and a length before each) and replacing a device's beginning.
+/// Writes bytes over the devices of a small pool that holds data, then opens and checks it. The first byte selects
+/// between patches (each preceded by a 24-bit offset and a length) and replacing a device's beginning.
 ///
 /// # Panics
-/// Opening, checking or reading panics, or a read shows what the disk never held.
+/// Opening, checking or reading panics, or a read returns data that the disk never held.
 pub fn recovery_bytes(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;

@@ -1,4 +1,4 @@
-//! Carrying out what the core asks for: I/Os in flight, their random order, their effect on the devices.
+//! Carries out the core's actions: in-flight I/Os, their random order, their effect on the devices.
 
 use std::cmp::Reverse;
 
@@ -10,12 +10,12 @@ use crate::run::tell;
 use crate::world::{CrashKind, Flight, Flow, Stop, What, World, violation};
 
 impl World {
-    /// Sets the crash that comes after so many more I/Os.
+    /// Schedules the crash after this many more I/Os.
     pub fn crash_after(&mut self, ios: u64, kind: CrashKind) {
         self.trigger = Some((self.counts.ios + ios, kind));
     }
 
-    /// Lets the planned crash come while the record is being written, or soon after, now and then.
+    /// Sometimes moves the planned crash to a time at or soon after a write of the record.
     fn crash_at_record(&mut self) {
         let (Some(rng), Some((when, kind))) = (&mut self.record_crashes, self.trigger) else { return };
         let soon = self.counts.ios + rng.below(16);
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// Calls into the core are over: take what it wants done.
+    /// Takes and starts the core's actions after calls into the core.
     pub(crate) fn pump(&mut self) -> Flow {
         while let Some(action) = self.core().poll() {
             tell(|| format!("{:>10} {action:?}", self.now));
@@ -135,7 +135,7 @@ impl World {
         self.due.push(Reverse((now + delay, self.sequence, slot)));
     }
 
-    /// Lets the next thing happen: an I/O completes or the core's timer fires. False when there is nothing.
+    /// Advances to the next event: an I/O completes or the core's timer fires. Returns false if there is none.
     pub fn advance(&mut self) -> Flow<bool> {
         let next_io = self.due.peek().map(|Reverse((at, ..))| *at);
         let wakeup = self.core().next_wakeup();
@@ -187,7 +187,7 @@ impl World {
         self.pump()
     }
 
-    /// The process will die within the next call into the core.
+    /// Lets the process die within the next call into the core.
     pub(crate) fn arm(&mut self) {
         let stores = self.rng.skewed(40) - 1;
         self.torn_store = self.rng.one_in(2);

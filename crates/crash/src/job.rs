@@ -1,4 +1,4 @@
-//! Management jobs and what they promise once they are done.
+//! Management jobs and what they guarantee once they are done.
 
 use haversack_core::{Event, JobError, JobId};
 use haversack_model::{DeviceNo, SECTOR_BYTES, WriteMode};
@@ -33,7 +33,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// The disk that the job keeps busy.
+    /// Returns the disk that the job keeps busy.
     pub fn disk(&self) -> Option<usize> {
         match *self {
             Job::Attach(disk)
@@ -144,7 +144,7 @@ impl World {
                 let (may_have_lost, now) = (self.unprotected_fault, self.oracle.now());
                 let d = &mut self.disks[disk];
                 if d.handed_over || d.origin_forbidden || may_have_lost {
-                    // What another host, or a lost cache, left in the origin's volatile cache.
+                    // Data that another host, or a lost cache, left in the origin's volatile cache.
                     d.volatile_since = now;
                 }
                 d.life = Life::Attached;
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// The origin follows the disk's size once the core knows it.
+    /// Adapts the origin to the disk's size once the core knows it.
     pub(crate) fn fit_origin(&mut self, disk: usize) {
         let d = &mut self.disks[disk];
         let size = d.origin.bytes() / SECTOR_BYTES as u64;
@@ -237,7 +237,7 @@ impl World {
         d.deferred.resize(d.config.sectors.div_ceil(8) as usize, false);
     }
 
-    /// From now on the core has no business with the origin.
+    /// Forbids the core to write the origin from now on.
     fn let_go(&mut self, disk: usize) -> Flow {
         self.disks[disk].origin_forbidden = true;
         let writes = self.flights.iter().flatten().filter(|flight| match flight.what {
@@ -250,7 +250,8 @@ impl World {
         }
     }
 
-    /// Whether an origin has all that its disk had once that is clean: a job that leaves something lost fails.
+    /// Returns whether an origin has all data of its disk once the disk is clean: a job fails if it leaves lost data
+    /// behind.
     fn trusts_origins(&self) -> bool {
         !self.unprotected_fault || self.plan.faults.name_what_is_lost()
     }

@@ -1,7 +1,7 @@
 //! The crash simulator: it runs the core on fake devices, kills it and cuts its power at any moment, and
 //! compares every read with an oracle that knows every acknowledged write.
 //!
-//! Everything in a run follows from one seed. See [`run_seed`] for a run, [`fuzz`] for the fuzz targets.
+//! Everything in a run is determined by one seed. See [`run_seed`] for a run, [`fuzz`] for the fuzz targets.
 
 pub mod crash;
 pub mod created;

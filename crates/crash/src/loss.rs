@@ -1,14 +1,15 @@
-//! Cache devices disappear: the one at risk, or, in some runs, any of a pool that calls itself whole, again and again.
+//! Cache devices disappear: the one at risk, or, in some runs, any device of a pool that reports itself whole,
+//! repeatedly.
 
 use crate::world::{CrashKind, Flow, Stop, World};
 
 impl World {
-    /// The device at risk disappears, or any that the pool can do without.
+    /// Removes the device at risk, or any that the pool can do without.
     pub fn lose_device(&mut self) -> Flow {
         let Some(device) = self.unplug() else { return Ok(()) };
         let is_back_soon = self.losses.as_mut().is_some_and(|rng| rng.one_in(4));
         if is_back_soon {
-            // It only seemed to be gone: the next start finds it as it was.
+            // It was away only briefly: the next start finds it unchanged.
             self.devices[device].store.gone = false;
         }
         if is_back_soon || self.rng.one_in(2) {
@@ -17,7 +18,7 @@ impl World {
         Ok(())
     }
 
-    /// The core is told that a device disappeared.
+    /// Reports the loss of a device to the core.
     pub(crate) fn tell_of_loss(&mut self, device: usize) -> Flow {
         if let Some(no) = self.devices[device].no {
             let now = self.now;
@@ -27,7 +28,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes a device away that may be lost now; the core has not noticed yet.
+    /// Removes a device that may be lost now; the core has not noticed yet.
     pub(crate) fn unplug(&mut self) -> Option<usize> {
         self.note_whole();
         let device = match &mut self.losses {
@@ -51,7 +52,7 @@ impl World {
         Some(device)
     }
 
-    /// Notes whether the pool says that every dirty block has two copies. It may not know yet what is gone.
+    /// Notes whether the pool reports that every dirty block has two copies. It may not know yet what is gone.
     pub(crate) fn note_whole(&mut self) {
         if let Some(core) = &self.core {
             let gone = self.devices.iter().any(|d| d.no.is_some() && d.store.gone);
@@ -59,14 +60,14 @@ impl World {
         }
     }
 
-    /// A fault of the device at risk is about to happen: decides whether it may cost data.
+    /// Decides whether an imminent fault of the device at risk may cost data.
     pub(crate) fn note_device_fault(&mut self) {
         self.counts.faults += 1;
         let others = self.devices.iter().skip(1).any(|d| d.no.is_some() && !d.store.gone);
         self.unprotected_fault |= !(self.plan.mirrored() && others);
     }
 
-    /// Every dirty block gets its second copy once there are devices for it.
+    /// Waits until every dirty block has its mirrored copy, if there are devices for it.
     pub(crate) fn become_whole(&mut self) -> Flow {
         let members = self.devices.iter().filter(|d| d.no.is_some() && !d.store.gone).count();
         if self.losses.is_some() && members >= 2 {
@@ -77,8 +78,8 @@ impl World {
         Ok(())
     }
 
-    /// In a run that loses one device after another, the next goes as soon as the pool can do without it, and the power
-    /// with it. Little has been written in between.
+    /// In a run that loses one device after another, removes the next one as soon as the pool can do without it,
+    /// together with a power cut. Little has been written in between.
     pub(crate) fn lose_again(&mut self) -> Flow {
         if self.losses.is_none() || self.rng.one_in(2) {
             return Ok(());
@@ -93,7 +94,7 @@ impl World {
         }
     }
 
-    /// In such a run the pool gets new devices, and others are taken out, not always to the end.
+    /// In such a run, adds new devices to the pool and removes others, sometimes not to the end.
     pub(crate) fn change_devices(&mut self) -> Flow {
         let members = self.devices.iter().filter(|d| d.no.is_some() && !d.store.gone).count();
         if members >= 2 && self.rng.one_in(3) {

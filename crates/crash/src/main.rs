@@ -1,4 +1,4 @@
-//! `haversack-crash`: runs crash points until there are enough, and says how many invariants broke.
+//! `haversack-crash`: runs crash points until there are enough, and reports how many invariants broke.
 
 use std::process::ExitCode;
 use std::sync::Mutex;

@@ -63,14 +63,14 @@ impl World {
         violation!("disk {disk} cannot be attached again")
     }
 
-    /// The operator accepts that dirty blocks are lost: if it is `known` which, those. What had been cleaned is not lost,
-    /// unless the pages that tell so are damaged.
+    /// Lets the operator accept the loss of dirty blocks: only of the lost ones, if they are `known`. Data that had
+    /// been cleaned is not lost, unless the pages that record it are damaged.
     fn forgive(&mut self, disk: usize, known: bool) {
         self.note_lost();
         let trusted = !(self.plan.faults.rot || self.plan.faults.page_rot);
         let mut bytes = [0; SECTOR_BYTES];
         let d = &self.disks[disk];
-        // A resize may have been under way: the origin has the larger size.
+        // A resize may have been in progress: the origin has the larger size.
         let size = d.origin.bytes() / SECTOR_BYTES as u64;
         for at in 0..size.min(8 * d.deferred.len() as u64) {
             if if known { d.lost.contains(&at) } else { d.may_be_dirty(at, 1) } {
@@ -81,7 +81,7 @@ impl World {
         self.disks[disk].lost.clear();
     }
 
-    /// Notes which sectors the core calls lost: the next one cannot tell.
+    /// Notes which sectors the core reports as lost: the next core cannot know.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for disk in &mut self.disks {
@@ -127,7 +127,7 @@ impl World {
                 d.config.mode = mode;
                 d.mode_changes += 1;
                 d.deferring |= mode.defers_origin();
-                // What waits may follow the new mode.
+                // Waiting requests may follow the new mode.
                 let waiting = self.requests.iter().flatten().filter(|r| r.disk == disk && r.op != Op::Read);
                 for request in waiting {
                     d.note_write(request.sector, u64::from(request.sectors));
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// Starts to write all dirty blocks of a disk back.
+    /// Starts to write back all dirty blocks of a disk.
     pub fn clean(&mut self, disk: usize) -> Flow<Option<JobId>> {
         let (now, Some(no)) = (self.now, self.disks[disk].no) else {
             return Ok(None);
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Starts to give a disk up.
+    /// Starts to release a disk.
     pub fn release(&mut self, disk: usize, clean: bool) -> Flow<Option<JobId>> {
         let (now, Some(no)) = (self.now, self.disks[disk].no) else {
             return Ok(None);
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Another host had the disk, wrote some of it, and gives it back under a higher epoch.
+    /// Lets another host have the disk, write some of it, and return it under a higher epoch.
     pub fn regain(&mut self, disk: usize) -> Flow {
         self.wait("requests of a released disk", |world| world.requests_of(disk) == 0)?;
         self.disks[disk].origin.settle();
@@ -199,7 +199,7 @@ impl World {
         self.attach(disk)
     }
 
-    /// Plugs a new cache device in.
+    /// Adds a new cache device.
     pub fn add_device(&mut self) -> Flow {
         let Some(no) = self.core().next_device_no() else {
             return Ok(());
@@ -235,13 +235,13 @@ impl World {
         }
     }
 
-    /// Starts to take a cache device out.
+    /// Starts to remove a cache device.
     pub fn remove_device(&mut self) -> Flow {
         let keep_healthy = self.plan.faults.of_devices() && self.losses.is_none();
         let members: Vec<usize> = (0..self.devices.len())
             .filter(|i| self.devices[*i].no.is_some() && (*i == 0 || !keep_healthy))
             .collect();
-        // Nobody may count on a device that is gone already.
+        // The pool must not depend on a device that is already gone.
         let unnoticed = self.losses.is_some() && members.iter().any(|i| self.devices[*i].store.gone);
         if members.is_empty() || unnoticed {
             return Ok(());
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// A disk may be forgotten once it is detached and clean.
+    /// Forgets a disk if it is detached and clean.
     pub fn forget(&mut self, disk: usize) -> Flow {
         let (now, Some(no)) = (self.now, self.disks[disk].no) else {
             return Ok(());
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// Starts to change the size of a quiet disk.
+    /// Starts to change the size of an idle disk.
     pub fn resize(&mut self, disk: usize, sectors: u64) -> Flow {
         let (now, Some(no)) = (self.now, self.disks[disk].no) else {
             return Ok(());

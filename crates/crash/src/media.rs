@@ -1,4 +1,4 @@
-//! The cache devices as the core's start-up sees them, with an end after so many I/Os.
+//! The cache devices as seen by the core's start-up; they fail after a number of I/Os.
 
 use haversack_core::{IoFailure, Media, PageRead};
 use haversack_model::SECTOR_BYTES;
@@ -7,7 +7,7 @@ use crate::device::{Payload, Tear};
 use crate::rng::Rng;
 use crate::world::Device;
 
-/// Some of a host's devices in some order.
+/// Some of a host's devices in a given order.
 pub struct FakeMedia<'a> {
     devices: &'a mut Vec<Device>,
     order: Vec<usize>,
@@ -19,7 +19,7 @@ pub struct FakeMedia<'a> {
 }
 
 impl<'a> FakeMedia<'a> {
-    /// The devices of `order`; after `budget` I/Os everything fails.
+    /// Makes media of the devices of `order`; after `budget` I/Os everything fails.
     pub fn new(
         devices: &'a mut Vec<Device>,
         order: Vec<usize>,
@@ -30,7 +30,7 @@ impl<'a> FakeMedia<'a> {
         FakeMedia { devices, order, budget, rng, unit, dead: false }
     }
 
-    /// Which device is at a place of the list.
+    /// Returns which device is at an index of the list.
     pub fn device_at(&self, place: usize) -> usize {
         self.order[place]
     }

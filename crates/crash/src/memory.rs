@@ -1,7 +1,7 @@
-//! The core's memory with a stop between any two stores.
+//! The core's memory, which can be stopped between any two stores.
 //!
-//! A kill inside a call into the core is simulated by letting the call finish and taking back, from an
-//! undo list, every store to surviving memory from the chosen one on.
+//! A kill inside a call into the core is simulated by letting the call finish and then reverting, from an undo list,
+//! every store to surviving memory from the chosen one on.
 
 use haversack_core::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, Payloads, RequestTag};
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
@@ -18,15 +18,15 @@ pub struct Buffer {
     pub disk: u16,
     /// First sector.
     pub sector: u64,
-    /// What a write carries.
+    /// The version that a write carries.
     pub version: Version,
-    /// A part of a write was lost when the core asked for it.
+    /// A part of a write's data was lost when the core asked for it.
     pub lost: bool,
-    /// What a read got.
+    /// The data that a read returned.
     pub bytes: Vec<u8>,
 }
 
-/// Writes of which one loses its data.
+/// One write in this many loses its data.
 const LOST_ONE_IN: u64 = 251;
 
 /// The guests' buffers, found by the low 16 bits of the tag.
@@ -41,8 +41,8 @@ impl Buffers {
     }
 }
 
-/// Now and then a guest loses the memory of a write, of all of it or from one of its first blocks on: what the
-/// core gets instead must never be seen.
+/// Sometimes a guest loses the memory of a write, all of it or from one of its first blocks on: what the core gets
+/// instead must never become visible.
 fn lost_from(tag: RequestTag) -> usize {
     let sequence = tag.0 >> 16;
     if sequence.is_multiple_of(LOST_ONE_IN) {
@@ -80,7 +80,7 @@ enum Undo {
     Descriptor(u32, [u8; DESCRIPTOR_BYTES]),
 }
 
-/// Memory that can be taken back to any store.
+/// Memory that can be reverted to any store.
 pub struct SimMemory {
     inner: HeapMemory<Buffers>,
     armed: Option<u64>,
@@ -88,35 +88,35 @@ pub struct SimMemory {
 }
 
 impl SimMemory {
-    /// So many staging and transfer frames, all zero.
+    /// Makes memory with this many staging and transfer frames, all zero.
     pub fn new(staging_frames: u32, transfer_frames: u32) -> Self {
         let inner = HeapMemory::new(staging_frames, transfer_frames, Buffers::default());
         SimMemory { inner, armed: None, undo: Vec::new() }
     }
 
-    /// The guests' buffers.
+    /// Returns the guests' buffers.
     pub fn buffers(&mut self) -> &mut Buffers {
         &mut self.inner.payloads
     }
 
-    /// Moves data of a device into or out of a frame; no store of the core.
+    /// Returns a frame for the transfer of device data; not a store of the core.
     pub fn dma(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
         self.inner.frame_mut(frame)
     }
 
-    /// From now on remembers how to take back all stores after the next `stores`.
+    /// Starts to record how to revert all stores after the next `stores`.
     pub fn arm(&mut self, stores: u64) {
         self.armed = Some(stores);
         self.undo.clear();
     }
 
-    /// Nothing is taken back: the process goes on.
+    /// Reverts nothing: the process continues.
     pub fn disarm(&mut self) {
         self.armed = None;
         self.undo.clear();
     }
 
-    /// The process dies at the armed store; `torn` lets a part of that store happen. Transfer frames are lost.
+    /// Kills the process at the armed store; `torn` lets a part of that store happen. Transfer frames are lost.
     pub fn kill(&mut self, torn: bool, rng: &mut Rng) {
         let mut undo = std::mem::take(&mut self.undo);
         while let Some(store) = undo.pop() {
@@ -160,7 +160,7 @@ impl SimMemory {
     }
 }
 
-/// Restores `old`; of a torn store, words or a head of the new bytes stay.
+/// Restores `old`; of a torn store, words or a prefix of the new bytes stay.
 fn take_back(old: &[u8], now: &mut [u8], torn: bool, rng: &mut Rng) {
     if !torn {
         now.copy_from_slice(old);

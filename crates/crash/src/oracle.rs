@@ -1,18 +1,18 @@
-//! What a read may return: every write of every sector, and which of them time, crashes and flushes allow.
+//! What a read may return: every write of every sector, and which of them are allowed after time, crashes and flushes.
 //!
-//! A sector has a list of versions. A version is *gone* once a write that began after its end has been
-//! acknowledged, or once a read has shown a later one; a read that began before that may still see it. It is
-//! *buried* once a flush has covered its going: then no power cut brings it back.
+//! A sector has a list of versions. A version is *gone* once a write that began after its end has been acknowledged,
+//! or once a read has returned a later one; a read that began before that may still return it. It is *buried* once a
+//! flush has covered this: then no power cut brings it back.
 //!
 //! Invariants
-//! - The list of a sector is never empty, and holds every version that any legal history could show.
-//! - What has been read stays: each observation takes the alternatives away that had ended before it began.
+//! - The list of a sector is never empty, and holds every version that any legal history could return.
+//! - What has been read stays: each observation removes the alternatives that had ended before it began.
 
 use haversack_model::SECTOR_BYTES;
 
 use crate::pattern::{self, Content, Version};
 
-/// The oracle's own time: one tick an event.
+/// The oracle's own time: one tick per event.
 pub type Tick = u64;
 
 const NEVER: Tick = Tick::MAX;
@@ -26,7 +26,7 @@ pub enum Outcome {
     Done,
     /// Acknowledged and durable.
     DoneDurable,
-    /// Failed or cut off: it may have happened or not.
+    /// Failed or cut off: it may or may not have happened.
     Unknown,
 }
 
@@ -45,7 +45,7 @@ struct Candidate {
     gone: Tick,
     covered_from: Tick,
     buried: bool,
-    /// Read after an accepted loss: nobody knows since when the devices have it.
+    /// Read after an accepted loss: it is unknown since when the devices have it.
     undated: bool,
 }
 
@@ -61,7 +61,7 @@ struct Sector {
     sole: Version,
     listed: bool,
     more: Vec<Candidate>,
-    /// When the write began that the origin showed as a loss was accepted: no older one may come back.
+    /// Start of the write that the origin held when a loss was accepted: no older one may come back.
     origin_start: Tick,
 }
 
@@ -73,14 +73,14 @@ struct Disk {
     zero: Version,
 }
 
-/// The judge.
+/// The oracle.
 pub struct Oracle {
     clock: Tick,
     last_cut: Tick,
     writes: Vec<Write>,
     flying: Vec<Version>,
     disks: Vec<Disk>,
-    /// Sectors judged so far.
+    /// Sectors checked so far.
     pub sectors_checked: u64,
 }
 
@@ -99,7 +99,7 @@ impl Default for Oracle {
 }
 
 impl Oracle {
-    /// A new disk; the answer is the version that its origin contains, `None` for zeroes.
+    /// Adds a disk; returns the version that its origin contains, `None` for zeroes.
     pub fn add_disk(&mut self, sectors: u64, blank: bool) -> Option<Version> {
         let disk = self.disks.len() as u16;
         let zero = self.old_version(disk, true);
@@ -119,19 +119,19 @@ impl Oracle {
         self.clock
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&mut self) -> Tick {
         self.tick()
     }
 
-    /// Names a write that is about to be submitted; `zero` for discard and write-zeroes.
+    /// Assigns a version to a write that is about to be submitted; `zero` for discard and write-zeroes.
     pub fn new_version(&mut self, disk: usize, sector: u64, sectors: u32, zero: bool) -> Version {
         let start = self.tick();
         self.writes.push(Write { disk: disk as u16, zero, sector, sectors, start, end: NEVER });
         (self.writes.len() - 1) as Version
     }
 
-    /// The write was taken.
+    /// Notes that the core accepted the write.
     pub fn begin_write(&mut self, version: Version) {
         let write = &self.writes[version as usize];
         let disk = &mut self.disks[write.disk as usize];
@@ -149,7 +149,7 @@ impl Oracle {
         self.flying.push(version);
     }
 
-    /// The write ended.
+    /// Notes that the write ended.
     pub fn end_write(&mut self, version: Version, outcome: Outcome) {
         let now = self.tick();
         self.flying.retain(|v| *v != version);
@@ -173,12 +173,12 @@ impl Oracle {
         }
     }
 
-    /// A flush is submitted; keep the answer for [`Oracle::end_flush`].
+    /// Notes that a flush is submitted; pass the result to [`Oracle::end_flush`].
     pub fn begin_flush(&mut self) -> Tick {
         self.tick()
     }
 
-    /// The flush was acknowledged.
+    /// Notes that the flush was acknowledged.
     pub fn end_flush(&mut self, disk: usize, start: Tick) {
         let now = self.tick();
         let disk = &mut self.disks[disk];
@@ -199,19 +199,19 @@ impl Oracle {
         });
     }
 
-    /// A read is submitted; keep the answer for [`Oracle::end_read`].
+    /// Notes that a read is submitted; pass the result to [`Oracle::end_read`].
     pub fn begin_read(&mut self, disk: usize) -> Tick {
         let start = self.tick();
         self.disks[disk].reads.push(start);
         start
     }
 
-    /// A read failed: it showed nothing.
+    /// Notes that a read failed and returned nothing.
     pub fn drop_read(&mut self, disk: usize, start: Tick) {
         self.disks[disk].reads.retain(|s| *s != start);
     }
 
-    /// A read was answered.
+    /// Checks the data that a read returned.
     ///
     /// # Errors
     /// What was read and what was allowed.
@@ -345,7 +345,7 @@ impl Oracle {
         text
     }
 
-    /// The process died, or with `power` the host. Requests in flight will never be answered.
+    /// Notes that the process died, or with `power` the host. Requests in flight will never be completed.
     pub fn crash(&mut self, power: bool) {
         let now = self.tick();
         for version in std::mem::take(&mut self.flying) {
@@ -376,12 +376,12 @@ impl Oracle {
         }
     }
 
-    /// Sectors of a disk that have more than one possible version.
+    /// Returns the sectors of a disk that have more than one possible version.
     pub fn open_sectors(&self, disk: usize) -> &[u32] {
         &self.disks[disk].open
     }
 
-    /// Whether the content is a current version of the sector, as far as is known.
+    /// Returns whether the content is a current version of the sector, as far as is known.
     pub fn is_current(&self, disk: usize, at: u64, content: Content) -> bool {
         let sector = &self.disks[disk].sectors[at as usize];
         if sector.more.is_empty() {
@@ -390,7 +390,7 @@ impl Oracle {
         sector.more.iter().any(|c| c.gone == NEVER && self.shows(c.version, disk, at, content))
     }
 
-    /// Whether no write to the disk was in flight or began since then.
+    /// Returns whether no write to the disk was in flight or began since then.
     pub fn quiet_since(&self, disk: usize, since: Tick) -> bool {
         let of_disk = |v: &&Version| usize::from(self.writes[**v as usize].disk) == disk;
         self.flying.iter().find(of_disk).is_none()
@@ -402,7 +402,7 @@ impl Oracle {
                 .all(|w| usize::from(w.disk) != disk || (w.start < since && w.end != NEVER && w.end < since))
     }
 
-    /// From now on the sector has this content, durably; nothing may be in flight.
+    /// Sets the sector to this content, durably; nothing may be in flight.
     ///
     /// # Errors
     /// The content never was a version of this sector.
@@ -418,8 +418,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The operator accepted a loss: the sector may be any version, the next read tells which. It is none that was over
-    /// before that began which the origin holds, if that is told.
+    /// Lets the operator accept a loss: the sector may be any version, and the next read determines which. If the
+    /// origin's content is given, versions that ended before the write of that content began are excluded.
     pub fn forgive(&mut self, disk: usize, at: u64, origin: Option<Content>) {
         self.disks[disk].sectors[at as usize].origin_start = match origin {
             Some(Content::Data { version, .. }) => self.writes[version as usize].start,
@@ -428,7 +428,7 @@ impl Oracle {
         self.set(disk, at, WILD);
     }
 
-    /// Another host wrote, durably; the answer names the write.
+    /// Writes as another host, durably; returns the version of the write.
     pub fn foreign_write(&mut self, disk: usize, first: u64, sectors: u32) -> Version {
         let version = self.new_version(disk, first, sectors, false);
         self.writes[version as usize].end = self.tick();
@@ -438,7 +438,7 @@ impl Oracle {
         version
     }
 
-    /// The disk has a new size; sectors that come are zero.
+    /// Changes the disk's size; new sectors are zero.
     pub fn resize(&mut self, disk: usize, sectors: u64) {
         let disk = &mut self.disks[disk];
         let zero = disk.zero;

@@ -1,19 +1,19 @@
-//! What a sector contains: its disk, its place and the write that made it, spread over all 512 bytes.
+//! The content of a sector: its disk, its address and the write that made it, spread over all 512 bytes.
 //!
-//! A sector that mixes two writes, comes from another disk or from another place is recognised as such.
+//! A sector that mixes two writes, comes from another disk or from another address is detected.
 
 use std::fmt;
 
 use haversack_model::SECTOR_BYTES;
 
-/// Names a write to a disk; the oracle gives them out.
+/// Identifies a write to a disk; assigned by the oracle.
 pub type Version = u32;
 
 const MARK: u64 = 0xA5C3 << 48;
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORDS: usize = SECTOR_BYTES / 8;
 
-/// What 512 bytes turned out to be.
+/// What 512 bytes were recognised as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// All zero.
@@ -27,7 +27,7 @@ pub enum Content {
         /// The write.
         version: Version,
     },
-    /// A sector of that write whose rest does not belong to its start.
+    /// A sector of that write with a rest that does not match its start.
     Torn {
         /// The disk named at the start.
         disk: u16,
@@ -36,7 +36,7 @@ pub enum Content {
         /// The write named at the start.
         version: Version,
     },
-    /// Nothing that was ever written.
+    /// Data that was never written.
     Garbage(u64),
 }
 

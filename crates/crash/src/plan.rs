@@ -1,4 +1,4 @@
-//! The circumstances of a run, drawn from its seed: pool, disks, sizes, faults.
+//! The parameters of a run, derived from its seed: pool, disks, sizes, faults.
 
 use haversack_core::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Persistence, StagingKind, Target,
@@ -33,12 +33,12 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Whether cache devices are at risk.
+    /// Returns whether cache devices are at risk.
     pub fn of_devices(&self) -> bool {
         self.rot || self.page_rot || self.loss || self.read_errors
     }
 
-    /// Whether what is lost is lost with a device, so that the core can tell which sectors.
+    /// Returns whether data is lost only with a device, so that the core can tell which sectors.
     pub fn name_what_is_lost(&self) -> bool {
         !(self.rot || self.page_rot || self.read_errors)
     }
@@ -61,13 +61,13 @@ pub struct Plan {
     pub transfer_frames: u32,
     /// The core's settings.
     pub core: CoreConfig,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub depth: usize,
     /// Sectors that a power cut keeps or loses together.
     pub tear_unit: u64,
-    /// Longest device I/O in virtual microseconds.
+    /// Maximum time of a device I/O in virtual microseconds.
     pub device_latency: u64,
-    /// Longest origin I/O in virtual microseconds.
+    /// Maximum time of an origin I/O in virtual microseconds.
     pub origin_latency: u64,
     /// Faults of this run.
     pub faults: Faults,
@@ -75,19 +75,19 @@ pub struct Plan {
     pub manage_permille: u64,
 }
 
-/// The identity of the simulator's disk of that place.
+/// Returns the identity of the simulator's disk with that index.
 pub fn disk_id(disk: usize) -> DiskId {
     let mut id = [0xD1; 16];
     id[15] = disk as u8;
     DiskId(id)
 }
 
-/// A cleaner with settings that a short run meets.
+/// Returns a cleaner configuration whose limits a short run reaches.
 pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
     let mut shares = [rng.below(100) as f32 / 100.0, rng.below(100) as f32 / 100.0];
     shares.sort_by(f32::total_cmp);
     let slack = rng.below(50);
-    // A quarter of the disks has a limit that some ten blocks reach.
+    // A quarter of the disks have a limit that some ten blocks reach.
     let scale = if slack.is_multiple_of(4) { 0.05 } else { 1.0 };
     let limit = (shares[1] + slack as f32 / 100.0).clamp(0.05, 1.0).max(shares[1]);
     CleanerConfig {
@@ -100,7 +100,7 @@ pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
     }
 }
 
-/// An admission that a short run meets.
+/// Returns an admission configuration whose limits a short run reaches.
 pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     if rng.percent(75) {
         return AdmissionConfig::Always;
@@ -118,7 +118,7 @@ pub fn admission(rng: &mut Rng) -> AdmissionConfig {
     }
 }
 
-/// A share of the pool that a short run feels.
+/// Returns a share of the pool that affects a short run.
 pub fn target(rng: &mut Rng, least_blocks: u64) -> Target {
     if rng.one_in(2) {
         return Target::Equal;
@@ -130,7 +130,7 @@ pub fn target(rng: &mut Rng, least_blocks: u64) -> Target {
     }
 }
 
-/// Settings of one disk.
+/// Returns the settings of one disk.
 pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
     let largest = rng.pick(&[128, 256, 512, max_blocks]).clamp(64, max_blocks);
     let blocks = rng.range(64, largest);
@@ -169,7 +169,7 @@ fn core_config(rng: &mut Rng) -> CoreConfig {
 }
 
 impl Plan {
-    /// A random plan for a long run.
+    /// Returns a random plan for a long run.
     pub fn random(rng: &mut Rng) -> Plan {
         let devices = rng.pick(&[1, 1, 2, 2, 2, 3]);
         let disks = rng.pick(&[1, 1, 2, 2, 3, 4]);
@@ -203,8 +203,8 @@ impl Plan {
         }
     }
 
-    /// The device at risk may be lost with dirty blocks that no other has: the newest versions of some, of which others
-    /// list older ones. Small commits that are seldom flushed leave many versions.
+    /// The device at risk may be lost with dirty blocks that no other has: the newest versions of some blocks, of
+    /// which other devices list older ones. Small commits that are rarely flushed leave many versions.
     pub fn without_second_copies(&mut self, rng: &mut Rng) {
         self.redundancy = false;
         self.devices = vec![rng.range(2, 8) as u32; self.devices.len().max(2)];
@@ -212,7 +212,7 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
-    /// Any device may be lost while the pool is whole, and others take its place. There is room for many versions.
+    /// Any device may be lost while the pool is whole, and others replace it. There is room for many versions.
     pub fn losing_any(&mut self, rng: &mut Rng) {
         let segments = rng.range(4, 24) as u32;
         self.redundancy = true;
@@ -221,7 +221,7 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
-    /// A plan for a script: a tiny pool, quiet background, few faults.
+    /// Returns a plan for a script: a tiny pool, little background work, few faults.
     pub fn script(rng: &mut Rng) -> Plan {
         let devices = rng.pick(&[1, 2]);
         let disks = 2;
@@ -252,7 +252,7 @@ impl Plan {
         plan
     }
 
-    /// Whether every dirty block is meant to have a second copy.
+    /// Returns whether every dirty block should have a mirrored copy.
     pub fn mirrored(&self) -> bool {
         self.redundancy && self.devices.len() > 1
     }

@@ -1,4 +1,4 @@
-//! Guest requests: submitted, answered, judged.
+//! Guest requests: submission, completion, checking.
 
 use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
 use haversack_model::{SECTOR_BYTES, SectorNo};
@@ -25,7 +25,7 @@ pub struct Pending {
     pub sectors: u32,
     start: Tick,
     version: Version,
-    /// Mode changes of the disk before it, if the cache itself takes its writes.
+    /// Mode changes of the disk before the request, if the cache itself takes the disk's writes.
     deferred_since: Option<u64>,
 }
 
@@ -33,12 +33,12 @@ pub struct Pending {
 const MOST_STEPS: u32 = 600_000;
 
 impl World {
-    /// Submits a request; false when the core is too busy to take it.
+    /// Submits a request; returns false if the core is too busy to accept it.
     pub fn submit(&mut self, disk: usize, op: Op, sector: u64, sectors: u32) -> Flow<bool> {
         self.submit_and(disk, op, sector, sectors, false)
     }
 
-    /// Submits a request as soon as the core takes it; lets it be when the disk goes away meanwhile.
+    /// Submits a request as soon as the core accepts it; gives up if the disk goes away in the meantime.
     pub fn push(&mut self, disk: usize, op: Op, sector: u64, sectors: u32) -> Flow {
         for _ in 0..300_000 {
             if self.disks[disk].life != Life::Attached || self.submit(disk, op, sector, sectors)? {
@@ -231,8 +231,8 @@ impl World {
         )
     }
 
-    /// Whether the cache takes all writes of a disk, so that none needs the origin: it does as long as there is a device
-    /// for them. With redundancy there may be room for one copy and not for the second.
+    /// Returns whether the cache takes all writes of a disk, so that none needs the origin: it does as long as there
+    /// is a device for them. With redundancy there may be room for one copy but not for the mirrored one.
     fn defers(&self, disk: usize) -> bool {
         let changing = self.jobs.iter().any(|(_, job)| matches!(job, Job::Mode(of, _) if *of == disk));
         self.disks[disk].config.mode.defers_origin()
@@ -242,19 +242,19 @@ impl World {
             && self.losses.is_none()
     }
 
-    /// Lets time pass until no request is in flight.
+    /// Advances time until no request is in flight.
     pub fn drain(&mut self) -> Flow {
         self.wait("requests", |world| world.pending == 0)
     }
 
-    /// Lets time pass until `ready`; takes too long: a violation.
+    /// Advances time until `ready`; taking too long is a violation.
     pub(crate) fn wait(&mut self, what: &str, ready: impl Fn(&World) -> bool) -> Flow {
         let mut steps = 0u32;
         let begin = self.now;
         while !ready(self) {
             steps += 1;
             if steps == MOST_STEPS / 2 {
-                // What waits for an origin that stays away, while others try again and again, is no hang.
+                // Waiting for an origin that stays away, while other requests are retried, is not a hang.
                 self.heal();
             }
             let faults_over = self.disks.iter().all(|d| d.outage_until <= begin);

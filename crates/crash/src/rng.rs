@@ -1,18 +1,18 @@
 //! A small deterministic random number generator: one seed, one run.
 
-/// SplitMix64: fast, seedable, good enough to choose faults and workloads.
+/// SplitMix64: fast, seedable, good enough for choosing faults and workloads.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose whole stream follows from `seed`.
+    /// Makes a generator whose whole stream is determined by `seed`.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng(seed ^ 0x6A09_E667_F3BC_C908);
         rng.bits();
         rng
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -21,39 +21,39 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; 0 when `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// True once in `n` cases.
+    /// Returns true once in `n` cases.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// A number from 1 to `max`, small ones far more often.
+    /// Returns a number from 1 to `max`, small ones far more often.
     pub fn skewed(&mut self, max: u64) -> u64 {
         let bits = 64 - max.leading_zeros() as u64;
         let top = 1u64 << self.below(bits + 1);
         self.range(1, top.min(max).max(1))
     }
 
-    /// A generator of its own for a part of the run.
+    /// Returns a separate generator for a part of the run.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.bits())
     }

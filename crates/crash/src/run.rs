@@ -10,17 +10,17 @@ use crate::rng::Rng;
 use crate::script;
 use crate::world::{Counts, Stop, World};
 
-/// One run in so many has its crashes come while the pool record is being written.
+/// One run in this many has its crashes while the pool record is being written.
 const RUNS_WITH_RECORD_CRASHES: u64 = 4;
-/// One run in so many loses a device of a pool without redundancy, and one any of a pool with it.
+/// One run in this many loses a device of a pool without redundancy, and one any device of a pool with it.
 const RUNS_WITH_LOSSES: u64 = 10;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Most points of a run.
+    /// Maximum number of crash points of a run.
     pub most_points: u64,
-    /// Runs of a hundred that are scripts.
+    /// Percentage of runs that are scripts.
     pub script_percent: u64,
 }
 
@@ -30,14 +30,14 @@ impl Default for Options {
     }
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Default, Debug)]
 pub struct RunReport {
     /// Crash points tried.
     pub points: u64,
-    /// Broken invariants and panics: what, where, how to see it again.
+    /// Broken invariants and panics: what, where, how to reproduce it.
     pub violations: Vec<String>,
-    /// Numbers.
+    /// Counters.
     pub counts: Counts,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn tell(line: impl FnOnce() -> String) {
     }
 }
 
-/// Notes panics instead of printing them, so that they can be reported with their seed.
+/// Records panics instead of printing them, so that they can be reported with their seed.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -71,12 +71,12 @@ pub fn quiet_panics() {
 }
 
 impl Counts {
-    /// Adds a world's numbers.
+    /// Adds a world's counters.
     pub fn add(&mut self, world: &World) {
         self.merge(&Counts { sectors: world.oracle.sectors_checked, ..world.counts });
     }
 
-    /// Adds numbers.
+    /// Adds counters.
     pub fn merge(&mut self, other: &Counts) {
         self.points += other.points;
         self.kills += other.kills;
@@ -91,7 +91,7 @@ impl Counts {
     }
 }
 
-/// Runs everything that follows from one seed. A violation or a panic ends the run.
+/// Runs everything determined by one seed. A violation or a panic ends the run.
 pub fn run_seed(seed: u64, options: &Options) -> RunReport {
     let mut report = RunReport::default();
     let mut counts = Counts::default();
@@ -125,7 +125,7 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     }
     let mut plan = Plan::random(&mut rng);
     let points = rng.range(3, 40).min(options.most_points);
-    // Drawn apart, so that the other runs are what they were.
+    // Drawn separately, so that the other runs do not change.
     let mut apart = Rng::new(seed.rotate_left(32));
     let mut losses = None;
     match apart.below(RUNS_WITH_LOSSES) {

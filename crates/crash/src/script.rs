@@ -8,23 +8,23 @@ use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
 
-/// One script in so many loses devices of a whole pool, one after the other.
+/// One script in this many loses devices of a whole pool, one after the other.
 const SCRIPTS_WITH_LOSSES: u64 = 5;
 
 /// One step of a script. Ranges are first sector and number of sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Writes and goes on.
+    /// Writes without waiting.
     Write(u64, u32),
-    /// Writes through all caches and goes on.
+    /// Writes with FUA, without waiting.
     Fua(u64, u32),
-    /// Reads and goes on.
+    /// Reads without waiting.
     Read(u64, u32),
-    /// Discards and goes on.
+    /// Discards without waiting.
     Discard(u64, u32),
-    /// Zeroes and goes on.
+    /// Zeroes without waiting.
     Zero(u64, u32),
-    /// Flushes and goes on.
+    /// Flushes without waiting.
     Flush,
     /// Waits for all requests.
     Wait,
@@ -32,7 +32,7 @@ pub enum Step {
     Mode(WriteMode),
     /// Waits for all jobs.
     Jobs,
-    /// Writes all dirty blocks back.
+    /// Writes back all dirty blocks.
     Clean,
     /// Detaches and attaches again.
     Reattach,
@@ -40,13 +40,13 @@ pub enum Step {
     HandOver,
     /// Stops cleanly and starts again.
     Restart,
-    /// Works on the other disk from now on.
+    /// Switches to the other disk.
     Other,
-    /// Passes virtual time.
+    /// Advances virtual time.
     Idle(u64),
     /// Waits until the pool is whole, and loses a device.
     Lose,
-    /// Starts to take a device out.
+    /// Starts to remove a device.
     Remove,
 }
 
@@ -55,10 +55,10 @@ use Step::{
     Wait, Write, Zero,
 };
 
-/// The scripts; each runs with disks of any configuration. `w0+8` writes 8 sectors from sector 0; `f` writes
-/// with FUA, `r` reads, `d` discards, `z` zeroes; a dot waits for requests, a semicolon for jobs; a mode's name
-/// sets it; `other` goes on with the other disk; `idle` and a number let microseconds pass; `lose` loses a device of
-/// a whole pool, `remove` starts to take one out.
+/// The scripts; each runs with disks of any configuration. `w0+8` writes 8 sectors from sector 0; `f` writes with FUA,
+/// `r` reads, `d` discards, `z` zeroes; a dot waits for requests, a semicolon for jobs; a mode's name sets it; `other`
+/// switches to the other disk; `idle` and a number advance time by microseconds; `lose` loses a device of a whole
+/// pool, `remove` starts to remove one.
 pub const SCRIPTS: &[&str] = &[
     "w0+8 . flush . w0+8 . flush . r0+8 .",
     "w3+1 w4+9 . flush w4+3 . r0+16 w2+20 flush .",
@@ -123,7 +123,7 @@ fn parse(word: &str) -> Option<Step> {
 }
 
 impl Step {
-    /// Sectors that a disk needs for the step.
+    /// Returns the number of sectors that a disk needs for the step.
     fn end(&self) -> u64 {
         match *self {
             Write(at, n) | Fua(at, n) | Read(at, n) | Discard(at, n) | Zero(at, n) => at + u64::from(n),
@@ -189,7 +189,7 @@ impl World {
         self.drain()
     }
 
-    /// After a crash: everything is right, stays right over a power cut, and the disks still work.
+    /// Checks after a crash that everything is right and stays right over a power cut, and that the disks still work.
     fn aftermath(&mut self, kind: CrashKind) -> Flow {
         self.crash_and_recover(kind)?;
         self.bring_back()?;
@@ -242,7 +242,7 @@ impl World {
 pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), String> {
     let number = rng.below(SCRIPTS.len() as u64) as usize;
     let mut script = SCRIPTS[number];
-    // Drawn apart, so that the other runs are what they were.
+    // Drawn separately, so that the other runs do not change.
     let mut apart = rng.clone().fork();
     let losing = apart.one_in(SCRIPTS_WITH_LOSSES);
     if losing {

@@ -1,4 +1,4 @@
-//! Reading back what was written.
+//! Reads back what was written.
 
 use haversack_core::Op;
 
@@ -7,7 +7,7 @@ use crate::world::{Flow, Life, World};
 /// How much a verification reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// Recent and undecided sectors, not all of them.
+    /// Some of the recent and undecided sectors.
     Sample,
     /// Every recent and undecided sector.
     Touched,
@@ -18,7 +18,7 @@ pub enum Extent {
 const READ_SECTORS: u32 = 128;
 
 impl World {
-    /// Reads sectors and lets the oracle judge them.
+    /// Reads sectors and has the oracle check them.
     pub fn verify(&mut self, extent: Extent) -> Flow {
         for disk in 0..self.disks.len() {
             if self.disks[disk].life != Life::Attached {
@@ -76,7 +76,7 @@ impl World {
         self.drain()
     }
 
-    /// Has the dirty blocks of every disk written back; the origins must have what reads show.
+    /// Writes back the dirty blocks of every disk; the origins must then have what reads return.
     pub fn clean_all(&mut self) -> Flow {
         for disk in 0..self.disks.len() {
             if self.disks[disk].life == Life::Attached
@@ -88,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// All faults of origins are over.
+    /// Ends all faults of origins.
     pub fn heal(&mut self) {
         for disk in &mut self.disks {
             disk.outage_until = 0;

@@ -7,10 +7,10 @@ use crate::verify::Extent;
 use crate::world::{CrashKind, Flow, Life, Stop, World, violation};
 
 impl World {
-    /// A long run: work, crash, recovery and verification, `points` times, then a clean end.
+    /// Runs a long run: work, crash, recovery and verification, `points` times, then a clean end.
     ///
     /// # Errors
-    /// A violation, or the end of the last device.
+    /// A violation, or the loss of the last device.
     pub fn long_run(&mut self, points: u64) -> Flow {
         let first = self.first_open();
         self.survive(first)?;
@@ -22,7 +22,7 @@ impl World {
         self.finish_run()
     }
 
-    /// Recovers when the result is a crash; further crashes on the way are survived as well.
+    /// Recovers if the result is a crash; further crashes in the meantime are handled as well.
     fn survive(&mut self, mut result: Flow) -> Flow {
         loop {
             match result {
@@ -103,7 +103,7 @@ impl World {
         Err(Stop::Crash(kind))
     }
 
-    /// Lets the cleaner and other timers have some virtual seconds.
+    /// Gives the cleaner and other timers some virtual seconds.
     fn idle(&mut self) -> Flow {
         let until = self.now + self.rng.pick(&[20_000, 1_000_000, 6_000_000]);
         for _ in 0..400 {
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// The orderly hand-over: quiet, clean, released; the origin must have everything.
+    /// Hands over in an orderly way: idle, clean, released; the origin must have everything.
     pub(crate) fn clean_release(&mut self, disk: usize) -> Flow {
         self.disks[disk].outage_until = 0;
         self.wait("requests before a release", |world| world.requests_of(disk) == 0)?;
@@ -312,7 +312,7 @@ impl World {
         Ok(())
     }
 
-    /// The end of a run: faults over, everything answered, read, detached and found at the origins.
+    /// Ends a run: faults end, all requests complete, everything is read, detached and compared with the origins.
     pub(crate) fn finish_run(&mut self) -> Flow {
         self.heal();
         self.drain()?;

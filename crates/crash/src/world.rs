@@ -25,21 +25,21 @@ pub enum CrashKind {
     Power,
 }
 
-/// Why the simulation leaves what it was doing.
+/// Why the simulation stops its current work.
 #[derive(Debug)]
 pub enum Stop {
     /// The planned crash is due.
     Crash(CrashKind),
     /// An invariant is broken.
     Violation(String),
-    /// Nothing more can be learnt: the last cache device is gone.
+    /// Nothing more can be learned: the last cache device is gone.
     End,
 }
 
-/// Ordinary progress, or a reason to leave.
+/// Ordinary progress, or a reason to stop.
 pub type Flow<T = ()> = Result<T, Stop>;
 
-/// A violation with a formatted text.
+/// Returns a violation with a formatted text.
 macro_rules! violation {
     ($($text:tt)*) => { Err($crate::world::Stop::Violation(format!($($text)*))) };
 }
@@ -51,24 +51,24 @@ pub struct Device {
     pub store: Store,
     /// Its identity.
     pub id: Uuid,
-    /// Its place in the pool; `None` while it is no member.
+    /// Its number in the pool; `None` while it is not a member.
     pub no: Option<DeviceNo>,
-    /// Given to the core at the next start.
+    /// Passed to the core at the next start.
     pub plugged: bool,
 }
 
-/// Where a disk is in its life on this host.
+/// A disk's state on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     /// Not attached.
     Detached,
-    /// An attach is running.
+    /// An attach is in progress.
     Attaching,
     /// Serving requests.
     Attached,
-    /// A detach is running.
+    /// A detach is in progress.
     Leaving,
-    /// A release is running.
+    /// A release is in progress.
     Releasing,
     /// Another host owns it.
     Released,
@@ -82,17 +82,17 @@ pub struct Disk {
     pub origin: Store,
     /// The ownership epoch of this host.
     pub epoch: u64,
-    /// Where it is in its life.
+    /// Its state.
     pub life: Life,
-    /// Its place in the pool while the core runs.
+    /// Its number in the pool while the core runs.
     pub no: Option<DiskNo>,
-    /// Writes to the origin are a breach of ownership.
+    /// Writes to the origin violate ownership.
     pub origin_forbidden: bool,
     /// Another host has had the disk since this one held it.
     pub handed_over: bool,
-    /// The size that requests keep to.
+    /// The size that requests comply with.
     pub sectors: u64,
-    /// A mode that defers origin writes is on, or a change from or to one is running.
+    /// A mode that defers origin writes is on, or a change from or to one is in progress.
     pub deferring: bool,
     /// Blocks of eight sectors that may have been dirty since the last detach.
     pub deferred: Vec<bool>,
@@ -104,21 +104,21 @@ pub struct Disk {
     pub slow_until: Micros,
     /// When an origin I/O last failed.
     pub last_error: Tick,
-    /// When the origin last took a write of a guest that it need not have made durable; the core cannot tell after a
-    /// restart whether one was flushed.
+    /// When the origin last took a guest's write that it did not have to make durable; after a restart the core does
+    /// not know whether one was flushed.
     pub volatile_since: Tick,
     /// Volatile writes up to here were flushed for the guest.
     pub volatile_until: Tick,
     /// Mode changes so far.
     pub mode_changes: u64,
-    /// Where sequential requests go on.
+    /// Where sequential requests continue.
     pub cursor: u64,
-    /// A job of the disk is running.
+    /// A job of the disk is in progress.
     pub busy: bool,
 }
 
 impl Disk {
-    /// Whether any of the sectors may have been dirty.
+    /// Returns whether any of the sectors may have been dirty.
     pub fn may_be_dirty(&self, sector: u64, sectors: u64) -> bool {
         let end = ((sector + sectors).div_ceil(8) as usize + 1).min(self.deferred.len());
         self.deferred[((sector / 8) as usize).saturating_sub(1)..end].contains(&true)
@@ -150,7 +150,7 @@ pub(crate) struct Flight {
     pub pieces: Vec<Piece>,
 }
 
-/// Numbers of a run.
+/// Counters of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
     /// Crashes survived and verified.
@@ -178,14 +178,14 @@ pub struct Counts {
 /// A host under test.
 pub struct World {
     pub(crate) rng: Rng,
-    /// The circumstances.
+    /// The parameters of the run.
     pub plan: Plan,
     pub(crate) now: Micros,
     pub(crate) core: Option<Core<SimMemory>>,
     pub(crate) devices: Vec<Device>,
     pub(crate) disks: Vec<Disk>,
     pub(crate) disk_of: HashMap<DiskNo, usize>,
-    /// The judge.
+    /// The oracle.
     pub oracle: Oracle,
     pub(crate) flights: Vec<Option<Flight>>,
     pub(crate) free_flights: Vec<usize>,
@@ -195,28 +195,28 @@ pub struct World {
     pub(crate) pending: usize,
     pub(crate) jobs: Vec<(JobId, Job)>,
     pub(crate) trigger: Option<(u64, CrashKind)>,
-    /// Draws crashes that come while the pool record is being written; not in all runs.
+    /// Chooses crashes that come while the pool record is being written; not in all runs.
     pub(crate) record_crashes: Option<Rng>,
-    /// Draws losses of any device that the pool can do without; not in all runs.
+    /// Chooses losses of any device that the pool can do without; not in all runs.
     pub(crate) losses: Option<Rng>,
-    /// The pool said that every dirty block has two copies when it last ran, and nothing is gone since.
+    /// The pool reported that every dirty block has two copies when it last ran, and nothing was lost since.
     pub(crate) whole: bool,
     pub(crate) torn_store: bool,
     /// Dirty data may have been destroyed by an injected fault.
     pub(crate) unprotected_fault: bool,
-    /// The host has on record that all devices were lost.
+    /// The host has recorded that all devices were lost.
     pub(crate) contents_void: bool,
     pub(crate) recent: Vec<(usize, u64, u32)>,
     pub(crate) idle_wakeups: u32,
     pub(crate) stopping: bool,
     pub(crate) scratch: Vec<u8>,
-    /// What happened so far.
+    /// Counters so far.
     pub counts: Counts,
     pool: Uuid,
 }
 
 impl World {
-    /// A host with a freshly created pool, not yet open.
+    /// Makes a host with a freshly created pool, not yet open.
     pub fn new(plan: Plan, mut rng: Rng) -> Flow<World> {
         let pool = Uuid([0x70; 16]);
         let devices: Vec<Device> = plan
@@ -312,14 +312,14 @@ impl World {
     }
 }
 
-/// The identity of the simulator's device of that place.
+/// Returns the identity of the simulator's device with that index.
 pub fn device_id(place: usize) -> Uuid {
     let mut id = [0xDE; 16];
     id[15] = place as u8;
     Uuid(id)
 }
 
-/// A blank cache device with room for so many segments.
+/// Makes a blank cache device with room for this many segments.
 pub fn device_store(segments: u32) -> Store {
     Store::new(pool::device_bytes(segments) / SECTOR_BYTES as u64, Blank::Zero)
 }

@@ -80,6 +80,43 @@ fn replies_that_nobody_reads_hold_no_more_than_the_budget() {
     });
 }
 
+/// Replies that wait because the client does not read are intact when it does, although more were added meanwhile.
+#[test]
+fn replies_that_wait_are_intact() {
+    test("replies that wait", |place| {
+        const LENGTH: u64 = 16 << 10;
+        const COUNT: u64 = 200;
+        let (daemon, _) = attacked(place, "")?;
+        let mut client = Connection::open(&daemon.socket("nbd.sock"), "hostile")?;
+        let piece = |n: u64| vec![n as u8 + 1; LENGTH as usize];
+        for n in 0..COUNT {
+            client.ask(Command::Write, n * LENGTH, LENGTH as u32, &mut piece(n))?;
+        }
+        for round in 0..5 {
+            let mut reader = Connection::open(&daemon.socket("nbd.sock"), "hostile")?;
+            for asked in requests(Command::Read, COUNT, LENGTH).chunks(40 * 28) {
+                reader.socket().write_all(asked).map_err(Error::io("the NBD connection"))?;
+                // The socket is full and a send waits when the next ones are done.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let mut seen = vec![false; COUNT as usize];
+            let (mut head, mut data) = ([0; 16], vec![0; LENGTH as usize]);
+            for _ in 0..COUNT {
+                reader.socket().read_exact(&mut head).map_err(Error::io("a reply's head"))?;
+                reader.socket().read_exact(&mut data).map_err(Error::io("a reply's data"))?;
+                let cookie = u64::from_be_bytes(head[8..].try_into().expect("eight bytes"));
+                check(
+                    head[..8] == [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0],
+                    format!("round {round}: {head:02x?}"),
+                )?;
+                check(cookie < COUNT && data == piece(cookie), format!("round {round}: data of {cookie}"))?;
+                check(!std::mem::replace(&mut seen[cookie as usize], true), format!("{cookie} twice"))?;
+            }
+        }
+        Ok(())
+    });
+}
+
 /// Headers of the longest writes, with a byte of data each.
 #[test]
 fn headers_reserve_no_memory() {

@@ -139,7 +139,9 @@ pub(crate) struct NbdConnection {
     /// A receive is in flight; the bytes that were counted for it in advance.
     receiving: Option<i64>,
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that have been sent.
+    /// The replies that are being sent. They stay in place while a send is in flight: the kernel reads their heads.
+    leaving: VecDeque<Reply>,
+    /// Bytes of the first of them that have been sent.
     gone_bytes: usize,
     /// Bytes of the send in flight.
     sending_bytes: Option<usize>,
@@ -178,6 +180,7 @@ impl NbdConnection {
             filling: None,
             receiving: None,
             replies: VecDeque::new(),
+            leaving: VecDeque::new(),
             gone_bytes: 0,
             sending_bytes: None,
             closing: false,
@@ -376,17 +379,19 @@ impl NbdConnection {
         }
         if self.broken {
             self.gone_bytes = 0;
-            while let Some(reply) = self.replies.pop_front() {
+            while let Some(reply) = self.leaving.pop_front().or_else(|| self.replies.pop_front()) {
                 self.left(&reply);
             }
             return;
         }
+        let count = self.replies.len().min(REPLIES_AT_A_TIME.saturating_sub(self.leaving.len()));
+        self.leaving.extend(self.replies.drain(..count));
         let iovec =
             |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let most = LEAST_SENT.max(*context.socket_bytes as usize);
         let (mut skip, mut bytes) = (self.gone_bytes, 0);
         self.iovecs.clear();
-        for reply in self.replies.iter().take(REPLIES_AT_A_TIME) {
+        for reply in &self.leaving {
             let head = &reply.head.bytes()[skip.min(reply.head.bytes().len())..];
             let mut at = skip.saturating_sub(reply.head.bytes().len());
             self.iovecs.extend((!head.is_empty()).then(|| iovec(head)));
@@ -411,21 +416,21 @@ impl NbdConnection {
     }
 
     fn has_to_send(&self) -> bool {
-        self.sending_bytes.is_none() && !self.replies.is_empty()
+        self.sending_bytes.is_none() && !(self.replies.is_empty() && self.leaving.is_empty())
     }
 
     fn sent(&mut self, context: &mut ClientContext<'_>, result: Result<usize, i32>) {
         self.gone_bytes += self.sending_bytes.take().unwrap_or(0);
-        while let Some(reply) = self.replies.front() {
+        while let Some(reply) = self.leaving.front() {
             let reply_bytes = reply.head.bytes().len() + reply.data_bytes;
             if self.gone_bytes < reply_bytes {
                 break;
             }
             self.gone_bytes -= reply_bytes;
-            let reply = self.replies.pop_front().expect("it was there");
+            let reply = self.leaving.pop_front().expect("it was there");
             self.left(&reply);
         }
-        if let Some(Reply { head, slot: Some(slot), .. }) = self.replies.front() {
+        if let Some(Reply { head, slot: Some(slot), .. }) = self.leaving.front() {
             let gone = self.gone_bytes.saturating_sub(head.bytes().len());
             self.slots[*slot as usize].payload.has_left(gone);
         }
@@ -617,5 +622,6 @@ impl Client for NbdConnection {
             && self.receiving.is_none()
             && self.sending_bytes.is_none()
             && self.replies.is_empty()
+            && self.leaving.is_empty()
     }
 }

@@ -9,7 +9,7 @@
 //!   and the origin holds nothing in its volatile cache alone that a guest was told is done.
 //! - While any device is in use, no flush succeeds as long as a device is leaving or the record does not yet
 //!   durably say which devices count.
-//! - Each dirty staged block counts in exactly one group: the open one or the closing one.
+//! - Each dirty staged frame counts in exactly one group: the open one or the closing one.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
 

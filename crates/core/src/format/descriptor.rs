@@ -1,7 +1,6 @@
 //! Descriptors of the staging area: which block each staging frame holds. They survive the process.
 //!
-//! Invariant: a descriptor that is torn or was written in another format does not decode: its checksum or its
-//! magic number does not match.
+//! Invariant: a torn descriptor does not decode, since its checksum does not match.
 
 use haversack_model::{BlockNo, DiskNo, Uuid};
 

@@ -116,7 +116,7 @@ pub struct Core<M> {
     pub(crate) origin_frames: usize,
     /// All transfer frames.
     pub(crate) transfer_total: usize,
-    /// Work was put off for want of a transfer frame: all disks are driven when one is freed.
+    /// Work was deferred because no transfer frame was free: all disks are driven when one is freed.
     pub(crate) starved: bool,
     /// Actions that the driver has not taken yet.
     pub(crate) actions: VecDeque<Action>,

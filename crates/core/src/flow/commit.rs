@@ -389,7 +389,7 @@ impl<M: Memory> Core<M> {
         self.touch(disk);
     }
 
-    /// The flash copy could not be read: retries with the second copy, or goes on without it.
+    /// Handles a flash copy that could not be read: retries with the second copy, or continues without it.
     fn merge_other(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo, failed: bool) {
         if let Some(mirror) = self.store.fail_over(slot_no) {
             self.start_merge(disk, frame, mirror);

@@ -144,7 +144,7 @@ impl IntentMap {
     }
 
     /// Marks all regions before anything else is marked or written past the cache: the size of a region
-    /// changes, or nobody knows what to mark.
+    /// changes, or it is unknown what to mark.
     pub fn mark_all_durably(&mut self) {
         self.marked.fill(0);
         self.wanted.fill(0xff);

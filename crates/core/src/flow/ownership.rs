@@ -3,7 +3,7 @@
 //! Invariants
 //! - The epoch is durably on record before the disk's first request, and "not owned" before a release ends.
 //! - A release ends only when no request and no I/O of the disk is in flight.
-//! - Cached blocks are kept by an attach only if nobody else can have written the origin: the epoch is the
+//! - Cached blocks are kept by an attach only if no other host can have written the origin: the epoch is the
 //!   recorded one, and size, grid and persistence are the same.
 //! - An attach gives up dirty blocks of a disk that this host owns only if the disk is damaged and the caller
 //!   accepts the loss.

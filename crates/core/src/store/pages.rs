@@ -5,7 +5,7 @@
 //! that one stays listed: of the durable versions on a device, the newest leaves only after all older ones.
 //!
 //! Invariants
-//! - A slot becomes blank only when a page that leaves it out is durable.
+//! - A slot becomes blank only when a page that leaves it out is durable, or when its device is forgotten.
 //! - Only one page of a segment is being written at a time.
 //! - A version on one device never makes it safe to drop a version on another: it could be lost with its
 //!   device.

@@ -1,29 +1,31 @@
-//! Touch count and rejection of sequences.
+//! HEC: touch count (TC) and rejection of sequential runs (SSEQR).
 //!
-//! *TC*: a bitmap over the regions of a disk remembers for ever which were touched. A block enters if its region was
-//! touched before. An access that continues a run within a region belongs to the same touch, so a scan of new ground
-//! does not let itself in. *SSEQR*: blocks that continue a run longer than a limit are rejected.
+//! *TC*: a bitmap over the regions of a disk remembers permanently which regions were touched. A block is
+//! admitted if its region was touched before. An access that continues a run within a region belongs to the
+//! same touch, so a scan of new regions does not admit itself. *SSEQR*: blocks that continue a run longer than
+//! a limit are rejected.
 //!
-//! Memory: two bits a region and sixteen runs, whatever is accessed.
+//! Memory: two bits per region and sixteen runs, independent of the accesses.
 //!
-//! Source: HEC (Yang, Plasson, Gillis, Talagala, SYSTOR'13) as used for comparison by CloudCache (Arteaga), section
-//! 3.4.4: regions and runs of 4 MiB. The text is short there; that a run counts as one touch is our reading. With
-//! regions of one block, the bitmap is one of blocks, which is the other reading.
+//! Source: HEC (Yang, Plasson, Gillis, Talagala, SYSTOR'13) as used for comparison by CloudCache (Arteaga),
+//! section 3.4.4: regions and runs of 4 MiB. The text is brief there; that a run counts as one touch is our
+//! interpretation. With regions of one block, the bitmap has one bit per block, which is the other
+//! interpretation.
 
 use haversack_model::BlockNo;
 
 use crate::{Admission, Admit, Op, Verdict};
 
-/// Runs that are followed at a time.
+/// The number of runs tracked at a time.
 const RUNS: usize = 16;
-/// Regions that are told apart, in two bitmaps of 8 MiB: on a larger disk regions are larger.
+/// The most regions, in two bitmaps of 8 MiB; regions of a larger disk are larger.
 const MOST_REGIONS: u64 = 1 << 26;
 
 #[derive(Clone, Copy, Default)]
 struct Run {
     next: u64,
     blocks: u64,
-    /// Whether the region it is in was touched before it.
+    /// Whether its current region was touched before the run.
     known: bool,
     /// When it was last continued; 0 for never.
     used: u64,
@@ -60,7 +62,7 @@ pub struct Hec {
 }
 
 impl Hec {
-    /// A filter for a disk of so many blocks. What lies beyond is never let in.
+    /// Makes a filter for a disk of this many blocks. Blocks beyond that are never admitted.
     pub fn new(disk_blocks: u64, region_blocks: u64, longest_run_blocks: u64) -> Hec {
         let region_blocks = region_blocks.max(disk_blocks.div_ceil(MOST_REGIONS)).max(1);
         let words = disk_blocks.div_ceil(region_blocks).div_ceil(64) as usize;
@@ -75,12 +77,12 @@ impl Hec {
         }
     }
 
-    /// Blocks of all regions that were touched more than once: HEC's demand.
+    /// Returns the blocks of all regions that were touched more than once: HEC's demand.
     pub fn touched_again_blocks(&self) -> u64 {
         self.touched_again.count() * self.region_blocks
     }
 
-    /// Notes an access and tells whether the block may be in the cache.
+    /// Notes an access. Returns whether the block may be in the cache.
     fn note(&mut self, block: u64) -> bool {
         self.clock += 1;
         let region = block / self.region_blocks;
@@ -99,7 +101,7 @@ impl Hec {
         known && blocks <= self.longest_run_blocks
     }
 
-    /// Touches a region; whether it was touched before.
+    /// Touches a region. Returns whether it was touched before.
     fn touch(&mut self, region: u64) -> bool {
         if self.touched.contains(region) {
             self.touched_again.insert(region);
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn the_second_touch_of_a_region_lets_its_blocks_in() {
         let mut hec = Hec::new(64, 4, 8);
-        // Regions 0, 1, 0, 1; then block 3 continues the run that came with block 2 and belongs to its touch.
+        // Regions 0, 1, 0, 1; then block 3 continues the run of block 2 and belongs to the same touch.
         assert_eq!(admitted(&mut hec, &[0, 6, 2, 4, 3, 9]), [false, false, true, true, true, false]);
         assert_eq!(hec.touched_again_blocks(), 8);
     }
@@ -155,7 +157,7 @@ mod tests {
     fn a_long_run_is_cut_off() {
         let mut hec = Hec::new(64, 4, 3);
         admitted(&mut hec, &[0, 4]);
-        // The run 8, 9 breaks, so 0 to 4 is a run of its own: its first three blocks enter.
+        // The run 8, 9 ends, so 0 to 4 is a new run: its first three blocks are admitted.
         assert_eq!(
             admitted(&mut hec, &[8, 9, 0, 1, 2, 3, 4]),
             [false, false, true, true, true, false, false]

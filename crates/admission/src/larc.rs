@@ -1,11 +1,12 @@
-//! Lazy adaptive replacement: a block enters when it is missed again while it is still in a ghost list, and the list's
-//! size adapts to the hit ratio.
+//! LARC, lazy adaptive replacement: a block is admitted when it is missed again while it is in a ghost list,
+//! and the list's size adapts to the hit ratio.
 //!
-//! C is the disk's share of the cache, C_r the size of the ghost list, 0.1 C at first. A hit shrinks it by C / C_r, not
-//! below 0.1 C: what is cached serves well, be slow to replace it. A miss grows it by C / (C - C_r), not above 0.9 C: be
-//! quick to learn. The ghost list is least recently used, always has room for one, and never for more than 4 Mi.
+//! C is the disk's share of the cache, and C_r the size of the ghost list, initially 0.1 C. A hit shrinks it by
+//! C / C_r, to no less than 0.1 C: the cached blocks serve well, so replace them slowly. A miss grows it by C /
+//! (C - C_r), to no more than 0.9 C: learn quickly. The ghost list is in LRU order, always has room for one
+//! block, and never for more than 4 Mi.
 //!
-//! Source: LARC (Huang, Wei, Chen, Chen, Feng, MSST'13), algorithm 1, as CloudCache compares with it.
+//! Source: LARC (Huang, Wei, Chen, Chen, Feng, MSST'13), algorithm 1, which CloudCache uses for comparison.
 
 use haversack_model::BlockNo;
 
@@ -28,7 +29,7 @@ fn most(cache_blocks: f64) -> f64 {
     0.9 * cache_blocks
 }
 
-/// Ghosts take 32 B each: no more than 128 MiB a disk.
+/// Ghosts take 32 B each, so at most 128 MiB per disk.
 const MOST_GHOSTS: f64 = (1u32 << 22) as f64;
 
 fn places(cache_blocks: u64) -> u32 {
@@ -36,18 +37,18 @@ fn places(cache_blocks: u64) -> u32 {
 }
 
 impl Larc {
-    /// A filter for a share of so many blocks.
+    /// Makes a filter for a share of this many blocks.
     pub fn new(cache_blocks: u64) -> Larc {
         let ghosts_wanted = least(cache_blocks as f64);
         Larc { cache_blocks: cache_blocks as f64, ghosts_wanted, ghosts: Lru::new(places(cache_blocks)) }
     }
 
-    /// C_r: how many ghosts there may be.
+    /// Returns C_r: how many ghosts there may be.
     pub fn ghosts_wanted(&self) -> f64 {
         self.ghosts_wanted
     }
 
-    /// How many ghosts there are: LARC's count.
+    /// Returns how many ghosts there are: LARC's count.
     pub fn ghosts(&self) -> u32 {
         self.ghosts.len()
     }
@@ -117,7 +118,8 @@ mod tests {
         assert!(!miss(&mut larc, 3));
         assert!(miss(&mut larc, 1), "1 is a ghost");
         assert_eq!(larc.ghosts(), 2);
-        // Hits shrink the list to 0.1 C; the next miss grows it to 19/9, which leaves room for two: 2 is forgotten.
+        // Hits shrink the list to 0.1 C; the next miss grows it to 19/9, which leaves room for two: block 2 is
+        // forgotten.
         (0..10).for_each(|_| larc.hit(BlockNo(1), Op::Read));
         assert_eq!(larc.ghosts_wanted(), 1.0);
         assert!(!miss(&mut larc, 4));

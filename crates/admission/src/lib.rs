@@ -1,8 +1,8 @@
-//! What may enter the cache: one filter a file, each a state machine over the block accesses of one disk.
+//! Admission filters: each file has one filter, a state machine over the block accesses of one disk.
 //!
-//! A filter is told of every access, hit or miss, and says of a miss whether the block may enter now. It keeps bounded
-//! memory, allocates nothing while accesses come, and is deterministic. The cache runs filters, the control loop chooses
-//! them: both name them as [`Admit`].
+//! A filter is notified of every access, hit or miss, and decides for each miss whether the block may be
+//! admitted now. It uses bounded memory, does not allocate while accesses arrive, and is deterministic. The
+//! cache runs the filters and the control loop chooses them; both name them with [`Admit`].
 
 mod always;
 mod hec;
@@ -18,7 +18,7 @@ pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
 use haversack_model::BlockNo;
 use serde::{Deserialize, Serialize};
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// It reads the block.
@@ -27,34 +27,34 @@ pub enum Op {
     Write,
 }
 
-/// What is to be done with a block that the cache does not have.
+/// What to do with a block that is not in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
-    /// It enters the cache now.
+    /// Whether it is admitted now.
     pub admit: bool,
-    /// The block whose staged data is to be forgotten.
+    /// The block whose staged data must be dropped.
     pub forget: Option<BlockNo>,
 }
 
-/// A filter of one disk.
+/// The filter of one disk.
 pub trait Admission: Send {
-    /// The cache has the block.
+    /// Notes an access to a block that is in the cache.
     fn hit(&mut self, block: BlockNo, op: Op);
 
-    /// The cache does not have the block.
+    /// Notes an access to a block that is not in the cache.
     fn miss(&mut self, block: BlockNo, op: Op) -> Verdict;
 
-    /// Whether the data of a block that reads bring is to be staged, or is.
+    /// Returns whether data of the block that a read brings is, or is to be, staged.
     fn stages(&self, block: BlockNo) -> bool {
         let _ = block;
         false
     }
 
-    /// The disk's share of the cache has changed, and with it perhaps what the filter may use. Tells of each block whose
-    /// staged data is to be forgotten. This may allocate.
+    /// Adapts to a changed share of the cache, which may change the memory of the filter. Calls `forget` for
+    /// each block whose staged data must be dropped. This may allocate.
     fn resize(&mut self, to: &Admit, forget: &mut dyn FnMut(BlockNo));
 
-    /// Bytes of memory that it takes, staged data among them.
+    /// Returns its memory in bytes, including staged data.
     fn bytes(&self) -> usize;
 }
 
@@ -68,16 +68,16 @@ pub enum Admit {
     Staging {
         /// What is staged.
         kind: StagingKind,
-        /// N.
+        /// N, the number of reuses.
         reuses: u8,
-        /// Memory for it.
+        /// Memory for staging.
         bytes: u64,
     },
     /// A block of a region that was touched before, not in a long run.
     Hec {
-        /// Blocks of a region.
+        /// Size of a region in blocks.
         region_blocks: u64,
-        /// Longest run that is let in, in blocks.
+        /// The longest run that is admitted, in blocks.
         run_blocks: u64,
     },
     /// A block that was missed before, within an adaptive memory.
@@ -88,7 +88,7 @@ pub enum Admit {
 }
 
 impl Admit {
-    /// The name, for reasons.
+    /// Returns the name, for explanations.
     pub fn name(&self) -> &'static str {
         match self {
             Admit::Always => "always",
@@ -98,17 +98,17 @@ impl Admit {
         }
     }
 
-    /// Reuse before admission by address: so many reuses within so many addresses.
+    /// Returns reuse before admission by address: this many reuses within this many addresses.
     pub const fn reuse(reuses: u8, addresses: u32) -> Admit {
         Admit::Staging { kind: StagingKind::Address, reuses, bytes: addresses as u64 * ENTRY_BYTES }
     }
 
-    /// Whether it lets anything in at once, so that nobody needs to be asked.
+    /// Returns whether it admits everything at once, so that no filter needs to be run.
     pub fn is_always(&self) -> bool {
         matches!(self, Admit::Always)
     }
 
-    /// Whether it is a filter like the other, but for its size: what it remembers can stay.
+    /// Returns whether it is the same filter apart from the size, so that its state can be kept.
     pub fn is_like(&self, other: &Admit) -> bool {
         match (self, other) {
             (Admit::Staging { kind, .. }, Admit::Staging { kind: other, .. }) => kind == other,
@@ -120,7 +120,7 @@ impl Admit {
     /// Checks the sizes.
     ///
     /// # Errors
-    /// What is wrong, what was expected.
+    /// A size is invalid; the text says what was expected.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Admit::Staging { reuses: 0, .. } => {
@@ -139,7 +139,7 @@ impl Admit {
         }
     }
 
-    /// The filter for a disk of so many blocks.
+    /// Makes the filter for a disk of this many blocks.
     pub fn build(&self, disk_blocks: u64) -> Box<dyn Admission> {
         match *self {
             Admit::Always => Box::new(Always),

@@ -1,11 +1,13 @@
-//! Block numbers in the order of their last use, in memory that is taken once.
+//! Block numbers in LRU order, in memory that is allocated once.
 //!
 //! Invariants
-//! - At most `capacity` keys, and never more than `MOST_PLACES`; a new one takes the place of the least recently used.
-//! - No allocation after construction, but in `resize`. Each operation takes constant time on average.
+//! - There are at most `capacity` keys, and never more than `MOST_PLACES`; a new one replaces the least
+//!   recently used.
+//! - Nothing is allocated after construction, except in `resize`. Each operation takes constant time on
+//!   average.
 
 const NONE: u32 = u32::MAX;
-/// Whatever is asked for, no more memory than 2 GiB is taken.
+/// Limits the memory to 2 GiB, whatever is requested.
 const MOST_PLACES: u32 = 1 << 26;
 /// A spreading multiplier: 2^64 over the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,7 +22,7 @@ struct Place {
     next: u32,
 }
 
-/// Keys with a small value each.
+/// An LRU table of keys with a small value each.
 pub struct Lru {
     places: Vec<Place>,
     buckets: Vec<u32>,
@@ -32,7 +34,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// Room for so many keys.
+    /// Makes a table for this many keys.
     pub fn new(capacity: u32) -> Lru {
         let capacity = capacity.min(MOST_PLACES);
         let buckets = (capacity as usize).max(1).next_power_of_two();
@@ -47,32 +49,32 @@ impl Lru {
         }
     }
 
-    /// How many keys there are.
+    /// Returns how many keys there are.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many keys there may be.
+    /// Returns how many keys there may be.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns its memory in bytes.
     pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<Place>() + self.buckets.capacity() * size_of::<u32>()
     }
 
-    /// The value of a key. Its order stays.
+    /// Returns the value of a key, without changing the order.
     pub fn get(&self, key: u64) -> Option<u8> {
         self.find(key).map(|place| self.places[place as usize].value)
     }
 
-    /// Makes the key the most recently used, with this value. The key that had to give way for it, if one had.
+    /// Makes the key the most recently used, with this value. Returns the key that it displaced, if any.
     pub fn put(&mut self, key: u64, value: u8) -> Option<u64> {
         if let Some(place) = self.find(key) {
             self.places[place as usize].value = value;
@@ -94,7 +96,7 @@ impl Lru {
         displaced
     }
 
-    /// Forgets a key; its value if it was there.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: u64) -> Option<u8> {
         let place = self.find(key)?;
         self.unlink(place);
@@ -115,25 +117,25 @@ impl Lru {
         Some(self.places[place as usize].value)
     }
 
-    /// Forgets the least recently used key.
+    /// Removes the least recently used key and returns it.
     pub fn pop_oldest(&mut self) -> Option<u64> {
         let key = self.places.get(self.oldest as usize)?.key;
         self.remove(key);
         Some(key)
     }
 
-    /// The least recently used key and its value.
+    /// Returns the least recently used key and its value.
     pub fn oldest(&self) -> Option<(u64, u8)> {
         self.places.get(self.oldest as usize).map(|place| (place.key, place.value))
     }
 
-    /// All values, the least recently used first.
+    /// Returns all values, least recently used first.
     pub fn values(&self) -> impl Iterator<Item = u8> + '_ {
         let first = self.places.get(self.oldest as usize);
         std::iter::successors(first, |place| self.places.get(place.newer as usize)).map(|place| place.value)
     }
 
-    /// Takes or gives memory; the least recently used keys go if they no longer fit.
+    /// Changes the capacity; the least recently used keys are dropped if they no longer fit.
     pub fn resize(&mut self, capacity: u32) {
         let mut resized = Lru::new(capacity);
         let mut place = self.oldest;

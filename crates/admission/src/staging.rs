@@ -1,15 +1,19 @@
-//! Reuse before admission: a block enters at its access number N+1, read or write, while it is still staged. The least
-//! recently accessed gives way.
+//! Reuse before admission: a block is admitted at its access number N+1, read or write, if it is still staged.
+//! The least recently accessed block is displaced.
 //!
-//! *Address staging* remembers addresses only. *Data staging* keeps what reads brought from the origin beside the
-//! address, and serves reads from it; of writes the address alone. It remembers far less in the same memory. *Hybrid
-//! staging* gives an eighth of the memory to addresses and seven to data, each with an order of its own.
+//! *Address staging* remembers addresses only. *Data staging* keeps, next to the address, the data that reads
+//! brought from the origin and serves reads from it; for writes it keeps only the address. It remembers far
+//! fewer blocks in the same memory. *Hybrid staging* gives an eighth of the memory to addresses and seven
+//! eighths to data, each with its own order.
 //!
-//! Invariants: data is staged only of staged addresses; a write makes staged data stale, so it is forgotten; what
-//! enters the cache is no longer staged.
+//! Invariants
+//! - Data is staged only for staged addresses.
+//! - A write makes staged data stale, so the data is dropped.
+//! - A block that is admitted to the cache is no longer staged.
 //!
-//! Source: CloudCache (Arteaga), sections 3.4.3 and 3.4.4. The text says "accessed N times", the definition of RWS_N
-//! and the evaluation say reused N times; so here. The paper counts 24 B an address, we take 32 B.
+//! Source: CloudCache (Arteaga), sections 3.4.3 and 3.4.4. The text says "accessed N times", but the definition
+//! of RWS_N and the evaluation say reused N times, which is what this does. The paper counts 24 B per address,
+//! we use 32 B.
 
 use haversack_model::{BLOCK_BYTES, BlockNo};
 use serde::{Deserialize, Serialize};
@@ -17,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use crate::lru::Lru;
 use crate::{Admission, Admit, Op, Verdict};
 
-/// Bytes of an address that is staged, its place in the table included.
+/// Size of a staged address, including its place in the table.
 pub const ENTRY_BYTES: u64 = 32;
 const DATA_BYTES: u64 = BLOCK_BYTES as u64 + ENTRY_BYTES;
-/// Hybrid: one part of so many is for addresses.
+/// Hybrid: one part in this many is for addresses.
 const PARTS: u64 = 8;
 
 /// What is staged.
@@ -37,7 +41,7 @@ pub enum StagingKind {
 }
 
 impl StagingKind {
-    /// The name, for reasons.
+    /// Returns the name, for explanations.
     pub fn name(self) -> &'static str {
         match self {
             StagingKind::Address => "address-staging",
@@ -46,12 +50,12 @@ impl StagingKind {
         }
     }
 
-    /// Addresses that so many bytes hold, beside what is for data.
+    /// Returns how many addresses fit in this many bytes, besides the data.
     pub fn addresses(self, bytes: u64) -> u32 {
         self.places(bytes).0
     }
 
-    /// The fewest bytes with room for an address.
+    /// Returns the least number of bytes with room for an address.
     pub fn least_bytes(self) -> u64 {
         match self {
             StagingKind::Address => ENTRY_BYTES,
@@ -60,7 +64,7 @@ impl StagingKind {
         }
     }
 
-    /// Addresses and blocks of data that so many bytes hold.
+    /// Returns how many addresses and blocks of data fit in this many bytes.
     fn places(self, bytes: u64) -> (u32, u32) {
         let places = |bytes: u64, each: u64| u32::try_from(bytes / each).unwrap_or(u32::MAX);
         match self {
@@ -77,7 +81,8 @@ impl StagingKind {
     }
 }
 
-/// Divides the memory for staging among disks in proportion to their shares of the cache; equally if all are zero.
+/// Divides the memory for staging among disks in proportion to their shares of the cache, or equally if all are
+/// zero.
 pub fn divide(bytes: u64, shares: &[u64]) -> Vec<u64> {
     let sum: u128 = shares.iter().map(|share| u128::from(*share)).sum();
     let part = |share: &u64| match sum {
@@ -97,19 +102,19 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// A staging area of so many bytes that lets a block in at access number `reuses` + 1.
+    /// Makes a staging area of this many bytes that admits a block at access number `reuses` + 1.
     pub fn new(kind: StagingKind, reuses: u8, bytes: u64) -> Staging {
         let (addresses, data) = kind.places(bytes);
         Staging { reuses, addresses: Lru::new(addresses), data: Lru::new(data) }
     }
 
-    /// Forgets a block altogether.
+    /// Drops a block's address and data.
     fn drop_block(&mut self, block: u64) -> Option<BlockNo> {
         self.addresses.remove(block);
         self.data.remove(block).map(|_| BlockNo(block))
     }
 
-    /// Data of the block is staged. The block whose data gives way, if there is one.
+    /// Stages the block's data. Returns the block whose data was displaced, if any.
     fn stage_data(&mut self, block: u64) -> Option<BlockNo> {
         let displaced = self.data.put(block, 0);
         displaced.filter(|displaced| *displaced != block).map(BlockNo)
@@ -129,8 +134,8 @@ impl Admission for Staging {
             return Verdict::default();
         }
         let forget = displaced.and_then(|block| self.data.remove(block).map(|_| BlockNo(block)));
-        // A known block displaces no address, and one that loses its data leaves room for another's: there is one block to
-        // forget at most.
+        // A known block displaces no address, and a block that loses its data leaves room for another's, so
+        // there is at most one block to forget.
         let other = match op {
             Op::Write => self.data.remove(block).map(|_| BlockNo(block)),
             Op::Read => self.stage_data(block),
@@ -178,7 +183,7 @@ mod tests {
     const ADMIT: Verdict = Verdict { admit: true, forget: None };
     const WAIT: Verdict = Verdict { admit: false, forget: None };
 
-    /// The verdict, and whether the block's data is to be staged now.
+    /// Returns the verdict, and whether the block's data is to be staged now.
     fn read(staging: &mut Staging, block: u64) -> (Verdict, bool) {
         let verdict = staging.miss(BlockNo(block), Op::Read);
         (verdict, staging.stages(BlockNo(block)))
@@ -209,12 +214,12 @@ mod tests {
         assert_eq!(read(&mut staging, 1), (WAIT, true));
         assert_eq!(read(&mut staging, 1), (WAIT, true));
         assert_eq!(read(&mut staging, 1), (forgetting(ADMIT, 1), false));
-        // A write stages its address only and makes data stale.
+        // A write stages only its address and makes data stale.
         assert_eq!(write(&mut staging, 2), (WAIT, false));
         assert_eq!(read(&mut staging, 2), (WAIT, true));
         assert_eq!(read(&mut staging, 3), (WAIT, true));
         assert_eq!(write(&mut staging, 3), (forgetting(WAIT, 3), false));
-        // The least recent address goes with its data.
+        // The least recently used address is dropped with its data.
         assert_eq!(read(&mut staging, 4), (forgetting(WAIT, 2), true));
         assert!(!staging.stages(BlockNo(2)));
     }
@@ -241,7 +246,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever keeps the data of what is staged, until told to forget it, has exactly what is staged, within the memory.
+        /// A cache that keeps staged data until told to forget it has exactly what is staged, within the memory
+        /// limit.
         #[test]
         fn verdicts_agree_with_the_data_kept(
             kind in prop::sample::select(vec![StagingKind::Address, StagingKind::Data, StagingKind::Hybrid]),

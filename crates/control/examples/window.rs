@@ -1,7 +1,8 @@
-//! What a window costs: `cargo run --release -p haversack-control --example window`.
+//! Measures the cost of a window: `cargo run --release -p haversack-control --example window`.
 //!
-//! A hundred disks with ten million block accesses together are analysed and decided for, every system in turn; then a
-//! decision alone for 128 disks. Records are made beforehand. Memory is the process's growth over the loop's life.
+//! A hundred disks with ten million block accesses in total are analysed and decided for with each system in
+//! turn; then one decision for 128 disks is measured. Records are made in advance. Memory is the growth of the
+//! process during the loop's life.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ fn name(disk: u64) -> String {
     format!("disk{disk:03}")
 }
 
-/// Accesses of a disk in a window: most to a hot part, the rest all over; each disk as large as it likes.
+/// Makes the records of a disk in a window: most accesses go to a hot part, the rest everywhere; each disk has
+/// its own footprint.
 fn records(disk: u64, window: u64, accesses: u64) -> Records {
     let mut records = Records::with_room(2 * accesses as usize);
     let footprint = 20_000 + mix(disk) % 1_000_000;
@@ -59,7 +61,7 @@ fn report(disk: u64, window: u64, accesses: u64) -> DiskReport {
     }
 }
 
-/// Bytes of memory that the process has now.
+/// Returns the process's resident memory in bytes.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());

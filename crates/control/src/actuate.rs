@@ -1,10 +1,10 @@
-//! A plan in the core's terms.
+//! Converts a plan into the core's types.
 
 use haversack_admission::Admit;
 use haversack_core::{AdmissionConfig, Target as CoreTarget};
 use haversack_policy::allocate::Target;
 
-/// A target as the core takes it.
+/// Converts a target for the core.
 pub fn target(target: Target) -> CoreTarget {
     match target {
         Target::Blocks(blocks) => CoreTarget::Blocks(blocks),
@@ -14,7 +14,7 @@ pub fn target(target: Target) -> CoreTarget {
     }
 }
 
-/// A filter as the core takes it. A share without room for staging has one address.
+/// Converts a filter for the core. A share without room for staging gets one address.
 pub fn admission(admit: Admit) -> AdmissionConfig {
     match admit {
         Admit::Staging { reuses, .. } if admit.check().is_err() => Admit::reuse(reuses, 1),

@@ -1,9 +1,10 @@
-//! The loop of a pool: takes in records, closes windows, decides, remembers what it did.
+//! The control loop of a pool: takes in records, closes windows, decides, and logs what it did.
 //!
 //! Invariants
-//! - An event or a decision that is refused changes neither plan nor log, but for an entry that says so.
-//! - Disks that are suspended or on another host are not observed; when they come back, observation begins anew.
-//! - What is in the log leads to the same decisions again.
+//! - A refused event or decision changes neither the plan nor the log, except for an entry that reports it.
+//! - Disks that are suspended or on another host are not observed; when they return, observation starts again
+//!   from nothing.
+//! - The log leads to the same decisions when it is replayed.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +21,22 @@ use crate::log::Entry;
 use crate::observer::{Observer, ObserverConfig};
 use crate::recall::{WINDOW, recall};
 
-/// Blocks of each of a disk's samples: estimates are good to about two in a hundred, in about half a megabyte a disk.
+/// Sample size of a disk, in blocks. Estimates are accurate to about 2 %, with about half a megabyte per disk.
 const SAMPLE_BLOCKS: usize = 1024;
 
 /// A disk as the caller knows it when a window ends or a decision is due.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DiskReport {
-    /// What it must and may have. Its window is not looked at: it is what was observed.
+    /// What it must and may have. The window in it is ignored; the observed one is used.
     pub facts: DiskFacts,
     /// What the cache counted.
     pub counters: Counters,
 }
 
-/// A decision with everything that it was made from.
+/// A decision with all of its inputs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// What asked for it: `window`, or an event and its disk.
+    /// What triggered it: `window`, or an event and its disk.
     pub cause: String,
     /// What was known.
     pub inputs: Inputs,
@@ -58,12 +59,12 @@ pub struct Control {
     opened_us: Micros,
     last: Option<Decision>,
     log: Vec<Entry>,
-    /// What an earlier life knew.
+    /// What the loop knew before a restart.
     recalled: Option<Controller>,
 }
 
 impl Control {
-    /// A loop whose first window begins now.
+    /// Makes a loop whose first window begins now.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -80,7 +81,8 @@ impl Control {
         })
     }
 
-    /// The newest lines of its log, oldest first, tell what an earlier life knew: [`Control::begin`] goes on with that.
+    /// Reads what an earlier loop knew from the newest lines of its log, oldest first. [`Control::begin`]
+    /// continues from that.
     ///
     /// # Errors
     /// The configuration contradicts itself.
@@ -89,10 +91,10 @@ impl Control {
         Ok(())
     }
 
-    /// A disk of so many blocks, which has these counters, takes part from now on: as an earlier life knew it, or as new.
+    /// Adds a disk of this many blocks with these counters: as the earlier loop knew it, or as new.
     ///
     /// # Errors
-    /// It takes part already.
+    /// The disk has already been added.
     pub fn begin(
         &mut self,
         now_us: Micros,
@@ -111,54 +113,56 @@ impl Control {
         self.observe(now_us, disk, disk_blocks, counters, window)
     }
 
-    /// An earlier life's disk has left: if it comes again, it is new.
+    /// Forgets what an earlier loop knew of a disk that has left: if it returns, it is new.
     pub fn forget(&mut self, disk: &str) {
         if let Some(known) = &mut self.recalled {
-            // One that is not known need not be forgotten.
+            // A disk that is not known need not be forgotten.
             let _ = known.event(disk, Event::Ended);
         }
     }
 
-    /// What it decides by.
+    /// Returns its configuration.
     pub fn config(&self) -> &Config {
         self.controller.config()
     }
 
-    /// When the present window ends.
+    /// Returns when the current window ends.
     pub fn due_us(&self) -> Micros {
         self.opened_us.saturating_add(self.config().window_us)
     }
 
-    /// Where a disk is in its life; none if it is not known.
+    /// Returns a disk's state; `None` if the disk is not known.
     pub fn state(&self, disk: &str) -> Option<DiskState> {
         self.controller.state(disk)
     }
 
-    /// What was measured of a disk in the last window that ended: also what travels with it to another host.
+    /// Returns what was measured of a disk in the last completed window. This also travels with the disk to
+    /// another host.
     pub fn window(&self, disk: &str) -> Option<&DiskWindow> {
         self.observed.get(disk)?.window.as_ref()
     }
 
-    /// The mean relative error of a disk's forecasts so far.
+    /// Returns the mean relative error of a disk's forecasts so far.
     pub fn forecast_error(&self, disk: &str) -> Option<f64> {
         self.controller.forecast_error(disk)
     }
 
-    /// The last decision.
+    /// Returns the last decision.
     pub fn last(&self) -> Option<&Decision> {
         self.last.as_ref()
     }
 
-    /// What has been done since this was last asked, in order. To be asked after every call that may do something, or
-    /// the entries pile up.
+    /// Returns what has been done since the last call, in order. Must be called after every call that may do
+    /// something, or the entries accumulate.
     pub fn take_log(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.log)
     }
 
-    /// Something has happened to a disk of so many blocks, which has these counters. Whether a decision is due at once.
+    /// Handles an event of a disk of this many blocks with these counters. Returns whether a decision is due at
+    /// once.
     ///
     /// # Errors
-    /// The event cannot happen to it, or brings figures that are none.
+    /// The event is not possible in the disk's state, or its figures are invalid.
     pub fn event(
         &mut self,
         now_us: Micros,
@@ -174,7 +178,7 @@ impl Control {
         Ok(due)
     }
 
-    /// A disk is in another state: it is observed, or no more. Of one that comes in, this may be known.
+    /// Starts or stops observing a disk, depending on its state. A migrated disk may come with a known window.
     fn observe(
         &mut self,
         now_us: Micros,
@@ -217,8 +221,8 @@ impl Control {
         Observer::new(observer, now_us, disk_blocks, counters)
     }
 
-    /// A disk has so many blocks from now on. Samples do not depend on that; where touches are counted, they are counted
-    /// anew.
+    /// Notes a disk's new size in blocks. Samples do not depend on it; if touches are counted, the count
+    /// restarts.
     pub fn resized(&mut self, disk: &str, disk_blocks: u64) {
         let Some(observed) = self.observed.get_mut(disk) else { return };
         observed.disk_blocks = disk_blocks;
@@ -227,18 +231,18 @@ impl Control {
         }
     }
 
-    /// Takes in what was recorded of a disk. What is recorded of a disk that is gone or not known says nothing.
+    /// Takes in a disk's records. Records of a disk that is gone or not known are ignored.
     pub fn note(&mut self, disk: &str, records: &Records) {
         if let Some(observer) = self.observed.get_mut(disk).and_then(|observed| observed.observer.as_mut()) {
             observer.note(records);
         }
     }
 
-    /// Ends the window, if it has lasted long enough to be measured, and decides. All that was recorded in it has been
-    /// noted before.
+    /// Ends the window, if it has lasted long enough to be measured, and decides. All records of the window
+    /// must have been noted.
     ///
     /// # Errors
-    /// The decision is refused; what was measured is kept, and a new window has begun.
+    /// The decision is refused. The measurements are kept, and a new window has begun.
     pub fn close(
         &mut self,
         now_us: Micros,
@@ -260,10 +264,10 @@ impl Control {
         self.conclude(now_us, WINDOW.into(), pool_blocks, &facts)
     }
 
-    /// Decides between windows, from what is known already.
+    /// Decides between windows, based on what is already known.
     ///
     /// # Errors
-    /// The decision is refused. The plan before goes on holding.
+    /// The decision is refused. The previous plan stays in effect.
     pub fn decide(
         &mut self,
         now_us: Micros,
@@ -297,11 +301,11 @@ impl Control {
         }
     }
 
-    /// Goes on by another configuration: disks keep their states, and what they showed in the last window is what is
-    /// known of them; forecasts begin anew.
+    /// Switches to another configuration. Disks keep their states, and their last window is what is known of
+    /// them; forecasts restart.
     ///
     /// # Errors
-    /// The configuration contradicts itself; the one before goes on holding.
+    /// The configuration contradicts itself; the previous one stays in effect.
     pub fn reconfigure(&mut self, now_us: Micros, config: Config) -> Result<(), ControlError> {
         let mut next = Control::new(config, now_us)?;
         for (disk, observed) in &self.observed {

@@ -1,13 +1,13 @@
-//! What the cache counted of a disk: what records do not tell.
+//! The cache's counters of a disk, for what records do not show.
 
 use haversack_core::DiskStats;
 
-/// Counts since the disk was attached, and the latencies of late.
+/// Counts since the disk was attached, and recent latencies.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Counters {
-    /// Blocks read that the cache had.
+    /// Blocks read that were in the cache.
     pub read_hits: u64,
-    /// Blocks read that it had not.
+    /// Blocks read that were not.
     pub read_misses: u64,
     /// Blocks written.
     pub writes: u64,
@@ -18,7 +18,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What the core counted.
+    /// Returns the core's counters.
     pub fn of(stats: &DiskStats) -> Counters {
         Counters {
             read_hits: stats.read_hits,
@@ -28,7 +28,7 @@ impl Counters {
         }
     }
 
-    /// What has been counted since then. Counts that went back were begun anew.
+    /// Returns the counts since then. Counts that decreased were restarted from zero.
     pub fn since(&self, before: &Counters) -> Counters {
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Counters {

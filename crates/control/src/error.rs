@@ -1,36 +1,36 @@
-//! Why the loop does not do what it is asked to.
+//! Why the loop refuses a request.
 
 use haversack_policy::PolicyError;
 use thiserror::Error;
 
-/// What was found, what was expected, what to do.
+/// Each message says what was found, what was expected, and what to do.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum ControlError {
-    /// A decision, an event or a configuration is refused. The plan before goes on holding.
+    /// A decision, an event or a configuration is refused. The previous plan stays in effect.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A line of a log is none.
+    /// A line of a log is invalid.
     #[error("line {line} of the log is no entry: {reason}; a log has one JSON object a line")]
     BadLine {
-        /// Its number, from 1 on.
+        /// Its number, counted from 1.
         line: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// A decision comes before the configuration that it was made by.
+    /// A decision precedes the configuration with which it was made.
     #[error(
         "line {line} of the log has a decision, but no configuration comes before it; begin with the start of the log"
     )]
     NoConfig {
-        /// Its number, from 1 on.
+        /// Its number, counted from 1.
         line: usize,
     },
-    /// Nothing was decided of a disk.
+    /// Nothing was decided for a disk.
     #[error("nothing was decided of disk '{disk}'; the last decision was of {known}")]
     NotDecided {
         /// The disk.
         disk: String,
-        /// The disks that there are.
+        /// The disks of the last decision.
         known: String,
     },
 }

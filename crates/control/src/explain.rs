@@ -1,4 +1,4 @@
-//! A decision in words.
+//! Explains a decision in words.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
 use crate::control::Decision;
 use crate::error::ControlError;
 
-/// Why a disk has what it has: what was measured of it, what was decided, by what rule.
+/// Explains a disk's share and settings: what was measured of it, what was decided, and by which rule.
 ///
 /// # Errors
-/// `NotDecided` if the decision is of other disks.
+/// `NotDecided` if the decision does not include the disk.
 pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> {
     let input = decision.inputs.disks.iter().find(|input| input.name == disk);
     let (Some(input), Some(plan)) = (input, decision.plan.disks.get(disk)) else {
@@ -29,7 +29,7 @@ pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> 
     Ok(text)
 }
 
-/// A size for people: blocks, and what they come to.
+/// Formats a size: blocks, and their size in bytes.
 fn size(blocks: u64) -> String {
     let bytes = blocks as f64 * BLOCK_BYTES as f64;
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

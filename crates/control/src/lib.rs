@@ -1,12 +1,12 @@
-//! The control loop: what is recorded of disks becomes windows, windows become decisions, decisions a log.
+//! The control loop: records of disks become windows, windows become decisions, and decisions become a log.
 //!
-//! [`Observer`] turns the records of one disk into the figures of a window. [`Control`] has one for each disk, closes
-//! windows and decides with `haversack-policy`. Whatever it does is an [`Entry`] of the [`log`], from which
-//! [`replay`](log::replay) decides again and [`explain`](explain::explain) tells in words. [`actuate`] says a plan in the
-//! core's terms.
+//! [`Observer`] turns the records of one disk into the figures of a window. [`Control`] has an observer for
+//! each disk, closes windows, and decides with `haversack-policy`. Everything it does is an [`Entry`] of the
+//! [`log`], from which [`replay`](log::replay) repeats the decisions and [`explain`](explain::explain) explains
+//! them. [`actuate`] converts a plan into the core's types.
 //!
-//! Nothing here does I/O or reads a clock: time comes as an argument. The daemon and the simulator run the same code, so
-//! the same requests at the same times lead to the same decisions.
+//! Nothing here does I/O or reads a clock: the time is an argument. The daemon and the simulator run the same
+//! code, so the same requests at the same times lead to the same decisions.
 
 pub mod actuate;
 mod control;

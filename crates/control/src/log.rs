@@ -1,7 +1,7 @@
-//! The decision log: one JSON object a line, from which every decision can be made again.
+//! The decision log: one JSON object per line, from which every decision can be repeated.
 //!
-//! A log begins with the configuration, and tells of it again when it changes. A log that was cut off at the front is
-//! replayed from the first configuration that is left.
+//! A log begins with the configuration and contains it again whenever it changes. A log whose beginning was cut
+//! off is replayed from the first configuration that is left.
 
 use haversack_model::Micros;
 use haversack_policy::{Config, DiskState, Event, decide};
@@ -14,91 +14,91 @@ use crate::error::ControlError;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "entry")]
 pub enum Entry {
-    /// It began, or goes on by another configuration.
+    /// It started, or continues with another configuration.
     Started {
         /// When.
         time_us: Micros,
-        /// What it decides by.
+        /// The configuration.
         config: Box<Config>,
     },
-    /// It was told of a disk.
+    /// It was notified of an event of a disk.
     Event {
         /// When.
         time_us: Micros,
-        /// Which disk.
+        /// The disk.
         disk: String,
-        /// What has happened to it.
+        /// The event.
         event: Event,
     },
-    /// It goes on with a disk where an earlier life stopped.
+    /// It continues with a disk from where it was before a restart.
     Restored {
         /// When.
         time_us: Micros,
-        /// Which disk.
+        /// The disk.
         disk: String,
-        /// Where that is in its life.
+        /// The disk's state.
         state: DiskState,
     },
-    /// It decided.
+    /// It made a decision.
     Decision(Box<Decision>),
     /// It could not decide.
     Refused {
         /// When.
         time_us: Micros,
-        /// What asked for a decision.
+        /// What triggered the decision.
         cause: String,
-        /// Why there is none.
+        /// Why there is no decision.
         reason: String,
     },
 }
 
 impl Entry {
-    /// The line of the log, without its end.
+    /// Returns the line of the log, without a newline.
     ///
     /// # Panics
-    /// Never: every entry can be written.
+    /// Never: every entry can be serialized.
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("entries have text keys and finite numbers")
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// `BadLine`, with the number that is given.
+    /// `BadLine`, with the given number.
     pub fn parse(text: &str, line: usize) -> Result<Entry, ControlError> {
         serde_json::from_str(text).map_err(|error| ControlError::BadLine { line, reason: error.to_string() })
     }
 }
 
-/// A decision that came out otherwise when it was made again.
+/// A decision with a different result when it was repeated.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Difference {
-    /// The line of the log, from 1 on.
+    /// The line of the log, counted from 1.
     pub line: usize,
-    /// When it was decided.
+    /// When the decision was made.
     pub time_us: Micros,
-    /// What is different, by disk: what was decided, and what is decided now.
+    /// The differences: disk, what was decided, and what is decided now.
     pub disks: Vec<(String, String, String)>,
-    /// Why nothing is decided now.
+    /// Why the decision is refused now, if it is.
     pub refused: Option<String>,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Replay {
-    /// Decisions made again.
+    /// Number of decisions repeated.
     pub decisions: usize,
-    /// Those that came out otherwise.
+    /// Those with a different result.
     pub differences: Vec<Difference>,
     /// The last decision of the log.
     #[serde(skip)]
     pub last: Option<Decision>,
 }
 
-/// Makes every decision of a log again, line by line, and compares.
+/// Repeats every decision of a log, line by line, and compares the results.
 ///
 /// # Errors
-/// A line is no entry, or a decision comes before a configuration.
+/// A line is not an entry, or a decision precedes the configuration.
 pub fn replay<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Replay, ControlError> {
     let (mut config, mut found) = (None, Replay::default());
     for (number, text) in lines.into_iter().enumerate() {

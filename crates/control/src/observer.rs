@@ -1,12 +1,13 @@
-//! What one disk's records say of a window, in bounded memory.
+//! Turns one disk's records of a window into figures, in bounded memory.
 //!
-//! Distances are estimated from samples of a fixed size (SHARDS). A sample lives for two windows: in its first it learns
-//! which blocks there are, in its second its distances count. So a block that was last used in the window before is no
-//! cold one, and what was not used for two windows takes no room. The younger sample also tells the working sets of its
-//! window, because it began with it.
+//! Distances are estimated from samples of a fixed size (SHARDS). A sample lives for two windows: in the first
+//! it learns which blocks exist, in the second its distances count. So a block last used in the previous window
+//! does not count as cold, and a block not used for two windows takes no memory. The younger sample also yields
+//! the working sets of its window, because both began together.
 //!
-//! Sources: Waldspurger et al., FAST'15 (SHARDS); CloudCache (Arteaga), section 3.4.1, for working sets; ECI-Cache,
-//! section 4, for useful distances; vCacheShare, sections 4.1 to 4.3, for reads alone and for intensity.
+//! Sources: Waldspurger et al., FAST'15 (SHARDS); CloudCache (Arteaga), section 3.4.1, for working sets;
+//! ECI-Cache, section 4, for useful distances; vCacheShare, sections 4.1 to 4.3, for read-only curves and for
+//! intensity.
 
 use haversack_admission::{Admission, Hec, Op};
 use haversack_analyze::{Class, Histogram, Kind, Profile, Sampler};
@@ -20,32 +21,32 @@ use crate::counters::Counters;
 
 /// Points of a curve between a size and twice that size.
 const POINTS_AN_OCTAVE: usize = 8;
-/// Ratios are told to a millionth: more is noise of the sample.
+/// Ratios are rounded to a millionth: anything finer is noise of the sample.
 const RATIO_STEPS: f64 = 1e6;
-/// HEC's regions and longest runs: 4 MiB.
+/// The size of HEC's regions and longest runs: 4 MiB.
 const HEC_BLOCKS: u64 = (4 << 20) / BLOCK_BYTES as u64;
 
 /// How a disk is observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObserverConfig {
-    /// How long a window is meant to be.
+    /// The intended length of a window.
     pub window_us: Micros,
-    /// How long at the end of a window intensity is measured.
+    /// The time at the end of a window in which intensity is measured.
     pub measurement_us: Micros,
-    /// Blocks of a sample. A disk has four of them, of about 100 bytes a block.
+    /// Sample size in blocks. A disk has four samples, of about 100 bytes per block.
     pub sample_blocks: usize,
-    /// Whether HEC's touches are counted, which takes more time than all the rest.
+    /// Whether HEC's touches are counted, which takes more time than everything else.
     pub touches: bool,
 }
 
-/// Samples of a disk's blocks, each half as old as the one before.
+/// Samples of a disk's blocks.
 struct Samples {
-    /// Since the window before: knows what was used then.
+    /// From the previous window on: knows which blocks were used then.
     older: Sampler,
-    /// Since the start of the window.
+    /// From the start of the current window on.
     younger: Sampler,
     most_blocks: usize,
-    /// The rate of the youngest sample may not be above: what is recorded at all.
+    /// The highest rate of the youngest sample: no more than what is recorded at all.
     highest_rate: f64,
 }
 
@@ -55,7 +56,7 @@ impl Samples {
         Samples { older: sampler.clone(), younger: sampler, most_blocks, highest_rate: 1.0 }
     }
 
-    /// Only one block of 2 to this power is recorded from now on.
+    /// Notes that only one block in 2 to this power is recorded from now on.
     fn thin_out(&mut self, sample_shift: u8) {
         let rate = 2f64.powi(-i32::from(sample_shift));
         if rate != self.highest_rate {
@@ -97,10 +98,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Observes a disk of so many blocks from now on, which has these counters.
+    /// Observes a disk of this many blocks from now on; `counters` are its current counters.
     ///
     /// # Errors
-    /// A window without length, or shorter than its measurement.
+    /// The window has no length, or is shorter than its measurement.
     pub fn new(
         config: ObserverConfig,
         now_us: Micros,
@@ -124,28 +125,28 @@ impl Observer {
         })
     }
 
-    /// Records that were lost since the window began: its figures are of the rest.
+    /// Returns how many records were lost since the window began; its figures do not include them.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The disk has so many blocks from now on: touches are counted anew.
+    /// Notes the disk's new size in blocks. Touches are counted from zero again.
     pub fn resized(&mut self, disk_blocks: u64) {
         self.touches = self.config.touches.then(|| touches(disk_blocks));
     }
 
-    /// The counters that the window began with.
+    /// Returns the counters at the start of the window.
     pub fn counters(&self) -> Counters {
         self.before
     }
 
-    /// Takes in what was recorded.
+    /// Takes in records.
     pub fn note(&mut self, records: &Records) {
         self.lost += records.lost();
         let shift = records.sample_shift();
         self.all.thin_out(shift);
         self.reads.thin_out(shift);
-        // Each recorded block stands for those that were not.
+        // Each recorded block stands for those that were not recorded.
         let passed_over = (1u64 << shift) - 1;
         let late_us = late_from(&self.config, self.opened_us);
         for record in records.iter() {
@@ -184,7 +185,7 @@ impl Observer {
         }
     }
 
-    /// What there is to say of the window so far.
+    /// Returns the figures of the window so far.
     pub fn window(&self, now_us: Micros, counters: &Counters) -> DiskWindow {
         let counted = counters.since(&self.before);
         let (reads, writes) = (counted.read_hits + counted.read_misses, counted.writes);
@@ -218,10 +219,10 @@ impl Observer {
         Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
     }
 
-    /// Ends the window, tells what there is to say of it, and begins the next.
+    /// Ends the window, returns its figures, and begins the next window.
     ///
     /// # Errors
-    /// None that [`new`](Self::new) did not have.
+    /// Only the errors of [`new`](Self::new).
     pub fn close(&mut self, now_us: Micros, counters: &Counters) -> Result<DiskWindow, PolicyError> {
         let window = self.window(now_us, counters);
         self.all.turn();
@@ -232,12 +233,12 @@ impl Observer {
     }
 }
 
-/// HEC's count of a disk of so many blocks.
+/// Makes HEC's touch counter for a disk of this many blocks.
 fn touches(disk_blocks: u64) -> Hec {
     Hec::new(disk_blocks, HEC_BLOCKS, HEC_BLOCKS)
 }
 
-/// From when on intensity is measured.
+/// Returns when the measurement of intensity begins.
 fn late_from(config: &ObserverConfig, opened_us: Micros) -> Micros {
     opened_us.saturating_add(config.window_us - config.measurement_us)
 }
@@ -247,7 +248,7 @@ fn late(config: &ObserverConfig, opened_us: Micros) -> Result<WorkingSetWindow, 
     WorkingSetWindow::new(config.measurement_us.max(1), late_from(config, opened_us), places)
 }
 
-/// WSS, and RWSS_1 to RWSS_4, of a sample that began with the window.
+/// Returns WSS, and RWSS_1 to RWSS_4, of a sample that began with the window.
 fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
     let mut reused = [0u64; MOST_REUSES as usize];
     for accesses in sample.counts() {
@@ -258,7 +259,7 @@ fn working_sets(sample: &Sampler) -> (u64, Vec<u64>) {
     (sample.footprint().round() as u64, reused.map(scaled).to_vec())
 }
 
-/// Hits of the accesses of some classes by size, as shares of so many accesses.
+/// Returns the hits of some classes of accesses by cache size, as shares of this many accesses.
 fn curve(profile: &Profile, classes: &[Class], accesses: f64) -> Curve {
     let mut distances = Histogram::default();
     classes.iter().for_each(|class| distances.merge(profile.class(*class)));
@@ -268,7 +269,7 @@ fn curve(profile: &Profile, classes: &[Class], accesses: f64) -> Curve {
     let rounded = |ratio: f64| (ratio * RATIO_STEPS).round() / RATIO_STEPS;
     let sizes = Histogram::edges(largest + 1, POINTS_AN_OCTAVE).into_iter();
     let points = sizes.map(|blocks| (blocks, rounded(distances.below(blocks) / accesses).clamp(0.0, 1.0)));
-    // Where nothing is gained there is nothing to tell.
+    // Points without a gain are left out.
     let mut highest = 0.0;
     Curve::estimated(points.filter(|(_, ratio)| {
         let gained = *ratio > highest;

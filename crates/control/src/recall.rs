@@ -1,14 +1,14 @@
-//! What an earlier life of the loop knew of its disks: its log tells.
+//! Reads from a log what an earlier loop knew of its disks.
 
 use haversack_policy::{Config, Controller, Event, PolicyError};
 
 use crate::log::Entry;
 
-/// Lines of a log that tell what an earlier life knew: forecasts look no further back.
+/// The number of log lines to read: forecasts look no further back.
 pub const RECALLED_LINES: usize = 256;
 
-/// Goes through the newest lines of a log, oldest first. What cannot be read is left out: a line may be torn, or come from
-/// another version. Lines before the first configuration count as made by `config`.
+/// Reads the newest lines of a log, oldest first. Lines that cannot be parsed are skipped: they may be torn or
+/// from another version. Lines before the first configuration count as made with `config`.
 ///
 /// # Errors
 /// The configuration contradicts itself.
@@ -24,10 +24,10 @@ pub(crate) fn recall<'a>(
             }
             Ok(Entry::Event { disk, event, .. }) => {
                 if event == Event::New {
-                    // It was detached without a word, or had been forgotten by this.
+                    // It was detached without a log entry, or forgotten by this loop.
                     let _ = known.event(&disk, Event::Ended);
                 }
-                // What happened to a disk of which earlier lines told says nothing.
+                // An event of a disk that only earlier lines mention has no effect.
                 let _ = known.event(&disk, event);
             }
             Ok(Entry::Decision(decision)) => {

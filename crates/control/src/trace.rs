@@ -1,11 +1,11 @@
-//! Records as a trace: what was recorded of a window can be kept, analysed and played again.
+//! Converts records into a trace, which can be kept, analysed and replayed.
 
 use haversack_core::Records;
 use haversack_core::monitor::Kind;
 use haversack_model::SECTOR_BYTES;
 use haversack_trace::{Access, Op, VolumeNo};
 
-/// The requests that were recorded, in order. Their times are good to a millisecond.
+/// Returns the recorded requests in order. Their times are accurate to a millisecond.
 pub fn accesses(records: &Records, volume: VolumeNo) -> impl Iterator<Item = Access> + '_ {
     records.iter().map(move |record| Access {
         time_ns: record.time_us.saturating_mul(1000),

@@ -1,7 +1,9 @@
-//! What the operator wants of a disk, and what decisions are told of it: the same in the daemon and in the simulator.
+//! What the operator wants for a disk, and the facts about it that decisions use: the same in the daemon and in
+//! the simulator.
 //!
-//! Invariant: a share that the operator gave a disk is its reservation and its limit at once, so every allocator leaves
-//! it what it was given.
+//! Invariant
+//! - A share set by the operator is both the disk's reservation and its limit, so every allocator leaves it
+//!   unchanged.
 
 use haversack_model::WriteMode;
 use haversack_policy::{AllocatorRule, Config, DiskFacts};
@@ -9,25 +11,25 @@ use haversack_policy::{AllocatorRule, Config, DiskFacts};
 /// The tenant of disks that name none.
 const NO_TENANT: &str = "none";
 
-/// What the operator wants of a disk.
+/// What the operator wants for a disk.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Wishes {
-    /// The VM that it belongs to; without one it stands alone.
+    /// The VM that it belongs to; without one the disk stands alone.
     pub vm: Option<String>,
     /// The tenant that the VM belongs to.
     pub tenant: Option<String>,
-    /// How much it counts.
+    /// Its priority.
     pub priority: f64,
-    /// What it must have, in blocks.
+    /// Its reservation in blocks.
     pub reservation_blocks: u64,
-    /// What it may have, in blocks; the whole pool if not given.
+    /// Its limit in blocks; the whole pool if not set.
     pub limit_blocks: Option<u64>,
-    /// The share that it has whatever is decided, in blocks.
+    /// Its fixed share in blocks, whatever is decided.
     pub fixed_blocks: Option<u64>,
 }
 
 impl Default for Wishes {
-    /// A disk alone that counts as much as others, and must and may have anything.
+    /// Returns the wishes of a disk without a VM, with the usual priority, no reservation and no limit.
     fn default() -> Self {
         Wishes {
             vm: None,
@@ -41,7 +43,7 @@ impl Default for Wishes {
 }
 
 impl Wishes {
-    /// What is told of a disk in a pool of so many blocks, of which it uses some.
+    /// Returns the facts about a disk that uses `used_blocks` of a pool of `pool_blocks`.
     pub fn facts(&self, name: &str, pool_blocks: u64, used_blocks: u64, write_mode: WriteMode) -> DiskFacts {
         let reservation_blocks = self.fixed_blocks.unwrap_or(self.reservation_blocks);
         let limit_blocks = self.fixed_blocks.unwrap_or_else(|| self.limit_blocks.unwrap_or(pool_blocks));
@@ -60,7 +62,7 @@ impl Wishes {
     }
 }
 
-/// Whether decisions look at what is measured. Where they do not, nothing needs to be recorded.
+/// Returns whether decisions use measurements. If not, nothing needs to be recorded.
 pub fn measures(config: &Config) -> bool {
     let divides =
         !matches!(config.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static);

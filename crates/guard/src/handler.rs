@@ -1,4 +1,4 @@
-//! The handler of SIGBUS. It calls nothing but what may be called in one: atomics and system calls.
+//! The SIGBUS handler. It uses only what is allowed in a signal handler: atomics and system calls.
 
 use std::io;
 use std::sync::OnceLock;
@@ -7,19 +7,19 @@ use libc::{c_int, c_void, siginfo_t};
 
 use crate::table;
 
-/// Installs the handler, once a process.
+/// Installs the handler, once per process.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_fault;
-        // On the thread's alternate stack, where it has one.
+        // On the thread's alternate stack, if it has one.
         set_action(handler as usize, libc::SA_SIGINFO | libc::SA_ONSTACK)
     });
     installed.map_err(io::Error::from_raw_os_error)
 }
 
 fn set_action(action: usize, flags: c_int) -> Result<(), i32> {
-    // SAFETY: all bytes zero is a valid action, with an empty mask; the kernel only reads it.
+    // SAFETY: all zeroes is a valid action with an empty mask; the kernel only reads it.
     let done = unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         (new.sa_sigaction, new.sa_flags) = (action, flags);
@@ -29,14 +29,15 @@ fn set_action(action: usize, flags: c_int) -> Result<(), i32> {
 }
 
 extern "C" fn on_fault(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives a valid pointer to a handler with SA_SIGINFO; the address is one field for all faults.
+    // SAFETY: the kernel passes a valid pointer to a handler with SA_SIGINFO; all faults have the address in
+    // the same field.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // SAFETY: errno is this thread's. Who was interrupted may be about to read it.
+    // SAFETY: errno belongs to this thread. The interrupted code may be about to read it.
     let errno = unsafe { *libc::__errno_location() };
-    // Codes of processes that send the signal are not positive; there is no address then.
+    // If a process sent the signal, the code is not positive and there is no address.
     let from_kernel = code > 0;
     if !(from_kernel && survives(address)) {
-        // What was touched is touched again on return, now with the default action; a sent signal is sent again.
+        // After the return the access is repeated, now with the default action; a sent signal is raised again.
         let _ = set_action(libc::SIG_DFL, 0);
         if !from_kernel {
             // SAFETY: changes no memory.
@@ -47,19 +48,20 @@ extern "C" fn on_fault(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Lets whoever touched the address go on, if that is a mapping whose loss is survived.
+/// Lets the faulting thread continue, if the address is in a mapping whose loss is survived.
 fn survives(address: usize) -> bool {
     let Some(found) = table::find(address) else { return false };
     if let Some((message, bytes)) = found.message {
-        // SAFETY: the guard keeps the message as long as its place, and the thread that is here keeps the guard.
+        // SAFETY: the guard keeps the message as long as its table entry, and the faulting thread keeps the
+        // guard.
         unsafe { libc::write(libc::STDERR_FILENO, message.cast(), bytes) };
         return false;
     }
     found.mark();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: replaces one whole mapping, which is touched by raw copies and atomics alone, whatever its bytes are. Its
-    // owner cannot unmap it now: this thread was touching it.
+    // SAFETY: replaces one whole mapping, which is accessed only by raw copies and atomics that accept any
+    // bytes. Its owner cannot unmap it now, because this thread was accessing it.
     let new = unsafe { libc::mmap(found.start as *mut c_void, found.bytes, protection, flags, -1, 0) };
     new != libc::MAP_FAILED
 }

@@ -1,13 +1,14 @@
-//! Mapped files that somebody else may cut short.
+//! Mapped files that another process may truncate.
 //!
-//! Whoever touches a page of a mapping that its file has no more gets SIGBUS, which ends the process unless it is
-//! handled. A mapping under a [`Guard`] is looked up by the handler instead:
+//! Access to a page of a mapping that its file no longer has raises SIGBUS, which ends the process unless it is
+//! handled. The handler looks up mappings that are under a [`Guard`]:
 //!
-//! - One that is not ours, such as a guest's memory, is *lost*: it is marked, and memory of zeroes takes its place, so
-//!   that whoever touched it goes on. He asks [`Guard::is_lost`] before he believes what he has read.
-//! - One whose loss nothing can make good ends the process, with a message that names the file.
+//! - A mapping that another process controls, such as a guest's memory, is *lost*: it is marked and replaced by
+//!   zeroed memory, so that the faulting thread can continue. The thread must check [`Guard::is_lost`] before
+//!   it trusts what it has read.
+//! - A mapping whose loss cannot be repaired ends the process, with a message that names the file.
 //!
-//! A fault anywhere else ends the process as without this crate.
+//! A fault anywhere else ends the process, as it would without this crate.
 
 mod handler;
 mod table;
@@ -19,24 +20,24 @@ use std::sync::atomic::Ordering;
 use table::Place;
 pub use whole::Whole;
 
-/// A mapping that is looked after. To be dropped before the mapping goes.
+/// A guarded mapping. Must be dropped before the mapping is unmapped.
 #[derive(Debug)]
 pub struct Guard {
     place: Place,
-    /// Told when the process ends; the table points to it.
+    /// Written when the process ends; the table points to it.
     _message: Option<Box<str>>,
 }
 
 impl Guard {
-    /// Looks after a mapping of whole pages whose loss is survived.
+    /// Guards a mapping of whole pages whose loss is survived.
     ///
     /// # Errors
-    /// Too many mappings are looked after, or the handler cannot be installed.
+    /// Too many mappings are guarded, or the handler cannot be installed.
     pub fn surviving(start: *const u8, bytes: usize) -> io::Result<Self> {
         Self::new(start, bytes, None)
     }
 
-    /// Looks after a mapping of whole pages whose loss ends the process, which says `message` before.
+    /// Guards a mapping of whole pages whose loss ends the process, after writing `message`.
     ///
     /// # Errors
     /// As for [`Guard::surviving`].
@@ -50,14 +51,14 @@ impl Guard {
         Ok(Self { place, _message: message })
     }
 
-    /// Whether something of the mapping could not be had since it is looked after. What was read before this says no is
-    /// what the file had.
+    /// Returns whether an access to the mapping has failed since it was guarded. Data read before this returns
+    /// false is the file's data.
     pub fn is_lost(&self) -> bool {
         self.place.is_lost()
     }
 }
 
-/// Whether any mapping was ever lost: the quick way to know that none is.
+/// Returns whether any mapping was ever lost: a quick check for the usual case that none was.
 pub fn any_lost() -> bool {
     table::ANY_LOST.load(Ordering::Acquire)
 }

@@ -1,41 +1,43 @@
-//! The mappings that are looked after, as a signal handler can read them: a fixed table of atomics, no lock.
+//! The guarded mappings, readable by a signal handler: a fixed table of atomics, without locks.
 //!
 //! Invariants
-//! - Only the holder of `FREE` changes what a place is for. Its version is odd meanwhile, so that a handler in another
-//!   thread skips it; the place of the mapping that this thread touches does not change, since it is borrowed.
-//! - A place is marked as lost before other memory takes the mapping's place: who reads that sees the mark.
+//! - Only the holder of `FREE` changes the use of an entry. The entry's version is odd while it changes, so
+//!   that a handler in another thread skips it; the entry of the mapping that this thread accesses does not
+//!   change, since it is borrowed.
+//! - An entry is marked as lost before other memory replaces the mapping: a thread that reads that memory sees
+//!   the mark.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
-/// Mappings at a time. The kernel allows a process 65,530, and the allocator needs some.
+/// The most mappings at a time. The kernel allows a process 65,530, and the allocator needs some of them.
 const PLACES: usize = 16_384;
 
 static TABLE: [Entry; PLACES] = [const { Entry::new() }; PLACES];
-/// Places from here on were never used.
+/// Entries from here on have never been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Used places that are free again.
+/// Used entries that are free again.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub(crate) static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 struct Entry {
     version: AtomicUsize,
     start: AtomicUsize,
-    /// Zero: nobody's.
+    /// Zero if the entry is free.
     bytes: AtomicUsize,
     message: AtomicPtr<u8>,
     message_bytes: AtomicUsize,
     lost: AtomicBool,
 }
 
-/// What a handler finds at an address.
+/// A mapping that a handler finds at an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     place: usize,
     pub start: usize,
     pub bytes: usize,
-    /// What to say before the process ends, if it has to.
+    /// The message to write if the process must end.
     pub message: Option<(*const u8, usize)>,
 }
 
@@ -51,7 +53,7 @@ impl Entry {
         }
     }
 
-    /// Called with `FREE` held.
+    /// Fills the entry. Called with `FREE` held.
     fn set(&self, start: usize, bytes: usize, message: Option<&str>) {
         self.version.fetch_add(1, Ordering::Acquire);
         fence(Ordering::Release);
@@ -65,7 +67,7 @@ impl Entry {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The mapping, if the address is in it.
+    /// Returns the mapping if the address is in it.
     fn at(&self, place: usize, address: usize) -> Option<Found> {
         let version = self.version.load(Ordering::Acquire);
         let (start, bytes) = (self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
@@ -79,7 +81,7 @@ impl Entry {
     }
 }
 
-/// Finds the mapping at an address. For a signal handler: takes no lock and no memory.
+/// Returns the mapping at an address. For a signal handler: takes no locks and allocates nothing.
 pub(crate) fn find(address: usize) -> Option<Found> {
     let used = USED.load(Ordering::Acquire);
     TABLE[..used].iter().enumerate().find_map(|(place, entry)| entry.at(place, address))
@@ -93,7 +95,7 @@ impl Found {
     }
 }
 
-/// A place in the table.
+/// An entry of the table.
 #[derive(Debug)]
 pub(crate) struct Place(usize);
 

@@ -88,7 +88,8 @@ fn a_small_sample_is_near_the_whole() {
     let (mut small, mut whole) = (observer(512), observer(1 << 20));
     for turn in 0..3 {
         for observer in [&mut small, &mut whole] {
-            // A hot set with a scan over it: three of four reads are of 10,000 blocks, the rest of 40,000.
+            // A hot set and a scan: three of four reads are within the hot set, the rest within 40,000 other
+            // blocks.
             let blocks = (0..200_000u64).map(|at| match at % 4 {
                 3 => 100_000 + at / 4 % 40_000,
                 _ => spread(at) >> 32 & 0x3fff,

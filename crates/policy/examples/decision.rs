@@ -1,7 +1,8 @@
-//! How long a decision for 128 disks takes, by system: `cargo run --release -p haversack-policy --example decision`.
+//! Measures how long a decision for 128 disks takes, by system:
+//! `cargo run --release -p haversack-policy --example decision`.
 //!
-//! Prints the shortest, the median and the longest of a hundred decisions in milliseconds and how far the solver was
-//! from the bound at most. Every disk has curves of 64 points; the pool holds a third of what they ask for.
+//! Prints the shortest, the median and the longest of a hundred decisions in milliseconds, and the solver's
+//! largest distance from the bound. Every disk has curves of 64 points; the pool holds a third of their demand.
 
 use std::time::Instant;
 
@@ -13,13 +14,13 @@ use haversack_policy::{
 const DISKS: u64 = 128;
 const ROUNDS: u64 = 100;
 
-/// A number from 0 to 1 for a disk and a purpose, the same each time.
+/// Returns a pseudo-random number from 0 to 1 for a disk and a purpose, the same each time.
 fn drawn(disk: u64, purpose: u64) -> f64 {
     let mixed = (disk * 31 + purpose + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A slope with a cliff somewhere on it.
+/// Makes a slope with a cliff somewhere on it.
 fn curve(disk: u64, blocks: u64) -> Curve {
     let cliff = (drawn(disk, 2) * 64.0) as u64;
     let ratio = |point: u64| {

@@ -1,7 +1,8 @@
-//! Which ideas are joined: an allocator, a model of demand, a forecast, an admission filter, a write-mode choice.
+//! The configuration of decisions: an allocator, a demand model, a forecast, an admission filter, and a choice
+//! of write modes.
 //!
-//! The systems of the papers are there [by name](named), for one key of a configuration file; every other combination
-//! can be written out.
+//! The systems from the papers are available [by name](named), for a single key in a configuration file; any
+//! other combination can be spelled out.
 
 use haversack_model::{BLOCK_BYTES, Micros};
 use serde::{Deserialize, Serialize};
@@ -17,29 +18,29 @@ use crate::forecast::Method;
 use crate::write_mode::WriteModeChoice;
 use haversack_admission::{Admit, StagingKind};
 
-/// A model of demand by name.
+/// A demand model by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandRule {
     /// Distinct blocks.
     Wss,
-    /// Distinct blocks reused at least so many times.
+    /// Distinct blocks reused at least this many times.
     Rwss {
         /// N, from 1 to 4.
         reuses: u8,
     },
-    /// What the largest reuse distance asks for.
+    /// The demand of the largest reuse distance.
     Trd,
-    /// What the largest useful reuse distance asks for.
+    /// The demand of the largest useful reuse distance.
     Urd,
-    /// What the largest reuse distance of reads alone asks for.
+    /// The demand of the largest reuse distance among reads.
     ReadOnly,
-    /// What HEC would let in.
+    /// What HEC would admit.
     TouchCount,
 }
 
 impl DemandRule {
-    /// The model.
+    /// Returns the model.
     pub fn model(self) -> Box<dyn Demand> {
         match self {
             DemandRule::Wss => Box::new(WorkingSet),
@@ -56,22 +57,22 @@ impl DemandRule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SolverRule {
-    /// Steepest steps of the hulls.
+    /// The steepest steps of the hulls.
     Hull,
     /// Dynamic programming.
     #[default]
     Exact,
     /// Simulated annealing.
     Annealing {
-        /// Of the generator.
+        /// The generator's seed.
         seed: u64,
-        /// Moves tried.
+        /// Number of moves tried.
         moves: u32,
     },
 }
 
 impl SolverRule {
-    /// The solver.
+    /// Returns the solver.
     pub fn solver(self) -> Box<dyn Solver> {
         match self {
             SolverRule::Hull => Box::new(Hull),
@@ -81,7 +82,7 @@ impl SolverRule {
     }
 }
 
-/// A rule of dividing by name.
+/// An allocation rule by name.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocatorRule {
@@ -89,36 +90,36 @@ pub enum AllocatorRule {
     None,
     /// Equal parts.
     Equal,
-    /// Sizes that the operator gave.
+    /// Sizes set by the operator.
     Static,
-    /// By demand.
+    /// In proportion to demand.
     Proportional {
-        /// What becomes of spare space.
+        /// What happens to spare space.
         spare: Spare,
     },
-    /// Most utility.
+    /// Highest total utility.
     Utility {
-        /// How much intensity counts.
+        /// The weight of intensity.
         alpha: f64,
-        /// How the paper's equation is read.
+        /// How the paper's equation is interpreted.
         reading: Reading,
-        /// Who solves.
+        /// The solver.
         solver: SolverRule,
-        /// What becomes of spare space.
+        /// What happens to spare space.
         spare: Spare,
     },
-    /// Least latency.
+    /// Lowest total latency.
     MinimumLatency {
-        /// Who solves.
+        /// The solver.
         solver: SolverRule,
     },
     /// Fair by weight, from tenant to VM to disk.
     MaxMin {
-        /// What makes heavier.
+        /// What the weights are based on.
         weighting: Weighting,
-        /// Blocks of a chunk.
+        /// Size of a chunk in blocks.
         chunk_blocks: u64,
-        /// What becomes of spare space.
+        /// What happens to spare space.
         spare: Spare,
     },
 }
@@ -129,7 +130,7 @@ pub enum AllocatorRule {
 pub enum AdmissionRule {
     /// Everything.
     Always,
-    /// What is reused while it is staged.
+    /// Blocks that are reused while they are staged.
     Staging(Staging),
     /// Touch count and rejection of sequences, in regions and runs of 4 MiB.
     Hec,
@@ -137,27 +138,28 @@ pub enum AdmissionRule {
     Larc,
 }
 
-/// Staging for all disks together.
+/// Staging memory of all disks together.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Staging {
     /// What is staged.
     pub kind: StagingKind,
-    /// N.
+    /// N, the number of reuses.
     pub reuses: u8,
-    /// How much memory of all disks together, as a share of the pool's bytes: 0.001 to 0.01 in the paper.
+    /// The memory of all disks together, as a share of the pool's bytes: 0.001 to 0.01 in the paper.
     pub share_of_pool: f64,
 }
 
-/// Blocks of HEC's regions and longest run: 4 MiB.
+/// Size of HEC's regions and longest run in blocks: 4 MiB.
 const HEC_BLOCKS: u64 = 1024;
 
-/// The share of the pool that is used for staging unless another is given.
+/// The share of the pool used for staging by default.
 const STAGING_SHARE: f64 = 0.005;
 
 impl std::str::FromStr for AdmissionRule {
     type Err = PolicyError;
 
-    /// `always`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N reuses.
+    /// Parses `always`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
+    /// reuses.
     fn from_str(text: &str) -> Result<AdmissionRule, PolicyError> {
         let unknown = || PolicyError::UnknownName {
             what: "admission",
@@ -182,18 +184,18 @@ impl std::str::FromStr for AdmissionRule {
 }
 
 impl AdmissionRule {
-    /// Staging in half a percent of the pool, between the paper's 0.1 and 1 %.
+    /// Returns staging in half a percent of the pool, between the paper's 0.1 % and 1 %.
     pub fn staging(kind: StagingKind, reuses: u8) -> AdmissionRule {
         AdmissionRule::Staging(Staging { kind, reuses, share_of_pool: STAGING_SHARE })
     }
 
-    /// The filter of a disk with so many blocks of cache, and of staging what belongs to them.
+    /// Returns the filter of a disk with this many blocks of cache and, for staging, its part of the memory.
     pub fn of_share(&self, cache_blocks: u64) -> Admit {
         let share_bytes = cache_blocks.saturating_mul(BLOCK_BYTES as u64);
         self.sized(self.staging_bytes(share_bytes), cache_blocks)
     }
 
-    /// Memory for staging that belongs to so many bytes of cache.
+    /// Returns the staging memory for this many bytes of cache.
     pub fn staging_bytes(&self, cache_bytes: u64) -> u64 {
         match self {
             AdmissionRule::Staging(staging) => (cache_bytes as f64 * staging.share_of_pool) as u64,
@@ -201,7 +203,7 @@ impl AdmissionRule {
         }
     }
 
-    /// The filter of a disk: so many bytes of memory for staging, so many blocks of cache.
+    /// Returns the filter of a disk with this many bytes of staging memory and this many blocks of cache.
     pub fn sized(&self, bytes: u64, cache_blocks: u64) -> Admit {
         match *self {
             AdmissionRule::Always => Admit::Always,
@@ -214,30 +216,30 @@ impl AdmissionRule {
     }
 }
 
-/// All that a decision is made by.
+/// The complete configuration of decisions.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// How the pool is divided.
     pub allocator: AllocatorRule,
-    /// What a disk demands.
+    /// How demand is measured.
     pub demand: DemandRule,
     /// How demand is forecast.
     pub forecast: Method,
-    /// Whether outliers are tamed before.
+    /// Whether outliers are filtered first.
     pub filter_outliers: bool,
-    /// How write modes are chosen; none to leave them alone.
+    /// How write modes are chosen; `None` leaves them alone.
     pub write_mode: Option<WriteModeChoice>,
-    /// What may enter.
+    /// Which blocks are admitted.
     pub admission: AdmissionRule,
-    /// How long a window is.
+    /// The length of a window.
     pub window_us: Micros,
     /// How long intensity, or one record of the factors, is measured.
     pub measurement_us: Micros,
-    /// Into about how many units a solver cuts the pool.
+    /// The approximate number of units into which a solver divides the pool.
     pub granularity: u64,
-    /// Latency of an origin that was not measured yet, in microseconds.
+    /// The latency in microseconds assumed for an origin that was not measured yet.
     pub origin_latency_us: f64,
-    /// Latency of a cache device that was not measured yet, in microseconds.
+    /// The latency in microseconds assumed for a cache device that was not measured yet.
     pub cache_latency_us: f64,
 }
 
@@ -260,7 +262,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether the division follows what is measured, so that a disk has to be measured first.
+    /// Returns whether the allocation depends on measurements, so that a disk must be measured first.
     pub(crate) fn measures(&self) -> bool {
         !matches!(self.allocator, AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static)
     }
@@ -268,14 +270,14 @@ impl Config {
     /// Checks the settings.
     ///
     /// # Errors
-    /// What was found, what was expected.
+    /// A setting is invalid; the error says what was expected.
     pub fn check(&self) -> Result<(), PolicyError> {
         let (window_us, measurement_us) = (self.window_us, self.measurement_us);
         if window_us < measurement_us {
             return Err(PolicyError::WindowTooShort { window_us, measurement_us });
         }
         check_range(|| "the window in us".into(), window_us as f64, 1.0..=f64::MAX, "at least 1")?;
-        // Solving takes time and memory with each unit.
+        // Each unit costs the solver time and memory.
         check_range(
             || "the granularity".into(),
             self.granularity as f64,
@@ -324,7 +326,7 @@ impl Config {
     }
 }
 
-/// The systems of the papers, with their settings.
+/// Returns a system from the papers, with its settings.
 ///
 /// # Errors
 /// `UnknownName` for any other name.

@@ -1,11 +1,11 @@
-//! What lasts from window to window: where each disk is in its life, what it has, and the memory of its forecast.
+//! State that lasts from window to window: each disk's state, its target, and the history of its forecast.
 //!
-//! The caller closes a window with the facts of all disks and gets the inputs of the decision, to be logged, and the
-//! plan. Between windows it tells of events; some of them ask for a decision at once. A refused decision leaves
-//! everything as the plan before said; what was measured is not lost for the forecasts.
+//! The caller closes a window with the facts about all disks and gets the inputs of the decision, to be logged,
+//! and the plan. Between windows it reports events; some of them call for a decision at once. After a refused
+//! decision everything stays as in the previous plan; the measurements are still used for the forecasts.
 //!
-//! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended is left out as in ECI-Cache
-//! (section 6): it is idle.
+//! Source: vCacheShare (Meng et al., ATC'14), table 1; a disk whose workload has ended is left out as in
+//! ECI-Cache (section 6): it counts as idle.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::forecast::{Forecast, Forecaster, OutlierFilter, Scored};
 use crate::plan::{DiskInput, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
 
-/// What has happened to a disk.
+/// An event of a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
@@ -30,22 +30,22 @@ pub enum Event {
     Ended,
     /// Its VM was suspended.
     Suspended,
-    /// Its VM runs again: after a suspension as new, after a stun as before.
+    /// Its VM runs again: after a suspension it counts as new, after a stun as before.
     Resumed,
-    /// Its VM stands still for a moment: fast suspend, or the stun of a migration.
+    /// Its VM is paused for a moment: fast suspend, or the stun of a migration.
     Stunned,
     /// It came from another host, with what was measured there.
     MigratingIn(Option<Box<DiskWindow>>),
-    /// It goes to another host.
+    /// It is leaving for another host.
     MigratingOut,
-    /// Its origin is being exchanged.
+    /// Its origin is being replaced.
     StorageMigrating,
-    /// Its origin has been exchanged.
+    /// Its origin has been replaced.
     StorageMigrated,
 }
 
 impl Event {
-    /// The name as it is logged.
+    /// Returns the name used in logs.
     pub fn name(&self) -> &'static str {
         match self {
             Event::New => "new",
@@ -70,30 +70,30 @@ pub struct DiskFacts {
     pub vm: String,
     /// The tenant that the VM belongs to.
     pub tenant: String,
-    /// How much it counts.
+    /// Its priority.
     pub priority: f64,
-    /// What it must have, in blocks.
+    /// Its reservation in blocks.
     pub reservation_blocks: u64,
-    /// What it may have, in blocks.
+    /// Its limit in blocks.
     pub limit_blocks: u64,
-    /// The size that the operator gave it.
+    /// The size set by the operator.
     pub fixed_blocks: Option<u64>,
-    /// What it has at present, in blocks; counts where it is locked in a shared pool.
+    /// Blocks that it uses now; needed when it is locked in a shared pool.
     pub used_blocks: u64,
-    /// The write mode that it has.
+    /// Its write mode.
     pub write_mode: WriteMode,
-    /// What was measured in the window that has ended; none for a decision between windows.
+    /// The measurements of the window that has ended; `None` for a decision between windows.
     pub window: Option<DiskWindow>,
 }
 
-/// A disk's memory.
+/// The state kept for a disk.
 struct Tracked {
     state: DiskState,
     target: Target,
     outliers: OutlierFilter,
     forecast: Scored<Forecaster>,
     window: Option<DiskWindow>,
-    /// What it was before it was stunned.
+    /// Its state before it was stunned.
     before_stun: DiskState,
 }
 
@@ -109,7 +109,7 @@ impl Tracked {
         }
     }
 
-    /// Takes in what was measured. What a locked disk shows says nothing about its demand.
+    /// Takes in the measurements of a window. Those of a locked disk say nothing about its demand.
     fn close(&mut self, config: &Config, window: &DiskWindow) {
         if self.state.locked() || self.state.gone() {
             return;
@@ -125,44 +125,44 @@ impl Tracked {
     }
 }
 
-/// The control loop without its clock: monitor, demand, forecast, allocate, plan.
+/// The control loop without a clock: monitor, demand, forecast, allocate, plan.
 pub struct Controller {
     config: Config,
     disks: BTreeMap<String, Tracked>,
 }
 
 impl Controller {
-    /// A controller of disks that it will be told of.
+    /// Makes a controller without disks; events add them.
     ///
     /// # Errors
-    /// As [`Config::check`].
+    /// The errors of [`Config::check`].
     pub fn new(config: Config) -> Result<Controller, PolicyError> {
         config.check()?;
         Ok(Controller { config, disks: BTreeMap::new() })
     }
 
-    /// What it decides by.
+    /// Returns its configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Where a disk is in its life.
+    /// Returns a disk's state.
     pub fn state(&self, disk: &str) -> Option<DiskState> {
         self.disks.get(disk).map(|tracked| tracked.state)
     }
 
-    /// The mean relative error of a disk's forecasts so far.
+    /// Returns the mean relative error of a disk's forecasts so far.
     pub fn forecast_error(&self, disk: &str) -> Option<f64> {
         self.disks.get(disk).and_then(|tracked| tracked.forecast.score.mean_error())
     }
 
-    /// What a disk showed in the last window that says something about its demand.
+    /// Returns a disk's last window that says something about its demand.
     pub fn window(&self, disk: &str) -> Option<&DiskWindow> {
         self.disks.get(disk)?.window.as_ref()
     }
 
-    /// Takes in a decision that was made before: what its disks were and got, and, where it ended a window, what they had
-    /// shown in it.
+    /// Takes in an earlier decision: the states and targets of its disks and, if it ended a window, the
+    /// measurements of that window.
     pub fn recall(&mut self, inputs: &Inputs, plan: &Plan, ended_window: bool) {
         for input in &inputs.disks {
             let new = || Tracked::new(&self.config, DiskState::New);
@@ -178,10 +178,11 @@ impl Controller {
         }
     }
 
-    /// The same disks by another configuration: what they showed in the last window is what is known of them.
+    /// Returns a controller of the same disks with another configuration; their last windows are what is known
+    /// of them.
     ///
     /// # Errors
-    /// As [`Config::check`].
+    /// The errors of [`Config::check`].
     pub fn reconfigured(self, config: Config) -> Result<Controller, PolicyError> {
         let mut next = Controller::new(config)?;
         for (disk, before) in self.disks {
@@ -196,7 +197,8 @@ impl Controller {
         Ok(next)
     }
 
-    /// Goes on with a disk where another controller, of the same configuration, stopped. False if that does not know it.
+    /// Continues with a disk from another controller of the same configuration. Returns false if that does not
+    /// know the disk.
     pub fn take_over(&mut self, disk: &str, from: &mut Controller) -> bool {
         assert!(self.config == from.config, "forecasts are of one configuration");
         let tracked = from.disks.remove(disk);
@@ -205,10 +207,11 @@ impl Controller {
         known
     }
 
-    /// Notes what has happened to a disk. Whether a decision is due at once.
+    /// Handles an event of a disk. Returns whether a decision is due at once.
     ///
     /// # Errors
-    /// `UnknownDisk`; `WrongState` for what cannot happen to it now; as [`DiskWindow::check`] for figures that travelled.
+    /// `UnknownDisk`; `WrongState` if the event is not possible in the disk's state; the errors of
+    /// [`DiskWindow::check`] for migrated figures.
     pub fn event(&mut self, disk: &str, event: Event) -> Result<bool, PolicyError> {
         if let Event::MigratingIn(Some(window)) = &event {
             window.check(disk)?;
@@ -246,7 +249,7 @@ impl Controller {
             }
             _ => return Err(wrong),
         }
-        // While a disk is locked the rest of the pool goes on as it is.
+        // While a disk is locked, the rest of the pool stays as it is.
         Ok(self.state(disk).is_none_or(|state| !state.locked()))
     }
 
@@ -260,11 +263,12 @@ impl Controller {
         Ok(true)
     }
 
-    /// Ends a window, or decides between windows where facts have none. The inputs of the decision, to be logged, and
-    /// the plan.
+    /// Ends a window, or decides between windows if the facts have none. Returns the inputs of the decision, to
+    /// be logged, and the plan.
     ///
     /// # Errors
-    /// As [`decide`]; `UnknownDisk` for facts of a disk without an event before, `TwiceThere`. The plan before holds.
+    /// The errors of [`decide`]; `UnknownDisk` for facts about a disk without an event before; `TwiceThere`.
+    /// The previous plan stays in effect.
     pub fn close_window(
         &mut self,
         time_us: Micros,
@@ -290,7 +294,7 @@ impl Controller {
         Ok((inputs, plan))
     }
 
-    /// Refuses facts before any of them is taken in.
+    /// Refuses invalid facts before any of them is taken in.
     fn check(&self, facts: &[DiskFacts]) -> Result<(), PolicyError> {
         let mut names = std::collections::BTreeSet::new();
         for disk in facts {
@@ -312,11 +316,11 @@ fn wrong_state(disk: &str, state: DiskState, event: &Event) -> PolicyError {
     PolicyError::WrongState { disk: disk.into(), state: state.name(), event: event.name() }
 }
 
-/// A disk that came with its figures takes part at once; without any it is new.
+/// Makes the state of a migrated disk. With its figures it takes part at once; without them it is new.
 fn migrated_in(config: &Config, window: Option<Box<DiskWindow>>) -> Tracked {
     let Some(window) = window else { return Tracked::new(config, DiskState::New) };
     let mut tracked = Tracked::new(config, DiskState::MigratedIn);
-    // The origin is the same, the cache device is another.
+    // The origin is the same, but the cache device is another one.
     tracked.close(config, &DiskWindow { cache_latency_us: None, ..*window });
     tracked.state = DiskState::MigratedIn;
     tracked
@@ -340,7 +344,7 @@ fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {
             }
         },
         write_mode: facts.write_mode,
-        // What is demanded in part of a block takes the block.
+        // Part of a block takes the whole block.
         forecast_blocks: predicted.map(|blocks| blocks.ceil() as u64),
         forecast_by: predicted.map(|_| tracked.forecast.forecast.method().name().into()),
         window: tracked.window.clone(),

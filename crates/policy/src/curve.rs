@@ -1,7 +1,8 @@
-//! Hit-ratio curves: which share of accesses a cache of so many blocks would hit.
+//! Hit-ratio curves: the share of accesses that hit in a cache of a given number of blocks.
 //!
-//! Invariants: sizes rise strictly, ratios never sink and lie within 0 and 1. Between two points the curve is a step:
-//! it promises no more than what was measured at the smaller size.
+//! Invariants
+//! - Sizes rise strictly; ratios never decrease and are within 0 and 1.
+//! - Between two points the curve is a step: it promises no more than what was measured at the smaller size.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +16,10 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// A curve of points of blocks and hit ratio.
+    /// Makes a curve from points of blocks and hit ratio.
     ///
     /// # Errors
-    /// `BadFigure` if sizes do not rise, ratios sink or are no ratios.
+    /// `BadFigure` if sizes do not rise, or ratios decrease or are not ratios.
     pub fn new(points: Vec<(u64, f64)>) -> Result<Curve, PolicyError> {
         for (_, ratio) in &points {
             check_range(|| "a hit ratio of a curve".into(), *ratio, 0.0..=1.0, "a number from 0 to 1")?;
@@ -33,9 +34,9 @@ impl Curve {
         Ok(Curve { points })
     }
 
-    /// A curve of estimates at rising sizes, made what a curve must be: an estimate that sinks is lifted to the one
-    /// before it, one beyond 0 and 1 is drawn in, one that is not a number is left out. Sizes that do not rise are
-    /// left out too.
+    /// Makes a valid curve from estimates at rising sizes. An estimate that decreases is raised to the previous
+    /// one, one outside 0 to 1 is clamped, and one that is not a number is left out, as are sizes that do not
+    /// rise.
     pub fn estimated(samples: impl IntoIterator<Item = (u64, f64)>) -> Curve {
         let mut points: Vec<(u64, f64)> = Vec::new();
         for (blocks, ratio) in samples {
@@ -47,8 +48,8 @@ impl Curve {
         Curve { points }
     }
 
-    /// The curve of hits at the given reuse distances among so many accesses. An LRU cache hits what lies nearer than
-    /// its size.
+    /// Makes the curve of hits at the given reuse distances, among this many accesses. An LRU cache hits
+    /// distances below its size.
     pub fn of_distances(mut distances: Vec<u64>, accesses: u64) -> Curve {
         distances.sort_unstable();
         let accesses = accesses.max(distances.len() as u64) as f64;
@@ -63,19 +64,19 @@ impl Curve {
         Curve { points }
     }
 
-    /// The hit ratio of so many blocks.
+    /// Returns the hit ratio of this many blocks.
     pub fn at(&self, blocks: u64) -> f64 {
         let place = self.points.partition_point(|point| point.0 <= blocks);
         if place == 0 { 0.0 } else { self.points[place - 1].1 }
     }
 
-    /// The hit ratio of any size large enough.
+    /// Returns the hit ratio of any size that is large enough.
     pub fn highest(&self) -> f64 {
         self.points.last().map_or(0.0, |point| point.1)
     }
 
-    /// The fewest blocks with the highest hit ratio; 0 if nothing is ever hit. On an exact curve this is the largest
-    /// reuse distance and one.
+    /// Returns the smallest number of blocks with the highest hit ratio; 0 if there are no hits. On an exact
+    /// curve this is the largest reuse distance plus one.
     pub fn blocks_needed(&self) -> u64 {
         let highest = self.highest();
         if highest <= 0.0 {
@@ -84,7 +85,7 @@ impl Curve {
         self.points[self.points.partition_point(|point| point.1 < highest)].0
     }
 
-    /// Points of blocks and hit ratio.
+    /// Returns the points of blocks and hit ratio.
     pub fn points(&self) -> &[(u64, f64)] {
         &self.points
     }

@@ -1,8 +1,9 @@
-//! The decision: inputs in, plan out, nothing remembered.
+//! The decision: a function of its inputs, without memory.
 //!
-//! Disks that are gone get nothing. Locked disks keep what they have, which is taken out of the pool before the rest is
-//! divided. Where the division follows what is measured, new disks get their reservation until a window of theirs has
-//! ended; when no disk has been measured yet, reservations are given out and the rest by priority.
+//! Disks that are gone get nothing. Locked disks keep what they have, which is taken out of the pool before the
+//! rest is divided. If the allocation depends on measurements, new disks get their reservation until one of
+//! their windows has ended. While no disk has been measured yet, each disk gets its reservation, and the rest
+//! is divided by priority.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), table 1 and section 6, for life cycle and bootstrapping; DESIGN, "The
 //! control loop".
@@ -27,8 +28,8 @@ use haversack_admission::{self as admission, Admit};
 /// Decides.
 ///
 /// # Errors
-/// A configuration or inputs that contradict themselves, more promised than there is, nothing to weigh by. Nothing is
-/// decided then: the plan before goes on holding.
+/// The configuration or the inputs contradict themselves, more is promised than there is, or there are no
+/// weights. Nothing is decided then; the previous plan stays in effect.
 pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     config.check()?;
     check(inputs)?;
@@ -57,7 +58,7 @@ pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     Ok(plan(config, model.as_ref(), inputs, &present, &claims, &allocation))
 }
 
-/// Checks every disk, gone and locked ones too.
+/// Checks every disk, including gone and locked ones.
 fn check(inputs: &Inputs) -> Result<(), PolicyError> {
     let mut names = BTreeSet::new();
     for disk in &inputs.disks {
@@ -78,7 +79,7 @@ fn check(inputs: &Inputs) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// Says of an oversubscribed pool what is locked of it, too.
+/// Adds the locked blocks to the error of an oversubscribed pool.
 fn with_locked(error: PolicyError, locked_blocks: u64, pool_blocks: u64) -> PolicyError {
     match error {
         PolicyError::Oversubscribed { promised_blocks, .. } => PolicyError::Oversubscribed {
@@ -105,7 +106,7 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
             vm: disk.vm.clone(),
             tenant: disk.tenant.clone(),
             reservation_blocks: disk.reservation_blocks,
-            // A limit beyond the pool limits nothing; a reservation beyond it is for the allocator to refuse.
+            // A limit above the pool's size limits nothing; a reservation above it is refused by the allocator.
             limit_blocks: disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks)),
             demand_blocks: demand_blocks(model, disk),
             fixed_blocks: disk.fixed_blocks,
@@ -117,7 +118,7 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
     present.iter().map(claim).collect()
 }
 
-/// What sizes are worth to a disk, in microseconds an access.
+/// Returns what sizes are worth to a disk, in microseconds per access.
 fn worth(
     config: &Config,
     model: &dyn Demand,
@@ -160,7 +161,7 @@ fn allocator(config: &Config) -> Box<dyn Allocator> {
     }
 }
 
-/// Reservations, and the rest by priority.
+/// Divides a pool without measurements: reservations, and the rest by priority.
 fn bootstrap(pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
     let reservations: u64 = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
     let rest = |claim: &Claim| Claim {
@@ -213,11 +214,12 @@ fn target_of(disk: &DiskInput, given: &BTreeMap<&str, (&Claim, Target)>) -> Targ
     }
 }
 
-/// The filter of each disk, sized by its share.
+/// Returns the filter of each disk, sized by its share.
 fn admits(config: &Config, inputs: &Inputs, given: &BTreeMap<&str, (&Claim, Target)>) -> Vec<Admit> {
     let pool_bytes = inputs.pool_blocks.saturating_mul(BLOCK_BYTES as u64);
     let staging_bytes = config.admission.staging_bytes(pool_bytes);
-    // Without parts of their own, disks share memory as they share the cache: by what each may grow to.
+    // Disks without parts of their own divide the memory as they divide the cache: by the size to which each
+    // may grow.
     let cache_blocks: Vec<u64> = inputs
         .disks
         .iter()

@@ -1,11 +1,11 @@
-//! Why a decision is refused. The plan before it goes on holding.
+//! Why a decision is refused. The previous plan stays in effect.
 
 use thiserror::Error;
 
-/// What was found, what was expected, what to do.
+/// Each message says what was found, what was expected, and what to do.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum PolicyError {
-    /// A disk may not have what it must have.
+    /// A disk's limit is below its reservation.
     #[error(
         "disk '{disk}': its limit of {limit_blocks} blocks is below its reservation of {reservation_blocks} blocks; \
          raise the limit or lower the reservation"
@@ -18,83 +18,83 @@ pub enum PolicyError {
         /// Its reservation.
         reservation_blocks: u64,
     },
-    /// More is promised than there is.
+    /// More is promised than the pool has.
     #[error(
         "reservations and locked shares come to {promised_blocks} blocks, but the pool has {pool_blocks}; \
          lower a reservation or detach a disk"
     )]
     Oversubscribed {
-        /// What reservations and locked shares come to.
+        /// The sum of reservations and locked shares.
         promised_blocks: u64,
-        /// What the pool has.
+        /// The size of the pool.
         pool_blocks: u64,
     },
-    /// Nothing says who should get more than whom.
+    /// There are no weights to divide by.
     #[error("the {what} of all {count} {whose} sum to zero; give at least one of them more than zero")]
     NoWeight {
         /// What was summed.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: usize,
-        /// Whose they are.
+        /// The kind of their owners.
         whose: &'static str,
     },
-    /// A window ends before what it should show is measured.
+    /// A window is shorter than its measurement.
     #[error(
         "a window of {window_us} us is shorter than its measurement of {measurement_us} us; \
          lengthen the window or measure for less time"
     )]
     WindowTooShort {
-        /// The window.
+        /// The length of the window.
         window_us: u64,
-        /// The measurement.
+        /// The length of the measurement.
         measurement_us: u64,
     },
-    /// A number is not one that it can be.
+    /// A number is outside its range.
     #[error("{what} is {found}; expected {expected}")]
     BadFigure {
-        /// Which number, and of which disk if of one.
+        /// The number, and the disk if it belongs to one.
         what: String,
-        /// What it is.
+        /// Its value.
         found: String,
-        /// What it may be.
+        /// The expected range.
         expected: &'static str,
     },
-    /// Two disks of one name.
+    /// Two disks have the same name.
     #[error("disk '{disk}' is there twice; each disk is told of once in a window")]
     TwiceThere {
         /// The disk.
         disk: String,
     },
-    /// An event of a disk that nobody told of.
+    /// An event of an unknown disk.
     #[error("disk '{disk}' is not known; tell of it with an event 'new' or 'migrating-in' first")]
     UnknownDisk {
         /// The disk.
         disk: String,
     },
-    /// An event that cannot happen to a disk in its state.
+    /// An event that is not possible in a disk's state.
     #[error("disk '{disk}' is {state}: '{event}' cannot happen to it now")]
     WrongState {
         /// The disk.
         disk: String,
-        /// What state it is in.
+        /// The state.
         state: &'static str,
-        /// What is said to have happened.
+        /// The event.
         event: &'static str,
     },
-    /// No such name.
+    /// An unknown name.
     #[error("unknown {what} '{found}'; expected {expected}")]
     UnknownName {
-        /// What was to be named.
+        /// The kind of name.
         what: &'static str,
         /// The name.
         found: String,
-        /// The names there are.
+        /// The valid names.
         expected: &'static str,
     },
 }
 
-/// Refuses what is not finite or lies outside a range.
+/// Refuses a number that is not finite or is outside a range.
 pub(crate) fn check_range(
     what: impl FnOnce() -> String,
     found: f64,

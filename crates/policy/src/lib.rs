@@ -1,12 +1,13 @@
-//! Who gets how much of the cache, and what may enter it.
+//! Decides how much of the cache each disk gets, and which blocks are admitted.
 //!
-//! Five research systems judged this differently. Each idea has a file of its own here, behind a small trait: what a
-//! disk [demands](demand), what it will demand next ([forecast]), how a pool is [divided](allocate), which
-//! [write mode](write_mode) fits, what may [enter](haversack_admission). [`decide`] joins them into a [`Plan`] from [`Inputs`] that
-//! can be logged and decided again; [`Controller`] carries what lasts from window to window.
+//! Five research systems answered this differently. Each idea has its own file here, behind a small trait: what
+//! a disk [demands](demand), what it will demand next ([forecast]), how a pool is [divided](allocate), which
+//! [write mode](write_mode) fits, and what is [admitted](haversack_admission). [`decide`] combines them into a
+//! [`Plan`] from [`Inputs`] that can be logged and replayed; [`Controller`] keeps the state that lasts from
+//! window to window.
 //!
-//! Nothing here does I/O, reads a clock or draws numbers that no seed determines: the same inputs give the same plan,
-//! in the daemon, in the simulator and in a replay.
+//! Nothing here does I/O, reads a clock or uses unseeded random numbers: the same inputs give the same plan in
+//! the daemon, in the simulator and in a replay.
 
 pub mod allocate;
 mod config;

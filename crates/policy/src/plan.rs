@@ -1,7 +1,7 @@
-//! What a decision is made from and what comes out, in a form that can be logged and decided again.
+//! The inputs and the result of a decision, in a form that can be logged and replayed.
 //!
-//! [`Inputs`] hold everything that [`decide`](crate::decide()) looks at beside the configuration. Numbers survive JSON
-//! unchanged if they are read with `serde_json`'s feature `float_roundtrip`.
+//! [`Inputs`] hold everything that [`decide`](crate::decide()) uses apart from the configuration. Numbers
+//! survive JSON unchanged if they are read with `serde_json`'s feature `float_roundtrip`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::allocate::{Gap, Target};
 use crate::window::DiskWindow;
 use haversack_admission::Admit;
 
-/// A disk in the life of its VM, as far as the cache is concerned.
+/// The state of a disk in the lifecycle of its VM, as far as the cache is concerned.
 ///
 /// Source: vCacheShare (Meng et al., ATC'14), table 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,22 +22,22 @@ pub enum DiskState {
     New,
     /// It takes part in the division.
     Active,
-    /// It had no access in the last window: hits are worth nothing to it, its demand is what is forecast from that.
+    /// It had no access in the last window: hits have no value for it; its demand is the forecast.
     Idle,
-    /// Come from another host with the figures measured there: it takes part with those.
+    /// Migrated from another host: it takes part with the figures measured there.
     MigratedIn,
-    /// Stunned or suspended for a moment: what it has is locked.
+    /// Stunned or suspended for a moment: its share is locked.
     Stunned,
-    /// Its origin is being exchanged: what it has is locked, the latency of the origin is unknown.
+    /// Its origin is being replaced: its share is locked, and the latency of the origin is unknown.
     StorageMigrating,
     /// Suspended: it gets nothing.
     Suspended,
-    /// Gone to another host: it gets nothing.
+    /// Migrated to another host: it gets nothing.
     MigratedOut,
 }
 
 impl DiskState {
-    /// The name as it is logged.
+    /// Returns the name used in logs.
     pub fn name(self) -> &'static str {
         match self {
             DiskState::New => "new",
@@ -51,12 +51,12 @@ impl DiskState {
         }
     }
 
-    /// Whether its target is locked.
+    /// Returns whether its target is locked.
     pub fn locked(self) -> bool {
         matches!(self, DiskState::Stunned | DiskState::StorageMigrating)
     }
 
-    /// Whether it gets nothing.
+    /// Returns whether it gets nothing.
     pub fn gone(self) -> bool {
         matches!(self, DiskState::Suspended | DiskState::MigratedOut)
     }
@@ -71,71 +71,71 @@ pub struct DiskInput {
     pub vm: String,
     /// The tenant that the VM belongs to.
     pub tenant: String,
-    /// Where it is in its life.
+    /// Its state.
     pub state: DiskState,
-    /// How much it counts; 1 unless configured.
+    /// Its priority; 1 unless configured.
     pub priority: f64,
-    /// What it must have, in blocks: c_min.
+    /// Its reservation in blocks: c_min.
     pub reservation_blocks: u64,
-    /// What it may have, in blocks: c_max.
+    /// Its limit in blocks: c_max.
     pub limit_blocks: u64,
-    /// The size that the operator gave it.
+    /// The size set by the operator.
     pub fixed_blocks: Option<u64>,
-    /// What the plan before gave it, or what it had in a shared pool.
+    /// What the previous plan gave it, or what it used in a shared pool.
     pub target_blocks: u64,
-    /// The write mode that it has.
+    /// Its write mode.
     #[serde(with = "mode_name")]
     pub write_mode: WriteMode,
-    /// What it is forecast to demand in the coming window, in blocks; none without a forecast.
+    /// The forecast of its demand in the coming window, in blocks; `None` without a forecast.
     pub forecast_blocks: Option<u64>,
-    /// How the forecast was made, for the reason.
+    /// The forecast's method, for the explanation.
     pub forecast_by: Option<String>,
-    /// What was measured in the last window, or on the host that it came from.
+    /// The measurements of the last window, or of the host that it came from.
     pub window: Option<DiskWindow>,
 }
 
-/// Everything that a decision looks at.
+/// All inputs of a decision.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Inputs {
-    /// When, on the caller's clock. Nothing depends on it.
+    /// The caller's time. Nothing depends on it.
     pub time_us: Micros,
-    /// What there is to divide.
+    /// The size of the pool.
     pub pool_blocks: u64,
     /// Every disk that the pool knows.
     pub disks: Vec<DiskInput>,
 }
 
-/// What is decided for a disk.
+/// The decision for a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DiskPlan {
-    /// How much it gets. Only the target changes; blocks move as disks need them.
+    /// Its target. Only the target changes; blocks move as disks need them.
     pub target: Target,
     /// The write mode it should have.
     #[serde(with = "mode_name")]
     pub write_mode: WriteMode,
-    /// What may enter.
+    /// Which blocks are admitted.
     pub admission: Admit,
-    /// What it demands, in blocks.
+    /// Its demand in blocks.
     pub demand_blocks: u64,
-    /// Why, in words.
+    /// The explanation, in words.
     pub reason: String,
 }
 
-/// What is decided.
+/// A decision.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// When, as the inputs say.
+    /// The time of the inputs.
     pub time_us: Micros,
     /// By disk.
     pub disks: BTreeMap<String, DiskPlan>,
-    /// How near to the best it is, where something was optimised.
+    /// How close it is to the optimum, if something was optimised.
     pub gap: Option<Gap>,
-    /// What decided, in words.
+    /// The rule that decided, in words.
     pub reason: String,
 }
 
 impl Plan {
-    /// What is promised to all disks together; never more than the pool has.
+    /// Returns what is promised to all disks together; never more than the pool has.
     pub fn promised_blocks(&self) -> u64 {
         self.disks.values().map(|disk| disk.target.promised_blocks()).sum()
     }

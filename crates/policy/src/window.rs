@@ -1,16 +1,16 @@
-//! What was measured of a disk in a window of real time: the figures that every model draws on.
+//! What was measured of a disk in a window of real time: the figures that all models use.
 //!
-//! Accesses are block accesses: a request of 16 KiB counts four. Sizes are in cache blocks.
+//! Accesses are block accesses: a request of 16 KiB counts as four. Sizes are in cache blocks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::curve::Curve;
 use crate::error::{PolicyError, check_range};
 
-/// Reads within a short time, for the reuse intensity of vCacheShare.
+/// Reads within a short time, for vCacheShare's reuse intensity.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Intensity {
-    /// How long was measured.
+    /// The length of the measurement.
     pub length_us: u64,
     /// Blocks read.
     pub read_blocks: u64,
@@ -21,7 +21,7 @@ pub struct Intensity {
 /// What was measured of a disk in a window.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct DiskWindow {
-    /// How long the window was.
+    /// The length of the window.
     pub length_us: u64,
     /// Blocks read.
     pub reads: u64,
@@ -29,54 +29,54 @@ pub struct DiskWindow {
     pub writes: u64,
     /// Blocks written that had been accessed before: WAR and WAW.
     pub overwrites: u64,
-    /// Blocks read that the cache had.
+    /// Blocks read that were in the cache.
     pub read_hits: u64,
     /// Distinct blocks: WSS.
     pub wss_blocks: u64,
     /// Distinct blocks reused at least once, twice and so on: RWSS_1, RWSS_2, ...
     pub rwss_blocks: Vec<u64>,
-    /// Blocks of the regions touched more than once since ever: what HEC would let in.
+    /// Blocks of the regions ever touched more than once: what HEC would admit.
     pub touched_blocks: u64,
     /// Hits of reads and writes by ordinary reuse distance, over all accesses.
     pub trd: Curve,
     /// Hits of reads by useful reuse distance (RAR and RAW), over all accesses.
     pub urd: Curve,
-    /// Hits by reuse distance among reads alone, over all reads.
+    /// Hits by reuse distance among reads only, over all reads.
     pub read_only: Curve,
     /// Reads within the last seconds.
     pub intensity: Intensity,
-    /// Mean latency of the origin in microseconds; none before it was measured.
+    /// Mean latency of the origin in microseconds; `None` if it was not measured yet.
     pub origin_latency_us: Option<f64>,
-    /// Mean latency of the cache device in microseconds; none before it was measured.
+    /// Mean latency of the cache device in microseconds; `None` if it was not measured yet.
     pub cache_latency_us: Option<f64>,
 }
 
 impl DiskWindow {
-    /// Reads and writes.
+    /// Returns the number of reads and writes.
     pub fn accesses(&self) -> u64 {
         self.reads.saturating_add(self.writes)
     }
 
-    /// Which share of accesses are reads; 0 without accesses.
+    /// Returns the share of reads among all accesses; 0 without accesses.
     pub fn read_ratio(&self) -> f64 {
         ratio(self.reads, self.accesses())
     }
 
-    /// Which share of accesses overwrite what was accessed before: ECI-Cache's write ratio.
+    /// Returns the share of accesses that overwrite blocks accessed before: ECI-Cache's write ratio.
     pub fn overwrite_ratio(&self) -> f64 {
         ratio(self.overwrites, self.accesses())
     }
 
-    /// Which share of reads the cache had.
+    /// Returns the share of reads that were hits.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.read_hits, self.reads)
     }
 
-    /// Checks the figures against each other.
+    /// Checks that the figures are consistent.
     ///
     /// # Errors
-    /// `WindowTooShort` if intensity was measured for longer than the window; `BadFigure` for a part that is larger
-    /// than its whole, and for latencies that are none.
+    /// `WindowTooShort` if intensity was measured for longer than the window; `BadFigure` for a part that is
+    /// larger than its whole, and for invalid latencies.
     pub fn check(&self, disk: &str) -> Result<(), PolicyError> {
         if self.length_us < self.intensity.length_us {
             let measurement_us = self.intensity.length_us;

@@ -1,11 +1,12 @@
-//! Whether a disk's writes are worth caching: ECI-Cache's choice between write-back and read-only.
+//! Decides whether a disk's writes are worth caching: ECI-Cache's choice between write-back and read-only.
 //!
-//! The write ratio is the share of accesses that overwrite what was accessed before (WAR and WAW) among all. At the
-//! threshold or above, such writes wear the flash and help no read: the disk becomes read-only, so reads are cached
-//! and a write invalidates and goes to the origin. Below it the disk is write-back. To leave read-only, the ratio has
-//! to sink below the threshold by the hysteresis, so that a ratio around the threshold does not switch each window.
+//! The write ratio is the share of accesses that overwrite blocks accessed before (WAR and WAW). At or above
+//! the threshold, such writes wear the flash without helping reads, so the disk becomes read-only: reads are
+//! cached, and a write invalidates and goes to the origin. Below the threshold the disk is write-back. It
+//! leaves read-only only when the ratio falls below the threshold by the hysteresis, so that a ratio near the
+//! threshold does not switch the mode in every window.
 //!
-//! What decides is advice: the daemon switches without losing dirty blocks.
+//! The result is advice: the daemon switches without losing dirty blocks.
 //!
 //! Source: ECI-Cache (Ahmadian et al., 2018), section 5.2, algorithm 3; threshold 0.5, with 0.2 to 0.9 tried. The
 //! hysteresis is ours. Its RO is our write-invalidate.
@@ -15,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{PolicyError, check_range};
 
-/// When to switch.
+/// When to switch the mode.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct WriteModeChoice {
-    /// From this write ratio on a disk is read-only: wThreshold.
+    /// The write ratio at which a disk becomes read-only: wThreshold.
     pub threshold: f64,
-    /// How far below the threshold the ratio has to sink before the disk is write-back again.
+    /// How far below the threshold the ratio must fall before the disk is write-back again.
     pub hysteresis: f64,
 }
 
@@ -30,21 +31,22 @@ impl Default for WriteModeChoice {
     }
 }
 
-/// What read-only is here.
+/// The write mode that corresponds to read-only.
 pub const READ_ONLY: WriteMode = WriteMode::WriteInvalidate;
 
 impl WriteModeChoice {
-    /// Checks the numbers.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// `BadFigure` for a threshold that is no ratio or a hysteresis as large as the threshold.
+    /// `BadFigure` for a threshold that is not a ratio, or a hysteresis as large as the threshold.
     pub fn check(&self) -> Result<(), PolicyError> {
         check_range(|| "the write-mode threshold".into(), self.threshold, 0.0..=1.0, "a number from 0 to 1")?;
         let what = || "the write-mode hysteresis".into();
         check_range(what, self.hysteresis, 0.0..=self.threshold, "a number from 0 to the threshold")
     }
 
-    /// The mode for the coming window, and why. A mode that is neither of the two was set by the operator and stays.
+    /// Returns the mode for the coming window, and the reason. A mode other than these two was set by the
+    /// operator and stays.
     pub fn choose(&self, present: WriteMode, write_ratio: f64) -> (WriteMode, String) {
         let ratio = format!("write ratio {write_ratio:.2}");
         let (threshold, below) = (self.threshold, self.threshold - self.hysteresis);

@@ -1,15 +1,16 @@
-//! Simulated annealing: units move between disks at random; moves that lose worth are allowed, ever more rarely.
+//! Simulated annealing: units move between disks at random; moves that reduce the worth are allowed, but less
+//! and less often.
 //!
-//! It starts from equal parts. The temperature falls from a tenth of the worth that a full cache would have by a
-//! constant factor to nearly nothing. The best division met is the solution. The generator is seeded, and
-//! no library function that differs between machines is used, so a replay takes the same moves.
+//! It starts from equal parts. The temperature falls by a constant factor from a tenth of the worth of a full
+//! cache to nearly zero. The solution is the best division found. The generator is seeded, and no library
+//! function is used that differs between machines, so a replay makes the same moves.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 5: "our prototype implementation uses an open-source simulated
 //! annealing tool".
 
 use super::problem::{Problem, Solution, Solver};
 
-/// By how much of its first value the temperature falls over all moves: 2^-13.
+/// The factor by which the temperature falls over all moves: 2^-13.
 const COOLED: f64 = 1.0 / 8192.0;
 
 /// See the module documentation.
@@ -17,7 +18,7 @@ const COOLED: f64 = 1.0 / 8192.0;
 pub struct Annealing {
     /// The generator's seed.
     pub seed: u64,
-    /// Moves tried.
+    /// Number of moves tried.
     pub moves: u32,
 }
 
@@ -32,19 +33,19 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `limit`.
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.next()) * limit.max(1) as u128) >> 64) as usize
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Whether a loss of so many temperatures is accepted: with a probability of about exp(-loss), by the first terms of its
-/// series.
+/// Returns whether a loss, in units of the temperature, is accepted: with a probability of about exp(-loss),
+/// from the first terms of its series.
 fn accepted(loss: f64, random: f64) -> bool {
     let series = 1.0 + loss * (1.0 + loss / 2.0 * (1.0 + loss / 3.0 * (1.0 + loss / 4.0)));
     random * series < 1.0
@@ -72,7 +73,7 @@ impl Solver for Annealing {
         for _ in 0..self.moves {
             temperature = (temperature * cooling).max(full * COOLED / 10.0);
             let (from, to) = (random.below(disks + 1), random.below(disks));
-            // One place stands for units that nobody has.
+            // One index stands for the units that no disk has.
             let at_hand = if from == disks { free } else { units[from] };
             let most = at_hand.min(problem.worth[to].len() - 1 - units[to]);
             if from == to || most == 0 {

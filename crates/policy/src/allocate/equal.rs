@@ -1,6 +1,6 @@
-//! Equal parts, in proportion to priority where priorities differ.
+//! Equal parts, or in proportion to priority if priorities differ.
 //!
-//! Source: the static partition that ECI-Cache (section 2.3.1) and vCacheShare (section 7) compare with.
+//! Source: the static partition with which ECI-Cache (section 2.3.1) and vCacheShare (section 7) are compared.
 
 use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, check, targets};

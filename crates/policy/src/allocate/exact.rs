@@ -1,10 +1,11 @@
-//! The best division there is, by dynamic programming over units.
+//! The optimal division, by dynamic programming over units.
 //!
-//! With the disks taken one after the other, the best worth of so many units for those so far is the best over what
-//! the last one takes. Only sizes at which a disk's worth rises need be tried, as any other is the next smaller one
-//! with units left over. Time: disks x units x rises.
+//! Disks are added one after the other. The best worth of n units for the disks so far is the maximum over the
+//! units that the last disk gets. Only sizes at which a disk's worth rises need to be tried; any other size
+//! equals the next smaller one with units left over. Time: disks x units x rises.
 //!
-//! Source: LAMA (Hu et al., ATC'15) and OSCA (Zhang et al., ATC'20) partition so; it is the reference for annealing.
+//! Source: LAMA (Hu et al., ATC'15) and OSCA (Zhang et al., ATC'20) partition this way; it is the reference for
+//! annealing.
 
 use super::problem::{Problem, Solution, Solver};
 
@@ -47,7 +48,7 @@ impl Solver for Exact {
     }
 }
 
-/// Numbers of units at which worth rises.
+/// Returns the numbers of units at which the worth rises.
 fn rises(worth: &[f64]) -> impl Iterator<Item = usize> + '_ {
     (1..worth.len()).filter(|units| worth[*units] > worth[*units - 1])
 }

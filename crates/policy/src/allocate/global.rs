@@ -1,7 +1,8 @@
-//! None: one pool that all disks share; whoever asks gets, and the coldest of all gives way.
+//! No allocation: one pool shared by all disks. Any disk gets space, and the coldest blocks of all disks are
+//! evicted.
 //!
-//! Reservations and limits hold at replacement; priorities say nothing here. It is what every other rule is compared
-//! with, and the best there is for disks that are all alike.
+//! Reservations and limits are enforced at replacement; priorities have no effect. All other rules are compared
+//! with this one, and it is the best for disks that are all alike.
 //!
 //! Source: "global LRU" of vCacheShare, "no allocation" of CloudCache.
 

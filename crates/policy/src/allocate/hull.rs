@@ -1,9 +1,9 @@
-//! Steps of the steepest slope first, on the concave hulls of all curves.
+//! Takes the steepest steps first, on the concave hulls of all curves.
 //!
-//! On concave curves this greedy way is optimal. Of curves with cliffs the hull is an upper bound, so the sum on the
-//! hulls, with the last step taken in part, is what no division can exceed: the bound beside which every solver's gap
-//! is reported. Steps that no longer fit in full are passed over, and what then is left goes, unit after unit, to the
-//! largest gain per unit that still fits.
+//! This greedy method is optimal on concave curves. For curves with cliffs the hull is an upper bound. So the
+//! sum on the hulls, with the last step taken in part, cannot be exceeded by any division; it is the bound from
+//! which every solver's gap is reported. Steps that no longer fit in full are skipped. The units that are then
+//! left go, one by one, to the largest gain per unit that still fits.
 //!
 //! Sources: Stone, Turek and Wolf, "Optimal partitioning of cache memory", IEEE ToC 1992, for greedy; Beckmann and
 //! Sanchez, "Talus", HPCA'15, for the hull. ECI-Cache calls equation 2 convex; its curves are steps, so it is not.
@@ -29,7 +29,7 @@ impl Step {
     }
 }
 
-/// Corners of the concave hull, the first and the last point among them; flat ends are left out.
+/// Returns the corners of the concave hull, including the first and the last point; flat ends are left out.
 fn corners(worth: &[f64]) -> Vec<usize> {
     let mut corners: Vec<usize> = vec![0];
     let slope = |from: usize, to: usize| (worth[to] - worth[from]) / (to - from) as f64;
@@ -49,7 +49,7 @@ fn corners(worth: &[f64]) -> Vec<usize> {
     corners
 }
 
-/// All steps, the steepest first; those of one disk in their order, as slopes of a hull sink.
+/// Returns all steps, steepest first; steps of one disk stay in order, because the slopes of a hull decrease.
 fn steps(problem: &Problem) -> Vec<Step> {
     let mut steps = Vec::new();
     for (disk, worth) in problem.worth.iter().enumerate() {
@@ -63,7 +63,7 @@ fn steps(problem: &Problem) -> Vec<Step> {
 }
 
 impl Hull {
-    /// The worth that no division of the problem's units can exceed.
+    /// Returns an upper bound of the worth of any division of the problem's units.
     pub fn bound(&self, problem: &Problem) -> f64 {
         let mut left = problem.units;
         let mut bound: f64 = problem.worth.iter().map(|worth| worth[0]).sum();
@@ -102,7 +102,7 @@ impl Solver for Hull {
     }
 }
 
-/// Gives units that are left where the gain per unit is largest.
+/// Gives units that are left to the disks with the largest gain per unit.
 fn fill(problem: &Problem, units: &mut [usize], mut left: usize) {
     while left > 0 {
         let mut best: Option<Step> = None;

@@ -1,12 +1,13 @@
-//! Weighted max-min fairness from tenant to VM to disk, in chunks.
+//! Weighted max-min fairness from tenants to VMs to disks, in chunks.
 //!
-//! The pool is divided among tenants by weight, each tenant's part among its VMs, each VM's among its disks. Nobody gets
-//! more than it demands while others lack; what all do not demand is spare. Above its reservation a part is
-//! made of whole chunks, unless it ends at a demand or limit. Chunks are smaller in a pool of few, where parts would come to
-//! nothing. Reservations of disks bind at every level.
+//! The pool is divided among tenants by weight, each tenant's part among its VMs, and each VM's part among its
+//! disks. None gets more than its demand while others have less than theirs; what is not demanded is spare.
+//! Above its reservation a part consists of whole chunks, unless it ends at a demand or limit. In a pool of few
+//! chunks the chunks are smaller, so that parts do not round to nothing. Reservations of disks hold at every
+//! level.
 //!
-//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 2.2 and 4.2,
-//! figure 7, equation 3. The paper's C_i = w_i / sum w * C is what comes out when all demand more than they get.
+//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 2.2 and
+//! 4.2, figure 7, equation 3. The paper's C_i = w_i / sum w * C is the result if all demand more than they get.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,13 @@ use super::{Allocation, Allocator, Claim, Spare, check, targets};
 use crate::demand::weight::{Beta, Counts, weights};
 use crate::error::PolicyError;
 
-/// What makes one heavier than another.
+/// What the weights are based on.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weighting {
-    /// Liu's four factors; those of a tenant are made from all its disks.
+    /// Liu's four factors; those of a tenant are computed from all its disks.
     FourFactors(Beta),
-    /// The configured priority; a tenant's is that of its most important disk.
+    /// The configured priority; that of a tenant is the highest of its disks.
     Priority,
     /// Demand times priority, summed over disks.
     Demand,
@@ -32,21 +33,21 @@ pub enum Weighting {
 /// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxMin {
-    /// What makes one heavier than another.
+    /// What the weights are based on.
     pub weighting: Weighting,
-    /// Blocks of a chunk.
+    /// Size of a chunk in blocks.
     pub chunk_blocks: u64,
-    /// What becomes of space that nobody demands.
+    /// What happens to space that is not demanded.
     pub spare: Spare,
 }
 
-/// There are so many chunks a disk at least.
+/// The minimum number of chunks per disk.
 const CHUNKS_A_DISK: u64 = 4;
 
-/// Levels from the pool down.
+/// The levels, from the pool down.
 const LEVELS: [&str; 3] = ["tenants", "VMs", "disks"];
 
-/// What divides one pass: the least and the most of each disk.
+/// The parameters of one pass: the minimum and maximum of each disk.
 struct Pass<'a> {
     rule: &'a MaxMin,
     chunk_blocks: u64,
@@ -57,7 +58,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Divides `whole` among the members at a level, then each part below it.
+    /// Divides `whole` among the members at a level, then each part at the level below.
     fn divide(&mut self, level: usize, whole: u64, members: &[usize]) -> Result<(), PolicyError> {
         let Some(whose) = LEVELS.get(level).copied() else {
             members.iter().for_each(|at| self.shares[*at] = whole);

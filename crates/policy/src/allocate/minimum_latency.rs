@@ -1,10 +1,11 @@
-//! The division of least latency, where no disk gets more than its reuse distances ask for.
+//! The division with the lowest latency, in which no disk gets more than its reuse distances demand.
 //!
-//! *Feasible*: the sizes asked for fit into the pool; each disk gets its own, and the rest stays idle. *Infeasible*:
-//! they do not; minimise the sum over VMs of h_i(c_i) * T_cache + (1 - h_i(c_i)) * T_origin within c_min and the size
-//! asked for. That is to maximise the sum of h_i(c_i) * (T_origin - T_cache). The paper hands it to a solver for
-//! smooth functions and calls it convex; as h is a step function, it is solved exactly or on its hull here, and the
-//! gap is reported. As printed, each VM counts the same, however many accesses it makes; priority weighs it.
+//! *Feasible*: the demanded sizes fit into the pool; each disk gets its own, and the rest stays idle.
+//! *Infeasible*: they do not; minimise the sum over VMs of h_i(c_i) * T_cache + (1 - h_i(c_i)) * T_origin
+//! between c_min and the demanded size. That is the same as maximising the sum of h_i(c_i) * (T_origin -
+//! T_cache). The paper uses a solver for smooth functions and calls the problem convex; as h is a step
+//! function, here it is solved exactly or on its hull, and the gap is reported. As in the printed equation,
+//! each VM counts the same, however many accesses it makes; priority is its weight.
 //!
 //! Sources: ECI-Cache (Ahmadian et al., 2018), section 5.1, equation 2, algorithms 1 and 2, with URD; Centaur (Koller et
 //! al., ICAC'15) with TRD.
@@ -15,9 +16,9 @@ use crate::error::PolicyError;
 
 /// See the module documentation.
 pub struct MinimumLatency {
-    /// Who solves.
+    /// The solver.
     pub solver: Box<dyn Solver>,
-    /// Into about how many units the pool is cut.
+    /// The approximate number of units into which the pool is divided.
     pub granularity: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Dividing a pool among claims: one rule a file.
+//! Dividing a pool among claims: one rule per file.
 //!
-//! A claim holds what a disk must have, what it may have, what it could use, and what carries its weight. Whatever the
-//! rule, all targets lie between reservation and limit, and their sum is never above the pool. A pool that
-//! cannot keep all reservations is refused.
+//! A claim holds a disk's reservation, its limit, its demand, and what its weight is based on. With every rule,
+//! all targets are between reservation and limit, and their sum never exceeds the pool. A pool that cannot
+//! satisfy all reservations is refused.
 
 pub mod annealing;
 mod equal;
@@ -36,25 +36,25 @@ use crate::error::PolicyError;
 /// What a disk claims. Sizes are in blocks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Claim {
-    /// The disk, for reasons and errors.
+    /// The disk, for explanations and errors.
     pub disk: String,
     /// The VM that it belongs to.
     pub vm: String,
     /// The tenant that the VM belongs to.
     pub tenant: String,
-    /// What it must have.
+    /// The reservation.
     pub reservation_blocks: u64,
-    /// What it may have; not below the reservation.
+    /// The limit; not below the reservation.
     pub limit_blocks: u64,
-    /// What it could use.
+    /// The demand.
     pub demand_blocks: u64,
-    /// What the operator gave it, for the static rule.
+    /// The size set by the operator, for the static rule.
     pub fixed_blocks: Option<u64>,
-    /// How much it counts: 1 unless configured.
+    /// The priority; 1 unless configured.
     pub priority: f64,
-    /// What is gained by sizes: rising points of blocks and worth, without the priority.
+    /// The worth of sizes: rising points of blocks and worth, without the priority.
     pub worth: Vec<(u64, f64)>,
-    /// What the four factors are made of.
+    /// The counts from which the four factors are computed.
     pub counts: Counts,
 }
 
@@ -64,7 +64,8 @@ pub struct Claim {
 pub enum Target {
     /// A part of the pool of its own.
     Blocks(u64),
-    /// A place in what all others with this target share, never driven below the one nor let above the other.
+    /// A place in the part shared by all disks with this kind of target, never evicted below the first size nor
+    /// grown above the second.
     Shared {
         /// The reservation.
         at_least_blocks: u64,
@@ -85,7 +86,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Target {
-    /// What is promised to the disk.
+    /// Returns what is promised to the disk.
     pub fn promised_blocks(self) -> u64 {
         match self {
             Target::Blocks(blocks) => blocks,
@@ -94,39 +95,39 @@ impl Target {
     }
 }
 
-/// How near to the best a solver came, in the problem's own terms.
+/// How close a solver came to the optimum, in the problem's own terms.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Gap {
     /// The solver.
     pub solver: String,
-    /// What its division is worth.
+    /// The worth of its division.
     pub worth: f64,
-    /// What no division can exceed.
+    /// The worth that no division can exceed.
     pub bound: f64,
-    /// How much of the bound is missed, from 0 to 1.
+    /// The missing part of the bound, from 0 to 1.
     pub relative: f64,
 }
 
 /// A divided pool.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Allocation {
-    /// A target for each claim, in their order.
+    /// A target for each claim, in order.
     pub targets: Vec<Target>,
-    /// Where something was optimised.
+    /// The gap, if something was optimised.
     pub gap: Option<Gap>,
-    /// What decided, in words.
+    /// The rule that decided, in words.
     pub reason: String,
 }
 
-/// A rule of dividing.
+/// An allocation rule.
 pub trait Allocator {
-    /// What it is called in a configuration and in reasons.
+    /// Returns its name in configurations and explanations.
     fn name(&self) -> &'static str;
 
-    /// Divides a pool of so many blocks.
+    /// Divides a pool of this many blocks.
     ///
     /// # Errors
-    /// A claim that contradicts itself, reservations beyond the pool, nothing to weigh by.
+    /// A claim contradicts itself, reservations exceed the pool, or there are no weights.
     fn allocate(&self, pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError>;
 }
 

@@ -1,10 +1,11 @@
-//! The problem that solvers solve: which number of units for each disk makes the sum of worth largest?
+//! The solvers' problem: which number of units for each disk maximises the sum of worth?
 //!
-//! Space beyond all reservations is cut into units, so that the solvers search one and the same set, and the exact one
-//! is exact. A disk takes from 0 units, its reservation, up to as many as reach its limit. The worth of a disk never
-//! sinks with its size.
+//! Space beyond all reservations is divided into units, so that all solvers search the same set and the exact
+//! one is exact. A disk takes from 0 units, its reservation, up to the number that reaches its limit. A disk's
+//! worth never decreases with its size.
 //!
-//! Source: vCacheShare (Meng et al., ATC'14), section 5; Centaur and ECI-Cache, equation 2, seen as worth gained.
+//! Source: vCacheShare (Meng et al., ATC'14), section 5; Centaur and ECI-Cache, equation 2, seen as worth
+//! gained.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +17,9 @@ use super::{Claim, Gap};
 pub struct Problem {
     /// Units to divide.
     pub units: usize,
-    /// Blocks of a unit.
+    /// Size of a unit in blocks.
     pub unit_blocks: u64,
-    /// The worth of each disk at 0, 1, 2, ... units; of at least 0 units, never sinking.
+    /// The worth of each disk at 0, 1, 2, ... units; has at least the value for 0 units and never decreases.
     pub worth: Vec<Vec<f64>>,
 }
 
@@ -31,18 +32,18 @@ pub struct Solution {
     pub worth: f64,
 }
 
-/// A way to solve a problem.
+/// A solver of the problem.
 pub trait Solver {
-    /// What it is called.
+    /// Returns its name.
     fn name(&self) -> &'static str;
 
-    /// A solution; all units need not be used.
+    /// Returns a solution; it need not use all units.
     fn solve(&self, problem: &Problem) -> Solution;
 }
 
 impl Problem {
-    /// The problem of dividing a pool among claims that were checked, in about `granularity` units of at least
-    /// `unit_blocks` blocks. Worth counts by priority.
+    /// Makes the problem of dividing a pool among checked claims, in about `granularity` units of at least
+    /// `unit_blocks` blocks. Worth is weighted by priority.
     pub fn new(pool_blocks: u64, claims: &[Claim], granularity: u64, unit_blocks: u64) -> Problem {
         let reserved = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
         let rest = pool_blocks.saturating_sub(reserved);
@@ -52,12 +53,12 @@ impl Problem {
         Problem { units, unit_blocks, worth }
     }
 
-    /// The sum of worth of so many units each.
+    /// Returns the sum of worth for these units.
     pub fn worth_of(&self, units: &[usize]) -> f64 {
         self.worth.iter().zip(units).map(|(worth, units)| worth[*units]).sum()
     }
 
-    /// Blocks for each claim. The last unit of a disk may reach beyond its limit; it is cut there.
+    /// Returns the blocks of each claim. The last unit of a disk may exceed its limit; it is cut there.
     pub fn blocks(&self, claims: &[Claim], solution: &Solution) -> Vec<u64> {
         let blocks = |(claim, units): (&Claim, &usize)| {
             let more = self.unit_blocks.saturating_mul(*units as u64);
@@ -66,7 +67,7 @@ impl Problem {
         claims.iter().zip(&solution.units).map(blocks).collect()
     }
 
-    /// How near a solution is to what no solution can exceed.
+    /// Returns how close a solution is to the bound.
     pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
         let bound = Hull.bound(self).max(solution.worth);
         let relative = if bound > 0.0 { (bound - solution.worth) / bound } else { 0.0 };

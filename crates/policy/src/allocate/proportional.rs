@@ -1,7 +1,7 @@
-//! Each disk gets what it demands; if there is not enough, in proportion to demand and priority.
+//! Each disk gets its demand; if there is not enough, disks share in proportion to demand and priority.
 //!
-//! Source: CloudCache (Arteaga), sections 3.4.3 and 4.4. For shortage the paper moves VMs away, and divides in
-//! proportion where it cannot.
+//! Source: CloudCache (Arteaga), sections 3.4.3 and 4.4. If space is short, the paper migrates VMs away, and
+//! divides in proportion where it cannot.
 
 use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, Spare, check, targets};
@@ -10,7 +10,7 @@ use crate::error::PolicyError;
 /// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Proportional {
-    /// What becomes of space that nobody demands.
+    /// What happens to space that is not demanded.
     pub spare: Spare,
 }
 

@@ -1,23 +1,26 @@
-//! Sharing in proportion to weights, with a least and a most for each: the arithmetic under every rule.
+//! Sharing in proportion to weights, with a minimum and a maximum for each share: the arithmetic under every
+//! rule.
 //!
-//! There is one level that makes the sum right: whoever would get less than the least at it has the least, whoever
-//! would get more than the most has the most. This is weighted max-min fairness with floors.
+//! There is one level at which the sum is right: any share that would be below its minimum gets the minimum,
+//! and any that would be above its maximum gets the maximum. This is weighted max-min fairness with floors.
 //!
-//! Invariants: least <= share <= most for all; the sum is at most the whole; shares are the least and whole units, or
-//! the most. What no unit fits into, or nobody with a weight may have, is left.
+//! Invariants
+//! - least <= share <= most for all; the sum is at most the whole.
+//! - A share is the minimum plus whole units, or the maximum. What is less than a unit, or may go to no share
+//!   with a weight, is left over.
 
-/// Who shares.
+/// A participant.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Share {
-    /// In proportion to what; 0 for no more than the least.
+    /// The weight; 0 for no more than the minimum.
     pub weight: f64,
-    /// The least.
+    /// The minimum.
     pub least: u64,
-    /// The most; not below the least.
+    /// The maximum; not below the minimum.
     pub most: u64,
 }
 
-/// Shares `whole` in units. The sum of the least must not exceed it.
+/// Shares `whole` in units. The sum of the minimums must not exceed it.
 pub fn share(whole: u64, unit: u64, all: &[Share]) -> Vec<u64> {
     let unit = unit.max(1);
     let level = level_shares(whole, all);
@@ -31,7 +34,7 @@ pub fn share(whole: u64, unit: u64, all: &[Share]) -> Vec<u64> {
     shares
 }
 
-/// Floating point may have rounded a sum up; what is too much is taken from the first who can spare it.
+/// Takes back what floating-point rounding has added to the sum, from the first shares that can spare it.
 fn take_back_rounding(whole: u64, all: &[Share], shares: &mut [u64]) {
     let mut over = shares.iter().sum::<u64>().saturating_sub(whole);
     for (got, share) in shares.iter_mut().zip(all) {
@@ -41,7 +44,7 @@ fn take_back_rounding(whole: u64, all: &[Share], shares: &mut [u64]) {
     }
 }
 
-/// Units left by rounding go to those who lost most by it.
+/// Gives units left by rounding to the shares that lost most by it.
 fn hand_out_rest(whole: u64, unit: u64, all: &[Share], level: &[f64], shares: &mut [u64]) {
     let mut rest = whole.saturating_sub(shares.iter().sum());
     let mut order: Vec<usize> = (0..all.len()).filter(|at| all[*at].weight > 0.0).collect();
@@ -62,8 +65,8 @@ fn hand_out_rest(whole: u64, unit: u64, all: &[Share], level: &[f64], shares: &m
     }
 }
 
-/// The exact shares. In each round all are in proportion; those who get too little, or those who get too much, are
-/// fixed, whichever sums to more; so at least one is fixed a round.
+/// Returns the exact shares. In each round all open shares are in proportion. Then either those below their
+/// minimum or those above their maximum are fixed, whichever sums to more; so each round fixes at least one.
 fn level_shares(whole: u64, all: &[Share]) -> Vec<f64> {
     let mut shares: Vec<f64> = all.iter().map(|share| share.least as f64).collect();
     let mut open: Vec<usize> = (0..all.len()).filter(|at| all[*at].weight > 0.0).collect();

@@ -1,4 +1,4 @@
-//! What becomes of space that nobody asked for.
+//! What happens to space that is not demanded.
 //!
 //! Source: CloudCache (Arteaga), section 4.4: "the spare capacity is distributed to the VMs proportionally to their
 //! demands, or left idle to minimize wear-out".
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::share::{Share, share};
 
-/// What becomes of spare space.
+/// What happens to spare space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spare {
-    /// It is shared, in proportion to demand.
+    /// It is shared in proportion to demand.
     #[default]
     Shared,
     /// It is left idle, to spare the flash.
@@ -19,7 +19,7 @@ pub enum Spare {
 }
 
 impl Spare {
-    /// What it means, for reasons.
+    /// Returns the meaning, for explanations.
     pub fn words(self) -> &'static str {
         match self {
             Spare::Shared => "spare space is shared",
@@ -27,7 +27,7 @@ impl Spare {
         }
     }
 
-    /// Adds spare space to shares, in proportion to weights, up to the most of each.
+    /// Adds spare space to shares, in proportion to weights, up to each maximum.
     pub(crate) fn add(
         self,
         whole: u64,

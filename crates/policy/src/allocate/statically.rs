@@ -1,9 +1,9 @@
-//! What the operator gave each disk. A disk without a size of its own shares equally in what is left.
+//! Sizes set by the operator. Disks without a size share the rest equally.
 //!
-//! If all sizes together are more than the pool, they shrink in proportion to size and priority, never below a
+//! If all sizes together exceed the pool, they shrink in proportion to size and priority, but never below a
 //! reservation.
 //!
-//! Source: the administrator-defined partitions that vCacheShare (sections 1 and 8) sets out from.
+//! Source: the administrator-defined partitions from which vCacheShare (sections 1 and 8) starts.
 
 use super::share::{Share, share};
 use super::{Allocation, Allocator, Claim, check, targets};

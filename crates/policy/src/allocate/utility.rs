@@ -1,7 +1,7 @@
-//! The division of most utility, by whichever solver.
+//! The division with the highest utility, with any solver.
 //!
-//! The paper divides all of the pool: units whose worth is nothing go where priority says, unless spare space is to be
-//! left idle.
+//! The paper divides all of the pool: units without worth are given out by priority, unless spare space is to
+//! be left idle.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), section 5: maximise the sum of priority_i * CU_i(c_i), with the sum of c_i
 //! = C and c_min <= c_i <= c_max.
@@ -12,11 +12,11 @@ use crate::error::PolicyError;
 
 /// See the module documentation.
 pub struct UtilityMaximum {
-    /// Who solves.
+    /// The solver.
     pub solver: Box<dyn Solver>,
-    /// Into about how many units the pool is cut.
+    /// The approximate number of units into which the pool is divided.
     pub granularity: u64,
-    /// What becomes of space that is worth nothing to anybody.
+    /// What happens to space that has no worth to any disk.
     pub spare: Spare,
 }
 

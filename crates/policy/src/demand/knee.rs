@@ -1,14 +1,14 @@
 //! How long a window should be: the knee of hit ratio against window length.
 //!
-//! A disk's accesses are replayed for each length: the RWSS_N of a window is the size of an LRU cache in the next one,
-//! and a block enters it at its access number N+1. The knee is the point that lies farthest above the straight line from the
-//! shortest window to the longest, with time drawn as its logarithm and both axes scaled to 1. If it lies less than
-//! [`CLEAR`] above, there is no clear knee, and the shortest window is taken.
+//! A disk's accesses are replayed for each length. The RWSS_N of a window is the size of an LRU cache in the
+//! next window, and a block enters it at its access number N+1. The knee is the point farthest above the
+//! straight line from the shortest window to the longest, with a logarithmic time axis and both axes scaled
+//! to 1. If it is less than [`CLEAR`] above the line, there is no clear knee, and the shortest window is chosen.
 //!
-//! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to flatten out";
-//! without one "the window size should be set to a small value". How the knee is found is the rule of Satopaa et
-//! al., "Finding a Kneedle in a Haystack", 2011, without its smoothing. If the largest window gains less than
-//! [`FLAT`], there is nothing to choose for.
+//! Source: CloudCache (Arteaga), section 3.4.1 and figure 3.3: the point "where the hit ratio starts to flatten
+//! out"; without one "the window size should be set to a small value". The knee is found by the rule of Satopaa
+//! et al., "Finding a Kneedle in a Haystack", 2011, without its smoothing. If the largest window gains less
+//! than [`FLAT`], there is nothing to choose.
 
 use haversack_model::Micros;
 use serde::{Deserialize, Serialize};
@@ -17,26 +17,26 @@ use super::working_set_window::{MOST_REUSES, WorkingSetWindow};
 use crate::error::PolicyError;
 use haversack_admission::lru::Lru;
 
-/// A knee is clear if it lies this far above the straight line, of a rise of 1.
+/// A knee is clear if it is this far above the straight line, where the whole rise is 1.
 pub const CLEAR: f64 = 0.1;
 /// A hit ratio that rises by less than this over all lengths has no knee.
 pub const FLAT: f64 = 0.01;
 
-/// What windows of one length would do.
+/// The result of windows of one length.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LengthTried {
     /// The length.
     pub length_us: Micros,
     /// The share of accesses that would hit.
     pub hit_ratio: f64,
-    /// The mean size that would be allocated, in blocks.
+    /// The mean allocated size, in blocks.
     pub mean_blocks: f64,
 }
 
-/// Replays accesses of rising times, each a time and a block, with windows of one length.
+/// Replays accesses in order of time, each a time and a block, with windows of one length.
 ///
 /// # Errors
-/// As [`WorkingSetWindow::new`], and `BadFigure` for a number of reuses beyond [`MOST_REUSES`].
+/// The errors of [`WorkingSetWindow::new`], and `BadFigure` for more reuses than [`MOST_REUSES`].
 pub fn try_length(
     accesses: &[(Micros, u64)],
     length_us: Micros,
@@ -83,7 +83,7 @@ pub fn try_length(
     })
 }
 
-/// The length to take of those tried; none if none was.
+/// Returns the length to choose among those tried; `None` if none was tried.
 pub fn choose_length(tried: &[LengthTried]) -> Option<Micros> {
     let mut tried = tried.to_vec();
     tried.sort_by_key(|length| length.length_us);
@@ -107,7 +107,8 @@ pub fn choose_length(tried: &[LengthTried]) -> Option<Micros> {
     Some(best.1)
 }
 
-/// The logarithm, straight between powers of two: near enough to draw an axis, and the same everywhere.
+/// Returns the logarithm, linear between powers of two: accurate enough for an axis, and the same on every
+/// machine.
 fn log2(value: u64) -> f64 {
     let value = value.max(1);
     let whole = 63 - value.leading_zeros();

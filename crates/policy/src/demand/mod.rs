@@ -1,8 +1,8 @@
-//! How much cache a disk could use: one model a file.
+//! How much cache a disk could use: one model per file.
 //!
-//! A model reads the figures of a window and says a number of blocks. It also says which hit-ratio curve goes with it,
-//! for allocators that weigh hits against hits. What a hit is *worth* ([`utility`]) and what weight a tenant carries
-//! ([`weight`]) are judged beside it.
+//! A model turns the figures of a window into a number of blocks. It also names the hit-ratio curve that goes
+//! with it, for allocators that compare hits. What a hit is *worth* ([`utility`]) and the weight of a tenant
+//! ([`weight`]) are computed separately.
 
 pub mod knee;
 mod read_only;
@@ -21,14 +21,14 @@ pub use working_set::{ReuseWorkingSet, WorkingSet};
 use crate::curve::Curve;
 use crate::window::DiskWindow;
 
-/// A model of demand.
+/// A demand model.
 pub trait Demand {
-    /// What it is called in a configuration and in reasons.
+    /// Returns its name in configurations and explanations.
     fn name(&self) -> String;
 
-    /// How many blocks the disk could use, by what was measured.
+    /// Returns how many blocks the disk could use, based on the measurements.
     fn blocks(&self, window: &DiskWindow) -> u64;
 
-    /// The hit-ratio curve that goes with it.
+    /// Returns the hit-ratio curve that goes with it.
     fn curve<'a>(&self, window: &'a DiskWindow) -> &'a Curve;
 }

@@ -1,4 +1,4 @@
-//! Demand is what reads alone would hit: reuse distances counted as if writes were not there.
+//! Demand is what reads alone would hit: reuse distances counted as if there were no writes.
 //!
 //! Source: vCacheShare (Meng, Zhou, Ma, Uttamchandani, Liu, ATC'14), sections 4.1 and 4.2: "only read accesses are
 //! counted", in 4 KiB blocks, large requests split.
@@ -7,7 +7,7 @@ use super::Demand;
 use crate::curve::Curve;
 use crate::window::DiskWindow;
 
-/// The read-only curve.
+/// The read-only model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadOnly;
 

@@ -1,13 +1,13 @@
-//! Demand is what the largest reuse distance asks for: the traditional one (TRD) of all accesses, or the useful one
+//! Demand follows from the largest reuse distance: the traditional one (TRD) of all accesses, or the useful one
 //! (URD) of reads after reads and reads after writes only.
 //!
-//! A cache of the largest distance and one block hits everything that can be hit. A write after a read or a write
-//! needs no cached block, so its distance is not useful: URD never asks for more than TRD, as it looks at fewer
-//! distances of the same accesses.
+//! A cache of the largest distance plus one block hits everything that can be hit. A write after a read or a
+//! write needs no cached block, so its distance is not useful. URD never demands more than TRD, because it uses
+//! fewer distances of the same accesses.
 //!
-//! Sources: Centaur (Koller, Mashtizadeh, Rangaswami, ICAC'15) for TRD; ECI-Cache (Ahmadian, Mutlu, Asadi, 2018),
-//! section 4 and algorithm 1 lines 16 to 23, for URD. Algorithm 1 multiplies the distance itself with the block size
-//! where figure 5 takes the distance and one; the figure is right.
+//! Sources: Centaur (Koller, Mashtizadeh, Rangaswami, ICAC'15) for TRD; ECI-Cache (Ahmadian, Mutlu, Asadi,
+//! 2018), section 4 and algorithm 1 lines 16 to 23, for URD. Algorithm 1 multiplies the distance itself by the
+//! block size where figure 5 uses the distance plus one; the figure is right.
 
 use super::Demand;
 use crate::curve::Curve;
@@ -54,7 +54,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The window of a run of accesses, each a block and whether it is written. Slow and plainly right.
+    /// Computes the window of a run of accesses, each a block and whether it is written. Slow, but obviously
+    /// correct.
     fn window(accesses: &[(u64, bool)]) -> DiskWindow {
         let (mut all, mut useful) = (Vec::new(), Vec::new());
         for (now, (block, write)) in accesses.iter().enumerate() {
@@ -73,7 +74,8 @@ mod tests {
         DiskWindow { trd, urd, ..DiskWindow::default() }
     }
 
-    /// ECI-Cache, figure 5: the largest distance is 4 and takes 5 blocks, the largest useful one is 1 and takes 2.
+    /// ECI-Cache, figure 5: the largest distance is 4 and takes 5 blocks, the largest useful one is 1 and takes
+    /// 2.
     #[test]
     fn the_example_of_eci_cache() {
         let accesses = [(1, true), (2, false), (1, false), (3, true), (4, false), (5, true), (2, true)];

@@ -1,6 +1,6 @@
-//! Demand is whatever was touched more than once since ever: HEC's touch count taken for a demand.
+//! Demand is everything ever touched more than once: HEC's touch count used as a demand.
 //!
-//! It only grows, which is why it asks for up to 3.7 times what RWSS asks for.
+//! It only grows, which is why it demands up to 3.7 times as much as RWSS.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.4, "we implemented it by using TC to predict cache demand". The count is
 //! [`Hec::touched_again_blocks`](haversack_admission::Hec::touched_again_blocks).

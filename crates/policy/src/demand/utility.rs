@@ -1,11 +1,12 @@
 //! What hits are worth: vCacheShare's cache utility.
 //!
-//! CU_i(c) = l_i * RR_i * (H_i(c) + alpha * RI_i / max RI), with l the mean latency of the origin, RR the share of
-//! reads, H the hit ratio of reads, and RI the reuse intensity: S_total / (t_w * S_unique), what was read in the last
-//! t_w over what was read of it for the first time, a second.
+//! CU_i(c) = l_i * RR_i * (H_i(c) + alpha * RI_i / max RI), where l is the mean latency of the origin, RR the
+//! share of reads, H the hit ratio of reads, and RI the reuse intensity: S_total / (t_w * S_unique), the blocks
+//! read in the last t_w over the distinct blocks among them, per second.
 //!
-//! As printed, the term with RI does not depend on c, so it moves no optimum; the evaluation shows that it does.
-//! [`Reading::Scaled`] is the reading that agrees with the evaluation: intensity scales the worth of hits.
+//! As printed, the term with RI does not depend on c, so it does not move the optimum; but the evaluation shows
+//! that it does. [`Reading::Scaled`] is the interpretation that agrees with the evaluation: intensity scales
+//! the worth of hits.
 //!
 //! Source: vCacheShare (Meng et al., ATC'14), sections 4.3 and 4.4, equations 1 and 2.
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::window::{DiskWindow, Intensity};
 
-/// How equation 2 is read.
+/// How equation 2 is interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reading {
@@ -24,7 +25,7 @@ pub enum Reading {
     AsPrinted,
 }
 
-/// RI in 1/s: how often each block read was read again and how fast. 0 if nothing was read.
+/// Returns RI in 1/s: how often and how fast each block read was read again. 0 if nothing was read.
 pub fn reuse_intensity(intensity: &Intensity) -> f64 {
     if intensity.unique_read_blocks == 0 || intensity.length_us == 0 {
         return 0.0;
@@ -42,12 +43,12 @@ pub struct Utility {
     pub alpha: f64,
     /// RI over the largest RI of all disks, from 0 to 1.
     pub relative_intensity: f64,
-    /// How the equation is read.
+    /// How the equation is interpreted.
     pub reading: Reading,
 }
 
 impl Utility {
-    /// CU at so many blocks, in microseconds an access.
+    /// Returns CU at this many blocks, in microseconds per access.
     pub fn at(&self, window: &DiskWindow, blocks: u64) -> f64 {
         let (hits, burst) = (window.read_only.at(blocks), self.alpha * self.relative_intensity);
         let value = match self.reading {

@@ -1,8 +1,8 @@
-//! What weight a tenant, a VM or a disk carries beside its like: Liu's four factors.
+//! The weight of a tenant, a VM or a disk among others of its kind: Liu's four factors.
 //!
-//! w_i = sum over j of beta_j * alpha_ij, where alpha_ij is factor j of i over the sum of that factor over all. The
-//! factors are priority, the ratio of reads to writes, the speed of reads, and the hit ratio. A factor that is zero for
-//! all says nothing about anybody and adds nothing.
+//! w_i = sum over j of beta_j * alpha_ij, where alpha_ij is factor j of i over the sum of that factor over all.
+//! The factors are priority, the ratio of reads to writes, the speed of reads, and the hit ratio. A factor that
+//! is zero for all does not distinguish anything and adds nothing.
 //!
 //! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, equation 3 and table 2.
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PolicyError, check_range};
 use crate::window::DiskWindow;
 
-/// How much priority, the ratio of reads to writes, the speed of reads and the hit ratio count.
+/// The weights of priority, the ratio of reads to writes, the speed of reads, and the hit ratio.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Beta(pub [f64; 4]);
 
 impl Default for Beta {
-    /// As in the paper: the hit ratio counts twice as much as each of the others.
+    /// Returns the paper's weights: the hit ratio counts twice as much as each of the others.
     fn default() -> Beta {
         Beta([0.2, 0.2, 0.2, 0.4])
     }
@@ -39,20 +39,20 @@ impl Beta {
     }
 }
 
-/// What was recorded of a tenant, a VM or a disk.
+/// The factors of a tenant, a VM or a disk.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Factors {
     /// The configured priority.
     pub priority: f64,
     /// Reads over writes.
     pub read_write_ratio: f64,
-    /// Blocks read a second.
+    /// Blocks read per second.
     pub read_speed: f64,
     /// Share of reads that were hits.
     pub hit_ratio: f64,
 }
 
-/// Counts from which factors come; those of the parts of a whole add up.
+/// Counts from which the factors are computed; counts of parts add up.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Counts {
     priority: f64,
@@ -63,7 +63,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counts of one disk.
+    /// Returns the counts of one disk.
     pub fn of(priority: f64, window: Option<&DiskWindow>) -> Counts {
         let Some(window) = window else { return Counts { priority, ..Counts::default() } };
         let seconds = window.length_us.max(1) as f64 / 1e6;
@@ -76,7 +76,7 @@ impl Counts {
         }
     }
 
-    /// The counts of both. The priority of a whole is that of its most important part.
+    /// Adds two counts. The priority of the whole is the highest of its parts.
     pub fn and(self, other: Counts) -> Counts {
         Counts {
             priority: self.priority.max(other.priority),
@@ -87,7 +87,7 @@ impl Counts {
         }
     }
 
-    /// The four factors. Reads without a write count as if there had been one, so that the ratio is a number.
+    /// Returns the four factors. Without writes, one write is assumed, so that the ratio is a number.
     pub fn factors(&self) -> Factors {
         Factors {
             priority: self.priority,
@@ -98,7 +98,7 @@ impl Counts {
     }
 }
 
-/// The weights of all who share something.
+/// Returns the weights of all participants.
 pub fn weights(beta: &Beta, all: &[Factors]) -> Vec<f64> {
     let each: [fn(&Factors) -> f64; 4] =
         [|f| f.priority, |f| f.read_write_ratio, |f| f.read_speed, |f| f.hit_ratio];
@@ -135,7 +135,7 @@ pub(crate) mod tests {
         let rounded: Vec<f64> =
             weights(&Beta::default(), &all).iter().map(|weight| (weight * 100.0).round() / 100.0).collect();
         assert_eq!(rounded, [0.15, 0.54, 0.18, 0.13]);
-        // The paper divides 2 TB by the weights as rounded; the sum of those is 1.
+        // The paper divides 2 TB by the rounded weights, which sum to 1.
         let hundredths: Vec<f64> = rounded.iter().map(|weight| (weight * 200.0).round()).collect();
         assert_eq!(hundredths, [30.0, 108.0, 36.0, 26.0]);
     }

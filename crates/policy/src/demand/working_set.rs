@@ -1,11 +1,12 @@
-//! Demand is what was used: WSS, or what was used again: RWSS_N.
+//! Demand is what was used (WSS), or what was used again (RWSS_N).
 //!
-//! The working set holds the distinct blocks accessed in the window, the reuse working set RWS_N those of them that
-//! were reused at least N times, thus accessed N+1 times or more. RWS_0 is the working set. Scans are in the one and
-//! not in the other.
+//! The working set holds the distinct blocks accessed in the window. The reuse working set RWS_N holds those of
+//! them that were reused at least N times, that is, accessed at least N+1 times. RWS_0 is the working set.
+//! Scans are in WSS but not in RWSS_N.
 //!
-//! Source: CloudCache (Arteaga), section 3.4.1 of the dissertation, FAST'16 section 4.1. The window of real time is
-//! counted by [`working_set_window`](super::working_set_window) and its length chosen by [`knee`](super::knee).
+//! Source: CloudCache (Arteaga), section 3.4.1 of the dissertation, FAST'16 section 4.1. The window of real
+//! time is counted by [`working_set_window`](super::working_set_window), and its length is chosen by
+//! [`knee`](super::knee).
 
 use super::Demand;
 use crate::curve::Curve;
@@ -29,7 +30,7 @@ impl Demand for WorkingSet {
     }
 }
 
-/// RWSS_N: the distinct blocks reused at least so many times.
+/// RWSS_N: the distinct blocks reused at least N times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReuseWorkingSet {
     /// N.
@@ -41,7 +42,8 @@ impl Demand for ReuseWorkingSet {
         format!("rwss_{}", self.reuses)
     }
 
-    /// 0 for more reuses than were counted: fewer blocks than at the largest count, nobody knows how many.
+    /// Returns 0 for more reuses than were counted: the number is unknown, but smaller than at the largest
+    /// count.
     fn blocks(&self, window: &DiskWindow) -> u64 {
         match usize::from(self.reuses) {
             0 => window.wss_blocks,

@@ -1,9 +1,10 @@
-//! Counting working sets in windows of real time, access by access, in bounded memory.
+//! Counts working sets in windows of real time, access by access, in bounded memory.
 //!
-//! Windows follow one another on the caller's clock, so an idle disk has empty windows instead of one that never
-//! ends. Each distinct block takes a place of a table. When it is full, only blocks whose hash is below a threshold are
-//! counted, the threshold is halved, and what is counted is scaled up: an estimate, good to a few in a hundred with
-//! thousands of places. The next window begins with twice the threshold, up to all blocks.
+//! Windows follow one another on the caller's clock, so an idle disk has empty windows instead of one that
+//! never ends. Each distinct block takes a place in a table. When the table is full, the threshold is halved,
+//! only blocks whose hash is below it are counted, and the counts are scaled up: an estimate that is accurate
+//! to a few percent with thousands of places. The next window begins with twice the threshold, up to all
+//! blocks.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.1, "real-time-based window".
 
@@ -17,7 +18,7 @@ use haversack_admission::lru::Lru;
 /// Reuse working sets are counted up to this many reuses.
 pub const MOST_REUSES: u8 = 4;
 
-/// Of a longer time without accesses, only so many empty windows are told of.
+/// After a longer time without accesses, only this many empty windows are reported.
 const MOST_EMPTY: u64 = 64;
 
 /// The sizes of the working sets of a window.
@@ -35,14 +36,15 @@ pub struct WorkingSetSizes {
 pub struct WorkingSetWindow {
     length_us: Micros,
     start_us: Micros,
-    /// Accesses to each block less one, at most [`MOST_REUSES`].
+    /// Accesses to each block minus one, at most [`MOST_REUSES`].
     reuses: Lru,
-    /// Of 2^shift blocks one is counted.
+    /// One block in 2^shift is counted.
     shift: u32,
 }
 
 impl WorkingSetWindow {
-    /// Windows of `length_us`, the first from `start_us` on, counted in at most so many places of 32 bytes.
+    /// Counts in windows of `length_us`, the first of which starts at `start_us`, in at most this many places
+    /// of 32 bytes.
     ///
     /// # Errors
     /// `BadFigure` for windows without length or a table without places.
@@ -81,8 +83,8 @@ impl WorkingSetWindow {
         self.reuses.put(block, reuses);
     }
 
-    /// Passes the time and tells the sizes of each window that has ended, empty ones too. To be called before an
-    /// access at that time is noted.
+    /// Advances the time and reports the sizes of each window that has ended, including empty ones. Must be
+    /// called before an access at that time is noted.
     pub fn pass(&mut self, now_us: Micros, mut ended: impl FnMut(WorkingSetSizes)) {
         let mut behind = now_us.saturating_sub(self.start_us) / self.length_us;
         while behind > 0 {
@@ -95,7 +97,7 @@ impl WorkingSetWindow {
         }
     }
 
-    /// The sizes of the present window so far.
+    /// Returns the sizes of the current window so far.
     pub fn sizes(&self) -> WorkingSetSizes {
         let mut sizes = WorkingSetSizes { start_us: self.start_us, ..WorkingSetSizes::default() };
         for reuses in self.reuses.values() {

@@ -1,15 +1,16 @@
-//! All methods run along; the one that was least off speaks.
+//! Runs all methods and uses the one with the smallest error.
 //!
-//! Another takes over only when its error is smaller by a tenth, so that two equal ones do not take turns.
+//! Another method takes over only if its error is smaller by a tenth, so that two equal ones do not alternate.
 //!
-//! Source: the methods are those of CloudCache (Arteaga), section 3.4.2; to choose among them continuously is ours.
+//! Source: the methods are those of CloudCache (Arteaga), section 3.4.2; choosing among them continuously is
+//! ours.
 
 use super::{Forecast, Forecaster, Method, Scored};
 
-/// By how much less another must be off to take over.
+/// How much smaller the error of another method must be for it to take over.
 const BETTER: f64 = 0.9;
 
-/// All single methods and which of them speaks.
+/// All single methods, and which of them is used.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Best {
     tried: Vec<Scored<Forecaster>>,
@@ -25,12 +26,12 @@ impl Default for Best {
 }
 
 impl Best {
-    /// The method that speaks.
+    /// Returns the method that is used.
     pub fn method(&self) -> Method {
         Method::SINGLE[self.speaks]
     }
 
-    /// Each method's mean error so far.
+    /// Returns each method's mean error so far.
     pub fn errors(&self) -> impl Iterator<Item = (Method, f64)> + '_ {
         let scored = Method::SINGLE.into_iter().zip(&self.tried);
         scored.filter_map(|(method, tried)| Some((method, tried.score.mean_error()?)))

@@ -1,16 +1,17 @@
 //! Double exponential smoothing: a level and a trend, for demands that grow or shrink steadily.
 //!
-//! The prediction is level + trend. After an observation, the level is the prediction moved by a share alpha of what it
-//! was off, the trend moves by a share beta towards the step the level took. The first trend is the first step.
-//! Self-tuned: as in [`exponential`](super::SelfTunedExponential), over ten alphas and ten betas.
+//! The prediction is level + trend. After an observation, the level is the prediction plus alpha times its
+//! error, and the trend moves by beta towards the step that the level took. The first trend is the first step.
+//! The self-tuned variant works as in [`exponential`](super::SelfTunedExponential), over ten alphas and ten
+//! betas.
 //!
 //! Source: Holt's method as named in CloudCache (Arteaga), section 3.4.2: alpha = beta = 0.3 fixed, or self-tuned.
 
 use super::Forecast;
 
-/// Alpha and beta of the paper.
+/// The paper's alpha and beta.
 const FIXED: f64 = 0.3;
-/// Values tried of each: 1/10, 2/10, ... 1.
+/// Values of each that are tried: 1/10, 2/10, ... 1.
 const STEPS: u32 = 10;
 
 /// Double exponential smoothing with fixed alpha and beta.
@@ -23,12 +24,12 @@ pub struct Double {
 }
 
 impl Double {
-    /// With alpha and beta from 0 to 1; what lies beyond is drawn in.
+    /// Makes a method with alpha and beta from 0 to 1; values outside are clamped.
     pub fn new(alpha: f64, beta: f64) -> Double {
         Double { alpha: alpha.clamp(0.0, 1.0), beta: beta.clamp(0.0, 1.0), level: None, trend: None }
     }
 
-    /// Level and trend, which may point below zero.
+    /// Returns level plus trend, which may be negative.
     fn ahead(&self) -> Option<f64> {
         self.level.map(|level| level + self.trend.unwrap_or(0.0))
     }
@@ -60,7 +61,8 @@ impl Forecast for Double {
     }
 }
 
-/// Double exponential smoothing that fits alpha and beta. Until a pair was better than the paper's, that one is taken.
+/// Double exponential smoothing that fits alpha and beta. Uses the paper's values until another pair was
+/// better.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SelfTunedDouble {
     tried: Vec<(Double, f64)>,
@@ -80,7 +82,7 @@ impl Default for SelfTunedDouble {
 }
 
 impl SelfTunedDouble {
-    /// The alpha and beta that fit best so far.
+    /// Returns the alpha and beta that fit best so far.
     pub fn parameters(&self) -> (f64, f64) {
         let best = &self.tried[self.best].0;
         (best.alpha, best.beta)
@@ -126,7 +128,7 @@ mod tests {
         for value in [100.0, 200.0, 200.0] {
             forecast.observe(value);
         }
-        // Ahead 300, level 300 - 0.3 * 100 = 270, trend 100 + 0.3 * (70 - 100) = 91.
+        // Prediction 300, level 300 - 0.3 * 100 = 270, trend 100 + 0.3 * (70 - 100) = 91.
         assert!((forecast.predict().unwrap() - 361.0).abs() < 1e-9);
     }
 
@@ -142,7 +144,7 @@ mod tests {
     fn tuning_leaves_the_paper_s_pair_when_another_fits_better() {
         let mut forecast = SelfTunedDouble::default();
         assert_eq!(forecast.parameters(), (FIXED, FIXED));
-        // A level that jumps and stays: follow the level, not the jump.
+        // The level jumps and stays: follow the level, not the jump.
         (0..60).for_each(|at| forecast.observe(f64::from(at / 12) * 100.0));
         let (alpha, beta) = forecast.parameters();
         assert!(alpha > beta && (alpha, beta) != (FIXED, FIXED), "{alpha} {beta}");

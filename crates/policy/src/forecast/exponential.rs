@@ -1,17 +1,17 @@
-//! Exponential smoothing: the level moves towards each observation by a share alpha of what it was off.
+//! Exponential smoothing: the level moves towards each observation by alpha times the error.
 //!
-//! The first observation is the first level. Self-tuned means that alpha is refitted on all of the history to the least
-//! squared one-step error: one smoother for each of twenty alphas runs along and sums its own errors, so that a refit
-//! takes no memory of the history.
+//! The first observation is the first level. Self-tuned means that alpha is fitted to the whole history, for
+//! the smallest sum of squared one-step errors: a smoother runs for each of twenty alphas and sums its own
+//! errors, so that fitting needs no copy of the history.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.2: alpha = 0.3 fixed, or self-tuned "based on the error between the
 //! predicted and observed RWSS values".
 
 use super::Forecast;
 
-/// The alpha of the paper.
+/// The paper's alpha.
 const ALPHA: f64 = 0.3;
-/// Alphas tried: 1/20, 2/20, ... 1.
+/// The alphas that are tried: 1/20, 2/20, ... 1.
 const ALPHAS: u32 = 20;
 
 /// Exponential smoothing with a fixed alpha.
@@ -22,7 +22,7 @@ pub struct Exponential {
 }
 
 impl Exponential {
-    /// With an alpha from 0 to 1; what lies beyond is drawn in.
+    /// Makes a method with an alpha from 0 to 1; values outside are clamped.
     pub fn new(alpha: f64) -> Exponential {
         Exponential { alpha: alpha.clamp(0.0, 1.0), level: None }
     }
@@ -44,7 +44,7 @@ impl Forecast for Exponential {
     }
 }
 
-/// Exponential smoothing that fits its alpha. Until one alpha was better than the paper's, that one is taken.
+/// Exponential smoothing that fits its alpha. Uses the paper's value until another one was better.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SelfTunedExponential {
     tried: Vec<(Exponential, f64)>,
@@ -61,7 +61,7 @@ impl Default for SelfTunedExponential {
 }
 
 impl SelfTunedExponential {
-    /// The alpha that fits best so far.
+    /// Returns the alpha that fits best so far.
     pub fn alpha(&self) -> f64 {
         self.tried[self.best].0.alpha
     }
@@ -104,7 +104,7 @@ mod tests {
     fn tuning_finds_the_alpha_that_fits() {
         let mut steps = SelfTunedExponential::default();
         assert_eq!(steps.alpha(), ALPHA);
-        // A level that stays where it jumped to is followed at once, noise around a level hardly.
+        // A level that stays after a jump is followed at once, noise around a level hardly at all.
         (0..40).for_each(|at| steps.observe(f64::from(at / 8) * 100.0));
         assert_eq!(steps.alpha(), 1.0);
         let mut noise = SelfTunedExponential::default();

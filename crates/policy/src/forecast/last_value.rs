@@ -1,10 +1,10 @@
-//! The next window is like the last.
+//! Predicts that the next window is like the last one.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.4, the baseline of figure 3.5.
 
 use super::Forecast;
 
-/// What was seen last.
+/// The last value observed.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct LastValue {
     last: Option<f64>,

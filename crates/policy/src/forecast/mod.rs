@@ -1,7 +1,7 @@
-//! What a disk will demand in the next window, from what it demanded in those before: one method a file.
+//! Predicts a disk's demand in the next window from that in earlier ones: one method per file.
 //!
-//! Each takes one observation a window and keeps a bounded memory of them. [`Scored`] notes how far off a method was;
-//! [`Best`] runs them all and follows the one that was least off.
+//! Each method takes one observation per window and keeps a bounded history. [`Scored`] tracks the error of a
+//! method; [`Best`] runs all of them and uses the one with the smallest error.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.2 and figure 3.5.
 
@@ -21,12 +21,12 @@ pub use scored::{Score, Scored};
 
 use serde::{Deserialize, Serialize};
 
-/// A method of forecasting.
+/// A forecasting method.
 pub trait Forecast {
     /// Takes what was observed in the window that has ended.
     fn observe(&mut self, value: f64);
 
-    /// What the next window will show, never below 0; none before the first observation.
+    /// Returns the prediction for the next window, never below 0; `None` before the first observation.
     fn predict(&self) -> Option<f64>;
 }
 
@@ -34,7 +34,7 @@ pub trait Forecast {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// What was seen last.
+    /// The last value.
     LastValue,
     /// Exponential smoothing with alpha = 0.3.
     ExpFixed,
@@ -45,16 +45,16 @@ pub enum Method {
     DoubleExpFixed,
     /// Double exponential smoothing, self-tuned.
     DoubleExpSelf,
-    /// Whichever of these was least off so far.
+    /// The one of these with the smallest error so far.
     Best,
 }
 
 impl Method {
-    /// All that are no choice among others.
+    /// All methods that do not choose among others.
     pub const SINGLE: [Method; 5] =
         [Method::LastValue, Method::ExpFixed, Method::ExpSelf, Method::DoubleExpFixed, Method::DoubleExpSelf];
 
-    /// The name as configured.
+    /// Returns the name used in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Method::LastValue => "last-value",
@@ -67,7 +67,7 @@ impl Method {
     }
 }
 
-/// A method with its memory.
+/// A method with its state.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Forecaster {
     /// See [`LastValue`].
@@ -85,7 +85,7 @@ pub enum Forecaster {
 }
 
 impl Forecaster {
-    /// A method that has seen nothing yet.
+    /// Makes a method without observations.
     pub fn new(method: Method) -> Forecaster {
         match method {
             Method::LastValue => Forecaster::LastValue(LastValue::default()),
@@ -97,7 +97,7 @@ impl Forecaster {
         }
     }
 
-    /// The method that speaks at present: of several, the one that is followed.
+    /// Returns the method in use: of several, the one that is currently chosen.
     pub fn method(&self) -> Method {
         match self {
             Forecaster::LastValue(_) => Method::LastValue,

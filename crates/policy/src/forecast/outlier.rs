@@ -1,8 +1,8 @@
-//! An observation far beyond the usual is tamed before it is forecast from.
+//! Replaces an observation that is far beyond the usual before it is used for a forecast.
 //!
-//! If the newest is more than lambda times the mean of the last n observations, itself among them, that mean takes its
-//! place, in the history too. With n observations, none can be more than n times their mean: no filter works
-//! before more than lambda observations are there.
+//! If the newest observation is more than lambda times the mean of the last n, including itself, it is replaced
+//! by that mean, in the history too. Among n observations, none can be more than n times their mean, so the
+//! filter has no effect before there are more than lambda observations.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.2: n = 20, lambda = 5.
 
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::error::{PolicyError, check_range};
 
-/// The filter and the observations it remembers.
+/// The filter and the observations that it remembers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutlierFilter {
     remembered: usize,
@@ -25,10 +25,10 @@ impl Default for OutlierFilter {
 }
 
 impl OutlierFilter {
-    /// A filter that compares with the mean of so many observations.
+    /// Makes a filter that compares with the mean of this many observations.
     ///
     /// # Errors
-    /// `BadFigure` without observations to compare with, or with a lambda below 1.
+    /// `BadFigure` for no observations to compare with, or for a lambda below 1.
     pub fn new(remembered: usize, lambda: f64) -> Result<OutlierFilter, PolicyError> {
         if remembered == 0 {
             let (what, found) = ("the observations of an outlier filter".into(), "0".into());
@@ -38,7 +38,7 @@ impl OutlierFilter {
         Ok(OutlierFilter { remembered, lambda, last: VecDeque::new() })
     }
 
-    /// The observation to forecast from.
+    /// Returns the observation to forecast from.
     pub fn filter(&mut self, value: f64) -> f64 {
         if self.last.len() == self.remembered {
             self.last.pop_front();

@@ -1,15 +1,15 @@
-//! How far off a forecast was: each prediction is held against what came.
+//! The error of a forecast: each prediction is compared with the observation.
 //!
-//! The error of a window is |predicted - observed| / observed, at most [`WORST`] so that a window next to nothing does
-//! not outweigh all others. Errors fade by [`FADE`] a window: what was long ago counts little.
+//! The error of a window is |predicted - observed| / observed, at most [`WORST`], so that a window with next to
+//! no demand does not outweigh all others. Errors fade by [`FADE`] per window, so that old ones count little.
 //!
 //! Source: CloudCache (Arteaga), section 3.4.4, "prediction error". The cap and the fading are ours.
 
 use super::Forecast;
 
-/// What an error counts at most.
+/// The largest value that an error counts for.
 pub const WORST: f64 = 10.0;
-/// How much of its weight an error keeps from window to window: half is gone after about 14.
+/// The share of its weight that an error keeps from window to window: half is gone after about 14 windows.
 pub const FADE: f64 = 0.95;
 
 /// The faded mean of errors.
@@ -20,7 +20,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Holds a prediction against what came.
+    /// Compares a prediction with the observation.
     pub fn note(&mut self, predicted: f64, observed: f64) {
         let off = (predicted - observed).abs();
         let error = if off == 0.0 { 0.0 } else { (off / observed.max(f64::MIN_POSITIVE)).min(WORST) };
@@ -28,7 +28,7 @@ impl Score {
         self.weight = self.weight * FADE + 1.0;
     }
 
-    /// The mean error; none before the first.
+    /// Returns the mean error; `None` before the first one.
     pub fn mean_error(&self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
@@ -39,12 +39,12 @@ impl Score {
 pub struct Scored<F> {
     /// The method.
     pub forecast: F,
-    /// How far off it was.
+    /// Its error.
     pub score: Score,
 }
 
 impl<F: Forecast> Scored<F> {
-    /// A method that was not tried yet.
+    /// Makes an untested method.
     pub fn new(forecast: F) -> Scored<F> {
         Scored { forecast, score: Score::default() }
     }

@@ -1,4 +1,4 @@
-//! A disk as it is configured: in the daemon's file, in a request to attach one, in a change of one.
+//! The configuration of a disk: in the daemon's file, in a request to attach a disk, and in a change of one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub enum Mode {
 as_string!(Mode);
 
 impl Mode {
-    /// The mode that a disk is attached with.
+    /// Returns the mode with which a disk is attached.
     pub fn at_first(self) -> WriteMode {
         match self {
             Mode::Auto => WriteMode::WriteBack,
@@ -159,13 +159,13 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// Whether it goes by the disk's share of its pool.
+    /// Returns whether its size depends on the disk's share of its pool.
     pub fn goes_by_share(self) -> bool {
         matches!(self, Admission::Larc | Admission::Staging { .. })
     }
 }
 
-/// Addresses that `reuse(N)` remembers if no number is given: 1 GiB of blocks.
+/// The number of addresses that `reuse(N)` remembers if none is given: 1 GiB of blocks.
 const REUSE_ADDRESSES: u32 = 1 << 18;
 
 as_string!(Admission);
@@ -245,7 +245,7 @@ pub struct CleanerSettings {
 }
 
 impl CleanerSettings {
-    /// These settings with what `change` gives.
+    /// Returns these settings with those of `change` applied.
     #[must_use]
     pub fn changed_by(self, change: CleanerSettings) -> CleanerSettings {
         CleanerSettings {
@@ -366,7 +366,7 @@ pub struct DiskConfig {
     pub accept_origin_change: Option<String>,
 }
 
-/// QEMU takes as many queues as the guest has processors, unless it is told, and refuses a device with less.
+/// By default QEMU uses as many queues as the guest has processors, and refuses a device with fewer.
 fn queues() -> u16 {
     64
 }
@@ -392,7 +392,7 @@ fn priority() -> f64 {
 }
 
 impl DiskConfig {
-    /// A disk with the defaults.
+    /// Returns a disk with default settings.
     pub fn new(name: &str, pool: &str, origin: &str) -> DiskConfig {
         DiskConfig {
             name: name.into(),

@@ -1,9 +1,10 @@
-//! What the control API speaks: JSON types that the daemon and the command line share.
+//! The control API's JSON types, shared by the daemon and the command line.
 //!
 //! Invariants
-//! - Configuration types refuse unknown keys; answers ignore them, so an older client reads a newer daemon.
-//! - Sizes are bytes and times microseconds unless the field's name says otherwise. On input a size may also be a
-//!   string such as `10GiB`, a time one such as `30s`.
+//! - Configuration types refuse unknown keys; answers ignore them, so that an older client can talk to a newer
+//!   daemon.
+//! - Sizes are bytes and times microseconds unless the field's name says otherwise. On input a size may also be
+//!   a string such as `10GiB`, and a time one such as `30s`.
 
 mod disk;
 mod policy;

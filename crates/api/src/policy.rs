@@ -76,7 +76,7 @@ pub struct PolicySettings {
 }
 
 impl PolicySettings {
-    /// A system of the papers as it is.
+    /// Returns the settings of a system from the papers, unchanged.
     pub fn named(allocator: &str) -> PolicySettings {
         PolicySettings {
             allocator: allocator.into(),

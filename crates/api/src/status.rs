@@ -1,4 +1,4 @@
-//! What the daemon answers: status, jobs, events, errors.
+//! The daemon's answers: status, jobs, events, errors.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,6 +1,7 @@
 //! Sizes and times as people write them.
 //!
-//! Invariant: what is printed reads back as the same value.
+//! Invariant
+//! - What is printed parses to the same value.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +19,7 @@ pub struct Size(pub u64);
 const SIZE_UNITS: [(&str, u32); 6] =
     [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Number and unit of `12.5GiB` or `30s`.
+/// Splits `12.5GiB` or `30s` into number and unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -50,7 +51,7 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// The largest unit of which it is a whole number.
+    /// Formats the value in the largest unit of which it is a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = SIZE_UNITS.iter().find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
         match unit {
@@ -61,7 +62,7 @@ impl fmt::Display for Size {
 }
 
 impl Size {
-    /// Rounded for people: at most four digits and a unit.
+    /// Formats the value rounded, for people: at most four digits and a unit.
     pub fn rounded(self) -> String {
         match SIZE_UNITS.iter().find(|(_, shift)| self.0 >> shift > 0) {
             Some((name, shift)) => format!("{:.1} {name}", self.0 as f64 / (1u64 << shift) as f64),
@@ -120,7 +121,7 @@ const SPAN_UNITS: [(&str, u64); 5] =
     [("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
 impl Span {
-    /// In microseconds.
+    /// Returns the time in microseconds.
     pub fn as_micros(self) -> u64 {
         self.0.as_micros().min(u128::from(u64::MAX)) as u64
     }

@@ -10,7 +10,7 @@ use haversack_sim::advise::{self, Flash};
 use crate::error::{CliError, Result};
 use crate::sim::{Bar, Common, refused, write};
 
-/// Parts of the footprint that are tried if no sizes are given.
+/// The cache sizes tried if none are given, as parts of the footprint.
 const PARTS: [f64; 9] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0];
 
 /// What to weigh.

@@ -1,4 +1,4 @@
-//! `haversack analyze`: what a trace says about caches for it.
+//! `haversack analyze`: what a trace shows about caches for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub struct Analyze {
     parquet: Option<PathBuf>,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Found {
     #[serde(flatten)]
@@ -120,7 +120,7 @@ fn options(arguments: &Analyze) -> Result<Options> {
     })
 }
 
-/// Analyses with a bar of what has been read, on a terminal only.
+/// Analyses a source, with a progress bar if stderr is a terminal.
 fn look(source: &mut dyn Source, options: &Options) -> Result<Analysis> {
     const STEPS: u64 = 1000;
     let bar = ProgressBar::new(STEPS);

@@ -15,33 +15,33 @@ use tokio::net::UnixStream;
 
 use crate::error::{CliError, Result};
 
-/// A way to the daemon.
+/// A client of the daemon.
 pub struct Client {
     socket: PathBuf,
-    /// How long an answer, and each part of one, may take.
+    /// How long an answer, and each part of it, may take.
     patience: Duration,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
-    /// A way to the daemon on a socket. Nothing is connected yet.
+    /// Makes a client of the daemon on a socket. Does not connect yet.
     pub fn new(socket: PathBuf, patience: Duration) -> Result<Client> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Client { socket, patience, runtime: runtime.map_err(|e| CliError::Failed(e.to_string()))? })
     }
 
-    /// Asks for something.
+    /// Makes a GET request and parses the JSON answer.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, None::<&()>)
     }
 
-    /// Asks for something that the daemon may keep for so long before it answers.
+    /// Makes a GET request that the daemon may hold for `kept` before it answers.
     pub fn get_within<T: DeserializeOwned>(&self, path: &str, kept: Duration) -> Result<T> {
         let patience = self.patience.saturating_add(kept);
         parsed(path, &self.block_on(self.exchange(Method::GET, path, None, patience))?)
     }
 
-    /// Does something, and reads the JSON answer.
+    /// Makes a call and parses the JSON answer.
     pub fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -51,23 +51,23 @@ impl Client {
         parsed(path, &self.send(method, path, body)?)
     }
 
-    /// Does something, whatever the answer holds.
+    /// Makes a call and returns the answer unparsed.
     pub fn send(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes> {
         let json = body.map(serde_json::to_vec).transpose().map_err(|e| CliError::Failed(e.to_string()))?;
         self.block_on(self.exchange(method, path, json, self.patience))
     }
 
-    /// Runs something to its end, with this client's calls in it.
+    /// Runs a future to completion; this client's calls may be made within it.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// Does something without a body, and reads the JSON answer; within [`Client::block_on`].
+    /// Makes a call without a body and parses the JSON answer; for use within [`Client::block_on`].
     pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
         parsed(path, &self.exchange(method, path, None, self.patience).await?)
     }
 
-    /// Asks for something that comes bit by bit; the body is read within [`Client::block_on`].
+    /// Makes a GET request whose answer arrives in pieces; the body is read within [`Client::block_on`].
     pub fn open(&self, path: &str) -> Result<Incoming> {
         self.block_on(async {
             let answer = self.begin(Method::GET, path, None, self.patience).await?;
@@ -95,7 +95,7 @@ impl Client {
         CliError::Unreachable { socket: self.socket.clone(), why: why.to_string() }
     }
 
-    /// Waits for the daemon, but not for ever.
+    /// Waits for the daemon, with a time limit.
     async fn within<T, E: Display>(
         &self,
         patience: Duration,
@@ -113,7 +113,7 @@ impl Client {
         Ok((status, body.to_bytes()))
     }
 
-    /// Sends a request; the answer's body is still to come.
+    /// Sends a request; the body of the answer is still to be read.
     async fn begin(
         &self,
         method: Method,

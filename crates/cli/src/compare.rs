@@ -1,4 +1,4 @@
-//! `haversack compare`: every system on one mix of loads.
+//! `haversack compare`: runs every system on the same mix of loads.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What can go wrong, and the exit code that says so.
+//! Errors of commands, and their exit codes.
 
 use std::path::PathBuf;
 
@@ -17,25 +17,25 @@ pub enum CliError {
         /// What is wrong.
         why: String,
     },
-    /// The daemon has the question and does not answer, or does not even take it.
+    /// The daemon has the request and does not answer, or does not even accept it.
     #[error(
         "{socket}: the daemon has not answered within {waited}; its log may say why. What was asked for may still be done; --timeout waits longer"
     )]
     Silent {
         /// The socket.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// How long the command waited.
         waited: Span,
     },
-    /// The daemon refuses.
+    /// The daemon refused.
     #[error("{}; {}", .0.error, .0.hint)]
     Refused(ErrorBody),
-    /// The daemon answered something else than expected.
+    /// The daemon's answer is not the expected one.
     #[error(
         "the daemon's answer to {path} is not understood: {why}; are daemon and command of the same version?"
     )]
     Answer {
-        /// What was asked for.
+        /// The path of the request.
         path: String,
         /// What is wrong.
         why: String,
@@ -46,29 +46,29 @@ pub enum CliError {
     /// A job was cancelled.
     #[error("cancelled; what is done stays done")]
     Cancelled,
-    /// Somebody did not want to wait for the end of a job.
+    /// The user did not want to wait for the end of a job.
     #[error("not waited for: job {0} goes on in the daemon")]
     Left(u64),
-    /// Data would be destroyed and nobody confirmed it.
+    /// Data would be destroyed, and that was not confirmed.
     #[error("not confirmed: type '{0}', or give --confirm {0}")]
     NotConfirmed(String),
     /// A pool's check found damage.
     #[error("the check found damage: see above")]
     Damaged,
-    /// A log was decided again, and something came out otherwise.
+    /// A log was replayed, and a decision had a different result.
     #[error("{0} decisions come out otherwise: see above")]
     Different(usize),
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(String),
-    /// Something on this host failed.
+    /// Another failure on this host.
     #[error("{0}")]
     Failed(String),
 }
 
 impl CliError {
-    /// 1 failed, 2 usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled or left, 6 not confirmed, 7 damage
-    /// or a difference found.
+    /// Returns 1 for a failure, 2 for wrong usage, 3 if the daemon is unreachable, 4 if it refused, 5 if a job
+    /// was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found.
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
@@ -81,7 +81,7 @@ impl CliError {
         }
     }
 
-    /// A word for programs; the daemon's own if it refuses.
+    /// Returns a code for programs; the daemon's own if it refused.
     pub fn code(&self) -> &str {
         match self {
             CliError::Refused(body) => &body.code,

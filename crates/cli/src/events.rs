@@ -1,4 +1,4 @@
-//! What happened lately in the daemon.
+//! Recent events of the daemon.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::output;
 
-/// How long the daemon may keep a question for newer events before it answers that there are none.
+/// How long the daemon may hold a request for newer events before it answers that there are none.
 const WAIT: Span = Span(Duration::from_secs(30));
 
-/// Shows the newest `last` events, of one pool or disk if `subject` names it; then, to `follow`, those that come. JSON is one
+/// Shows the newest `last` events, of one pool or disk if `subject` names it; with `follow` also new ones as
+/// they occur. JSON is one event per line.
 /// event a line.
 pub fn run(client: &Client, subject: Option<&str>, last: usize, follow: bool, as_json: bool) -> Result<()> {
     let wanted = |event: &Event| subject.is_none_or(|subject| event.subject == subject);

@@ -1,8 +1,9 @@
-//! `haversack flush-offline`: the dirty blocks of a dead host's devices go to their origins, and nowhere else.
+//! `haversack flush-offline`: writes the dirty blocks on a dead host's devices to their origins, and nowhere
+//! else.
 //!
 //! Invariants
-//! - Nothing is written before somebody has typed the disk's name.
-//! - An origin that is not known to be the disk's is written only if that was asked for by name as well.
+//! - Nothing is written before the user has typed the disk's name.
+//! - An origin that is not known to be the disk's is written only if that was also requested by name.
 
 use std::path::PathBuf;
 
@@ -119,7 +120,7 @@ fn flush(
     output::print(as_json, &json!({ "disk": name, "origin": uri, "blocks": blocks }), &text)
 }
 
-/// A disk by its name, its identity, or the name that its identity comes from.
+/// Finds a disk by its name, its identity, or the name from which its identity is derived.
 fn find<'a>(wanted: &str, disks: &'a [Found]) -> Result<&'a Found> {
     let id = Uuid::parse_str(wanted)
         .unwrap_or_else(|_| Uuid::new_v5(&haversack_api::DISK_NAMESPACE, wanted.as_bytes()));
@@ -131,7 +132,7 @@ fn find<'a>(wanted: &str, disks: &'a [Found]) -> Result<&'a Found> {
     })
 }
 
-/// The origin to write to: that on record, or another one that was asked for by the disk's name.
+/// Returns the origin to write to: the recorded one, or another one that was requested by the disk's name.
 fn origin_of(arguments: &FlushOffline, disk: &Found) -> Result<String> {
     let name = disk.name();
     let (uri, label) = match (&arguments.origin, &disk.label) {

@@ -10,10 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 
-/// How often the daemon is asked.
+/// How often the daemon is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Waits for a job's end. The first Ctrl-C asks the daemon to cancel it, a second one does not wait for the end.
+/// Waits for a job to end. The first Ctrl-C asks the daemon to cancel it; after a second one the command does
+/// not wait any longer.
 pub fn follow(client: &Client, job: Job) -> Result<Job> {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} blocks");

@@ -16,7 +16,7 @@ use crate::error::{CliError, Result};
 use crate::output::print;
 use crate::trace::{NamedOutput, grouped, write_file};
 
-/// The unit of blocks.
+/// The size of a block.
 const BLOCK_BYTES: u64 = 4096;
 
 /// What to generate.
@@ -46,7 +46,7 @@ pub struct Generate {
     force: bool,
 }
 
-/// A number of things: 1500, 10k, 1M or 2G, in thousands, millions and thousands of millions.
+/// A count: 1500, 10k, 1M or 2G, with decimal suffixes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Count(u64);
 
@@ -310,7 +310,7 @@ impl Reuse {
             rate: self.rate,
             seed: self.seed,
         };
-        // The same rules for mix and rate as for any other load.
+        // The same rules for mixture and rate as for any other load.
         generator.source().map_err(|error| refused(&error))?;
         let sizes: Vec<(f64, f64)> = mix
             .sizes
@@ -352,7 +352,7 @@ impl Reuse {
     }
 }
 
-/// A generator refuses what it cannot do.
+/// Converts a generator's refusal into a usage error.
 fn refused(error: &GenerateError) -> CliError {
     CliError::Usage(error.to_string())
 }
@@ -373,11 +373,11 @@ pub fn run(generate: &Generate, as_json: bool) -> Result<()> {
     }
 }
 
-/// A real volume that is known.
+/// A known real volume.
 #[derive(Serialize)]
 struct Preset {
     name: String,
-    /// Which figures are not calibrated, and why.
+    /// The figures that are not calibrated, and why.
     not_calibrated: Option<&'static str>,
 }
 
@@ -392,7 +392,7 @@ impl Preset {
     }
 }
 
-/// A trace like a real volume.
+/// Generates a trace like a real volume.
 fn like(generate: &Generate, as_json: bool) -> Result<()> {
     let (Some(name), Some(output)) = (&generate.like, &generate.output) else {
         return Err(CliError::Usage("what to generate: a pattern, or --like a real volume".into()));
@@ -462,7 +462,7 @@ fn of_pattern(command: &Command, as_json: bool) -> Result<()> {
     write(&mut *source, Made::Pattern(&generator), &load.output.output, load.output.force, as_json)
 }
 
-/// What was made.
+/// The result.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Made<'a> {

@@ -1,4 +1,4 @@
-//! `haversack`: what a person types. See `haversack --help` and docs/cli.md.
+//! `haversack`, the command line. See `haversack --help` and docs/cli.md.
 
 mod advise;
 mod analyze;
@@ -32,7 +32,7 @@ use error::CliError;
 fn main() -> ExitCode {
     let (as_json, end) = match Arguments::try_parse() {
         Ok(arguments) => (arguments.json, run::run(&arguments)),
-        // Help and versions that were asked for are no errors.
+        // Requested help and version texts are not errors.
         Err(error) if error.use_stderr() && wants_json() => {
             (true, Err(CliError::Usage(error.to_string().trim_end().to_owned())))
         }
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether somebody whose arguments are not understood would read JSON.
+/// Returns whether the user wants JSON, if the arguments cannot be parsed.
 fn wants_json() -> bool {
     std::env::args_os().any(|argument| argument == "--json")
 }

@@ -1,4 +1,4 @@
-//! What works on devices directly, without a daemon.
+//! Commands that work on devices directly, without a daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
 }
 
-/// Makes a pool.
+/// Creates a pool.
 pub fn create(
     name: &str,
     devices: &[PathBuf],
@@ -30,7 +30,7 @@ pub fn create(
     output::print(as_json, &made, &text)
 }
 
-/// Wipes a device, once its path is typed.
+/// Wipes a device after its path was typed.
 pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> {
     let pool = pool::pool_on(device).map_err(failed)?;
     let path = device.display().to_string();
@@ -48,7 +48,7 @@ pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> 
     output::print(as_json, &json!({ "device": path, "pool": pool.to_string() }), &text)
 }
 
-/// What would be lost with a device, as far as it tells by itself.
+/// Describes what would be lost with a device, as far as the device alone shows it.
 fn dirty(device: &Path) -> String {
     let Ok(report) = pool::check(&[device.to_path_buf()], false) else {
         return ", and what is cached on it cannot be read".into();

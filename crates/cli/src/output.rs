@@ -1,8 +1,8 @@
-//! What is printed: text for people, or JSON.
+//! Output: text for people, or JSON.
 //!
 //! Invariants
 //! - With `--json`, stdout has JSON and nothing else, and an error is one JSON object on stderr.
-//! - A reader that goes away, such as `head`, ends the command quietly.
+//! - If the reader of the output goes away, for example `head`, the command ends quietly.
 
 use std::io::{ErrorKind, Write};
 
@@ -20,7 +20,7 @@ pub fn write(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a value as JSON if that is wanted, else the text.
+/// Writes a value as JSON if wanted, else the text.
 pub fn print(as_json: bool, value: &impl Serialize, text: &str) -> Result<()> {
     if !as_json {
         return write(text);
@@ -35,7 +35,7 @@ pub fn print_line(value: &impl Serialize) -> Result<()> {
     write(&format!("{json}\n"))
 }
 
-/// Tells what went wrong.
+/// Reports an error.
 pub fn complain(as_json: bool, error: &CliError) {
     if !as_json {
         eprintln!("haversack: {error}");

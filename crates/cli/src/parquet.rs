@@ -1,7 +1,7 @@
-//! Results as Parquet: a row for each thing, a column for each of its figures.
+//! Results as Parquet: a row for each object, a column for each of its figures.
 //!
-//! What is inside an object becomes columns of its own, named `object_figure`; lists are left out. A column is of whole
-//! numbers, of floating-point numbers, of truths or of text, as its values are, and any value may be missing.
+//! Nested objects become columns of their own, named `object_figure`; lists are left out. A column has
+//! integers, floating-point numbers, booleans or text, depending on its values, and any value may be missing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::error::{CliError, Result};
 /// A row: values by column.
 type Row = BTreeMap<String, Value>;
 
-/// Writes rows to a file, if there is one to write.
+/// Writes rows to a file, if one is given.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -37,7 +37,7 @@ pub fn write(path: Option<&Path>, rows: impl IntoIterator<Item = impl Serialize>
     write_rows(file, &rows).map_err(|error| failed(&error))
 }
 
-/// An object's figures, those in objects inside it too.
+/// Returns an object's figures, including those of nested objects.
 fn flat(value: &Value) -> Row {
     let mut row = Row::new();
     flatten("", value, &mut row);
@@ -57,7 +57,7 @@ fn flatten(name: &str, value: &Value, into: &mut Row) {
     }
 }
 
-/// The columns: what any row has, and what the values are.
+/// Returns the columns that any row has, and their types.
 fn columns(rows: &[Row]) -> BTreeMap<&str, Physical> {
     let mut columns = BTreeMap::new();
     for (name, value) in rows.iter().flatten() {

@@ -1,4 +1,4 @@
-//! `haversack policy`, and what the policy is told and tells of a disk.
+//! `haversack policy`, and the policy's input and output for a disk.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn run(client: &Client, command: &PolicyCommand, as_json: bool) -> Result<()
     }
 }
 
-/// `KEY=VALUE` as settings: a value is a number, true, false, a list in brackets, or a word.
+/// Parses `KEY=VALUE` pairs as settings: a value is a number, true, false, a list in brackets, or a word.
 fn settings_of(allocator: &str, pairs: &[String]) -> Result<PolicySettings> {
     let mut object = Map::from_iter([("allocator".to_owned(), Value::from(allocator))]);
     for pair in pairs {
@@ -67,7 +67,7 @@ fn show_text(status: &PolicyStatus) -> String {
             .into();
     };
     let mut out = format!("policy {}\n", settings.allocator);
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     if let Some(Value::Object(effective)) = &status.effective {
         for (key, value) in effective {
             let _ = writeln!(out, "  {key:<20} {value}");
@@ -107,13 +107,13 @@ fn disk_line(disk: &DiskPolicy) -> String {
     )
 }
 
-/// A rule as people read it: `utility alpha 1.0, spare idle`.
+/// Formats a rule for people: `utility alpha 1.0, spare idle`.
 fn rule(rule: AllocatorRule) -> String {
     let text = serde_json::to_string(&rule).unwrap_or_default();
     text.replace(['{', '}', '"'], "").replace(':', " ").replace(',', ", ")
 }
 
-/// Entries of the log, a line each, and one for each disk of a decision.
+/// Formats entries of the log: one line each, and one for each disk of a decision.
 fn log_text(entries: &[Value]) -> String {
     let mut out = String::new();
     for value in entries {
@@ -146,7 +146,7 @@ fn decision_text(decision: &Decision) -> String {
     text
 }
 
-/// Decides again from a log, and fails if anything comes out otherwise.
+/// Replays a log, and fails if any decision has a different result.
 pub fn replay(log: &Path, as_json: bool) -> Result<()> {
     let failed = |why: String| CliError::Failed(format!("{}: {why}", log.display()));
     let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
@@ -165,7 +165,7 @@ pub fn replay(log: &Path, as_json: bool) -> Result<()> {
     if found.differences.is_empty() { Ok(()) } else { Err(CliError::Different(found.differences.len())) }
 }
 
-/// Tells the policy what has happened to a disk.
+/// Reports an event of a disk to the policy.
 pub fn event(
     client: &Client,
     disk: &str,
@@ -187,7 +187,7 @@ fn figures(path: &Path) -> Result<Value> {
     Ok(curve.figures)
 }
 
-/// Shows a disk's curve; measures first if that is wanted.
+/// Shows a disk's curve; measures first if requested.
 pub fn curve(client: &Client, disk: &str, time: Option<Span>, as_json: bool) -> Result<()> {
     let path = format!("/v1/disks/{disk}/curve");
     if let Some(time) = time {
@@ -198,7 +198,7 @@ pub fn curve(client: &Client, disk: &str, time: Option<Span>, as_json: bool) -> 
     print(as_json, &curve, &curve_text(&curve))
 }
 
-/// Rows of a curve that are printed at most.
+/// The most rows of a curve that are printed.
 const ROWS: usize = 24;
 
 fn curve_text(curve: &DiskCurve) -> String {
@@ -239,7 +239,7 @@ fn curve_text(curve: &DiskCurve) -> String {
     out
 }
 
-/// What was measured, a row each.
+/// Returns the measured figures, one row each.
 pub fn measured_rows(m: &Measured) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("blocks read", m.reads.to_string()),

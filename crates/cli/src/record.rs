@@ -1,4 +1,4 @@
-//! `haversack trace record`: what a disk's guest does, as the daemon sees it, written as a trace.
+//! `haversack trace record`: writes a trace of a disk's requests, as seen by the daemon.
 
 use std::path::PathBuf;
 
@@ -32,15 +32,15 @@ pub struct Record {
     pub force: bool,
 }
 
-/// The row that tells how many requests found no room and are not in the trace.
+/// The prefix of the row that says how many requests are missing from the trace.
 const LOST: &str = "#lost,";
 
-/// Requests as the daemon sends them: rows of the common form.
+/// Requests sent by the daemon: rows of the common format.
 struct Live<'a> {
     client: &'a Client,
     body: Incoming,
     interrupt: Signal,
-    /// The beginning of a row whose end has not come yet.
+    /// The beginning of a row that is not complete yet.
     rest: Vec<u8>,
     disk: String,
     volumes: Vec<String>,
@@ -55,7 +55,7 @@ struct Recorded<'a> {
     lost: u64,
 }
 
-/// Records.
+/// Records a trace.
 pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
     let query = record.time.map_or(String::new(), |time| format!("?for={time}"));
     let path = format!("/v1/disks/{}/trace{query}", part(&record.disk)?);
@@ -80,7 +80,7 @@ impl Live<'_> {
         TraceError::Io { path: self.disk.clone().into(), error: std::io::Error::other(why.to_string()) }
     }
 
-    /// Takes whole rows out of what has come.
+    /// Parses the complete rows received so far.
     fn rows(&mut self, into: &mut Vec<Access>) -> std::result::Result<(), TraceError> {
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
         let rows: Vec<u8> = self.rest.drain(..=end).collect();
@@ -102,7 +102,7 @@ impl Live<'_> {
     }
 }
 
-/// A row of the common form, of whatever volume.
+/// Parses a row of the common format, of any volume.
 fn access(row: &str) -> Option<Access> {
     let mut fields = row.split(',');
     let time_ns = fields.next()?.parse().ok()?;
@@ -118,7 +118,7 @@ fn access(row: &str) -> Option<Access> {
 }
 
 impl Source for Live<'_> {
-    /// Waits for more. Ctrl-C is the end of the trace, not of the command.
+    /// Waits for more requests. Ctrl-C ends the trace, not the command.
     fn read(&mut self, into: &mut Vec<Access>) -> std::result::Result<usize, TraceError> {
         let before = into.len();
         while into.len() == before {

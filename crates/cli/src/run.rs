@@ -1,4 +1,4 @@
-//! What each command does.
+//! Runs the commands.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Waits for the job that a call starts.
+/// Makes a call that starts a job, and waits for the job.
 fn work(
     client: &Client,
     method: Method,
@@ -111,7 +111,7 @@ fn pool(client: &Client, command: &PoolCommand, as_json: bool) -> Result<()> {
     }
 }
 
-/// A name as a part of a path: names need no escapes, so what needs them is no name.
+/// Returns a name for use in a URL path. Valid names need no escapes, so one that does is refused.
 pub(crate) fn part(name: &str) -> Result<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !name.is_empty() && name.chars().all(plain) {
@@ -164,7 +164,7 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
     }
 }
 
-/// Without dirty data a disk is simply forgotten; with some its name must be typed.
+/// Forgets a disk. If it has dirty data, its name must be typed.
 fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> Result<()> {
     let path = format!("/v1/disks/{}/forget", part(name)?);
     let body = |destroy_dirty: Option<&str>| ForgetDisk { destroy_dirty: destroy_dirty.map(String::from) };
@@ -183,7 +183,7 @@ fn forget(client: &Client, name: &str, confirm: Option<&str>, as_json: bool) -> 
     }
 }
 
-/// The name of a disk that is to shrink, repeated by whoever wants that.
+/// Returns the name of a disk that is to shrink, repeated by the user.
 fn confirmed(client: &Client, name: &str, size: Size, confirm: Option<&str>) -> Result<String> {
     let typed = match confirm {
         Some(typed) => typed.to_string(),
@@ -198,7 +198,7 @@ fn confirmed(client: &Client, name: &str, size: Size, confirm: Option<&str>) -> 
     if typed == name { Ok(typed) } else { Err(CliError::NotConfirmed(name.into())) }
 }
 
-/// What somebody types; nothing if nobody is there.
+/// Reads a line typed by the user; an empty one without a terminal.
 pub(crate) fn ask(question: &str) -> Result<String> {
     let failed = |e: std::io::Error| CliError::Failed(e.to_string());
     if !std::io::stdin().is_terminal() {
@@ -238,7 +238,7 @@ fn change(settings: &Settings) -> DiskChange {
     }
 }
 
-/// The daemon's working directory is another one.
+/// Makes a path absolute: the daemon has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
 }

@@ -1,4 +1,4 @@
-//! Status as tables for people and as one line for scripts.
+//! Status as tables for people, and as lines for scripts.
 
 use std::fmt::Write;
 
@@ -14,13 +14,13 @@ fn word(value: impl std::fmt::Debug) -> String {
     format!("{value:?}").to_lowercase()
 }
 
-/// A pool and its devices.
+/// Formats a pool and its devices.
 pub fn pool(pool: &PoolStatus) -> String {
     let mut out = String::new();
     let (used, dirty) =
         (percent(pool.usage_bytes, pool.capacity_bytes), percent(pool.dirty_bytes, pool.capacity_bytes));
     let capacity = Size(pool.capacity_bytes).rounded();
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "pool {:<20} {:<9} {capacity:>10}  used {used:>7}  dirty {dirty:>7}",
@@ -47,7 +47,7 @@ pub fn pool(pool: &PoolStatus) -> String {
     out
 }
 
-/// The disks in a table.
+/// Formats the disks as a table.
 pub fn disks(disks: &[DiskStatus]) -> String {
     let mut out = String::new();
     let _ = writeln!(
@@ -76,7 +76,7 @@ pub fn disks(disks: &[DiskStatus]) -> String {
     out
 }
 
-/// A disk in sections: usage, requests, blocks, errors, latencies.
+/// Formats a disk in sections: usage, requests, blocks, errors, latencies.
 pub fn disk(d: &DiskStatus) -> String {
     let mut out = format!("disk {} ({})\n", d.name, d.id);
     let mut row = |name: &str, value: String| {
@@ -183,7 +183,7 @@ fn latencies(row: &mut impl FnMut(&str, String), name: &str, by_kind: &LatencyBy
     }
 }
 
-/// A tree of pools and disks, then each disk's sections.
+/// Formats a tree of pools and disks, followed by each disk's sections.
 pub fn status(status: &Status) -> String {
     let mut out = format!("haversackd {}, up {} s\n", status.version, status.uptime_s);
     for p in &status.pools {
@@ -200,7 +200,7 @@ pub fn status(status: &Status) -> String {
     out
 }
 
-/// One line per disk; keys are only ever added at the end.
+/// Formats one line per disk; new keys are only ever appended.
 pub fn raw(status: &Status) -> String {
     let line = |d: &DiskStatus| {
         let (u, r, b, e, m) = (&d.usage, &d.requests, &d.blocks, &d.errors, d.measured.as_ref());
@@ -249,7 +249,7 @@ pub fn raw(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    /// An answer of the daemon, as its API documents it.
+    /// An answer of the daemon, as documented for its API.
     const STATUS: &str = include_str!("../tests/status.json");
 
     #[test]

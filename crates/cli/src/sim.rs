@@ -1,4 +1,4 @@
-//! `haversack sim`: what caches of several policies and sizes make of a trace.
+//! `haversack sim`: simulates caches of several policies and sizes on a trace.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -225,7 +225,7 @@ fn failed(error: impl std::fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
 }
 
-/// Bad settings are wrong usage; all else failed.
+/// Converts an error: invalid settings are wrong usage, everything else is a failure.
 pub fn refused(error: SimError) -> CliError {
     match error {
         SimError::Settings(_) | SimError::UnknownPolicy { .. } => CliError::Usage(error.to_string()),
@@ -233,12 +233,12 @@ pub fn refused(error: SimError) -> CliError {
     }
 }
 
-/// A filter of a given size, or one that gets its size with the disk's share.
+/// A filter of a given size, or one whose size depends on the disk's share.
 #[derive(Clone, Copy)]
 pub enum AdmissionArgument {
-    /// Of a given size.
+    /// A given size.
     Fixed(Admission),
-    /// By share.
+    /// Sized by share.
     Rule(AdmissionRule),
 }
 
@@ -278,7 +278,8 @@ impl AdmissionArgument {
 }
 
 impl PoolArguments {
-    /// The control loop, if anything asks for one: without an allocator all disks get equal parts.
+    /// Returns the control loop's configuration, if any option needs one: without an allocator all disks get
+    /// equal parts.
     fn control(&self, mode: Option<Mode>) -> Option<Config> {
         let auto = mode == Some(Mode::Auto);
         let by_share = matches!(self.admission, Some(AdmissionArgument::Rule(_)));
@@ -346,7 +347,7 @@ impl PoolArguments {
 }
 
 impl LatencyArguments {
-    /// The model, if any option asks for it.
+    /// Returns the model, if any option requests it.
     pub fn model(&self) -> Option<LatencyModel> {
         let default = LatencyModel::default();
         let mut model = default.clone();
@@ -388,7 +389,7 @@ impl Common {
         })
     }
 
-    /// The settings, all but policies and block size.
+    /// Returns the settings, except policies and block size.
     pub fn settings(&self) -> Option<Settings> {
         let sizes = if !self.blocks.is_empty() {
             Sizes::Blocks(self.blocks.clone())
@@ -402,7 +403,7 @@ impl Common {
         Some(self.settings_of(sizes))
     }
 
-    /// The settings with other sizes.
+    /// Returns the settings with other sizes.
     pub fn settings_of(&self, sizes: Sizes) -> Settings {
         Settings {
             sizes,
@@ -422,7 +423,7 @@ impl Common {
         }
     }
 
-    /// The traces' names, for titles.
+    /// Returns the traces' names, for titles.
     pub fn title(&self) -> String {
         let name =
             |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -434,7 +435,7 @@ impl Common {
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// An empty one, hidden unless somebody looks.
+    /// Makes an empty bar, hidden if stderr is not a terminal.
     pub fn new() -> Result<Bar> {
         let bar =
             if std::io::stderr().is_terminal() { ProgressBar::new(1000) } else { ProgressBar::hidden() };
@@ -443,7 +444,7 @@ impl Bar {
         Ok(Bar(bar))
     }
 
-    /// Shows how far a stage is.
+    /// Shows the progress of a stage.
     pub fn show(&self, stage: Stage, part: f64) {
         self.0.set_message(match stage {
             Stage::Survey => "looking through",
@@ -453,13 +454,13 @@ impl Bar {
         self.0.set_position((part * 1000.0) as u64);
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub fn end(self) {
         self.0.finish_and_clear();
     }
 }
 
-/// The policies asked for, each once.
+/// Returns the requested policies, each once.
 fn policies(names: &[String]) -> Result<Vec<PolicyName>> {
     let mut policies = Vec::new();
     for name in names {
@@ -474,7 +475,8 @@ fn policies(names: &[String]) -> Result<Vec<PolicyName>> {
     Ok(policies)
 }
 
-/// One result alone is the object itself, with the trace, the results and the bounds beside it.
+/// Formats the report. A single result is the object itself, with the trace, the results and the bounds as
+/// further keys.
 fn json(report: &Report, policies: &[PolicyName]) -> Result<Value> {
     let whole = serde_json::to_value(report).map_err(failed)?;
     let asked: Vec<_> = report.results.iter().filter(|row| policies.contains(&row.policy)).collect();
@@ -488,7 +490,7 @@ fn json(report: &Report, policies: &[PolicyName]) -> Result<Value> {
     Ok(object)
 }
 
-/// A row for each cache, and one for each volume in it, which is then named.
+/// Returns a row for each cache, and one for each volume in it, which is then named.
 #[cfg(feature = "parquet")]
 fn rows(report: &Report) -> serde_json::Result<Vec<Value>> {
     let mut rows = Vec::new();
@@ -507,12 +509,12 @@ fn rows(report: &Report) -> serde_json::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Tells of damage in the trace.
+/// Reports damage in the trace.
 pub fn warn(report: &Report) {
     warn_of(&report.trace.damage);
 }
 
-/// Tells of damage in a trace.
+/// Reports damage in a trace.
 pub fn warn_of(damage: &Damage) {
     for line in &damage.examples {
         eprintln!("haversack: {line}");
@@ -525,7 +527,7 @@ pub fn warn_of(damage: &Damage) {
     }
 }
 
-/// Writes a file that was asked for.
+/// Writes a requested file.
 pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, text()).map_err(|error| failed(format!("{}: {error}", path.display())))

@@ -1,4 +1,4 @@
-//! The disks' load since the last look.
+//! The disks' load since the last poll.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -23,15 +23,16 @@ struct Load {
     writes_per_s: f64,
     read_bytes_per_s: f64,
     written_bytes_per_s: f64,
-    /// Of the reads, those that the cache had; `None` without reads.
+    /// The share of reads that were hits; `None` without reads.
     hit_ratio: Option<f64>,
     cached_bytes: u64,
     dirty_bytes: u64,
-    /// Of reads since the start, of the slower front end.
+    /// The 99th percentile of reads since the start, of the slower front end.
     read_p99_us: u64,
 }
 
-/// Shows the load so many times: by default until Ctrl-C on a terminal, and once elsewhere. JSON is one array a line.
+/// Shows the load `count` times: by default until Ctrl-C on a terminal, and once elsewhere. JSON is one array
+/// per line.
 pub fn top(client: &Client, interval: Duration, count: Option<u64>, as_json: bool) -> Result<()> {
     let on_terminal = std::io::stdout().is_terminal();
     let count = count.or((!on_terminal).then_some(1));
@@ -58,7 +59,7 @@ fn look(client: &Client) -> Result<Vec<DiskStatus>> {
     Ok(client.get::<Status>("/v1/status")?.disks)
 }
 
-/// The load of the disks that were there at both looks.
+/// Returns the load of the disks that were present at both polls.
 fn loads(before: &[DiskStatus], now: &[DiskStatus], time: Duration) -> Vec<Load> {
     let before: HashMap<_, _> = before.iter().map(|d| (&d.name, d)).collect();
     let both = now.iter().filter_map(|d| Some((*before.get(&d.name)?, d)));
@@ -90,7 +91,7 @@ fn table(loads: &[Load]) -> String {
     );
     for load in loads {
         let hits = load.hit_ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "{:<20} {:>9.0} {:>9.0} {:>11} {:>11} {hits:>7} {:>10} {:>10} {:>9}",

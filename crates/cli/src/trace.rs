@@ -1,4 +1,4 @@
-//! `haversack trace`: what traces hold, converting, cutting, merging.
+//! `haversack trace`: inspecting, converting, cutting and merging traces.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -139,7 +139,7 @@ pub struct NamedOutput {
 }
 
 impl Reading {
-    /// The options to open with, for this part of the trace.
+    /// Returns the options for opening this part of the trace.
     pub fn options(&self, selection: Selection) -> OpenOptions {
         let unit_ns = self.time_unit.map(|unit| unit.as_micros().saturating_mul(1000));
         OpenOptions {
@@ -158,7 +158,7 @@ impl Traces {
     /// Opens them all as one source.
     ///
     /// # Errors
-    /// One cannot be read, or its format is not recognised.
+    /// A trace cannot be read, or its format is not recognised.
     pub fn open(&self) -> Result<Box<dyn Source>> {
         let options = self.reading.options(Selection::default());
         let sources =
@@ -200,7 +200,7 @@ pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
         TraceCommand::Merge { traces, output } => {
             write(traces.open()?, &output.output, output.force, as_json)
         }
-        // It needs the daemon.
+        // This one needs the daemon.
         TraceCommand::Record(_) => Ok(()),
         TraceCommand::Generate(generate) => crate::generate::run(generate, as_json),
         TraceCommand::Head { input, count, reading } => {
@@ -211,14 +211,14 @@ pub fn run(command: &TraceCommand, as_json: bool) -> Result<()> {
     }
 }
 
-/// A bar of what has been read of a source, on a terminal only.
+/// A progress bar for reading a source, shown only on a terminal.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Steps of the bar.
+    /// The number of steps of the bar.
     const STEPS: u64 = 1000;
 
-    /// A bar that tells what is being done.
+    /// Makes a bar that names the operation.
     pub fn new(doing: &'static str) -> Self {
         let bar = ProgressBar::new(Self::STEPS);
         let style = ProgressStyle::with_template("{msg} {bar:30} {percent} %, {eta} left");
@@ -228,7 +228,7 @@ impl Progress {
         Progress(bar)
     }
 
-    /// Shows how far a source has been read.
+    /// Shows how much of a source has been read.
     pub fn show(&self, source: &dyn Source) {
         if let Some(share) = source.progress() {
             self.0.set_position((share * Self::STEPS as f64) as u64);
@@ -242,7 +242,7 @@ impl Drop for Progress {
     }
 }
 
-/// Tells people what was wrong with a trace; JSON has it in itself.
+/// Warns about damage in a trace; JSON output includes it already.
 pub fn warn(damage: &Damage, as_json: bool) {
     if as_json {
         return;
@@ -269,7 +269,8 @@ struct Converted<'a> {
     damage: Damage,
 }
 
-/// Writes all of a source to a file. `None` if the output was standard output and its reader has seen enough.
+/// Writes all of a source to a file. Returns `None` if the output was standard output and its reader has
+/// stopped reading.
 pub fn write_file(source: &mut dyn Source, output: &Path, force: bool) -> Result<Option<Written>> {
     let progress = Progress::new("writing");
     let target = Target::of(output);
@@ -284,7 +285,7 @@ pub fn write_file(source: &mut dyn Source, output: &Path, force: bool) -> Result
     }
 }
 
-/// Writes all of a source to a file and tells what became of it.
+/// Writes all of a source to a file and reports the result.
 pub fn write(mut source: Box<dyn Source>, output: &Path, force: bool, as_json: bool) -> Result<()> {
     let Some(written) = write_file(&mut *source, output, force)? else { return Ok(()) };
     let damage = source.damage();
@@ -348,12 +349,12 @@ fn info(traces: &Traces, as_json: bool) -> Result<()> {
     print(as_json, &info, &info_text(&info))
 }
 
-/// What traces hold: everything together, then a line a volume.
+/// Formats what traces hold: totals, then one line per volume.
 fn info_text(info: &Info) -> String {
     let Summary { requests, span_s, requests_per_s, peak_requests_per_s, .. } = info.overall;
     let all = &info.overall;
     let mut out = String::new();
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "{} requests to {} in {}: {requests_per_s:.1} a second, at most {} in one",
@@ -432,7 +433,7 @@ fn volumes_text(volumes: &[Summary]) -> String {
     out
 }
 
-/// A number with a comma after each three digits.
+/// Formats a number with a comma after every three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

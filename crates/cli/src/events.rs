@@ -15,7 +15,6 @@ const WAIT: Span = Span(Duration::from_secs(30));
 
 /// Shows the newest `last` events, of one pool or disk if `subject` names it; with `follow` also new ones as
 /// they occur. JSON is one event per line.
-/// event a line.
 pub fn run(client: &Client, subject: Option<&str>, last: usize, follow: bool, as_json: bool) -> Result<()> {
     let wanted = |event: &Event| subject.is_none_or(|subject| event.subject == subject);
     let mut found: Events = client.get("/v1/events?after=0&wait=0s")?;

@@ -35,7 +35,7 @@ pub struct Record {
 /// The prefix of the row that says how many requests are missing from the trace.
 const LOST: &str = "#lost,";
 
-/// Requests sent by the daemon: rows of the common format.
+/// Requests sent by the daemon: rows of the common form.
 struct Live<'a> {
     client: &'a Client,
     body: Incoming,
@@ -102,7 +102,7 @@ impl Live<'_> {
     }
 }
 
-/// Parses a row of the common format, of any volume.
+/// Parses a row of the common form, of any volume.
 fn access(row: &str) -> Option<Access> {
     let mut fields = row.split(',');
     let time_ns = fields.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The loop from records to decisions, and again from its log.
+//! The loop from records to decisions, and its replay from the log.
 
 use haversack_control::{Control, ControlError, Counters, DiskReport, Entry, explain, log};
 use haversack_core::Records;
@@ -26,7 +26,7 @@ fn report(name: &str, counters: Counters) -> DiskReport {
     DiskReport { facts, counters }
 }
 
-/// A loop with a disk that reads 200 blocks again and again, and one that reads on and on.
+/// A loop with a disk that reads the same 200 blocks repeatedly, and one that scans.
 struct Pair {
     control: Control,
     now_us: u64,
@@ -201,7 +201,7 @@ fn after_a_restart_decisions_go_on_from_the_log() {
         assert_eq!(decide(&mut next), decide(&mut pair.control), "{system}");
         assert_eq!(next.forecast_error("local"), pair.control.forecast_error("local"), "{system}");
         assert_eq!(next.window("local"), pair.control.window("local"), "{system}");
-        // What the second life wrote tells a third one the same.
+        // A third loop learns the same from the log of the second one.
         written.extend(lines(&next.take_log()));
         let mut third = Control::new(next.config().clone(), pair.now_us).unwrap();
         third.recall(written.iter().map(String::as_str)).unwrap();

@@ -1,4 +1,4 @@
-//! Files that are cut short under a mapping.
+//! Files that are truncated while they are mapped.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use haversack_guard::{Guard, Whole, any_lost};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
-/// Says which of the tests below is to do what ends its process.
+/// Set in a child process: the test must do what ends its process.
 const CHILD: &str = "HAVERSACK_GUARD_CHILD";
 
 /// A mapping of a whole file, all of it allocated and filled with sevens.
@@ -71,7 +71,7 @@ fn a_mapping_that_is_cut_short_is_lost_and_no_other() {
     assert_eq!((short.get(0), lost.is_lost()), (7, false));
     assert_eq!((short.get(2 * PAGE), lost.is_lost()), (0, true));
     assert!(any_lost() && !kept.is_lost());
-    // All of it is zeroes from now on, to be written as well.
+    // The whole mapping now has zeroes, and can also be written.
     assert_eq!(short.get(0), 0);
     short.set(3 * PAGE, 1);
     assert_eq!((short.get(3 * PAGE), whole.get(3 * PAGE)), (1, 7));
@@ -97,7 +97,7 @@ fn many_threads_lose_and_guard_at_once() {
     });
 }
 
-/// Runs a test of this file in a process of its own, which it is to end.
+/// Runs a test of this file in a process of its own, which the test must end.
 fn process(test: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output().unwrap()

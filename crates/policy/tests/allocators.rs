@@ -1,4 +1,4 @@
-//! Known answers of the allocators, and what must hold for all of them.
+//! Known results of the allocators, and properties of all of them.
 
 use haversack_policy::PolicyError;
 use haversack_policy::allocate::annealing::Annealing;
@@ -70,7 +70,7 @@ fn sizes_of_liu_s_table() {
     let got = blocks(&max_min(Weighting::FourFactors(Beta::default())), 2 * terabyte_blocks, &claims);
     let terabytes: Vec<f64> =
         got.iter().map(|blocks| (*blocks as f64 / terabyte_blocks as f64 * 100.0).round() / 100.0).collect();
-    // The paper rounds weights before it multiplies: without that, src has 0.35 and web 0.27.
+    // The paper rounds the weights before it multiplies; without that, src gets 0.35 and web 0.27.
     assert_eq!(terabytes, [0.30, 1.08, 0.35, 0.27]);
     assert!(got.iter().all(|blocks| blocks % 16_384 == 0));
 }
@@ -89,7 +89,7 @@ fn tenants_then_vms_then_disks() {
         disk("b", "b1", "b1-root", 100),
     ];
     let rule = MaxMin { weighting: Weighting::Priority, chunk_blocks: 10, spare: Spare::Idle };
-    // b wants 100 of its half; a has the rest, 450 for each VM, 225 for each disk of the first, in tens.
+    // b demands 100 of its half. a gets the rest: 450 for each VM, 225 for each disk of the first VM, in tens.
     let got = blocks(&rule, 1000, &claims);
     assert_eq!(got[2..], [450, 100]);
     assert!(got[0] + got[1] <= 450 && got[0].abs_diff(225) <= 10 && got[1].abs_diff(225) <= 10, "{got:?}");
@@ -145,7 +145,7 @@ fn least_latency_is_feasible_or_not() {
     assert!(infeasible.reason.starts_with("infeasible"), "{}", infeasible.reason);
     let gap = infeasible.gap.unwrap();
     assert!((gap.worth - 1.2 * 4900.0).abs() < 1e-6 && gap.bound >= gap.worth, "{gap:?}");
-    // Less than the cliff: all of it would be wasted there.
+    // The pool is smaller than the cliff, where all of it would be wasted.
     assert_eq!(blocks(&latency(), 55, &claims), [0, 50]);
 }
 
@@ -253,7 +253,7 @@ proptest! {
         prop_assert!(Hull.bound(&problem) + slack >= exact);
     }
 
-    /// Every division of a small problem is tried.
+    /// Tries every division of a small problem.
     #[test]
     fn exact_is_exact(worths in prop::collection::vec(prop::collection::vec(0.0..9.0f64, 1..6), 1..4), units in 0usize..8) {
         let worth: Vec<Vec<f64>> = worths.into_iter().map(|mut worth| {

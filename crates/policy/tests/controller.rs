@@ -1,4 +1,4 @@
-//! The control loop: from windows to plans, through the life of a VM, and again from the log.
+//! The control loop: from windows to plans, through the lifecycle of a VM, and replayed from the log.
 
 use haversack_admission::Admit;
 use haversack_model::WriteMode;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const WINDOW_US: u64 = 600_000_000;
 const SYSTEMS: [&str; 9] = ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"];
 
-/// A disk that reads `hot` blocks again and again and writes a little.
+/// Returns the window of a disk that reads `hot` blocks repeatedly and writes a little.
 fn window(hot: u64) -> DiskWindow {
     let curve = Curve::new(vec![(hot / 2, 0.3), (hot, 0.8)]).unwrap();
     DiskWindow {
@@ -59,7 +59,7 @@ fn target(plan: &Plan, disk: &str) -> u64 {
     plan.disks[disk].target.promised_blocks()
 }
 
-/// Closes a window in which each disk has read so many hot blocks; 0 for one without any access.
+/// Closes a window in which each disk has read this many hot blocks; 0 for a disk without any access.
 fn close(controller: &mut Controller, pool_blocks: u64, hot: &[(&str, u64)]) -> Plan {
     let measured =
         |hot| if hot == 0 { DiskWindow { length_us: WINDOW_US, ..Default::default() } } else { window(hot) };
@@ -112,7 +112,7 @@ fn rwss_gives_what_is_reused_and_shares_memory_for_staging() {
     assert_eq!((bytes("a"), bytes("b")), (5120, 15_360));
 }
 
-/// What is measured of a disk that reads these blocks one after the other: the counts exactly, the curve by distances.
+/// Returns the window of a disk that reads these blocks in order: exact counts, and the curve from distances.
 fn reading(blocks: &[u64]) -> DiskWindow {
     let mut counted = WorkingSetWindow::new(WINDOW_US, 0, 1 << 16).unwrap();
     let mut order: Vec<u64> = Vec::new();
@@ -148,7 +148,7 @@ fn a_scan_takes_nothing_from_local_work() {
         let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
         assert!(target(&plan, "local") >= 300, "{system}: {plan:?}");
     }
-    // By distinct blocks the scan asks for ten times as much.
+    // By distinct blocks the scan demands ten times as much.
     let mut controller = controller("wss", &["local", "scan"]);
     let facts = [facts("local", Some(reading(&local))), facts("scan", Some(reading(&scan)))];
     let (_, plan) = controller.close_window(0, 450, &facts).unwrap();
@@ -315,7 +315,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever the inputs, a decision keeps reservations, limits, locks and the pool, or says why there is none.
+    /// Whatever the inputs, a decision respects reservations, limits, locks and the pool size, or is refused.
     #[test]
     fn decisions_hold_or_are_refused(disks in disks(), pool_blocks in 0u64..10_000) {
         let inputs = Inputs { time_us: 0, pool_blocks, disks };

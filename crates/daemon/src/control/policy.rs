@@ -1,4 +1,4 @@
-//! `/v1/policy`, and what the policy is told and tells of a disk.
+//! `/v1/policy`, and the policy's input and output for a disk.
 
 use axum::body::Body as Stream;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! Streams a disk's requests to a client that asked for a trace: rows in the common format.
+//! Streams a disk's requests to a client that asked for a trace: rows in the common form.
 //!
 //! Invariants
 //! - Requests for which a slow reader leaves no room are counted, not kept: the daemon's memory does not grow
@@ -18,7 +18,7 @@ use hyper::body::Frame;
 
 /// The most pieces that wait for a slow reader.
 const PIECES: usize = 64;
-/// The heading of the common format.
+/// The heading of the common form.
 const HEADING: &str = "timestamp_ns,volume,op,offset_bytes,length_bytes\n";
 
 /// The reader's side.

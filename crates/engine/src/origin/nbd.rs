@@ -18,7 +18,6 @@
 //!   connection ends.
 //! - A server reports an export's size once for each connection. When the disk has grown, each connection is
 //!   replaced. The new one is made before the old one is closed, so a server that has gone away is noticed.
-//!   new one is there before the old one goes, so a server that is gone meanwhile is noticed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

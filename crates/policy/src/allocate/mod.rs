@@ -155,7 +155,7 @@ pub(crate) fn check(pool_blocks: u64, claims: &[Claim]) -> Result<(), PolicyErro
     Ok(())
 }
 
-/// Targets of so many blocks each.
+/// Returns targets of this many blocks each.
 fn targets(blocks: Vec<u64>) -> Vec<Target> {
     blocks.into_iter().map(Target::Blocks).collect()
 }

@@ -404,7 +404,7 @@ impl Daemon {
     /// writes back.
     ///
     /// # Errors
-    /// There is no such disk, it is neither attached nor waiting to be, or it is in use.
+    /// There is no such disk, it is neither attached nor waiting to be, or the call is refused as above.
     pub fn detach(self: &Arc<Self>, name: &str, force: bool) -> Result<Job> {
         let disk = self.disk(name)?;
         if !force {

@@ -25,8 +25,7 @@ const UNITS_OF_A_REQUEST: u32 = 3;
 const RANGE_UNITS: u32 = 16;
 /// The highest cost of a request; it must fit one byte of the tag.
 const MOST_UNITS: u32 = 128;
-/// Units in the core of all disks together; this is less than the number of small requests that the core can
-/// hold.
+/// The most units in the core of all disks together. The core has room for somewhat more small requests.
 const UNITS_OF_ALL: u32 = 12_288;
 /// A disk whose units in the core and waiting have lately not exceeded this is light: eight small requests.
 const LIGHT_UNITS: u32 = 32;

@@ -501,7 +501,7 @@ impl Client for NbdConnection {
         Some(&self.peer)
     }
 
-    /// True while there is something to send, receive or start: replies of a turn are sent at its end, and what
+    /// Returns whether there is something to send, receive or start. Replies of a turn are sent at its end; what
     /// the turn did not allow continues in the next one.
     fn is_polled(&self) -> bool {
         self.has_to_send() || self.may_receive() || self.waiting.is_some() && !self.closing

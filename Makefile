@@ -5,7 +5,7 @@ PROGRAMS := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Crash points of `make crash-long`, and its first seed.
 POINTS ?= 10000000
 SEED ?= 1000000
-# The folder of real traces for `make test-traces`.
+# The folder of real traces for `make test-traces`, and for `make test` to run that too.
 TRACES ?=
 # What `make run` does: seconds through the cache, where everything lies, and whether it leaves nothing behind.
 DEMO_SECONDS ?= 60
@@ -50,6 +50,8 @@ test: setup
 	cargo test --release -p haversack-crash --features bug-zoo --test zoo
 	cargo run --release -p haversack-crash -- --points 100000
 	cargo deny check licenses bans sources
+	@if [ -n "$(TRACES)" ]; then $(MAKE) test-traces; \
+	else echo "Not run: the known answers on real traces (make test TRACES=DIR)"; fi
 
 test-traces: setup
 	HAVERSACK_TRACES="$(abspath $(TRACES))" cargo test --release -p haversack-trace -p haversack-analyze -p haversack-sim -- --ignored

@@ -29,7 +29,7 @@ impl<T: Default> Slab<T> {
         number
     }
 
-    /// Gives a slot back.
+    /// Returns a slot to the free list.
     pub fn put(&mut self, number: u32) {
         assert!(self.items[number as usize].0, "place {number} is in use");
         self.items[number as usize].0 = false;

@@ -103,7 +103,7 @@ impl World {
         Err(Stop::Crash(kind))
     }
 
-    /// Gives the cleaner and other timers some virtual seconds.
+    /// Lets some virtual seconds pass, for the cleaner and other timers.
     fn idle(&mut self) -> Flow {
         let until = self.now + self.rng.pick(&[20_000, 1_000_000, 6_000_000]);
         for _ in 0..400 {

@@ -218,7 +218,7 @@ impl<M: Memory> Core<M> {
         acted
     }
 
-    /// Gives a segment that became free to the disk that asked for it, before others take it.
+    /// Assigns a segment that became free to the disk that asked for it, before others take it.
     fn hand_over(&mut self, segment: SegmentNo, asker: Option<DiskNo>) {
         let asker =
             asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.life.is_forgotten()));

@@ -51,7 +51,7 @@ impl Store {
             .sum()
     }
 
-    /// Gives a disk a free segment, from the device with the most of them.
+    /// Assigns a free segment to a disk, from the device with the most of them.
     pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
             let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
@@ -65,7 +65,7 @@ impl Store {
         Some(number)
     }
 
-    /// Gives a disk a particular segment, if it is free.
+    /// Assigns a particular segment to a disk, if it is free.
     pub fn take_this(&mut self, number: SegmentNo, disk: DiskNo) {
         let device = self.segments[number].device;
         let Some(device) = self.devices[device as usize].as_mut().filter(|d| d.alive && !d.draining) else {

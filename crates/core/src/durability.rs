@@ -7,7 +7,9 @@
 //! Flush marks: pages and the record say up to which number everything was durable when they were written.
 //! Recovery believes commits up to the highest mark; a newer one that does not verify counts as torn by a
 //! power loss. So that damage at rest is not mistaken for that, a commit is marked soon after its flush: by
-//! the next page that is written anyway, or by one written for the purpose.
+//! the next page that is written anyway, or by one written for the purpose. A mark speaks for every device of
+//! the pool. A device that failed is not flushed any more, but may be back after a crash: until the record
+//! says that it is gone, marks stay where they were when it failed.
 //!
 //! Invariants
 //! - A number is completed only when all I/Os of it and of all numbers before it are: what is durable is a
@@ -15,6 +17,8 @@
 //! - A number is durable only if a flush of every device that was written to started after it was completed,
 //!   and has ended.
 //! - The durable number never decreases, and no number is handed out twice.
+//! - No mark covers a write that a device of the pool may have lost, unless the record says that the device
+//!   is gone.
 //! - While a flushed commit is not durably marked, a time is set at which its mark will be written, unless no
 //!   segment could carry it when it was last due.
 
@@ -56,6 +60,8 @@ struct FlushMark {
     durable: u64,
     /// Marks in flight: the number of the write that carries it, and the mark.
     carried: VecDeque<(u64, u64)>,
+    /// No mark is higher than this while a device is leaving.
+    held_at: Option<u64>,
     /// When a mark must be written for its own sake.
     due_us: Option<Micros>,
 }
@@ -174,9 +180,29 @@ impl Durability {
         self.flushes
     }
 
+    /// Returns the present flush mark.
+    pub fn mark(&self) -> u64 {
+        self.mark.held_at.unwrap_or(self.flushed)
+    }
+
+    /// Holds the mark where it is: a device is leaving that is not flushed any more.
+    pub fn hold_mark(&mut self) {
+        self.mark.held_at.get_or_insert(self.flushed);
+    }
+
+    /// Lets the mark advance again: no device is leaving.
+    pub fn release_mark(&mut self) {
+        self.mark.held_at = None;
+    }
+
+    /// Whether the mark is held.
+    pub fn is_mark_held(&self) -> bool {
+        self.mark.held_at.is_some()
+    }
+
     /// Notes that the write with this number carries the present flush mark; returns the mark.
     pub fn carry_mark(&mut self, seq: u64) -> u64 {
-        let (mark, carried) = (self.flushed, &mut self.mark.carried);
+        let (mark, carried) = (self.mark(), &mut self.mark.carried);
         if mark > carried.back().map_or(self.mark.durable, |c| c.1) {
             carried.push_back((seq, mark));
         }
@@ -238,5 +264,24 @@ mod tests {
         d.done(page);
         flush(&mut d);
         assert_eq!((d.marked(), d.mark_due_us()), (commit, None));
+    }
+
+    #[test]
+    fn a_mark_does_not_cover_what_a_leaving_device_may_have_lost() {
+        let mut d = Durability::after_recovery(3, 3);
+        let commit = d.take_commit();
+        d.expect_io(commit);
+        d.done(commit);
+        d.hold_mark();
+        d.want_completed();
+        assert!(d.start_flush());
+        d.flush_answered(7);
+        d.hold_mark();
+        assert!(d.is_durable(commit) && d.mark() == 3, "the flush did not reach the device");
+        let page = d.take(1);
+        assert_eq!(d.carry_mark(page), 3);
+        d.release_mark();
+        let page = d.take(1);
+        assert_eq!(d.carry_mark(page), commit);
     }
 }

@@ -94,6 +94,10 @@ impl<M: Memory> Core<M> {
             !staged.dirty && !staged.merging && !self.commit_in_flight(staged.commit_seq)
         };
         let frames: Vec<FrameNo> = self.staging.waiting(disk).filter(droppable).collect();
+        // Who waits would wait again, and ask for this again.
+        if frames.is_empty() {
+            return;
+        }
         for frame in frames {
             self.unstage(frame);
         }

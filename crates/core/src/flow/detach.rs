@@ -32,14 +32,12 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn drive_clean_job(&mut self, disk: DiskNo, since_us: Micros) {
-        let dirty = self.dirty_blocks(disk);
         let newer_only = self.oldest_dirty_us(disk).is_none_or(|oldest| oldest > since_us);
-        let idle = self.disk(disk).cleaner.is_idle();
-        let result = if !self.disk(disk).lost.is_empty() && idle && self.only_lost_left(disk) {
-            Err(JobError::DataLost)
-        } else if dirty == 0 || newer_only && idle && !self.stages_older(disk, since_us) {
+        let (idle, lost) = (self.disk(disk).cleaner.is_idle(), !self.disk(disk).lost.is_empty());
+        let done = self.dirty_blocks(disk) == 0 || newer_only && idle && !self.stages_older(disk, since_us);
+        let result = if done && !lost {
             Ok(())
-        } else if idle && self.only_lost_left(disk) {
+        } else if idle && (done || self.only_lost_left(disk)) {
             Err(JobError::DataLost)
         } else if self.disk(disk).cleaner.failures >= MOST_FAILURES {
             Err(self.why_not_cleaned(disk))

@@ -261,7 +261,7 @@ impl<M: Memory> Core<M> {
         let (generation, content) = (map.generation, map.on_page.clone());
         let header = Header {
             generation,
-            flushed_seq: self.durability.flushed(),
+            flushed_seq: self.durability.mark(),
             owner: disk.0,
             kind: Kind::Intent,
             opening: self.record.opening(),

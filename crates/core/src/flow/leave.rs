@@ -14,7 +14,8 @@
 //! - In a redundant pool, from the failure on the record says that the other devices stand alone. It says so
 //!   of the failed device only if it already did before: it may be missing at the next start.
 //! - The store forgets what a device's pages list only when the record says that the device is gone.
-//! - While any device is in use, no flush is complete as long as a device is leaving.
+//! - While any device is in use, no flush is complete as long as a device is leaving, and flush marks do not
+//!   advance.
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
@@ -54,6 +55,7 @@ impl<M: Memory> Core<M> {
     /// Starts the leaving of a device that the store has lost. Pages elsewhere may list the slots in
     /// `overtaken`.
     pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>) -> &mut Leaving {
+        self.durability.hold_mark();
         let dirty = overtaken.iter().copied().filter(|number| self.store.is_listed_dirty_in_vain(*number));
         self.leaving.push(Leaving {
             device,
@@ -98,6 +100,9 @@ impl<M: Memory> Core<M> {
                 acted = true;
             }
             self.leaving.push(leaving);
+        }
+        if self.leaving.is_empty() {
+            self.durability.release_mark();
         }
         acted
     }

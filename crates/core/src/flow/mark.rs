@@ -21,6 +21,10 @@ impl<M: Memory> Core<M> {
         if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) {
             return false;
         }
+        if self.durability.is_mark_held() {
+            self.durability.put_off_mark(Some(self.now + self.config.flush_mark_us));
+            return false;
+        }
         let flushed_seq = self.durability.flushed();
         let is_owned = |s: &&Segment| s.state == SegmentState::Owned;
         let any_owned = self.store.segments.iter().any(|s| is_owned(&s));

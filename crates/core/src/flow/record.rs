@@ -113,7 +113,7 @@ impl<M: Memory> Core<M> {
             clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
             redundancy: self.redundancy,
             distrust_clean: self.distrust_clean,
-            flushed_seq: self.durability.flushed(),
+            flushed_seq: self.durability.mark(),
             devices: (0..count).map(device).collect(),
             disks: self
                 .disks

@@ -10,7 +10,7 @@
 //!   everything but new requests, and the cleaner still writes blocks beyond the new end.
 //! - Old content beyond the end never comes back when the disk grows over it.
 
-use haversack_model::{DiskNo, Micros};
+use haversack_model::{BlockNo, DiskNo, Micros};
 
 use crate::action::JobId;
 use crate::config::DiskConfig;
@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::error::ManageError;
 use crate::flow::job::JobKind;
 use crate::memory::Memory;
+use crate::store::slot::{SlotNo, Status};
 
 /// How far a resize is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,24 +117,34 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let inside = self.disk(disk).inside(last);
-        let segments = self.store.disks[disk.0 as usize].segments.clone();
-        for segment in segments {
+        for segment in self.store.disks[disk.0 as usize].segments.clone() {
             for number in self.store.slots_of(segment) {
-                let Some(slot) = self.store.live(number).filter(|slot| slot.block() >= last) else {
-                    continue;
-                };
-                if slot.block() > last
-                    || slot.mask() & inside == 0
-                    || !slot.dirty() && slot.mask() & !inside != 0
-                {
-                    self.store.invalidate(disk, slot.block());
-                } else {
-                    self.store.trim(number, inside);
-                }
+                self.cut_slot(disk, number, last, inside);
             }
         }
         self.wake_dirty(disk);
         true
+    }
+
+    /// Drops what a slot has beyond the end, which is behind the sectors `inside` of block `last`. Dead slots
+    /// count: an evicted block is as good as the origin's until the origin ends before it.
+    fn cut_slot(&mut self, disk: DiskNo, number: SlotNo, last: BlockNo, inside: u8) {
+        let slot = self.store.slot(number);
+        if slot.status() == Status::Blank || slot.block() < last {
+            return;
+        }
+        let beyond = slot.block() > last;
+        match self.store.live(number) {
+            Some(live) if beyond || live.mask() & inside == 0 => self.store.invalidate(disk, live.block()),
+            Some(live) if live.dirty() => self.store.trim(number, inside),
+            Some(live) if live.mask() & !inside != 0 => self.store.invalidate(disk, live.block()),
+            Some(_) => (),
+            None if beyond || slot.mask() & !inside != 0 => {
+                let segment = self.store.segment_of(number);
+                self.store.segments[segment].stale = true;
+            }
+            None => (),
+        }
     }
 
     /// Whether no durable page of the disk lists overtaken content. Requests new pages where one does.

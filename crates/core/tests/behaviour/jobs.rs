@@ -282,6 +282,61 @@ fn what_a_shrinking_disk_loses_is_dirty_until_the_record_says_the_new_size() {
 }
 
 #[test]
+fn a_clean_fails_if_a_device_takes_dirty_blocks_with_it() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = lazy(&mut rig, 0);
+    rig.write(disk, 0, 800, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    let job = rig.core().clean(now, disk).expect("no job runs");
+    rig.run_without(is_device_read);
+    rig.core().fail_device(now, DeviceNo(0));
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+}
+
+#[test]
+fn writes_wait_for_room_when_the_last_device_is_lost_and_the_origin_is_away() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = lazy(&mut rig, 0);
+    rig.origins.get_mut(&disk).expect("an origin").down = true;
+    rig.run_without(is_device_write);
+    let writes: Vec<_> = (0..256).map(|at| rig.start_write(disk, at * 16, 16, 1)).collect();
+    rig.run_without(is_device_write);
+    rig.core().fail_device(0, DeviceNo(0));
+    rig.run();
+    assert!(writes.iter().any(|tag| !rig.is_answered(*tag)), "there is no room for all");
+    rig.origins.get_mut(&disk).expect("an origin").down = false;
+    rig.core().loss_recorded(0);
+    rig.wait(10_000_000);
+    assert!(writes.iter().all(|tag| rig.is_answered(*tag)));
+}
+
+#[test]
+fn evicted_content_does_not_come_back_when_a_disk_shrinks_and_grows() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig { mode: WriteMode::WriteInvalidate, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.read(disk, 2000, 8);
+    rig.read(disk, 0, 800);
+    rig.wait(10_000_000);
+    // A clean block that cannot be read is evicted. Its page still lists it, and its data is there.
+    rig.origins.get_mut(&disk).expect("an origin").down = true;
+    let read = rig.start_read(disk, 2000, 8);
+    rig.run_with(|a| if is_device_read(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done });
+    assert!(rig.answer(read).is_err() && rig.stats(disk).corrupt_blocks == 1);
+    rig.origins.get_mut(&disk).expect("an origin").down = false;
+    for size in [800, SECTORS] {
+        rig.origins.get_mut(&disk).expect("an origin").bytes.resize(size as usize * 512, 0);
+        let now = rig.now;
+        let job = rig.core().resize(now, disk, size).expect("no job runs");
+        rig.finish(job);
+    }
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    let disk = rig.attach(&config, 1);
+    assert_eq!(rig.read(disk, 2000, 8), [0; 8]);
+}
+
+#[test]
 fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = lazy(&mut rig, 0);

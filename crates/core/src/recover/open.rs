@@ -451,9 +451,10 @@ impl<M: Memory> Core<M> {
             Persistence::Dirty => d.dirty,
             Persistence::None => false,
         };
-        keeps
-            && disk.inside(d.block) != 0
-            && checksum::bind(self.memory.crc(frame), disk.seed, d.block) == d.crc
+        let inside = disk.inside(d.block);
+        // A block that was shrunk away has nothing to keep, but a damaged one must stay known.
+        let has_content = d.mask & inside != 0 || d.poisoned && inside != 0;
+        keeps && has_content && checksum::bind(self.memory.crc(frame), disk.seed, d.block) == d.crc
     }
 
     /// Adopts a staged block unless a newer frame of it exists.

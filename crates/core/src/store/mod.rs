@@ -340,6 +340,7 @@ impl Store {
             }
             View::Live(_) | View::Superseded(_) => panic!("slot {number:?} is in use"),
         }
+        assert!(entry.mask() != 0 || entry.poisoned(), "a block without valid sectors has no slot");
         self.set(number, entry.with_durable_page());
         self.index.insert(hash(disk, entry.block()), number);
         if entry.dirty() {

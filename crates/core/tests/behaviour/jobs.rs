@@ -337,6 +337,21 @@ fn evicted_content_does_not_come_back_when_a_disk_shrinks_and_grows() {
 }
 
 #[test]
+fn a_staged_block_that_a_smaller_disk_no_longer_has_is_not_dirty_after_a_kill() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let config = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) };
+    let disk = rig.attach(&config, 1);
+    rig.write(disk, 804, 4, 1);
+    let now = rig.now;
+    rig.core().resize(now, disk, 803).expect("no job runs");
+    rig.run_without(|a| is_device_write(a) && !writes_to(a, RECORD_BYTES));
+    let mut rig = rig.after_kill(CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), 803) }, 1);
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+    rig.clean(disk);
+}
+
+#[test]
 fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = lazy(&mut rig, 0);

@@ -8,10 +8,6 @@
 //! Invariants
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
 //! - `settle` comes to an end in every call.
-//! - Requests never take the last transfer frames, so the core's own work, which they may wait for, can
-//!   proceed.
-//! - Requests' I/O with origins never takes more than three quarters of the other transfer frames, so slow
-//!   origins do not block hits.
 
 use std::collections::VecDeque;
 
@@ -33,17 +29,14 @@ use crate::locks::Locks;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::read_errors::ReadErrors;
+use crate::schedule::{Schedule, Work};
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
 use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 use crate::store::{PREFETCH_TOGETHER, Store};
-
-/// Transfer frames that requests leave to metadata pages, merges and the cleaner.
-pub(crate) const RESERVED_FRAMES: usize = 32;
-/// Minimum number of transfer frames, and of staging frames.
-pub(crate) const MIN_FRAMES: u32 = 64;
+use crate::transfer::TransferFrames;
 
 /// Steps after which a call into the core counts as endless.
 const MOST_STEPS: u32 = 100_000;
@@ -110,24 +103,10 @@ pub struct Core<M> {
     pub(crate) stops: VecDeque<JobId>,
     /// Number of the last job that was started.
     pub(crate) next_job: u32,
-    /// Free transfer frames.
-    pub(crate) transfer: Vec<FrameNo>,
-    /// Transfer frames that requests use for I/O with origins.
-    pub(crate) origin_frames: usize,
-    /// All transfer frames.
-    pub(crate) transfer_total: usize,
-    /// Work was deferred because no transfer frame was free: all disks are driven when one is freed.
-    pub(crate) starved: bool,
-    /// Actions that the driver has not taken yet.
-    pub(crate) actions: VecDeque<Action>,
-    /// Requests to run.
-    pub(crate) ready: VecDeque<u32>,
-    /// Disks whose background work is to be driven.
-    pub(crate) touched: VecDeque<DiskNo>,
-    /// Requests that wait for transfer frames, oldest first.
-    pub(crate) frame_waiters: VecDeque<u32>,
-    /// Requests that wait for staging frames, oldest first.
-    pub(crate) staging_waiters: VecDeque<u32>,
+    /// Memory for data in transit.
+    pub(crate) frames: TransferFrames,
+    /// What to do next.
+    pub(crate) schedule: Schedule,
     /// Segments that are being emptied, and the disk that asked for them.
     pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
     /// By disk number: the generation of intent pages that a new disk with this number continues.
@@ -140,8 +119,6 @@ pub struct Core<M> {
     pub(crate) stopping: bool,
     /// The caller has durably noted that the contents of lost devices are void.
     pub(crate) loss_recorded: bool,
-    /// In this call, waiters have been woken although nothing is in flight.
-    pub(crate) woke_stranded: bool,
 }
 
 impl<M: Memory> Core<M> {
@@ -291,7 +268,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the next action to carry out.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.schedule.next_action()
     }
 
     /// Returns the memory of an I/O, in order.
@@ -411,11 +388,7 @@ impl<M: Memory> Core<M> {
 
     /// Queues the disk, so that its background work is driven.
     pub(crate) fn touch(&mut self, disk: DiskNo) {
-        let d = self.disk_mut(disk);
-        if !d.touched {
-            d.touched = true;
-            self.touched.push_back(disk);
-        }
+        self.schedule.touch(disk);
     }
 
     pub(crate) fn touch_all(&mut self) {
@@ -427,25 +400,22 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn event(&mut self, event: Event) {
-        self.actions.push_back(Action::Event(event));
+        self.schedule.emit(Action::Event(event));
     }
 
     /// Does everything that can be done now.
     pub(crate) fn settle(&mut self) {
         let mut steps = 0u32;
-        self.woke_stranded = false;
+        self.schedule.begin_call();
         loop {
             steps += 1;
             assert!(steps < MOST_STEPS, "a call into the core comes to an end");
-            if let Some(request) = self.ready.pop_front() {
-                self.pump(request);
-            } else if let Some(disk) = self.touched.pop_front() {
-                if self.disks[disk.0 as usize].is_some() {
-                    self.disk_mut(disk).touched = false;
-                    self.drive(disk);
-                }
-            } else if !self.drive_pool() && !self.wake_stranded() {
-                break;
+            match self.schedule.next() {
+                Some(Work::Request(request)) => self.pump(request),
+                Some(Work::Disk(disk)) if self.disks[disk.0 as usize].is_some() => self.drive(disk),
+                Some(Work::Disk(_)) => {}
+                None if self.drive_pool() || self.wake_stranded() => {}
+                None => break,
             }
         }
     }
@@ -454,12 +424,12 @@ impl<M: Memory> Core<M> {
     /// them. A request that was woken for a frame may end up waiting for something else, and the frame would
     /// then go unused.
     fn wake_stranded(&mut self) -> bool {
-        if self.ios.len() > 0 || std::mem::replace(&mut self.woke_stranded, true) {
+        if self.ios.len() > 0 || !self.schedule.may_wake_stranded() {
             return false;
         }
-        let mut waiting = std::mem::take(&mut self.frame_waiters);
+        let mut waiting = self.frames.take_waiters();
         if self.staging.free() > 0 {
-            waiting.append(&mut self.staging_waiters);
+            waiting.extend(std::iter::from_fn(|| self.schedule.next_for_staging()));
         }
         let any = !waiting.is_empty();
         for request in waiting {
@@ -498,7 +468,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn emit(&mut self, action: Action) {
-        self.actions.push_back(action);
+        self.schedule.emit(action);
     }
 
     /// Sends the read of a slot's block.
@@ -516,38 +486,12 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteDevice { io: IoId(number), device, offset_bytes });
     }
 
-    /// Takes a transfer frame for a request, if enough are left for the rest of the core.
-    pub(crate) fn request_frame(&mut self, for_origin: bool) -> Option<FrameNo> {
-        if self.transfer.len() <= RESERVED_FRAMES || for_origin && !self.origin_frame_left() {
-            return None;
-        }
-        self.origin_frames += usize::from(for_origin);
-        self.transfer.pop()
-    }
-
-    /// Whether I/O with origins may take one more frame: a quarter is left to flash, however slow origins
-    /// are.
-    pub(crate) fn origin_frame_left(&self) -> bool {
-        self.origin_frames < (self.transfer_total - RESERVED_FRAMES) * 3 / 4
-    }
-
-    /// Takes a transfer frame for the core's own work.
-    pub(crate) fn own_frame(&mut self) -> Option<FrameNo> {
-        let frame = self.transfer.pop();
-        self.starved |= frame.is_none();
-        frame
-    }
-
     pub(crate) fn free_frame(&mut self, frame: FrameNo, for_origin: bool) {
-        self.transfer.push(frame);
-        self.origin_frames -= usize::from(for_origin);
-        if self.starved {
-            self.starved = false;
+        let freed = self.frames.put(frame, for_origin);
+        if freed.own_work {
             self.touch_all();
         }
-        if self.transfer.len() > RESERVED_FRAMES
-            && let Some(request) = self.frame_waiters.pop_front()
-        {
+        if let Some(request) = freed.request {
             self.wake(request);
         }
     }
@@ -562,7 +506,7 @@ impl<M: Memory> Core<M> {
 
     fn enqueue(&mut self, request: u32) {
         self.requests[request].queued = true;
-        self.ready.push_back(request);
+        self.schedule.enqueue(request);
     }
 
     /// Unlocks a block, and wakes the requests that wait for it and a job of the disk.
@@ -625,7 +569,7 @@ impl<M: Memory> Core<M> {
     /// Wakes as many requests that wait for staging frames as there are frames.
     pub(crate) fn wake_staging(&mut self) {
         for _ in 0..self.staging.free() {
-            match self.staging_waiters.pop_front() {
+            match self.schedule.next_for_staging() {
                 Some(request) => self.wake(request),
                 None => break,
             }

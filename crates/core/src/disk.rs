@@ -84,8 +84,6 @@ pub(crate) struct Disk {
     pub dirty_waiters: VecDeque<u32>,
     /// Requests that wait for the conditions of a write past the cache.
     pub around_waiters: Vec<u32>,
-    /// It is in the queue of disks to drive.
-    pub touched: bool,
 }
 
 impl Disk {
@@ -128,7 +126,6 @@ impl Disk {
             lock_waiters: Vec::new(),
             dirty_waiters: VecDeque::new(),
             around_waiters: Vec::new(),
-            touched: false,
         }
     }
 

@@ -32,6 +32,7 @@ pub mod pool;
 mod query;
 mod read_errors;
 mod recover;
+mod schedule;
 mod sequence;
 mod sequential;
 mod slab;
@@ -39,6 +40,7 @@ mod staging;
 pub mod stats;
 mod store;
 mod table;
+mod transfer;
 mod versions;
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};

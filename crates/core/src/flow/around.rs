@@ -25,7 +25,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 
 use crate::action::{Op, RequestError};
 use crate::bugs::{Bug, planted};
-use crate::core::{Core, RESERVED_FRAMES};
+use crate::core::Core;
 use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
@@ -87,10 +87,7 @@ impl<M: Memory> Core<M> {
         let window = if zeroes {
             left.min(ZERO_WINDOW)
         } else {
-            let frames = self.transfer.len().saturating_sub(RESERVED_FRAMES) as u64;
-            let quota =
-                ((self.transfer_total - RESERVED_FRAMES) * 3 / 4).saturating_sub(self.origin_frames) as u64;
-            left.min(WRITE_WINDOW).min(frames).min(quota)
+            left.min(WRITE_WINDOW).min(self.frames.left_for_request() as u64)
         };
         if window == 0 {
             return Err(Park::Frames);
@@ -186,7 +183,7 @@ impl<M: Memory> Core<M> {
             let lead = self.part(number, BlockNo(next)).trailing_zeros() as usize;
             self.ios[io].start = lead * SECTOR_BYTES;
             for block in (next..next + window).map(BlockNo) {
-                let frame = self.request_frame(true).expect("the window fits the frames");
+                let frame = self.frames.take_for_request(true).expect("the window fits the frames");
                 let part = self.part(number, block);
                 self.ios[io].frames.push(frame);
                 if !self.take(number, block, part, frame) {

@@ -286,7 +286,7 @@ impl<M: Memory> Core<M> {
 
     /// Fills the round. Blocks that are dirty but not durable yet are committed and flushed first.
     fn pick(&mut self, disk: DiskNo) {
-        let room = (self.transfer.len() / 2).min(self.disk(disk).cleaner.round);
+        let room = (self.frames.left() / 2).min(self.disk(disk).cleaner.round);
         let mut unflushed = false;
         while self.disk(disk).cleaner.blocks.len() < room {
             let Some(block) = self.disk_mut(disk).cleaner.asked.pop_front() else { break };
@@ -349,7 +349,7 @@ impl<M: Memory> Core<M> {
             // The disk is being shrunk to end before it.
             return false;
         }
-        let Some(frame) = self.own_frame() else { return false };
+        let Some(frame) = self.frames.take() else { return false };
         self.locks.lock(disk, block, LockKind::Clean);
         let cleaning =
             Cleaning { block, slot: number, seq: slot.seq(), mask, frame, good: false, staged: false };
@@ -359,7 +359,7 @@ impl<M: Memory> Core<M> {
 
     /// Fills the round with staged blocks, for a disk that has no space on a cache device.
     fn pick_staged(&mut self, disk: DiskNo) {
-        let room = (self.transfer.len() / 2).min(ROUND);
+        let room = (self.frames.left() / 2).min(ROUND);
         let frames: Vec<FrameNo> = self.staging.waiting(disk).take(room).collect();
         for staging_frame in frames {
             let staged = *self.staging.get(staging_frame);
@@ -373,7 +373,7 @@ impl<M: Memory> Core<M> {
             if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
                 continue;
             }
-            let Some(frame) = self.own_frame() else { break };
+            let Some(frame) = self.frames.take() else { break };
             self.memory.copy(staging_frame, frame, 0, BLOCK_BYTES);
             self.locks.lock(disk, staged.block, LockKind::Clean);
             let mask = staged.mask & self.disk(disk).inside(staged.block);

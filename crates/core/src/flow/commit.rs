@@ -67,7 +67,7 @@ impl<M: Memory> Core<M> {
                     && self.disk(disk).restage.is_empty()
                     && self.disk(disk).restaging == 0;
             let pressed =
-                !self.staging_waiters.is_empty() || self.staging.free() < self.staging.capacity() / 4;
+                self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
             let due = must || pressed || waiting >= self.commit_threshold();
             if waiting == 0 || !due {
                 break;
@@ -113,8 +113,7 @@ impl<M: Memory> Core<M> {
         let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
             return false;
         };
-        if self.transfer.len() < copies {
-            self.starved = true;
+        if !self.frames.suffices(copies) {
             return false;
         }
         let mut count = self.picked_frames.len();
@@ -274,7 +273,7 @@ impl<M: Memory> Core<M> {
 
     /// Composes a segment's next page in a frame and writes it as `io`.
     pub(crate) fn compose(&mut self, segment: SegmentNo, seq: u64, io: u32) -> FrameNo {
-        let frame = self.own_frame().expect("the caller made sure of a frame");
+        let frame = self.frames.take().expect("the caller made sure of a frame");
         let mut content: PageContent = [0; _];
         let write = self.store.compose_page(segment, seq, &mut content);
         let header = Header {
@@ -356,7 +355,7 @@ impl<M: Memory> Core<M> {
 
     /// Reads the flash copy of a block whose staged frame lacks sectors that flash has.
     fn start_merge(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo) {
-        let Some(into) = self.own_frame() else { return };
+        let Some(into) = self.frames.take() else { return };
         let slot = self.store.live(slot_no).expect("what is merged is live");
         let staged = self.staging.get_mut(frame);
         staged.merging = true;

@@ -245,9 +245,7 @@ impl<M: Memory> Core<M> {
 
     fn write_intents(&mut self, disk: DiskNo) {
         let devices: Vec<_> = self.alive_devices().collect();
-        let starved = self.transfer.len() < devices.len();
-        if starved || devices.is_empty() {
-            self.starved |= starved;
+        if !self.frames.suffices(devices.len()) || devices.is_empty() {
             if self.disk(disk).intents.clearing == Clearing::Write {
                 self.disk_mut(disk).intents.clearing = Clearing::Rewrite;
             }
@@ -268,7 +266,7 @@ impl<M: Memory> Core<M> {
         };
         let offset_bytes = geometry::intent_bytes(disk, generation);
         for device in devices {
-            let frame = self.own_frame().expect("frames were counted");
+            let frame = self.frames.take().expect("frames were counted");
             let place = Place { device_seed: self.device_seed(device), offset_bytes };
             page::seal(self.memory.frame_mut(frame), header, &content[..], place);
             let io = self.new_io(Purpose::Intent { seq });

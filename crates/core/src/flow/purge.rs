@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use crate::bugs::{Bug, planted};
-use crate::core::{Core, RESERVED_FRAMES};
+use crate::core::Core;
 use crate::memory::Memory;
 use crate::store::slot::SlotNo;
 
@@ -78,7 +78,7 @@ impl<M: Memory> Core<M> {
     /// Writes some pages. Returns true when the purge has just ended.
     pub(crate) fn drive_purge(&mut self) -> bool {
         // What a leaving device lists keeps other entries listed.
-        let waits = self.leaves_any() || self.stopping || self.transfer.len() <= RESERVED_FRAMES;
+        let waits = self.leaves_any() || self.stopping || !self.frames.suffices_request(1, false);
         if self.purge.is_over() || waits {
             return false;
         }

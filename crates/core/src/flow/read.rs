@@ -20,7 +20,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, SECTOR_BYTES, Sect
 use crate::action::{Action, Event, IoId, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
-use crate::core::{Core, RESERVED_FRAMES};
+use crate::core::Core;
 use crate::flow::request::Park;
 use crate::io::{FlashPart, Io, OriginPart, Purpose};
 use crate::locks::LockKind;
@@ -87,8 +87,7 @@ impl<M: Memory> Core<M> {
         }
         let fetches = sources.origin != 0;
         let frames = usize::from(sources.flash.is_some()) + usize::from(fetches);
-        let origin_full = fetches && !self.origin_frame_left();
-        if frames > 0 && (self.transfer.len() < RESERVED_FRAMES + frames || origin_full) {
+        if frames > 0 && !self.frames.suffices_request(frames, fetches) {
             return Step::Parked(Park::Frames);
         }
         if first_try {
@@ -128,7 +127,7 @@ impl<M: Memory> Core<M> {
 
     fn add_hit(&mut self, number: u32, slot_no: SlotNo, slot: Live, mask: u8, run: &mut Run) {
         let (device, at) = self.store.location(slot_no);
-        let frame = self.request_frame(false).expect("frames were counted");
+        let frame = self.frames.take_for_request(false).expect("frames were counted");
         let io = match *run {
             Run::Flash { io, device: d, offset_bytes }
                 if d == device
@@ -150,7 +149,7 @@ impl<M: Memory> Core<M> {
 
     fn add_fill(&mut self, number: u32, block: BlockNo, missing: u8, run: &mut Run) {
         let disk = self.requests[number].disk;
-        let frame = self.request_frame(true).expect("frames were counted");
+        let frame = self.frames.take_for_request(true).expect("frames were counted");
         if !planted(Bug::FillWithoutLock) {
             self.locks.lock(disk, block, LockKind::Fill);
         }
@@ -254,7 +253,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn read_mirror(&mut self, number: u32, part: FlashPart, mirror: SlotNo) {
-        let frame = self.own_frame().expect("the frame of the first copy was just freed");
+        let frame = self.frames.take().expect("the frame of the first copy was just freed");
         let io = self.new_io(Purpose::Hit { request: number });
         self.ios[io].hits.push(FlashPart { slot: mirror, ..part });
         self.requests[number].outstanding += 1;

@@ -8,12 +8,13 @@
 
 use haversack_model::BLOCK_BYTES;
 
-use crate::core::{Core, RESERVED_FRAMES};
+use crate::core::Core;
 use crate::format::geometry;
 use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::transfer::RESERVED_FRAMES;
 
 /// The state of writing the record. A version is a count of requested changes.
 #[derive(Default)]
@@ -165,15 +166,14 @@ impl<M: Memory> Core<M> {
     fn write_record(&mut self, mut w: Writing) -> bool {
         let devices: Vec<_> = self.alive_devices().collect();
         let pages = w.bytes.len() / BLOCK_BYTES;
-        if self.transfer.len() < pages.min(RESERVED_FRAMES) {
-            self.starved = true;
+        if !self.frames.suffices(pages.min(RESERVED_FRAMES)) {
             if w.copy == 1 {
                 w.copy = 0;
                 self.record.writing = Some(Writing { in_flight: 0, ..w });
             }
             return false;
         }
-        let frames: Vec<_> = (0..pages).map(|_| self.transfer.pop().expect("frames were counted")).collect();
+        let frames: Vec<_> = (0..pages).map(|_| self.frames.take().expect("frames were counted")).collect();
         for (frame, page) in frames.iter().zip(w.bytes.chunks_exact(BLOCK_BYTES)) {
             self.memory.frame_mut(*frame).copy_from_slice(page);
         }

@@ -191,9 +191,9 @@ impl<M: Memory> Core<M> {
                 self.locks.waited(disk, block);
                 self.disk_mut(disk).lock_waiters.push(number);
             }
-            Park::Frames => self.frame_waiters.push_back(number),
+            Park::Frames => self.frames.wait(number),
             Park::Staging => {
-                self.staging_waiters.push_back(number);
+                self.schedule.wait_for_staging(number);
                 self.touch(disk);
             }
             Park::Dirty => {

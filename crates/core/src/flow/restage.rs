@@ -104,7 +104,7 @@ impl<M: Memory> Core<M> {
                 continue;
             }
             let room = self.staging.free() > self.staging.capacity() / 8;
-            let frame = if room { self.own_frame() } else { None };
+            let frame = if room { self.frames.take() } else { None };
             let Some(frame) = frame else {
                 self.disk_mut(disk).restage.push_front(number);
                 break;

@@ -261,8 +261,7 @@ impl<M: Memory> Core<M> {
 
     /// Writes a segment's metadata page alone. It must be ready. Returns false if no frame is left.
     pub(crate) fn rewrite_page(&mut self, segment: SegmentNo) -> bool {
-        if self.transfer.is_empty() {
-            self.starved = true;
+        if !self.frames.suffices(1) {
             return false;
         }
         let disk = DiskNo(self.store.segments[segment].owner);

@@ -22,7 +22,7 @@ use super::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::{CoreConfig, Persistence};
-use crate::core::{Core, Device, MIN_FRAMES};
+use crate::core::{Core, Device};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::PoolError;
@@ -38,10 +38,12 @@ use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::pool::{self, io_error};
 use crate::read_errors::ReadErrors;
+use crate::schedule::Schedule;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
 use crate::store::segment::SegmentNo;
 use crate::store::{PageContent, Store};
+use crate::transfer::{MIN_FRAMES, TransferFrames};
 
 impl<M: Memory> Core<M> {
     /// Opens a pool. Its disks are known but not attached. With the staging area of a killed core, every
@@ -383,15 +385,8 @@ fn without_disks<M: Memory>(
         pool_job: None,
         stops: VecDeque::new(),
         next_job: 0,
-        transfer: (staging_frames..frames).rev().map(FrameNo).collect(),
-        origin_frames: 0,
-        transfer_total: (frames - staging_frames) as usize,
-        starved: false,
-        actions: VecDeque::new(),
-        ready: VecDeque::new(),
-        touched: VecDeque::new(),
-        frame_waiters: VecDeque::new(),
-        staging_waiters: VecDeque::new(),
+        frames: TransferFrames::new(staging_frames..frames),
+        schedule: Schedule::default(),
         reclaiming: Vec::new(),
         leaving: Vec::new(),
         purge: Purge::default(),
@@ -401,7 +396,6 @@ fn without_disks<M: Memory>(
         picked_slots: [Vec::new(), Vec::new()],
         stopping: false,
         loss_recorded: false,
-        woke_stranded: false,
         memory,
         store,
     }

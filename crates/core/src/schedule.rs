@@ -1,0 +1,105 @@
+//! What the core does next: actions for the driver, requests to run, disks to drive.
+//!
+//! Invariants
+//! - Actions, requests and disks are each taken in the order in which they were added.
+//! - A disk is queued at most once.
+
+use std::collections::VecDeque;
+
+use haversack_model::DiskNo;
+
+use crate::action::Action;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    /// Actions that the driver has not taken yet.
+    actions: VecDeque<Action>,
+    /// Requests to run.
+    ready: VecDeque<u32>,
+    /// Disks whose background work is to be driven.
+    touched: VecDeque<DiskNo>,
+    /// By disk number: it is in `touched`.
+    is_touched: Vec<bool>,
+    /// Requests that wait for staging frames, oldest first.
+    staging_waiters: VecDeque<u32>,
+    /// In this call, waiters have been woken although nothing is in flight.
+    woke_stranded: bool,
+}
+
+/// What to do next.
+pub(crate) enum Work {
+    /// Run a request.
+    Request(u32),
+    /// Drive the background work of a disk.
+    Disk(DiskNo),
+}
+
+impl Schedule {
+    /// Adds an action for the driver.
+    #[inline]
+    pub fn emit(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Returns the next action to carry out.
+    #[inline]
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Queues a request to run.
+    #[inline]
+    pub fn enqueue(&mut self, request: u32) {
+        self.ready.push_back(request);
+    }
+
+    /// Queues a disk, so that its background work is driven.
+    pub fn touch(&mut self, disk: DiskNo) {
+        let at = disk.0 as usize;
+        if self.is_touched.len() <= at {
+            self.is_touched.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_touched[at], true) {
+            self.touched.push_back(disk);
+        }
+    }
+
+    /// Returns what is to be done next: requests first.
+    #[inline]
+    pub fn next(&mut self) -> Option<Work> {
+        if let Some(request) = self.ready.pop_front() {
+            return Some(Work::Request(request));
+        }
+        let disk = self.touched.pop_front()?;
+        self.is_touched[disk.0 as usize] = false;
+        Some(Work::Disk(disk))
+    }
+
+    /// Notes that a call into the core begins.
+    #[inline]
+    pub fn begin_call(&mut self) {
+        self.woke_stranded = false;
+    }
+
+    /// Returns true the first time in a call: stranded requests may be woken once.
+    #[inline]
+    pub fn may_wake_stranded(&mut self) -> bool {
+        !std::mem::replace(&mut self.woke_stranded, true)
+    }
+
+    /// Notes that a request waits for staging frames.
+    pub fn wait_for_staging(&mut self, request: u32) {
+        self.staging_waiters.push_back(request);
+    }
+
+    /// Whether any request waits for staging frames.
+    pub fn waits_for_staging(&self) -> bool {
+        !self.staging_waiters.is_empty()
+    }
+
+    /// Returns the request that has waited the longest for a staging frame. It does not wait any more.
+    pub fn next_for_staging(&mut self) -> Option<u32> {
+        self.staging_waiters.pop_front()
+    }
+}

@@ -9,26 +9,22 @@
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
 //! - `settle` comes to an end in every call.
 
-use std::collections::VecDeque;
-
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
-use crate::action::{Action, Event, IoId, JobId, Op, Piece, Rejected, Request, RequestError};
+use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
+use crate::devices::Devices;
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::flow::commit::Batch;
-use crate::flow::drain::Drain;
-use crate::flow::leave::Leaving;
-use crate::flow::pool_job::PoolJob;
-use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::flow::request::{Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
+use crate::jobs::Jobs;
 use crate::locks::Locks;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
-use crate::read_errors::ReadErrors;
+use crate::pool_state::PoolState;
 use crate::schedule::{Schedule, Work};
 use crate::slab::Slab;
 use crate::staging::Staging;
@@ -41,20 +37,6 @@ use crate::transfer::TransferFrames;
 /// Steps after which a call into the core counts as endless.
 const MOST_STEPS: u32 = 100_000;
 
-/// The state of a cache device in use.
-pub(crate) struct Device {
-    /// Hash of its identity, for page tags.
-    pub seed: u64,
-    /// Its identity.
-    pub id: Uuid,
-    /// Reads that failed recently.
-    pub errors: ReadErrors,
-    /// Something was written to it since its last flush.
-    pub unflushed: bool,
-    /// It may hold the only copy of dirty blocks, although they should have two.
-    pub alone: bool,
-}
-
 /// The cache. See the module.
 pub struct Core<M> {
     /// Staging and transfer frames, and the payloads of requests.
@@ -62,33 +44,15 @@ pub struct Core<M> {
     pub(crate) config: CoreConfig,
     /// The time of the present call.
     pub(crate) now: Micros,
-    /// The pool's identity.
-    pub(crate) pool: Uuid,
-    /// Dirty blocks should be on two devices.
-    pub(crate) redundancy: bool,
-    /// Some dirty blocks may have only one copy although they should have two.
-    pub(crate) degraded: bool,
+    /// The state of the pool as a whole.
+    pub(crate) pool: PoolState,
     /// Sequence numbers, the pool's flush, and flush marks.
     pub(crate) durability: Durability,
-    /// Once this sequence number is durable, every dirty block has its second copy again.
-    pub(crate) rebuilt_seq: Option<u64>,
-    /// The version of the record that says that the pool is no longer degraded.
-    pub(crate) whole_version: u64,
-    /// The record must say that clean blocks are not to be believed at the next start.
-    pub(crate) distrust_clean: bool,
     pub(crate) store: Store,
     pub(crate) staging: Staging,
     /// By disk number.
     pub(crate) disks: Vec<Option<Disk>>,
-    /// By device number.
-    pub(crate) devices: Vec<Option<Device>>,
-    /// Devices that failed or were removed, by number: identity and segments.
-    pub(crate) retired: Vec<Option<(Uuid, u32)>>,
-    /// Devices that are no longer used and not yet gone from the record.
-    pub(crate) leaving: Vec<Leaving>,
-    pub(crate) purge: Purge,
-    /// How far the device that is being removed has been emptied.
-    pub(crate) drain: Drain,
+    pub(crate) devices: Devices,
     /// Requests in flight.
     pub(crate) requests: Slab<RequestState>,
     /// I/Os in flight.
@@ -97,12 +61,7 @@ pub struct Core<M> {
     pub(crate) batches: Slab<Batch>,
     pub(crate) locks: Locks,
     pub(crate) record: RecordWriter,
-    /// The job of the pool that is running.
-    pub(crate) pool_job: Option<PoolJob>,
-    /// Stops that were requested and have not started.
-    pub(crate) stops: VecDeque<JobId>,
-    /// Number of the last job that was started.
-    pub(crate) next_job: u32,
+    pub(crate) jobs: Jobs,
     /// Memory for data in transit.
     pub(crate) frames: TransferFrames,
     /// What to do next.
@@ -115,10 +74,6 @@ pub struct Core<M> {
     pub(crate) picked_frames: Vec<FrameNo>,
     /// Buffer: its slots, for each copy.
     pub(crate) picked_slots: [Vec<SlotNo>; 2],
-    /// The pool is being stopped: no new requests and jobs are taken.
-    pub(crate) stopping: bool,
-    /// The caller has durably noted that the contents of lost devices are void.
-    pub(crate) loss_recorded: bool,
 }
 
 impl<M: Memory> Core<M> {
@@ -146,7 +101,7 @@ impl<M: Memory> Core<M> {
         if request.op != Op::Flush && (sectors == 0 || sectors > MAX_REQUEST_SECTORS || !fits) {
             return Err(Rejected::OutOfRange { sector, sectors, disk_sectors });
         }
-        if self.requests.len() >= self.config.max_requests as usize || self.stopping {
+        if self.requests.len() >= self.config.max_requests as usize || self.pool.is_stopping() {
             return Err(Rejected::Busy);
         }
         disk.requests += 1;
@@ -198,9 +153,8 @@ impl<M: Memory> Core<M> {
     fn dispatch(&mut self, io: &Io, result: Result<(), IoFailure>) {
         if io.purpose.writes_device()
             && let Some(device) = io.device
-            && let Some(device) = self.devices[device.0 as usize].as_mut()
         {
-            device.unflushed = true;
+            self.devices.written(device);
         }
         match io.purpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),
@@ -300,7 +254,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the pool's identity.
     pub fn pool_id(&self) -> Uuid {
-        self.pool
+        self.pool.id()
     }
 
     /// Recounts all bookkeeping and compares it with the counts kept. For tests; slow.
@@ -349,8 +303,10 @@ impl<M: Memory> Core<M> {
             dirty_blocks: self.store.disks.iter().map(|d| d.dirty).sum::<u64>() + staged_dirty,
             free_segments: self.store.free_segments(None) as u64,
             devices: count,
-            degraded: self.redundancy
-                && (count < 2 || self.degraded || !self.record.is_durable(self.whole_version)),
+            degraded: self.pool.is_redundant()
+                && (count < 2
+                    || self.pool.is_degraded()
+                    || !self.record.is_durable(self.pool.whole_version())),
             flushes: self.durability.flushes(),
             record_pages: self.record.pages(),
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64

@@ -11,9 +11,9 @@ use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Tar
 use crate::flow::clean::Cleaner;
 use crate::flow::flush::DiskFlush;
 use crate::flow::intent::IntentMap;
-use crate::flow::job::Job;
 use crate::format::record::{Damage, DiskRecord};
 use crate::hasher::NumberHasher;
+use crate::jobs::Job;
 use crate::lifecycle::Life;
 use crate::monitor::Monitor;
 use crate::origin_gate::OriginAccount;

@@ -61,9 +61,9 @@ impl<M: Memory> Core<M> {
             let waiting = self.staging.lists[disk.0 as usize].len;
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
-                || self.stopping
-                || self.leave_waits_for(disk)
-                || (self.rebuilding() || self.empties_device())
+                || self.pool.is_stopping()
+                || self.devices.leave_waits_for(disk)
+                || (self.rebuilding() || self.jobs.empties().is_some())
                     && self.disk(disk).restage.is_empty()
                     && self.disk(disk).restaging == 0;
             let pressed =
@@ -283,16 +283,12 @@ impl<M: Memory> Core<M> {
             kind: Kind::Segment,
             opening: self.record.opening(),
         };
-        let place = Place { device_seed: self.device_seed(write.device), offset_bytes: write.offset_bytes };
+        let place = Place { device_seed: self.devices.seed(write.device), offset_bytes: write.offset_bytes };
         page::seal(self.memory.frame_mut(frame), header, &content, place);
         self.ios[io].frames.push(frame);
         self.durability.expect_io(seq);
         self.write_device(io, write.device, write.offset_bytes);
         frame
-    }
-
-    pub(crate) fn device_seed(&self, device: DeviceNo) -> u64 {
-        self.devices[device.0 as usize].as_ref().expect("the device is known").seed
     }
 
     pub(crate) fn commit_done(
@@ -322,7 +318,7 @@ impl<M: Memory> Core<M> {
         let landed = (0..copies).any(has);
         // Until the record says that the other copy's device is gone, recovery takes a single copy for a torn
         // commit.
-        let counts = landed && ((0..copies).all(has) || !self.leaves_any());
+        let counts = landed && ((0..copies).all(has) || !self.devices.leaves_any());
         for page in batch.pages.drain(..) {
             self.free_frame(page, false);
         }

@@ -10,7 +10,7 @@ use haversack_model::{DiskNo, Micros};
 use crate::action::{JobError, JobId};
 use crate::core::Core;
 use crate::error::ManageError;
-use crate::flow::job::JobKind;
+use crate::jobs::JobKind;
 use crate::lifecycle::Event;
 use crate::memory::Memory;
 

@@ -17,16 +17,15 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Event, JobError, JobId};
 use crate::checksum;
-use crate::config::MAX_DEVICES;
-use crate::core::{Core, Device};
+use crate::core::Core;
+use crate::devices::Device;
+use crate::devices::drain::Drain;
 use crate::error::ManageError;
-use crate::flow::drain::Drain;
-use crate::flow::pool_job::{PoolJob, PoolJobKind};
 use crate::format::record::Damage;
 use crate::io::Io;
+use crate::jobs::{PoolJob, PoolJobKind};
 use crate::media::IoFailure;
 use crate::memory::Memory;
-use crate::read_errors::ReadErrors;
 use crate::store::slot::SlotNo;
 
 /// A device that was formatted to join a pool.
@@ -71,14 +70,14 @@ impl<M: Memory> Core<M> {
     /// be written again.
     pub fn loss_recorded(&mut self, now: Micros) {
         self.now = now;
-        self.loss_recorded = true;
+        self.pool.record_loss();
         self.wake_around_all();
         self.settle();
     }
 
     /// Whether origins must not be written because the loss of the last device is not on record.
     pub(crate) fn loss_unrecorded(&self) -> bool {
-        !self.loss_recorded && self.alive_devices().next().is_none()
+        !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
     }
 
     /// Counts a failed read of a slot. A device with too many of them is no longer used.
@@ -86,8 +85,7 @@ impl<M: Memory> Core<M> {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
         let (window_us, limit) = (self.config.device_error_window_us, self.config.device_read_errors);
-        let Some(state) = self.devices[device.0 as usize].as_mut() else { return };
-        let too_many = state.errors.note(place, self.now, window_us, limit);
+        let too_many = self.devices.note_failed_read(device, place, self.now, window_us, limit);
         if failure == IoFailure::Gone || too_many {
             self.device_failed(device);
         }
@@ -116,15 +114,13 @@ impl<M: Memory> Core<M> {
         if self.stand_alone(self.alive_devices().collect()) {
             self.change_devices();
         }
-        self.leave(device, overtaken).failed(staged_anew);
+        self.leave(device, overtaken, staged_anew);
         self.keep_last_place();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
             self.event(Event::PoolLost);
         }
-        if let Some(removal) = self.pool_job.as_mut().filter(|j| j.empties() == Some(device)) {
-            removal.kind = PoolJobKind::Gone { device, lost: !lost.is_empty() };
-        }
+        self.jobs.device_failed(device, !lost.is_empty());
         for number in 0..self.disks.len() {
             if self.disks[number].is_some() {
                 self.wake_around(DiskNo(number as u16));
@@ -146,10 +142,11 @@ impl<M: Memory> Core<M> {
 
     /// Keeps a device that is being emptied in use if all others are gone.
     fn keep_last_place(&mut self) {
-        let removal = self.pool_job.as_ref().and_then(|job| Some((job.id, job.empties()?)));
-        let Some((removal, device)) = removal.filter(|(_, device)| self.is_alive(*device)) else { return };
-        if self.store.usable_devices().next().is_none() {
-            self.pool_job = None;
+        let is_emptied = self.jobs.empties().is_some_and(|device| self.is_alive(device));
+        if is_emptied
+            && self.store.usable_devices().next().is_none()
+            && let Some((removal, device)) = self.jobs.cancel_removal()
+        {
             self.stop_draining(device);
             self.purge_before_whole();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
@@ -165,14 +162,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the number that the next device of the pool gets; `None` if the pool is full.
     pub fn next_device_no(&self) -> Option<DeviceNo> {
-        let used = self.devices.len().max(self.retired.len());
-        let next = (0..used).find(|at| {
-            let device = self.devices.get(*at).is_some_and(Option::is_some);
-            let retired = self.retired.get(*at).is_some_and(Option::is_some);
-            !device && !retired
-        });
-        let next = next.unwrap_or(used);
-        (next < MAX_DEVICES).then_some(DeviceNo(next as u8))
+        self.devices.next_number()
     }
 
     /// Adds a formatted device to the pool. Dirty blocks without a second copy get one.
@@ -182,7 +172,7 @@ impl<M: Memory> Core<M> {
     pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
         self.now = now;
         self.running()?;
-        if self.pool_job.is_some() {
+        if self.jobs.is_pool_busy() {
             return Err(ManageError::Busy);
         }
         if self.next_device_no() != Some(device.number) {
@@ -190,18 +180,7 @@ impl<M: Memory> Core<M> {
         }
         let alone = self.alive_devices().next().is_none();
         self.expect_single_copies(self.alive_devices().count());
-        let at = device.number.0 as usize;
-        if self.devices.len() <= at {
-            self.devices.resize_with(at + 1, || None);
-        }
-        let seed = device_seed(device.id);
-        self.devices[at] = Some(Device {
-            seed,
-            id: device.id,
-            errors: ReadErrors::default(),
-            unflushed: true,
-            alone: false,
-        });
+        self.devices.add(device.number, Device::new(device_seed(device.id), device.id, false));
         self.store.add_device(device.number, device.id, device.segments);
         self.store.drain_device(device.number);
         for disk in self.disks.iter_mut().flatten() {
@@ -212,9 +191,10 @@ impl<M: Memory> Core<M> {
                 disk.intents.write_again();
             }
         }
-        let job = self.new_job();
+        let job = self.jobs.new_id();
         let version = self.change_record();
-        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Add { device: device.number, version } });
+        let kind = PoolJobKind::Add { device: device.number, version };
+        self.jobs.run_pool(PoolJob { id: job, kind });
         self.touch_all();
         self.settle();
         Ok(job)
@@ -236,7 +216,7 @@ impl<M: Memory> Core<M> {
     pub fn remove_device(&mut self, now: Micros, device: DeviceNo) -> Result<JobId, ManageError> {
         self.now = now;
         self.running()?;
-        if self.pool_job.is_some() {
+        if self.jobs.is_pool_busy() {
             return Err(ManageError::Busy);
         }
         if !self.is_alive(device) {
@@ -246,10 +226,10 @@ impl<M: Memory> Core<M> {
             return Err(ManageError::LastDevice(device));
         }
         self.store.drain_device(device);
-        self.drain = Drain::default();
+        self.devices.drain = Drain::default();
         self.expect_single_copies(self.store.usable_devices().count());
-        let job = self.new_job();
-        self.pool_job = Some(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
+        let job = self.jobs.new_id();
+        self.jobs.run_pool(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
         self.touch_all();
         self.settle();
         Ok(job)
@@ -266,21 +246,16 @@ impl<M: Memory> Core<M> {
     /// Notes that a redundant pool cannot do without these devices until it is rebuilt. Returns true if that
     /// is new for any of them.
     fn stand_alone(&mut self, devices: Vec<DeviceNo>) -> bool {
-        if !self.redundancy {
+        if !self.pool.is_redundant() {
             return false;
         }
-        (self.degraded, self.rebuilt_seq) = (true, None);
-        let mut news = false;
-        for device in devices {
-            let device = self.devices[device.0 as usize].as_mut().expect("the device is in use");
-            news |= !std::mem::replace(&mut device.alone, true);
-        }
-        news
+        self.pool.degrade();
+        devices.into_iter().fold(false, |news, device| self.devices.stand_alone(device) | news)
     }
 
     /// Stops using a device that was emptied.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
         let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.leave(device, overtaken);
+        self.leave(device, overtaken, Vec::new());
     }
 }

@@ -19,22 +19,9 @@ use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
 
-/// Segments that are emptied at a time: fewer than the devices of the crash simulator have.
-const SEGMENTS_AT_A_TIME: usize = 4;
 /// Once this many restages have been asked for, no further segment is searched for dirty blocks in the same
 /// call. The last one may exceed it.
 const BLOCKS_AT_A_TIME: u32 = 256;
-
-/// How far the device has been emptied.
-#[derive(Default)]
-pub(crate) struct Drain {
-    /// Number of the device's segments that have been started.
-    begun: usize,
-    /// Segments that were started and are not free yet.
-    segments: Vec<SegmentNo>,
-    /// The version of the record that notes the loss of blocks on the device.
-    loss_version: Option<u64>,
-}
 
 impl<M: Memory> Core<M> {
     /// Empties some more of a device. Returns true when nothing is left on it.
@@ -44,31 +31,19 @@ impl<M: Memory> Core<M> {
         }
         let mut asked = 0;
         loop {
-            self.begin_segments(device);
-            let mut segments = std::mem::take(&mut self.drain.segments);
+            self.devices.drain.begin_segments(&self.store, device);
+            let mut segments = self.devices.drain.take_segments();
             let before = segments.len();
             segments.retain(|segment| !self.empty_segment(*segment, &mut asked));
             let freed = before - segments.len();
-            self.drain.segments = segments;
+            self.devices.drain.put_segments(segments);
             // If none was freed, some I/O is in flight whose completion leads here again.
             if freed == 0 {
                 break;
             }
         }
         self.restages_all_disks();
-        self.drain.segments.is_empty()
-    }
-
-    fn begin_segments(&mut self, device: DeviceNo) {
-        let mut left = self.store.numbers_on(device).skip(self.drain.begun);
-        while self.drain.segments.len() < SEGMENTS_AT_A_TIME
-            && let Some(segment) = left.next()
-        {
-            self.drain.begun += 1;
-            if self.store.segments[segment].state != SegmentState::Free {
-                self.drain.segments.push(segment);
-            }
-        }
+        self.devices.drain.is_done()
     }
 
     /// Advances a segment. Returns true when it is free.
@@ -129,16 +104,17 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         let is_new = d.damage < Damage::Lost;
         d.damage = d.damage.max(Damage::Lost);
-        if is_new || self.drain.loss_version.is_none() {
-            self.drain.loss_version = Some(self.change_record());
+        if is_new || self.devices.drain.loss_version().is_none() {
+            let version = self.change_record();
+            self.devices.drain.note_loss(version);
         }
-        self.drain.loss_version.is_some_and(|version| self.record.is_durable(version))
+        self.devices.drain.loss_version().is_some_and(|version| self.record.is_durable(version))
     }
 
     /// Keeps the device in use. Segments that are already being given up are given up all the same.
     pub(crate) fn stop_draining(&mut self, device: DeviceNo) {
         self.store.use_device(device);
-        let begun = std::mem::take(&mut self.drain).segments;
+        let begun = std::mem::take(&mut self.devices.drain).take_segments();
         let leaves = |segment: &SegmentNo| self.store.segments[*segment].state == SegmentState::Leaving;
         let leaving: Vec<SegmentNo> = begun.into_iter().filter(leaves).collect();
         for segment in leaving {

@@ -92,8 +92,7 @@ impl<M: Memory> Core<M> {
         }
         let devices: Vec<_> = self.alive_devices().collect();
         for device in devices {
-            let state = self.devices[device.0 as usize].as_mut().expect("alive devices are known");
-            if !std::mem::take(&mut state.unflushed) {
+            if !self.devices.takes_flush(device) {
                 continue;
             }
             self.durability.flush_sent();
@@ -180,7 +179,7 @@ impl<M: Memory> Core<M> {
         if !self.durability.want(self.disk(disk).last_commit_seq) {
             return false;
         }
-        !self.leaves_any() && !self.record.device_change_pending()
+        !self.devices.leaves_any() && !self.record.device_change_pending()
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {

@@ -11,7 +11,7 @@ use haversack_model::{DiskId, DiskNo, Micros};
 use crate::action::JobId;
 use crate::core::Core;
 use crate::error::ManageError;
-use crate::flow::job::JobKind;
+use crate::jobs::JobKind;
 use crate::lifecycle::Event;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::DiskSpace;

@@ -267,7 +267,7 @@ impl<M: Memory> Core<M> {
         let offset_bytes = geometry::intent_bytes(disk, generation);
         for device in devices {
             let frame = self.frames.take().expect("frames were counted");
-            let place = Place { device_seed: self.device_seed(device), offset_bytes };
+            let place = Place { device_seed: self.devices.seed(device), offset_bytes };
             page::seal(self.memory.frame_mut(frame), header, &content[..], place);
             let io = self.new_io(Purpose::Intent { seq });
             self.ios[io].disk = Some(disk);

@@ -5,53 +5,16 @@
 //! - A disk has at most one job, and its end is reported once.
 //! - A job that changes the record ends only when the record that holds the change is durable.
 
-use haversack_model::{DiskNo, Micros, WriteMode};
+use haversack_model::{DiskNo, Micros};
 
 use crate::action::{Event, JobError, JobId};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::Disk;
 use crate::error::ManageError;
-use crate::flow::resize::ResizeStage;
+use crate::jobs::{Job, JobKind};
 use crate::lifecycle::Event as LifeEvent;
 use crate::memory::Memory;
-
-/// A disk's job.
-pub(crate) struct Job {
-    /// Its name in events.
-    id: JobId,
-    /// What it does.
-    pub kind: JobKind,
-    /// The version of the record that must be durable before it goes on.
-    version: Option<u64>,
-}
-
-/// See [`Job`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum JobKind {
-    Attach,
-    Detach { total: u64 },
-    Release,
-    Mode(WriteMode),
-    Resize { before: u64, sectors: u64, stage: ResizeStage },
-    Clean { since_us: Micros, total: u64 },
-    Forget,
-}
-
-impl Job {
-    /// Returns the size in sectors that the job gives the disk.
-    pub fn resizes_to(&self) -> Option<u64> {
-        match self.kind {
-            JobKind::Resize { sectors, .. } => Some(sectors),
-            _ => None,
-        }
-    }
-
-    /// Whether the job needs everything staged to be committed.
-    pub fn commits(&self) -> bool {
-        matches!(self.kind, JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. })
-    }
-}
 
 /// The progress of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,11 +26,6 @@ pub struct Progress {
 }
 
 impl<M: Memory> Core<M> {
-    pub(crate) fn new_job(&mut self) -> JobId {
-        self.next_job += 1;
-        JobId(self.next_job)
-    }
-
     /// Returns a disk that the pool knows.
     pub(crate) fn known(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         self.disks.get(disk.0 as usize).and_then(Option::as_ref).ok_or(ManageError::NoSuchDisk(disk))
@@ -84,7 +42,7 @@ impl<M: Memory> Core<M> {
 
     /// Checks that the pool is not being stopped.
     pub(crate) fn running(&self) -> Result<(), ManageError> {
-        if self.stopping { Err(ManageError::Stopping) } else { Ok(()) }
+        if self.pool.is_stopping() { Err(ManageError::Stopping) } else { Ok(()) }
     }
 
     /// Checks that a job of the disk may start.
@@ -94,7 +52,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<u64>) -> JobId {
-        let id = self.new_job();
+        let id = self.jobs.new_id();
         self.disk_mut(disk).job = Some(Job { id, kind, version });
         self.touch(disk);
         self.settle();

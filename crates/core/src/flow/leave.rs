@@ -21,6 +21,7 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
+use crate::devices::leaving::Leaving;
 use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::SlotNo;
@@ -28,65 +29,18 @@ use crate::store::slot::SlotNo;
 /// Pages written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
-/// A device that is leaving.
-pub(crate) struct Leaving {
-    /// Its number.
-    device: DeviceNo,
-    /// Slots on other devices with older versions of its blocks, which pages may list.
-    overtaken: Vec<SlotNo>,
-    /// Of these, the slots that pages may list as dirty.
-    listed_dirty: Vec<SlotNo>,
-    /// Dirty blocks that only this device had and of which a newer version was staged when it failed.
-    staged: Vec<(DiskNo, BlockNo)>,
-    /// Sequence number up to which commits contain everything that was staged or in flight when it failed.
-    committed_seq: Option<u64>,
-    /// The version of the record that says that it is gone.
-    version: Option<u64>,
-}
-
-impl Leaving {
-    /// Notes that the device failed: blocks in `staged`, which only it had, must be committed first.
-    pub(crate) fn failed(&mut self, staged: Vec<(DiskNo, BlockNo)>) {
-        self.staged = staged;
-    }
-}
-
 impl<M: Memory> Core<M> {
     /// Starts the leaving of a device that the store has lost. Pages elsewhere may list the slots in
-    /// `overtaken`.
-    pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>) -> &mut Leaving {
+    /// `overtaken`; blocks in `staged`, which only it had, must be committed first.
+    pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>, staged: Vec<(DiskNo, BlockNo)>) {
         self.durability.hold_mark();
-        let dirty = overtaken.iter().copied().filter(|number| self.store.is_listed_dirty_in_vain(*number));
-        self.leaving.push(Leaving {
-            device,
-            listed_dirty: dirty.collect(),
-            overtaken,
-            staged: Vec::new(),
-            committed_seq: None,
-            version: None,
-        });
-        self.leaving.last_mut().expect("just pushed")
-    }
-
-    /// Whether the disk's staged blocks must be committed before a device is gone.
-    pub(crate) fn leave_waits_for(&self, disk: DiskNo) -> bool {
-        self.leaving.iter().any(|l| l.staged.iter().any(|staged| staged.0 == disk))
-    }
-
-    /// Whether the device is still leaving.
-    pub(crate) fn leaves(&self, device: DeviceNo) -> bool {
-        self.leaving.iter().any(|l| l.device == device)
-    }
-
-    /// Whether any device is still leaving.
-    pub(crate) fn leaves_any(&self) -> bool {
-        !self.leaving.is_empty()
+        self.devices.start_leaving(Leaving::new(device, overtaken, staged, &self.store));
     }
 
     /// Advances the devices that are leaving. Returns true if anything was done.
     pub(crate) fn drive_leaving(&mut self) -> bool {
         let mut acted = false;
-        for mut leaving in std::mem::take(&mut self.leaving) {
+        for mut leaving in self.devices.take_leaving() {
             if let Some(version) = leaving.version {
                 if self.record.is_durable(version) {
                     self.store.forget_device(leaving.device);
@@ -99,9 +53,9 @@ impl<M: Memory> Core<M> {
                 leaving.version = Some(self.retire(leaving.device));
                 acted = true;
             }
-            self.leaving.push(leaving);
+            self.devices.start_leaving(leaving);
         }
-        if self.leaving.is_empty() {
+        if !self.devices.leaves_any() {
             self.durability.release_mark();
         }
         acted
@@ -157,13 +111,8 @@ impl<M: Memory> Core<M> {
 
     /// Makes the record say that the device is gone. Returns the version of the record that will.
     fn retire(&mut self, device: DeviceNo) -> u64 {
-        let at = device.0 as usize;
-        let segments = self.store.devices[at].as_ref().map_or(0, |d| d.segments);
-        let id = self.devices[at].as_ref().expect("a device that is retired was in use").id;
-        if self.retired.len() <= at {
-            self.retired.resize(at + 1, None);
-        }
-        self.retired[at] = Some((id, segments));
+        let segments = self.store.devices[device.0 as usize].as_ref().map_or(0, |d| d.segments);
+        self.devices.retire(device, segments);
         self.change_devices()
     }
 }

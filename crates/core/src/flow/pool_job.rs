@@ -8,86 +8,42 @@
 
 use std::ops::ControlFlow;
 
-use haversack_model::{DeviceNo, DiskNo, Micros};
+use haversack_model::{DiskNo, Micros};
 
 use crate::action::{Event, JobError, JobId};
 use crate::core::Core;
+use crate::jobs::{PoolJob, PoolJobKind};
 use crate::memory::Memory;
-
-/// A job of the whole pool.
-pub(crate) struct PoolJob {
-    pub id: JobId,
-    pub kind: PoolJobKind,
-}
-
-/// See [`PoolJob`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PoolJobKind {
-    /// A device joins: the record must say so, and the device must have every mark, before anything else is
-    /// written to it.
-    Add { device: DeviceNo, version: u64 },
-    /// A device is being emptied.
-    Drain { device: DeviceNo },
-    /// The device leaves; dirty blocks may be lost with it.
-    Gone { device: DeviceNo, lost: bool },
-    /// Everything staged is being committed.
-    Stop,
-    /// The last record is being written.
-    Stopped { version: u64 },
-}
-
-impl PoolJob {
-    pub fn is_final(&self) -> bool {
-        matches!(self.kind, PoolJobKind::Stopped { .. })
-    }
-
-    /// Returns the device that is being emptied.
-    pub fn empties(&self) -> Option<DeviceNo> {
-        match self.kind {
-            PoolJobKind::Drain { device } => Some(device),
-            _ => None,
-        }
-    }
-}
 
 impl<M: Memory> Core<M> {
     /// Stops the pool: commits everything staged and records the stop as clean. Requests in flight finish
     /// first.
     pub fn shutdown(&mut self, now: Micros) -> JobId {
         self.now = now;
-        self.stopping = true;
-        let job = self.new_job();
-        if let Some((removal, device)) = self.pool_job.as_ref().and_then(|j| Some((j.id, j.empties()?))) {
-            self.pool_job = None;
+        self.pool.stop();
+        let job = self.jobs.new_id();
+        if let Some((removal, device)) = self.jobs.cancel_removal() {
             self.stop_draining(device);
             self.owe_purge();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
-        self.stops.push_back(job);
+        self.jobs.stop(job);
         self.touch_all();
         self.settle();
         job
     }
 
-    /// Whether a device is being emptied.
-    pub(crate) fn empties_device(&self) -> bool {
-        self.pool_job.as_ref().is_some_and(|job| job.empties().is_some())
-    }
-
     pub(crate) fn drive_pool_job(&mut self) -> bool {
         if self.rebuilding() && self.rebuilt() {
-            self.degraded = false;
-            self.devices.iter_mut().flatten().for_each(|device| device.alone = false);
-            self.whole_version = self.change_record();
+            self.devices.none_alone();
+            let version = self.change_record();
+            self.pool.become_whole(version);
             return true;
         }
-        let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };
-        let Some(job) = self.pool_job.take().or_else(|| self.stops.pop_front().map(stop)) else {
-            return false;
-        };
+        let Some(job) = self.jobs.take_pool() else { return false };
         match self.step_pool_job(job.kind) {
             ControlFlow::Continue(kind) => {
-                self.pool_job = Some(PoolJob { id: job.id, kind });
+                self.jobs.run_pool(PoolJob { id: job.id, kind });
                 kind != job.kind
             }
             ControlFlow::Break(result) => {
@@ -105,7 +61,7 @@ impl<M: Memory> Core<M> {
                 self.use_device(device);
                 return ControlFlow::Break(Ok(()));
             }
-            PoolJobKind::Gone { device, lost } if !self.leaves(device) => {
+            PoolJobKind::Gone { device, lost } if !self.devices.leaves(device) => {
                 return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }
             PoolJobKind::Stopped { version } if self.record.is_durable(version) => {

@@ -10,7 +10,7 @@ use haversack_model::BLOCK_BYTES;
 
 use crate::core::Core;
 use crate::format::geometry;
-use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
+use crate::format::record::PoolRecord;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -95,27 +95,15 @@ impl<M: Memory> Core<M> {
 
     /// Returns the record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
-        let count = self.devices.len().max(self.retired.len());
-        let device = |at: usize| {
-            let retired = self.retired.get(at).copied().flatten();
-            let retired =
-                retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
-            retired.or_else(|| {
-                let space = self.store.devices.get(at)?.as_ref()?;
-                let alone = self.devices[at].as_ref().is_some_and(|d| d.alone);
-                let state = if alone { DeviceState::Alone } else { DeviceState::Active };
-                Some(DeviceRecord { id: space.id, segments: space.segments, state })
-            })
-        };
         PoolRecord {
             generation: self.record.generation,
             staging_id: self.record.staging_id,
             openings: self.record.openings,
-            clean_stop: self.pool_job.as_ref().is_some_and(|j| j.is_final()),
-            redundancy: self.redundancy,
-            distrust_clean: self.distrust_clean,
+            clean_stop: self.jobs.is_final(),
+            redundancy: self.pool.is_redundant(),
+            distrust_clean: self.pool.distrusts_clean(),
             flushed_seq: self.durability.mark(),
-            devices: (0..count).map(device).collect(),
+            devices: self.devices.records(&self.store),
             disks: self
                 .disks
                 .iter()

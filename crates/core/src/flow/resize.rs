@@ -16,24 +16,9 @@ use crate::action::JobId;
 use crate::config::DiskConfig;
 use crate::core::Core;
 use crate::error::ManageError;
-use crate::flow::job::JobKind;
+use crate::jobs::{JobKind, ResizeStage};
 use crate::memory::Memory;
 use crate::store::slot::{SlotNo, Status};
-
-/// How far a resize is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ResizeStage {
-    /// Requests beyond the new end are in flight.
-    Requests,
-    /// Pages may list old content beyond the end, or the intent map does not have the new size yet.
-    Pages,
-    /// The record is being written.
-    Record { version: u64 },
-    /// The record says the new size; content beyond it is still cached.
-    Beyond,
-    /// That content is dropped, but pages may still list it.
-    Forgotten,
-}
 
 impl<M: Memory> Core<M> {
     /// Changes the size. Content beyond a smaller size is dropped from the cache.

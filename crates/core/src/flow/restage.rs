@@ -30,7 +30,7 @@ impl<M: Memory> Core<M> {
 
     /// Requests a restage of all dirty blocks that should have a second copy and have none.
     pub(crate) fn restage_unmirrored(&mut self) {
-        if !self.redundancy || self.store.usable_devices().count() < 2 {
+        if !self.pool.is_redundant() || self.store.usable_devices().count() < 2 {
             return;
         }
         for segment in self.store.segments.numbers() {
@@ -51,7 +51,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether dirty blocks should get second copies that they lost with a device.
     pub(crate) fn rebuilding(&self) -> bool {
-        self.degraded && self.redundancy && self.store.usable_devices().count() >= 2
+        self.pool.is_degraded() && self.store.usable_devices().count() >= 2
     }
 
     /// Whether every dirty block durably has the copies that it should have, no obsolete version would be
@@ -59,12 +59,16 @@ impl<M: Memory> Core<M> {
     pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
         let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
-        if waiting || self.leaves_any() || !self.purge.is_over() || self.store.disks.iter().any(alone) {
-            self.rebuilt_seq = None;
+        if waiting
+            || self.devices.leaves_any()
+            || !self.devices.purge.is_over()
+            || self.store.disks.iter().any(alone)
+        {
+            self.pool.is_not_rebuilt();
             return false;
         }
         let last = self.disks.iter().flatten().map(|d| d.last_commit_seq).max().unwrap_or(0);
-        let seq = *self.rebuilt_seq.get_or_insert(last);
+        let seq = self.pool.is_rebuilt_at(last);
         self.durability.want(seq)
     }
 

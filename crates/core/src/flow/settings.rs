@@ -11,7 +11,7 @@ use crate::action::JobId;
 use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
 use crate::core::Core;
 use crate::error::ManageError;
-use crate::flow::job::JobKind;
+use crate::jobs::JobKind;
 use crate::memory::Memory;
 
 impl<M: Memory> Core<M> {

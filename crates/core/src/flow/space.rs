@@ -174,7 +174,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns on how many devices a dirty block should be.
     pub(crate) fn dirty_copies(&self) -> usize {
-        if self.redundancy && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
+        if self.pool.is_redundant() && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
     }
 
     /// Whether the disk has or can get space for its staged blocks.

@@ -12,8 +12,6 @@
 //!   matches its checksum, and no newer frame of the block exists. Descriptors of any other staging area are
 //!   cleared before its header gets a new number.
 
-use std::collections::VecDeque;
-
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
 
 use super::entries::{self, Recovered};
@@ -22,22 +20,22 @@ use super::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::{CoreConfig, Persistence};
-use crate::core::{Core, Device};
+use crate::core::Core;
+use crate::devices::{Device, Devices};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::PoolError;
-use crate::flow::drain::Drain;
-use crate::flow::purge::Purge;
 use crate::flow::record::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{Damage, DeviceRecord, DeviceState, DiskRecord, PoolRecord};
+use crate::jobs::Jobs;
 use crate::locks::Locks;
 use crate::media::Media;
 use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::pool::{self, io_error};
-use crate::read_errors::ReadErrors;
+use crate::pool_state::PoolState;
 use crate::schedule::Schedule;
 use crate::slab::Slab;
 use crate::staging::{Staged, Staging};
@@ -352,13 +350,8 @@ fn without_disks<M: Memory>(
     let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
     let device = |(number, present): (usize, &Option<Present>)| {
         let present = present.as_ref()?;
-        Some(Device {
-            seed: present.seed,
-            id: present.superblock.device,
-            errors: ReadErrors::default(),
-            unflushed: true,
-            alone: pool.record.devices[number].is_some_and(|d| d.state == DeviceState::Alone),
-        })
+        let alone = pool.record.devices[number].is_some_and(|d| d.state == DeviceState::Alone);
+        Some(Device::new(present.seed, present.superblock.device, alone))
     };
     let retired = |device: &Option<DeviceRecord>| {
         device.filter(|d| d.state == DeviceState::Retired).map(|d| (d.id, d.segments))
@@ -366,36 +359,31 @@ fn without_disks<M: Memory>(
     Core {
         config,
         now,
-        pool: pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
-        redundancy: pool.record.redundancy,
-        degraded: pool.record.is_degraded(),
-        rebuilt_seq: None,
+        pool: PoolState::recorded(
+            pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
+            pool.record.redundancy,
+            pool.record.is_degraded(),
+            pool.record.distrust_clean,
+        ),
         durability: Durability::after_recovery(store.flushed_seq(), pool.record.flushed_seq),
-        whole_version: 0,
-        distrust_clean: pool.record.distrust_clean,
         staging: Staging::new(staging_frames),
         disks: Vec::new(),
-        devices: pool.present.iter().enumerate().map(device).collect(),
-        retired: pool.record.devices.iter().map(retired).collect(),
+        devices: Devices::new(
+            pool.present.iter().enumerate().map(device).collect(),
+            pool.record.devices.iter().map(retired).collect(),
+        ),
         requests: Slab::new(),
         ios: Slab::new(),
         batches: Slab::new(),
         locks: Locks::default(),
         record: RecordWriter::after(&pool.record),
-        pool_job: None,
-        stops: VecDeque::new(),
-        next_job: 0,
+        jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
         reclaiming: Vec::new(),
-        leaving: Vec::new(),
-        purge: Purge::default(),
-        drain: Drain::default(),
         intent_generations: Vec::new(),
         picked_frames: Vec::new(),
         picked_slots: [Vec::new(), Vec::new()],
-        stopping: false,
-        loss_recorded: false,
         memory,
         store,
     }

@@ -1,0 +1,181 @@
+//! The cache devices of the pool: those in use, those that are leaving, and those that left.
+//!
+//! Invariants
+//! - The number of a device that failed or was removed is not given to another one.
+//! - A device that stands alone does so until the pool is whole again.
+
+pub(crate) mod drain;
+pub(crate) mod leaving;
+pub(crate) mod purge;
+
+use haversack_model::{DeviceNo, DiskNo, Micros, Uuid};
+
+use crate::config::MAX_DEVICES;
+use crate::format::record::{DeviceRecord, DeviceState};
+use crate::read_errors::ReadErrors;
+use crate::store::Store;
+use crate::store::slot::SlotNo;
+use drain::Drain;
+use leaving::Leaving;
+use purge::Purge;
+
+/// A device that is or was in use.
+pub(crate) struct Device {
+    /// Hash of its identity, for page tags.
+    seed: u64,
+    /// Its identity.
+    id: Uuid,
+    /// Reads that failed recently.
+    errors: ReadErrors,
+    /// Something was written to it since its last flush.
+    unflushed: bool,
+    /// It may hold the only copy of dirty blocks, although they should have two.
+    alone: bool,
+}
+
+impl Device {
+    /// Returns a device that may have unflushed writes.
+    pub fn new(seed: u64, id: Uuid, alone: bool) -> Device {
+        Device { seed, id, errors: ReadErrors::default(), unflushed: true, alone }
+    }
+}
+
+/// See the module.
+pub(crate) struct Devices {
+    /// By number: devices that are or were in use since the pool was opened.
+    used: Vec<Option<Device>>,
+    /// By number: identity and segments of devices that failed or were removed.
+    retired: Vec<Option<(Uuid, u32)>>,
+    /// Devices that are no longer used and not yet gone from the record.
+    leaving: Vec<Leaving>,
+    /// How far the device that is being removed has been emptied.
+    pub drain: Drain,
+    /// What the pages of other devices must no longer list.
+    pub purge: Purge,
+}
+
+impl Devices {
+    /// Returns the devices in use and those that the record calls retired, each by number.
+    pub fn new(used: Vec<Option<Device>>, retired: Vec<Option<(Uuid, u32)>>) -> Devices {
+        Devices { used, retired, leaving: Vec::new(), drain: Drain::default(), purge: Purge::default() }
+    }
+
+    /// Adds a device.
+    pub fn add(&mut self, number: DeviceNo, device: Device) {
+        let at = number.0 as usize;
+        if self.used.len() <= at {
+            self.used.resize_with(at + 1, || None);
+        }
+        self.used[at] = Some(device);
+    }
+
+    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
+    pub fn next_number(&self) -> Option<DeviceNo> {
+        let used = self.used.len().max(self.retired.len());
+        let next = (0..used).find(|at| {
+            let device = self.used.get(*at).is_some_and(Option::is_some);
+            let retired = self.retired.get(*at).is_some_and(Option::is_some);
+            !device && !retired
+        });
+        let next = next.unwrap_or(used);
+        (next < MAX_DEVICES).then_some(DeviceNo(next as u8))
+    }
+
+    fn device(&self, number: DeviceNo) -> &Device {
+        self.used[number.0 as usize].as_ref().expect("the device is known")
+    }
+
+    fn device_mut(&mut self, number: DeviceNo) -> &mut Device {
+        self.used[number.0 as usize].as_mut().expect("the device is known")
+    }
+
+    /// Returns the hash of a device's identity, for page tags.
+    pub fn seed(&self, number: DeviceNo) -> u64 {
+        self.device(number).seed
+    }
+
+    /// Notes that something was written to a device.
+    #[inline]
+    pub fn written(&mut self, number: DeviceNo) {
+        self.device_mut(number).unflushed = true;
+    }
+
+    /// Whether something was written to a device since this was last asked: the caller flushes it.
+    pub fn takes_flush(&mut self, number: DeviceNo) -> bool {
+        std::mem::take(&mut self.device_mut(number).unflushed)
+    }
+
+    /// Notes a failed read at a place of a device. Returns true when at least `limit` places have failed
+    /// within the window.
+    pub fn note_failed_read(
+        &mut self,
+        number: DeviceNo,
+        place: SlotNo,
+        now: Micros,
+        window_us: Micros,
+        limit: u32,
+    ) -> bool {
+        self.device_mut(number).errors.note(place, now, window_us, limit)
+    }
+
+    /// Notes that the pool cannot do without a device. Returns whether that is new.
+    pub fn stand_alone(&mut self, number: DeviceNo) -> bool {
+        !std::mem::replace(&mut self.device_mut(number).alone, true)
+    }
+
+    /// Notes that the pool is whole: it can do without any one device.
+    pub fn none_alone(&mut self) {
+        self.used.iter_mut().flatten().for_each(|device| device.alone = false);
+    }
+
+    /// Notes that a device is about to be gone from the record.
+    pub fn retire(&mut self, number: DeviceNo, segments: u32) {
+        let (at, id) = (number.0 as usize, self.device(number).id);
+        if self.retired.len() <= at {
+            self.retired.resize(at + 1, None);
+        }
+        self.retired[at] = Some((id, segments));
+    }
+
+    /// Returns what the record says of each device number.
+    pub fn records(&self, store: &Store) -> Vec<Option<DeviceRecord>> {
+        let count = self.used.len().max(self.retired.len());
+        let device = |at: usize| {
+            let retired = self.retired.get(at).copied().flatten();
+            let retired =
+                retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
+            retired.or_else(|| {
+                let space = store.devices.get(at)?.as_ref()?;
+                let alone = self.used[at].as_ref().is_some_and(|d| d.alone);
+                let state = if alone { DeviceState::Alone } else { DeviceState::Active };
+                Some(DeviceRecord { id: space.id, segments: space.segments, state })
+            })
+        };
+        (0..count).map(device).collect()
+    }
+
+    /// Adds a device that is no longer used and not yet gone from the record.
+    pub fn start_leaving(&mut self, leaving: Leaving) {
+        self.leaving.push(leaving);
+    }
+
+    /// Takes out the devices that are leaving; those that are not gone are put back.
+    pub fn take_leaving(&mut self) -> Vec<Leaving> {
+        std::mem::take(&mut self.leaving)
+    }
+
+    /// Whether the device is still leaving.
+    pub fn leaves(&self, number: DeviceNo) -> bool {
+        self.leaving.iter().any(|l| l.device == number)
+    }
+
+    /// Whether any device is still leaving.
+    pub fn leaves_any(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether the disk's staged blocks must be committed before a device is gone.
+    pub fn leave_waits_for(&self, disk: DiskNo) -> bool {
+        self.leaving.iter().any(|l| l.staged.iter().any(|staged| staged.0 == disk))
+    }
+}

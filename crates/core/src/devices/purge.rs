@@ -1,0 +1,84 @@
+//! Which obsolete versions the pages must no longer list. The flow, and why, is `flow/purge.rs`.
+//!
+//! Invariants
+//! - A slot is in the list until no page lists what it had when it was added.
+//! - The purge is over only when everything that was written over such versions is durable.
+
+use std::collections::VecDeque;
+
+use crate::store::slot::SlotNo;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Purge {
+    /// Slots whose entries must leave the pages.
+    slots: VecDeque<SlotNo>,
+    /// Slots whose content has a higher sequence number have been reused since.
+    last_seq: u64,
+    /// The durable and the completed sequence number when everything possible had last been done.
+    done_at: Option<(u64, u64)>,
+    /// Slots are left, or content that overwrote them is not durable yet.
+    under_way: bool,
+    /// Once this number is durable, so is everything that overwrote slots.
+    over_seq: Option<u64>,
+}
+
+impl Purge {
+    /// Adds slots whose present content, of commits up to `last_seq`, must no longer be listed.
+    pub fn add(&mut self, slots: Vec<SlotNo>, last_seq: u64) {
+        if slots.is_empty() {
+            return;
+        }
+        self.slots.extend(slots);
+        self.last_seq = last_seq;
+        (self.done_at, self.under_way, self.over_seq) = (None, true, None);
+    }
+
+    /// Notes that a purge is due that this opening of the pool will not do.
+    pub fn owe(&mut self) {
+        self.under_way = true;
+    }
+
+    pub fn is_over(&self) -> bool {
+        !self.under_way
+    }
+
+    /// Whether nothing more can be done in this state of the sequence numbers.
+    pub fn is_done_at(&self, state: (u64, u64)) -> bool {
+        self.done_at == Some(state)
+    }
+
+    /// Notes that everything possible in this state has been done.
+    pub fn done_at(&mut self, state: (u64, u64)) {
+        self.done_at = Some(state);
+    }
+
+    /// Takes the next slot.
+    pub fn next(&mut self) -> Option<SlotNo> {
+        self.slots.pop_front()
+    }
+
+    /// Puts slots back, in the same order: they come first next time, so no more pages than these are in
+    /// flight.
+    pub fn put_back(&mut self, slots: Vec<SlotNo>) {
+        for number in slots.into_iter().rev() {
+            self.slots.push_front(number);
+        }
+    }
+
+    /// Whether a slot that was added has been reused since for content with this number.
+    pub fn is_reused(&self, seq: u64) -> bool {
+        seq > self.last_seq
+    }
+
+    /// If no slot is left, returns the number that must be durable before the purge is over. `last_seq` is
+    /// the last number handed out.
+    pub fn ends_with(&mut self, last_seq: u64) -> Option<u64> {
+        self.slots.is_empty().then(|| *self.over_seq.get_or_insert(last_seq))
+    }
+
+    /// Notes that the purge is over.
+    pub fn end(&mut self) {
+        self.under_way = false;
+    }
+}

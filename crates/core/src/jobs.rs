@@ -1,0 +1,173 @@
+//! Jobs of the pool and of its disks: management operations that end some time after the call.
+//!
+//! Invariants
+//! - No two jobs have the same number.
+//! - The pool has at most one job. Stops wait until there is none.
+
+use std::collections::VecDeque;
+
+use haversack_model::{DeviceNo, Micros, WriteMode};
+
+use crate::action::JobId;
+
+/// A disk's job.
+pub(crate) struct Job {
+    /// Its name in events.
+    pub id: JobId,
+    /// What it does.
+    pub kind: JobKind,
+    /// The version of the record that must be durable before it goes on.
+    pub version: Option<u64>,
+}
+
+/// See [`Job`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JobKind {
+    Attach,
+    Detach { total: u64 },
+    Release,
+    Mode(WriteMode),
+    Resize { before: u64, sectors: u64, stage: ResizeStage },
+    Clean { since_us: Micros, total: u64 },
+    Forget,
+}
+
+/// How far a resize is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ResizeStage {
+    /// Requests beyond the new end are in flight.
+    Requests,
+    /// Pages may list old content beyond the end, or the intent map does not have the new size yet.
+    Pages,
+    /// The record is being written.
+    Record { version: u64 },
+    /// The record says the new size; content beyond it is still cached.
+    Beyond,
+    /// That content is dropped, but pages may still list it.
+    Forgotten,
+}
+
+impl Job {
+    /// Returns the size in sectors that the job gives the disk.
+    pub fn resizes_to(&self) -> Option<u64> {
+        match self.kind {
+            JobKind::Resize { sectors, .. } => Some(sectors),
+            _ => None,
+        }
+    }
+
+    /// Whether the job needs everything staged to be committed.
+    pub fn commits(&self) -> bool {
+        matches!(self.kind, JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. })
+    }
+}
+
+/// A job of the whole pool.
+pub(crate) struct PoolJob {
+    pub id: JobId,
+    pub kind: PoolJobKind,
+}
+
+/// See [`PoolJob`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PoolJobKind {
+    /// A device joins: the record must say so, and the device must have every mark, before anything else is
+    /// written to it.
+    Add { device: DeviceNo, version: u64 },
+    /// A device is being emptied.
+    Drain { device: DeviceNo },
+    /// The device leaves; dirty blocks may be lost with it.
+    Gone { device: DeviceNo, lost: bool },
+    /// Everything staged is being committed.
+    Stop,
+    /// The last record is being written.
+    Stopped { version: u64 },
+}
+
+/// The numbers of all jobs, and the jobs of the pool.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    /// Number of the last job that was started.
+    last: u32,
+    /// The job of the pool that is running.
+    pool: Option<PoolJob>,
+    /// Stops that were requested and have not started.
+    stops: VecDeque<JobId>,
+}
+
+impl Jobs {
+    /// Returns the number of a new job.
+    pub fn new_id(&mut self) -> JobId {
+        self.last += 1;
+        JobId(self.last)
+    }
+
+    /// Whether a job of the pool is running.
+    pub fn is_pool_busy(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// Starts a job of the pool, or continues it with another step.
+    pub fn run_pool(&mut self, job: PoolJob) {
+        debug_assert!(self.pool.is_none(), "the pool has one job at a time");
+        self.pool = Some(job);
+    }
+
+    /// Takes out the job of the pool that is to be driven: the one that is running, or the next stop.
+    pub fn take_pool(&mut self) -> Option<PoolJob> {
+        let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };
+        self.pool.take().or_else(|| self.stops.pop_front().map(stop))
+    }
+
+    /// Requests a stop of the pool.
+    pub fn stop(&mut self, job: JobId) {
+        self.stops.push_back(job);
+    }
+
+    /// Whether the last record is being written.
+    pub fn is_final(&self) -> bool {
+        self.pool.as_ref().is_some_and(|job| matches!(job.kind, PoolJobKind::Stopped { .. }))
+    }
+
+    /// Returns the device that is being emptied.
+    pub fn empties(&self) -> Option<DeviceNo> {
+        match self.pool.as_ref()?.kind {
+            PoolJobKind::Drain { device } => Some(device),
+            _ => None,
+        }
+    }
+
+    /// Ends the removal of a device that is being emptied; returns its job and the device.
+    pub fn cancel_removal(&mut self) -> Option<(JobId, DeviceNo)> {
+        let device = self.empties()?;
+        Some((self.pool.take()?.id, device))
+    }
+
+    /// Notes that a device failed. If it was being emptied, it is now about to be gone.
+    pub fn device_failed(&mut self, device: DeviceNo, lost: bool) {
+        if self.empties() == Some(device)
+            && let Some(job) = self.pool.as_mut()
+        {
+            job.kind = PoolJobKind::Gone { device, lost };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_waits_for_the_job_of_the_pool() {
+        let mut jobs = Jobs::default();
+        let (removal, stop) = (jobs.new_id(), jobs.new_id());
+        let device = DeviceNo(1);
+        jobs.run_pool(PoolJob { id: removal, kind: PoolJobKind::Drain { device } });
+        jobs.stop(stop);
+        let job = jobs.take_pool().expect("a job is running");
+        assert!(job.id == removal);
+        jobs.run_pool(job);
+        assert_eq!(jobs.cancel_removal(), Some((removal, device)));
+        assert!(jobs.take_pool().is_some_and(|job| job.id == stop && job.kind == PoolJobKind::Stop));
+    }
+}

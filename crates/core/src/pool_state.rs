@@ -1,0 +1,120 @@
+//! The state of the pool as a whole: whether dirty blocks have their second copies, whether clean blocks can be
+//! believed, whether it is stopping.
+//!
+//! Invariants
+//! - Only a redundant pool is ever degraded.
+//! - A pool that becomes degraded is whole again only when everything up to a number that was set after that is
+//!   durable, and when the record says so.
+//! - A pool that stops does not start again.
+
+use haversack_model::Uuid;
+
+/// See the module.
+pub(crate) struct PoolState {
+    /// Its identity.
+    id: Uuid,
+    /// Dirty blocks should be on two devices.
+    redundant: bool,
+    /// Some dirty blocks may have only one copy although they should have two.
+    degraded: bool,
+    /// Once this sequence number is durable, every dirty block has its second copy again.
+    rebuilt_seq: Option<u64>,
+    /// The version of the record that says that the pool is no longer degraded.
+    whole_version: u64,
+    /// The record must say that clean blocks are not to be believed at the next start.
+    distrust_clean: bool,
+    /// No new requests and jobs are taken.
+    stopping: bool,
+    /// The caller has durably noted that the contents of lost devices are void.
+    loss_recorded: bool,
+}
+
+impl PoolState {
+    /// Returns the state that the record describes.
+    pub fn recorded(id: Uuid, redundant: bool, degraded: bool, distrust_clean: bool) -> PoolState {
+        PoolState {
+            id,
+            redundant,
+            degraded: redundant && degraded,
+            rebuilt_seq: None,
+            whole_version: 0,
+            distrust_clean,
+            stopping: false,
+            loss_recorded: false,
+        }
+    }
+
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// Whether dirty blocks should be on two devices.
+    pub fn is_redundant(&self) -> bool {
+        self.redundant
+    }
+
+    /// Whether some dirty blocks may have only one copy although they should have two.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Notes that dirty blocks of a redundant pool may have only one copy.
+    pub fn degrade(&mut self) {
+        (self.degraded, self.rebuilt_seq) = (self.redundant, None);
+    }
+
+    /// Notes that second copies are still missing.
+    pub fn is_not_rebuilt(&mut self) {
+        self.rebuilt_seq = None;
+    }
+
+    /// Notes that commits up to `last_seq` contain every second copy, unless an earlier number is known to.
+    /// Returns the number that must be durable.
+    pub fn is_rebuilt_at(&mut self, last_seq: u64) -> u64 {
+        *self.rebuilt_seq.get_or_insert(last_seq)
+    }
+
+    /// Notes that every dirty block has its second copy, and that this version of the record will say so.
+    pub fn become_whole(&mut self, version: u64) {
+        (self.degraded, self.whole_version) = (false, version);
+    }
+
+    /// Returns the version of the record that last called the pool whole.
+    pub fn whole_version(&self) -> u64 {
+        self.whole_version
+    }
+
+    /// Whether the record must say that clean blocks are not to be believed at the next start.
+    pub fn distrusts_clean(&self) -> bool {
+        self.distrust_clean
+    }
+
+    /// Notes that pages list versions that would be believed wrongly.
+    pub fn distrust_clean(&mut self) {
+        self.distrust_clean = true;
+    }
+
+    /// Notes that pages list no such versions any more; returns whether they did.
+    pub fn trust_clean(&mut self) -> bool {
+        std::mem::take(&mut self.distrust_clean)
+    }
+
+    /// Takes no new requests and jobs from now on.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Notes that the caller has durably noted that the contents of lost devices are void.
+    pub fn record_loss(&mut self) {
+        self.loss_recorded = true;
+    }
+
+    /// Whether the caller has durably noted that the contents of lost devices are void.
+    pub fn is_loss_recorded(&self) -> bool {
+        self.loss_recorded
+    }
+}

@@ -3,7 +3,7 @@
 use haversack_model::{DeviceNo, DiskNo, SectorNo};
 
 use crate::memory::{FrameNo, RequestTag};
-use crate::origin_gate::Passed;
+use crate::origin_gate::permit::Passed;
 
 /// What a guest asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

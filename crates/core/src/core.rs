@@ -16,9 +16,9 @@ use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::devices::Devices;
 use crate::disk::Disk;
 use crate::durability::Durability;
-use crate::flow::commit::Batch;
-use crate::flow::record::RecordWriter;
-use crate::flow::request::{Park, RequestState};
+use crate::flow::commit::batches::Batches;
+use crate::flow::record::writer::RecordWriter;
+use crate::flow::request::state::{Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::jobs::Jobs;
 use crate::locks::Locks;
@@ -58,7 +58,7 @@ pub struct Core<M> {
     /// I/Os in flight.
     pub(crate) ios: Slab<Io>,
     /// Commits in flight.
-    pub(crate) batches: Slab<Batch>,
+    pub(crate) batches: Batches,
     pub(crate) locks: Locks,
     pub(crate) record: RecordWriter,
     pub(crate) jobs: Jobs,
@@ -70,10 +70,6 @@ pub struct Core<M> {
     pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
     /// By disk number: the generation of intent pages that a new disk with this number continues.
     pub(crate) intent_generations: Vec<u64>,
-    /// Buffer: the frames of the batch that is being put together.
-    pub(crate) picked_frames: Vec<FrameNo>,
-    /// Buffer: its slots, for each copy.
-    pub(crate) picked_slots: [Vec<SlotNo>; 2],
 }
 
 impl<M: Memory> Core<M> {

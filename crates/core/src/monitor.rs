@@ -12,13 +12,11 @@
 //! - A buffer begins with a mark, so it can be read without the previous one.
 
 use haversack_model::place::spread;
-use haversack_model::{BlockNo, DiskNo, Micros};
+use haversack_model::{BlockNo, Micros};
 
 use crate::action::Op;
-use crate::core::Core;
 use crate::disk::Disk;
 use crate::error::ManageError;
-use crate::memory::Memory;
 
 /// Maximum number of records in a buffer: 128 MiB.
 pub const MOST_RECORDS: usize = 1 << 24;
@@ -75,7 +73,7 @@ impl Default for MonitorConfig {
 }
 
 impl MonitorConfig {
-    fn check(&self) -> Result<(), ManageError> {
+    pub(crate) fn check(&self) -> Result<(), ManageError> {
         let (records, shift) = (self.records, self.sample_shift);
         if records == 0 || records > MOST_RECORDS {
             let message = format!("a monitor has room for 1 to {MOST_RECORDS} records, not {records}");
@@ -107,7 +105,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Returns an empty buffer for this many records, to be swapped in by [`Core::take_records`].
+    /// Returns an empty buffer for this many records, to be swapped in by [`crate::Core::take_records`].
     pub fn with_room(records: usize) -> Records {
         Records { words: vec![0; records].into_boxed_slice(), ..Records::default() }
     }
@@ -224,7 +222,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    fn new(config: MonitorConfig, phase: u8) -> Monitor {
+    pub fn new(config: MonitorConfig, phase: u8) -> Monitor {
         let records = Records { phase, ..Records::with_room(config.records).sampled(config.sample_shift) };
         Monitor { records }
     }
@@ -232,6 +230,21 @@ impl Monitor {
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         self.records.bytes()
+    }
+
+    /// Swaps the records for an empty buffer. It keeps its room if it has as much.
+    pub fn swap(&mut self, into: &mut Records) {
+        let records = &mut self.records;
+        if into.words.len() != records.words.len() {
+            *into = Records::with_room(records.words.len());
+        }
+        (into.phase, into.sample_shift) = (records.phase, records.sample_shift);
+        std::mem::swap(records, into);
+    }
+
+    /// Returns the share of the room for records that is used, from 0 to 1.
+    pub fn fill(&self) -> f64 {
+        self.records.fill()
     }
 }
 
@@ -271,41 +284,5 @@ impl Disk {
                 monitor.records.push(now, kind, start, part.count_ones());
             }
         }
-    }
-}
-
-impl<M: Memory> Core<M> {
-    /// Starts to record the requests of a disk's guest, with an empty buffer, or stops with `None`. Attaching
-    /// a disk stops it too.
-    ///
-    /// # Errors
-    /// The disk is not known or the setting is invalid.
-    pub fn set_monitor(&mut self, disk: DiskNo, config: Option<MonitorConfig>) -> Result<(), ManageError> {
-        let phase = self.known(disk)?.phase;
-        config.as_ref().map_or(Ok(()), MonitorConfig::check)?;
-        self.disk_mut(disk).monitor = config.map(|config| Monitor::new(config, phase));
-        Ok(())
-    }
-
-    /// Swaps a disk's records for an empty buffer: `into` receives what was recorded since the last call. The
-    /// buffer that is swapped in keeps its room if it has as much as the monitor was set to; otherwise this
-    /// allocates. Returns false, with `into` empty, if the disk is not monitored.
-    pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) -> bool {
-        into.clear();
-        let known = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut);
-        let Some(monitor) = known.and_then(|disk| disk.monitor.as_mut()) else { return false };
-        let records = &mut monitor.records;
-        if into.words.len() != records.words.len() {
-            *into = Records::with_room(records.words.len());
-        }
-        (into.phase, into.sample_shift) = (records.phase, records.sample_shift);
-        std::mem::swap(records, into);
-        true
-    }
-
-    /// Returns the share of a disk's room for records that is used, from 0 to 1; 0 if it is not monitored.
-    pub fn records_fill(&self, disk: DiskNo) -> f64 {
-        let known = self.disks.get(disk.0 as usize).and_then(Option::as_ref);
-        known.and_then(|disk| disk.monitor.as_ref()).map_or(0.0, |monitor| monitor.records.fill())
     }
 }

@@ -17,7 +17,7 @@
 //! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was
 //!   already durable when it was answered.
 
-use std::ops::Range;
+pub(crate) mod permit;
 
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SectorNo};
 
@@ -26,90 +26,7 @@ use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::io::{OriginFlushReason, Purpose};
 use crate::memory::Memory;
-
-/// Proof that the gate let an action through. Nothing else can make one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passed(());
-
-/// Permission to write a run of blocks of a disk's origin, once and now.
-#[must_use]
-pub(crate) struct Permit {
-    disk: DiskNo,
-    blocks: Range<u64>,
-}
-
-impl Permit {
-    /// Extends the permit by the run of another one, which must start where this one ends.
-    pub fn join(&mut self, next: Permit) {
-        let Permit { disk, blocks } = next;
-        assert!(self.disk == disk && self.blocks.end == blocks.start, "the runs are neighbours");
-        self.blocks.end = blocks.end;
-    }
-}
-
-/// An application for a permit to write past the cache: the conditions are checked block by block.
-pub(crate) struct Application {
-    permit: Permit,
-    /// All conditions held for all blocks shown so far.
-    complete: bool,
-}
-
-/// The place from which the cleaner takes a version of a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CleaningFrom {
-    /// Flash, where the commit with this number wrote it.
-    Flash { seq: u64 },
-    /// The staging area, for a disk that gets no space on flash.
-    Staging,
-}
-
-/// The changes that were sent to a disk's origin, and how many of them may be in its volatile cache alone.
-pub(crate) struct OriginAccount {
-    /// Writes and zeroes in flight.
-    in_flight: u32,
-    /// Completed changes that a guest was told of and that were not durable when they were answered, and how
-    /// many of them are durable by now. The cleaner's writes are not counted: their blocks stay dirty until
-    /// they are durable.
-    changes: u64,
-    durable: u64,
-    /// Some changes that are not durable are from an earlier time, and no intent map marks them.
-    unmarked: bool,
-}
-
-impl OriginAccount {
-    /// Returns the account as the record has it: `unmarked` if an earlier time may have left volatile writes
-    /// that no map marks.
-    pub fn new(unmarked: bool) -> OriginAccount {
-        OriginAccount { in_flight: 0, changes: u64::from(unmarked), durable: 0, unmarked }
-    }
-
-    /// Notes that an earlier time may have left volatile writes.
-    pub fn suspect(&mut self) {
-        self.changes += 1;
-    }
-
-    /// Notes that an earlier time may have left volatile writes that no durable map marks.
-    pub fn suspect_unmarked(&mut self) {
-        self.suspect();
-        self.unmarked = true;
-    }
-
-    /// Whether everything that a guest was told of is durable at the origin.
-    pub fn is_durable(&self) -> bool {
-        self.durable >= self.changes
-    }
-
-    /// Whether the record must say that the origin may hold volatile writes.
-    pub fn is_unmarked(&self) -> bool {
-        self.unmarked
-    }
-
-    /// Notes that a flush is done that was sent after this many changes.
-    pub fn flushed(&mut self, changes: u64) {
-        self.durable = self.durable.max(changes);
-        self.unmarked &= !self.is_durable();
-    }
-}
+use permit::{Application, CleaningFrom, Passed, Permit};
 
 impl<M: Memory> Core<M> {
     /// Whether this host may write the origin at all.

@@ -26,30 +26,16 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 use crate::action::{Op, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
-use crate::flow::request::{Park, RequestState};
+use crate::flow::request::{AroundPhase, Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::Memory;
-use crate::origin_gate::Permit;
+use crate::origin_gate::permit::Permit;
 
 /// Maximum number of blocks in a window of a write, and of zeroes.
 const WRITE_WINDOW: u64 = 64;
 const ZERO_WINDOW: u64 = 2048;
-
-/// The state of a request's window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum AroundPhase {
-    /// Not started.
-    #[default]
-    Check,
-    /// The origin is being written.
-    Origin,
-    /// The origin is being flushed, for zeroes over dirty blocks.
-    Flush,
-    /// Dirty entries are leaving the durable pages.
-    Purge,
-}
 
 impl<M: Memory> Core<M> {
     pub(crate) fn pump_around(&mut self, number: u32) {

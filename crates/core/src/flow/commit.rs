@@ -19,6 +19,8 @@
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
 //!   committed.
 
+pub(crate) mod batches;
+
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::bugs::{Bug, planted};
@@ -32,23 +34,6 @@ use crate::memory::{FrameNo, Memory};
 use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
-
-/// A batch in flight.
-#[derive(Default)]
-pub(crate) struct Batch {
-    /// Sequence number of all its I/Os.
-    seq: u64,
-    /// The disk that all its blocks belong to.
-    disk: Option<DiskNo>,
-    /// The staging frames being written, in the order of the picked slots.
-    frames: Vec<FrameNo>,
-    /// Transfer frames with the composed metadata pages, one for each copy.
-    pages: Vec<FrameNo>,
-    /// The segments being written, one for each copy.
-    segments: Vec<SegmentNo>,
-    /// Whether any I/O of the first or the second copy failed.
-    failed: [bool; 2],
-}
 
 impl<M: Memory> Core<M> {
     /// Starts the batches that are due.
@@ -110,19 +95,19 @@ impl<M: Memory> Core<M> {
         };
         let copies = if dirty { self.dirty_copies() } else { 1 };
         let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
-        let Some(segments) = self.find_segments(disk, self.picked_frames.len(), copies) else {
+        let Some(segments) = self.find_segments(disk, self.batches.picked_frames.len(), copies) else {
             return false;
         };
         if !self.frames.suffices(copies) {
             return false;
         }
-        let mut count = self.picked_frames.len();
+        let mut count = self.batches.picked_frames.len();
         for (copy, segment) in segments.iter().enumerate().take(copies) {
-            let mut slots = std::mem::take(&mut self.picked_slots[copy]);
+            let mut slots = std::mem::take(&mut self.batches.picked_slots[copy]);
             slots.clear();
             self.store.pick_slots(*segment, count, &mut slots);
             count = slots.len();
-            self.picked_slots[copy] = slots;
+            self.batches.picked_slots[copy] = slots;
         }
         if count == 0 {
             // The free slots turned out to be unusable until their page is rewritten.
@@ -135,7 +120,7 @@ impl<M: Memory> Core<M> {
     /// Picks the disk's oldest frames of the same kind as the oldest one; returns whether they are dirty.
     /// Frames that lack sectors which flash has are merged first instead.
     fn pick_frames(&mut self, disk: DiskNo) -> Option<bool> {
-        let mut picked = std::mem::take(&mut self.picked_frames);
+        let mut picked = std::mem::take(&mut self.batches.picked_frames);
         picked.clear();
         let flush_group = self.disk(disk).flush.closing_group();
         let mut kind = None;
@@ -171,7 +156,7 @@ impl<M: Memory> Core<M> {
                 }
             }
         }
-        self.picked_frames = picked;
+        self.batches.picked_frames = picked;
         for (frame, slot_no) in merges.into_iter().flatten() {
             self.start_merge(disk, frame, slot_no);
         }
@@ -180,14 +165,14 @@ impl<M: Memory> Core<M> {
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [SegmentNo; 2]) {
         let seq = self.durability.take_commit();
-        let batch = self.batches.take();
-        let b = &mut self.batches[batch];
+        let batch = self.batches.in_flight.take();
+        let b = &mut self.batches.in_flight[batch];
         (b.seq, b.disk, b.failed) = (seq, Some(disk), [false; 2]);
         b.segments.clear();
         b.segments.extend_from_slice(&segments[..copies]);
         let mut frames = std::mem::take(&mut b.frames);
         frames.clear();
-        frames.extend_from_slice(&self.picked_frames[..count]);
+        frames.extend_from_slice(&self.batches.picked_frames[..count]);
         let mut on_probation = false;
         for (index, frame) in frames.iter().enumerate() {
             on_probation |= self.install(disk, *frame, index, copies, seq);
@@ -201,7 +186,7 @@ impl<M: Memory> Core<M> {
             self.write_copy(batch, copy, *segment, seq, &frames);
         }
         self.thin_out(disk, &frames, copies);
-        self.batches[batch].frames = frames;
+        self.batches.in_flight[batch].frames = frames;
         self.disk_mut(disk).last_commit_seq = seq;
         self.disk_mut(disk).stats.flash_batch_pages += copies as u64;
     }
@@ -239,10 +224,10 @@ impl<M: Memory> Core<M> {
             stats.flash_fill_blocks += 1;
         }
         stats.flash_mirror_blocks += copies as u64 - 1;
-        let primary = self.picked_slots[0][index];
+        let primary = self.batches.picked_slots[0][index];
         self.store.install(primary, entry, staged.since_us);
         if copies == 2 {
-            let mirror = self.picked_slots[1][index];
+            let mirror = self.batches.picked_slots[1][index];
             self.store.install(mirror, entry.with_mirror(true), staged.since_us);
             self.store.pair(primary, mirror);
         }
@@ -251,7 +236,7 @@ impl<M: Memory> Core<M> {
 
     /// Writes one copy of a batch: each run of adjacent slots, and the page.
     fn write_copy(&mut self, batch: u32, copy: usize, segment: SegmentNo, seq: u64, frames: &[FrameNo]) {
-        let slots = std::mem::take(&mut self.picked_slots[copy]);
+        let slots = std::mem::take(&mut self.batches.picked_slots[copy]);
         let mut start = 0;
         while start < frames.len() {
             let mut end = start + 1;
@@ -265,10 +250,10 @@ impl<M: Memory> Core<M> {
             self.write_device(io, device, offset);
             start = end;
         }
-        self.picked_slots[copy] = slots;
+        self.batches.picked_slots[copy] = slots;
         let io = self.new_io(Purpose::Commit { batch, copy: copy as u8, seq });
         let page = self.compose(segment, seq, io);
-        self.batches[batch].pages.push(page);
+        self.batches.in_flight[batch].pages.push(page);
     }
 
     /// Composes a segment's next page in a frame and writes it as `io`.
@@ -300,7 +285,7 @@ impl<M: Memory> Core<M> {
         result: Result<(), IoFailure>,
     ) {
         if result.is_err() {
-            self.batches[batch].failed[copy as usize] = true;
+            self.batches.in_flight[batch].failed[copy as usize] = true;
             self.device_failed(io.device.expect("a commit is on a device"));
         }
         if self.sequence_done(seq) {
@@ -309,7 +294,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn finish_batch(&mut self, number: u32) {
-        let mut batch = std::mem::take(&mut self.batches[number]);
+        let mut batch = std::mem::take(&mut self.batches.in_flight[number]);
         let disk = batch.disk.expect("a batch is of a disk");
         let copies = batch.segments.len();
         // A device that has failed since then holds nothing, whatever it answered.
@@ -336,8 +321,8 @@ impl<M: Memory> Core<M> {
         if !landed && batch.seq >= self.disk(disk).since_seq {
             self.store.revive(batch.seq);
         }
-        self.batches[number] = batch;
-        self.batches.put(number);
+        self.batches.in_flight[number] = batch;
+        self.batches.in_flight.put(number);
         let unflushed = self.store.unflushed_pages();
         if unflushed as u64 * u64::from(self.config.commit_blocks)
             >= u64::from(self.config.flush_after_blocks)

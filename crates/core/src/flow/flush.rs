@@ -9,9 +9,10 @@
 //!   and the origin holds nothing in its volatile cache alone that a guest was told is done.
 //! - While any device is in use, no flush succeeds as long as a device is leaving or the record does not yet
 //!   durably say which devices count.
-//! - Each dirty staged frame counts in exactly one group: the open one or the closing one.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
+
+pub(crate) mod groups;
 
 use haversack_model::DiskNo;
 
@@ -22,68 +23,7 @@ use crate::flow::request::Park;
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum OriginFlush {
-    #[default]
-    NotStarted,
-    InFlight,
-    Done,
-    Failed,
-}
-
-/// The flushes of a disk's guest.
-#[derive(Default)]
-pub(crate) struct DiskFlush {
-    /// The group that newly staged blocks join.
-    open: u64,
-    /// Dirty staged blocks in the open group.
-    open_count: u64,
-    /// The group that the flushes in `waiting` need durable.
-    closing: Option<u64>,
-    /// Dirty blocks of closed groups that are still staged.
-    closing_count: u64,
-    /// How far the origin's flush for `waiting` is.
-    origin: OriginFlush,
-    /// Numbers of the requests that wait for the closing group.
-    waiting: Vec<u32>,
-    /// Numbers of the requests that will close the next group.
-    later: Vec<u32>,
-}
-
-impl DiskFlush {
-    pub fn open_group(&self) -> u64 {
-        self.open
-    }
-
-    pub fn closing_group(&self) -> Option<u64> {
-        self.closing.filter(|_| self.closing_count > 0)
-    }
-
-    /// Whether a flush waits for blocks that are still staged.
-    pub fn must_commit(&self) -> bool {
-        self.closing_count > 0
-    }
-
-    /// Returns the number of dirty staged frames.
-    pub fn staged_dirty(&self) -> u64 {
-        self.open_count + self.closing_count
-    }
-
-    pub fn staged(&mut self, group: u64) {
-        *self.count(group) += 1;
-    }
-
-    /// Returns true when no block of the group that flushes wait for is staged any more.
-    pub fn unstaged(&mut self, group: u64) -> bool {
-        *self.count(group) -= 1;
-        self.closing == Some(group) && self.closing_count == 0
-    }
-
-    fn count(&mut self, group: u64) -> &mut u64 {
-        if group == self.open { &mut self.open_count } else { &mut self.closing_count }
-    }
-}
+use groups::OriginFlush;
 
 impl<M: Memory> Core<M> {
     pub(crate) fn drive_pool_flush(&mut self) -> bool {

@@ -12,6 +12,7 @@ pub mod intent;
 pub mod job;
 pub mod leave;
 pub mod mark;
+mod monitoring;
 mod overflow;
 mod ownership;
 pub mod pool_job;

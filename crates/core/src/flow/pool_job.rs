@@ -89,7 +89,7 @@ impl<M: Memory> Core<M> {
         let staged = (0..self.disks.len()).any(|number| {
             self.disks[number].is_some() && self.staging.all_of(DiskNo(number as u16)).next().is_some()
         });
-        if self.requests.len() > 0 || staged || self.batches.len() > 0 {
+        if self.requests.len() > 0 || staged || !self.batches.is_empty() {
             return false;
         }
         let busy = self.disks.iter().flatten().any(|d| !d.cleaner.is_idle() || d.restaging > 0);

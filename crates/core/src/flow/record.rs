@@ -6,6 +6,8 @@
 //! - As long as any device is in use, a version is durable only when both copies on every device in use are.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
+pub(crate) mod writer;
+
 use haversack_model::BLOCK_BYTES;
 
 use crate::core::Core;
@@ -15,76 +17,7 @@ use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::transfer::RESERVED_FRAMES;
-
-/// The state of writing the record. A version is a count of requested changes.
-#[derive(Default)]
-pub(crate) struct RecordWriter {
-    /// Generation of the last record written.
-    pub generation: u64,
-    /// Which life of the staging area belongs to the pool.
-    pub staging_id: u64,
-    /// Openings of the pool so far, this one included.
-    openings: u64,
-    /// The newest version that was requested.
-    wanted: u64,
-    /// The newest version that is durable.
-    durable: u64,
-    /// The write in progress.
-    writing: Option<Writing>,
-    /// The newest version that changes which devices count.
-    device_change: u64,
-    /// Pages written so far.
-    pages: u64,
-}
-
-struct Writing {
-    /// The version that it makes durable.
-    version: u64,
-    /// The copy that is being written: 0 or 1.
-    copy: u64,
-    /// The encoded record, whole pages.
-    bytes: Vec<u8>,
-    /// Devices that have not answered.
-    in_flight: u32,
-    /// Sequence number of the present copy's writes.
-    seq: u64,
-}
-
-impl RecordWriter {
-    /// Continues from the record that was found.
-    pub fn after(found: &PoolRecord) -> RecordWriter {
-        RecordWriter {
-            generation: found.generation,
-            staging_id: found.staging_id,
-            openings: found.openings,
-            ..RecordWriter::default()
-        }
-    }
-
-    /// Returns the opening number for the tags of pages, modulo 256.
-    pub fn opening(&self) -> u8 {
-        self.openings as u8
-    }
-
-    /// Notes that the last requested change concerns which devices count: no flush is complete before it is
-    /// durable.
-    pub fn device_changed(&mut self) {
-        self.device_change = self.wanted;
-    }
-
-    pub fn device_change_pending(&self) -> bool {
-        self.device_change > self.durable
-    }
-
-    /// Returns the pages written so far.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-
-    pub fn is_durable(&self, version: u64) -> bool {
-        self.durable >= version
-    }
-}
+use writer::Writing;
 
 impl<M: Memory> Core<M> {
     /// Requests a write of the record. Returns the version that will hold the change.

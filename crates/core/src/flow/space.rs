@@ -49,7 +49,7 @@ impl<M: Memory> Core<M> {
     /// write drops an old version.
     fn find_place(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if wanted <= SMALL_BATCH {
-            let block = self.staging.get(*self.picked_frames.first()?).block;
+            let block = self.staging.get(self.batches.first_picked()?).block;
             if let Some(segment) = self.store.crowded_with_room(disk, block, wanted, other_than) {
                 return Some(segment);
             }

@@ -24,7 +24,7 @@ use crate::checksum;
 use crate::config::Persistence;
 use crate::disk::inside;
 use crate::error::PoolError;
-use crate::flow::intent::{has, region_blocks_log2};
+use crate::flow::intent::map::{has, region_blocks_log2};
 use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
 use crate::media::{Media, PageRead};

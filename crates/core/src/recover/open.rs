@@ -25,7 +25,8 @@ use crate::devices::{Device, Devices};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::PoolError;
-use crate::flow::record::RecordWriter;
+use crate::flow::commit::batches::Batches;
+use crate::flow::record::writer::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
@@ -374,7 +375,7 @@ fn without_disks<M: Memory>(
         ),
         requests: Slab::new(),
         ios: Slab::new(),
-        batches: Slab::new(),
+        batches: Batches::new(),
         locks: Locks::default(),
         record: RecordWriter::after(&pool.record),
         jobs: Jobs::default(),
@@ -382,8 +383,6 @@ fn without_disks<M: Memory>(
         schedule: Schedule::default(),
         reclaiming: Vec::new(),
         intent_generations: Vec::new(),
-        picked_frames: Vec::new(),
-        picked_slots: [Vec::new(), Vec::new()],
         memory,
         store,
     }

@@ -16,7 +16,7 @@ use super::OpenOptions;
 use crate::bugs::{Bug, planted};
 use crate::error::PoolError;
 use crate::flow::device::device_seed;
-use crate::flow::intent::{MAP_BYTES, Regions, no_regions};
+use crate::flow::intent::map::{MAP_BYTES, Regions, no_regions};
 use crate::format::FORMAT_VERSION;
 use crate::format::geometry::{self, RECORD_PAGES};
 use crate::format::page::{self, Found, Header, Kind, Place};

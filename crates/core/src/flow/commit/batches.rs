@@ -1,0 +1,52 @@
+//! Commits in flight, and the one that is being put together.
+//!
+//! Invariant: the buffers of a batch are reused, and empty while no batch uses them.
+
+use haversack_model::DiskNo;
+
+use crate::memory::FrameNo;
+use crate::slab::Slab;
+use crate::store::segment::SegmentNo;
+use crate::store::slot::SlotNo;
+
+/// A batch in flight.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Sequence number of all its I/Os.
+    pub(super) seq: u64,
+    /// The disk that all its blocks belong to.
+    pub(super) disk: Option<DiskNo>,
+    /// The staging frames being written, in the order of the picked slots.
+    pub(super) frames: Vec<FrameNo>,
+    /// Transfer frames with the composed metadata pages, one for each copy.
+    pub(super) pages: Vec<FrameNo>,
+    /// The segments being written, one for each copy.
+    pub(super) segments: Vec<SegmentNo>,
+    /// Whether any I/O of the first or the second copy failed.
+    pub(super) failed: [bool; 2],
+}
+
+/// All commits in flight.
+pub(crate) struct Batches {
+    pub(super) in_flight: Slab<Batch>,
+    /// The frames of the batch that is being put together.
+    pub(super) picked_frames: Vec<FrameNo>,
+    /// Its slots, for each copy.
+    pub(super) picked_slots: [Vec<SlotNo>; 2],
+}
+
+impl Batches {
+    pub fn new() -> Batches {
+        Batches { in_flight: Slab::new(), picked_frames: Vec::new(), picked_slots: [Vec::new(), Vec::new()] }
+    }
+
+    /// Whether no commit is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.len() == 0
+    }
+
+    /// Returns the first frame of the batch that is being put together.
+    pub fn first_picked(&self) -> Option<FrameNo> {
+        self.picked_frames.first().copied()
+    }
+}

@@ -1,0 +1,67 @@
+//! The flushes of a disk's guest: the groups of staged blocks, and the requests that wait for them.
+//!
+//! Invariants
+//! - Each dirty staged frame counts in exactly one group: the open one or the closing one.
+
+/// How far the flush of the origin is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum OriginFlush {
+    #[default]
+    NotStarted,
+    InFlight,
+    Done,
+    Failed,
+}
+
+/// The flushes of a disk's guest.
+#[derive(Default)]
+pub(crate) struct DiskFlush {
+    /// The group that newly staged blocks join.
+    pub(super) open: u64,
+    /// Dirty staged blocks in the open group.
+    pub(super) open_count: u64,
+    /// The group that the flushes in `waiting` need durable.
+    pub(super) closing: Option<u64>,
+    /// Dirty blocks of closed groups that are still staged.
+    pub(super) closing_count: u64,
+    /// How far the origin's flush for `waiting` is.
+    pub(super) origin: OriginFlush,
+    /// Numbers of the requests that wait for the closing group.
+    pub(super) waiting: Vec<u32>,
+    /// Numbers of the requests that will close the next group.
+    pub(super) later: Vec<u32>,
+}
+
+impl DiskFlush {
+    pub fn open_group(&self) -> u64 {
+        self.open
+    }
+
+    pub fn closing_group(&self) -> Option<u64> {
+        self.closing.filter(|_| self.closing_count > 0)
+    }
+
+    /// Whether a flush waits for blocks that are still staged.
+    pub fn must_commit(&self) -> bool {
+        self.closing_count > 0
+    }
+
+    /// Returns the number of dirty staged frames.
+    pub fn staged_dirty(&self) -> u64 {
+        self.open_count + self.closing_count
+    }
+
+    pub fn staged(&mut self, group: u64) {
+        *self.count(group) += 1;
+    }
+
+    /// Returns true when no block of the group that flushes wait for is staged any more.
+    pub fn unstaged(&mut self, group: u64) -> bool {
+        *self.count(group) -= 1;
+        self.closing == Some(group) && self.closing_count == 0
+    }
+
+    fn count(&mut self, group: u64) -> &mut u64 {
+        if group == self.open { &mut self.open_count } else { &mut self.closing_count }
+    }
+}

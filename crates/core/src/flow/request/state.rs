@@ -1,0 +1,104 @@
+//! The state of a request in flight.
+
+use haversack_model::{BlockNo, DiskNo};
+
+use crate::action::{Op, RequestError};
+use crate::memory::RequestTag;
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Park {
+    /// Nothing, or its own I/Os.
+    #[default]
+    None,
+    /// The lock of a block, on which another I/O is in flight.
+    Lock(BlockNo),
+    /// Transfer frames.
+    Frames,
+    /// Staging frames.
+    Staging,
+    /// Dirty blocks to be cleaned.
+    Dirty,
+    /// The conditions for writing the origin past the cache.
+    Around,
+    /// A flush.
+    Flush,
+}
+
+/// A request in flight.
+pub(crate) struct RequestState {
+    /// The caller's name for it.
+    pub tag: RequestTag,
+    pub disk: DiskNo,
+    pub op: Op,
+    /// First sector, and number of sectors.
+    pub sector: u64,
+    pub sectors: u32,
+    /// The next block to start, and the one after the last.
+    pub next: u64,
+    pub end: u64,
+    /// I/Os in flight.
+    pub outstanding: u32,
+    /// The first error, which it will be answered with.
+    pub error: Option<RequestError>,
+    /// What it waits for.
+    pub park: Park,
+    /// It is in the queue of requests to run.
+    pub queued: bool,
+    /// Parts of blocks to read again: block and sector mask.
+    pub retries: Vec<(BlockNo, u8)>,
+    /// The sequential cut-off or the admission filter sends it past the cache.
+    pub bypass: bool,
+    /// It goes past the cache because too much is dirty.
+    pub overflow: bool,
+    /// Its writes past the cache are durable at the origin when they are answered.
+    pub durable: bool,
+    /// The origin refused its zeroes: the rest of them is staged.
+    pub stages_zeroes: bool,
+    /// The state of its window past the cache.
+    pub phase: AroundPhase,
+    /// Blocks from `next` on that the I/O past the cache covers.
+    pub window: u64,
+    /// Which of these blocks were cached: bit 0 is block `next`. Not used for zeroes.
+    pub cached: u64,
+}
+
+impl Default for RequestState {
+    fn default() -> Self {
+        RequestState {
+            tag: RequestTag(0),
+            disk: DiskNo(0),
+            op: Op::Flush,
+            sector: 0,
+            sectors: 0,
+            next: 0,
+            end: 0,
+            outstanding: 0,
+            error: None,
+            park: Park::None,
+            queued: false,
+            retries: Vec::new(),
+            bypass: false,
+            overflow: false,
+            durable: false,
+            stages_zeroes: false,
+            phase: AroundPhase::Check,
+            window: 0,
+            cached: 0,
+        }
+    }
+}
+
+/// The state of a request's window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum AroundPhase {
+    /// Not started.
+    #[default]
+    Check,
+    /// The origin is being written.
+    Origin,
+    /// The origin is being flushed, for zeroes over dirty blocks.
+    Flush,
+    /// Dirty entries are leaving the durable pages.
+    Purge,
+}

@@ -26,18 +26,18 @@ impl<M: Memory> Core<M> {
             return;
         }
         self.disk_mut(disk).filled_blocks += blocks;
-        let all: u64 = self.disks.iter().flatten().map(|disk| disk.filled_blocks).sum();
+        let all: u64 = self.disks.iter().map(|disk| disk.filled_blocks).sum();
         if all > 2 * self.capacity_blocks() {
-            self.disks.iter_mut().flatten().for_each(|disk| disk.filled_blocks /= 2);
+            self.disks.iter_mut().for_each(|disk| disk.filled_blocks /= 2);
         }
     }
 
     /// Returns the present share, in blocks, of a disk that shares the pool.
     pub(crate) fn shared_blocks(&self, disk: DiskNo, at_least_blocks: u64, at_most_blocks: u64) -> u64 {
         let own = |disk: &Disk| if let Target::Blocks(blocks) = disk.target { blocks } else { 0 };
-        let owned: u64 = self.disks.iter().flatten().map(own).fold(0, u64::saturating_add);
+        let owned: u64 = self.disks.iter().map(own).fold(0, u64::saturating_add);
         let pool = self.capacity_blocks().saturating_sub(owned);
-        let sharers = || self.disks.iter().flatten().filter(|disk| shares(disk));
+        let sharers = || self.disks.iter().filter(|disk| shares(disk));
         let all: u64 = sharers().map(|disk| disk.filled_blocks).sum();
         let share = match all {
             0 => pool / sharers().count().max(1) as u64,

@@ -15,6 +15,7 @@ use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestEr
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
 use crate::devices::Devices;
 use crate::disk::Disk;
+use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
 use crate::flow::record::writer::RecordWriter;
@@ -50,8 +51,7 @@ pub struct Core<M> {
     pub(crate) durability: Durability,
     pub(crate) store: Store,
     pub(crate) staging: Staging,
-    /// By disk number.
-    pub(crate) disks: Vec<Option<Disk>>,
+    pub(crate) disks: Disks,
     pub(crate) devices: Devices,
     /// Requests in flight.
     pub(crate) requests: Slab<RequestState>,
@@ -68,8 +68,6 @@ pub struct Core<M> {
     pub(crate) schedule: Schedule,
     /// Segments that are being emptied, and the disk that asked for them.
     pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
-    /// By disk number: the generation of intent pages that a new disk with this number continues.
-    pub(crate) intent_generations: Vec<u64>,
 }
 
 impl<M: Memory> Core<M> {
@@ -79,11 +77,7 @@ impl<M: Memory> Core<M> {
     /// See [`Rejected`]; nothing was started in that case.
     pub fn submit(&mut self, now: Micros, request: Request) -> Result<(), Rejected> {
         self.now = now;
-        let disk = self
-            .disks
-            .get_mut(request.disk.0 as usize)
-            .and_then(Option::as_mut)
-            .ok_or(Rejected::NoSuchDisk(request.disk))?;
+        let disk = self.disks.get_mut(request.disk).ok_or(Rejected::NoSuchDisk(request.disk))?;
         if disk.life.is_released() {
             return Err(Rejected::NotOwner);
         }
@@ -115,7 +109,7 @@ impl<M: Memory> Core<M> {
         let mut blocks = [(DiskNo(0), BlockNo(0)); PREFETCH_TOGETHER];
         let mut count = 0;
         for request in requests {
-            let disk = self.disks.get(request.disk.0 as usize).and_then(Option::as_ref);
+            let disk = self.disks.get(request.disk);
             let end = request.sector.0.checked_add(u64::from(request.sectors));
             let fits = |disk: &&Disk| request.sectors > 0 && end.is_some_and(|end| end <= disk.sectors);
             let Some(disk) = disk.filter(fits) else { continue };
@@ -199,15 +193,15 @@ impl<M: Memory> Core<M> {
 
     /// Returns when [`Core::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
-        (0..self.disks.len() as u16)
-            .filter_map(|number| self.disk_wakeup(DiskNo(number)))
+        self.disks
+            .numbered()
+            .filter_map(|(disk, d)| self.disk_wakeup(disk, d))
             .chain(self.durability.mark_due_us())
             .min()
     }
 
     /// Returns when the disk's background work should be driven next.
-    fn disk_wakeup(&self, disk: DiskNo) -> Option<Micros> {
-        let d = self.disks[disk.0 as usize].as_ref()?;
+    fn disk_wakeup(&self, disk: DiskNo, d: &Disk) -> Option<Micros> {
         if !d.life.writes_origin() {
             return None;
         }
@@ -263,12 +257,12 @@ impl<M: Memory> Core<M> {
 
     /// Returns a disk's counters.
     pub fn disk_stats(&self, disk: DiskNo) -> Option<&DiskStats> {
-        self.disks.get(disk.0 as usize)?.as_ref().map(|d| &d.stats)
+        self.disks.get(disk).map(|d| &d.stats)
     }
 
     /// Returns the present state of a disk's share.
     pub fn disk_usage(&self, disk: DiskNo) -> Option<DiskUsage> {
-        let d = self.disks.get(disk.0 as usize)?.as_ref()?;
+        let d = self.disks.get(disk)?;
         let space = &self.store.disks[disk.0 as usize];
         let staged = u64::from(self.staging.lists[disk.0 as usize].len);
         let oldest = self.oldest_dirty_us(disk);
@@ -292,7 +286,7 @@ impl<M: Memory> Core<M> {
             count += 1;
             segments += u64::from(device.segments);
         }
-        let staged_dirty: u64 = self.disks.iter().flatten().map(|d| d.flush.staged_dirty()).sum();
+        let staged_dirty: u64 = self.disks.iter().map(|d| d.flush.staged_dirty()).sum();
         PoolStats {
             capacity_blocks: segments * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT),
             usage_blocks: self.store.disks.iter().map(|d| d.live).sum(),
@@ -306,16 +300,16 @@ impl<M: Memory> Core<M> {
             flushes: self.durability.flushes(),
             record_pages: self.record.pages(),
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
-                + self.disks.iter().flatten().map(|d| d.side_bytes() as u64).sum::<u64>(),
+                + self.disks.iter().map(|d| d.side_bytes() as u64).sum::<u64>(),
         }
     }
 
     pub(crate) fn disk(&self, disk: DiskNo) -> &Disk {
-        self.disks[disk.0 as usize].as_ref().expect("the disk is known")
+        &self.disks[disk]
     }
 
     pub(crate) fn disk_mut(&mut self, disk: DiskNo) -> &mut Disk {
-        self.disks[disk.0 as usize].as_mut().expect("the disk is known")
+        &mut self.disks[disk]
     }
 
     /// Returns how many blocks a disk should have.
@@ -326,7 +320,7 @@ impl<M: Memory> Core<M> {
                 self.shared_blocks(disk, at_least_blocks, at_most_blocks)
             }
             Target::Equal => {
-                let sharers = self.disks.iter().flatten().filter(|d| d.target == Target::Equal).count();
+                let sharers = self.disks.iter().filter(|d| d.target == Target::Equal).count();
                 self.capacity_blocks() / sharers.max(1) as u64
             }
         }
@@ -344,9 +338,9 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn touch_all(&mut self) {
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.touch(DiskNo(number as u16));
+        for disk in self.disks.places() {
+            if self.disks.contains(disk) {
+                self.touch(disk);
             }
         }
     }
@@ -364,7 +358,7 @@ impl<M: Memory> Core<M> {
             assert!(steps < MOST_STEPS, "a call into the core comes to an end");
             match self.schedule.next() {
                 Some(Work::Request(request)) => self.pump(request),
-                Some(Work::Disk(disk)) if self.disks[disk.0 as usize].is_some() => self.drive(disk),
+                Some(Work::Disk(disk)) if self.disks.contains(disk) => self.drive(disk),
                 Some(Work::Disk(_)) => {}
                 None if self.drive_pool() || self.wake_stranded() => {}
                 None => break,
@@ -492,10 +486,10 @@ impl<M: Memory> Core<M> {
 
     /// Wakes requests that wait for any disk's background work, and queues all disks.
     pub(crate) fn wake_around_all(&mut self) {
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.wake_around(DiskNo(number as u16));
-                self.touch(DiskNo(number as u16));
+        for disk in self.disks.places() {
+            if self.disks.contains(disk) {
+                self.wake_around(disk);
+                self.touch(disk);
             }
         }
     }

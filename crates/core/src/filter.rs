@@ -32,7 +32,7 @@ impl<M: Memory> Core<M> {
     /// Sets which blocks of a disk may enter. The memory of a filter of the same kind stays.
     pub(crate) fn change_admission(&mut self, disk: DiskNo, config: AdmissionConfig) {
         let staging = &mut self.staging;
-        let d = self.disks[disk.0 as usize].as_mut().expect("the disk is known");
+        let d = &mut self.disks[disk];
         if config.is_like(&d.admission_config) {
             d.admission.resize(&config, &mut |block| staging.drop_data(disk, block));
         } else {

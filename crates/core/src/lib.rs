@@ -15,6 +15,7 @@ mod core;
 mod data_stage;
 mod devices;
 mod disk;
+mod disks;
 mod durability;
 pub mod error;
 mod filter;

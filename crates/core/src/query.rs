@@ -62,7 +62,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns what the pool knows of a disk.
     pub fn disk_info(&self, disk: DiskNo) -> Option<DiskInfo> {
-        let d = self.disks.get(disk.0 as usize)?.as_ref()?;
+        let d = self.disks.get(disk)?;
         Some(DiskInfo {
             id: d.id,
             sectors: d.sectors,
@@ -78,7 +78,7 @@ impl<M: Memory> Core<M> {
     /// Returns the runs of sectors whose only dirty copy was lost with a device, in order: first sector and
     /// number of sectors. Reads of them fail until they are written.
     pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
-        let Some(d) = self.disks.get(disk.0 as usize).and_then(Option::as_ref) else { return Vec::new() };
+        let Some(d) = self.disks.get(disk) else { return Vec::new() };
         let mut blocks: Vec<u64> = d.lost.iter().copied().collect();
         blocks.sort_unstable();
         let mut found: Vec<(SectorNo, u64)> = Vec::new();
@@ -96,7 +96,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the numbers of all disks that the pool knows.
     pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + '_ {
-        (0..self.disks.len() as u16).map(DiskNo).filter(|disk| self.disks[disk.0 as usize].is_some())
+        self.disks.numbers()
     }
 
     /// Reports which sectors of a range are cached and dirty, as runs in order. It stops after `most` runs,
@@ -109,7 +109,7 @@ impl<M: Memory> Core<M> {
         most: usize,
         mut each: impl FnMut(u64, CacheState),
     ) {
-        let Some(d) = self.disks.get(disk.0 as usize).and_then(Option::as_ref) else { return };
+        let Some(d) = self.disks.get(disk) else { return };
         let (mut at, end) = (sector.0, sector.0.saturating_add(sectors));
         let (mut run, mut runs) = ((0, CacheState::default()), 0);
         while at < end {

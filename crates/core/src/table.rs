@@ -4,12 +4,36 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 
+use haversack_model::{DeviceNo, DiskNo};
+
 /// The number of an entry in a table.
 pub trait Number: Copy {
     /// Returns the number as an index.
     fn at(self) -> usize;
     /// Returns the number for an index.
     fn of(at: usize) -> Self;
+}
+
+impl Number for DiskNo {
+    #[inline]
+    fn at(self) -> usize {
+        self.0 as usize
+    }
+
+    fn of(at: usize) -> DiskNo {
+        DiskNo(at as u16)
+    }
+}
+
+impl Number for DeviceNo {
+    #[inline]
+    fn at(self) -> usize {
+        self.0 as usize
+    }
+
+    fn of(at: usize) -> DeviceNo {
+        DeviceNo(at as u8)
+    }
 }
 
 /// Values by their number. In other respects it is a slice.
@@ -28,6 +52,23 @@ impl<N: Number, T> Table<N, T> {
     pub fn push(&mut self, value: T) -> N {
         self.items.push(value);
         N::of(self.items.len() - 1)
+    }
+
+    /// Returns the value with a number, if the table has it.
+    #[inline]
+    pub fn get(&self, number: N) -> Option<&T> {
+        self.items.get(number.at())
+    }
+
+    /// Returns the value with a number, to change, if the table has it.
+    #[inline]
+    pub fn get_mut(&mut self, number: N) -> Option<&mut T> {
+        self.items.get_mut(number.at())
+    }
+
+    /// Returns all values with their numbers, in order.
+    pub fn numbered(&self) -> impl Iterator<Item = (N, &T)> {
+        self.items.iter().enumerate().map(|(at, item)| (N::of(at), item))
     }
 
     /// Sets the length of the table; values are added or removed at its end.

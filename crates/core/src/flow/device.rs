@@ -121,11 +121,11 @@ impl<M: Memory> Core<M> {
             self.event(Event::PoolLost);
         }
         self.jobs.device_failed(device, !lost.is_empty());
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                self.wake_around(DiskNo(number as u16));
-                self.wake_dirty(DiskNo(number as u16));
-                self.touch(DiskNo(number as u16));
+        for disk in self.disks.places() {
+            if self.disks.contains(disk) {
+                self.wake_around(disk);
+                self.wake_dirty(disk);
+                self.touch(disk);
             }
         }
         self.wake_staging();
@@ -183,7 +183,7 @@ impl<M: Memory> Core<M> {
         self.devices.add(device.number, Device::new(device_seed(device.id), device.id, false));
         self.store.add_device(device.number, device.id, device.segments);
         self.store.drain_device(device.number);
-        for disk in self.disks.iter_mut().flatten() {
+        for disk in self.disks.iter_mut() {
             if alone {
                 // The origins may hold unflushed writes that no map could mark.
                 disk.intents.mark_all_durably();

@@ -63,14 +63,8 @@ impl<M: Memory> Core<M> {
             return;
         }
         self.end_job(disk, Ok(()));
-        let generation = self.disk(disk).intents.generation;
-        let at = disk.0 as usize;
-        if self.intent_generations.len() <= at {
-            self.intent_generations.resize(at + 1, 1);
-        }
-        self.intent_generations[at] = generation;
-        self.disks[at] = None;
-        self.store.disks[at] = DiskSpace::default();
+        self.disks.remove(disk);
+        self.store.disks[disk.0 as usize] = DiskSpace::default();
     }
 
     /// Makes everything cached of the disk void, on flash too.

@@ -28,7 +28,7 @@ pub struct Progress {
 impl<M: Memory> Core<M> {
     /// Returns a disk that the pool knows.
     pub(crate) fn known(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
-        self.disks.get(disk.0 as usize).and_then(Option::as_ref).ok_or(ManageError::NoSuchDisk(disk))
+        self.disks.get(disk).ok_or(ManageError::NoSuchDisk(disk))
     }
 
     /// Returns a disk that is attached.
@@ -79,8 +79,8 @@ impl<M: Memory> Core<M> {
     /// Stops a job that cleans: what is clean stays clean. Returns false if there is no such job.
     pub fn cancel(&mut self, now: Micros, job: JobId) -> bool {
         self.now = now;
-        for number in 0..self.disks.len() {
-            let Some(d) = self.disks[number].as_mut() else { continue };
+        for disk in self.disks.places() {
+            let Some(d) = self.disks.get_mut(disk) else { continue };
             let cancels = d.job.as_ref().is_some_and(|j| {
                 j.id == job
                     && j.version.is_none()
@@ -92,7 +92,7 @@ impl<M: Memory> Core<M> {
                 if d.life.is_detaching() {
                     d.life.happened(LifeEvent::DetachFailed);
                 }
-                self.end_job(DiskNo(number as u16), Err(JobError::Cancelled));
+                self.end_job(disk, Err(JobError::Cancelled));
                 self.settle();
                 return true;
             }
@@ -102,7 +102,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the progress of a job that cleans.
     pub fn progress(&self, job: JobId) -> Option<Progress> {
-        let d = self.disks.iter().flatten().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
+        let d = self.disks.iter().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
         match d.job.as_ref()?.kind {
             JobKind::Clean { total, .. } | JobKind::Detach { total } => {
                 Some(Progress { done_blocks: d.cleaner.done_blocks.min(total), total_blocks: total })

@@ -25,7 +25,7 @@ impl<M: Memory> Core<M> {
     /// allocates. Returns false, with `into` empty, if the disk is not monitored.
     pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) -> bool {
         into.clear();
-        let known = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut);
+        let known = self.disks.get_mut(disk);
         let Some(monitor) = known.and_then(|disk| disk.monitor.as_mut()) else { return false };
         monitor.swap(into);
         true
@@ -33,7 +33,7 @@ impl<M: Memory> Core<M> {
 
     /// Returns the share of a disk's room for records that is used, from 0 to 1; 0 if it is not monitored.
     pub fn records_fill(&self, disk: DiskNo) -> f64 {
-        let known = self.disks.get(disk.0 as usize).and_then(Option::as_ref);
+        let known = self.disks.get(disk);
         known.and_then(|disk| disk.monitor.as_ref()).map_or(0.0, |monitor| monitor.fill())
     }
 }

@@ -32,10 +32,9 @@ impl<M: Memory> Core<M> {
     /// `Equal` and `Shared` claim everything that others leave, so nothing is unassigned then.
     fn unassigned_blocks_a_disk(&self) -> u64 {
         let (mut assigned, mut attached) = (0u64, 0);
-        for (number, d) in self.disks.iter().enumerate() {
-            let Some(d) = d else { continue };
-            if self.is_dormant(DiskNo(number as u16)) {
-                assigned += self.store.disks[number].live;
+        for (disk, d) in self.disks.numbered() {
+            if self.is_dormant(disk) {
+                assigned += self.store.disks[disk.0 as usize].live;
                 continue;
             }
             let Target::Blocks(blocks) = d.target else { return 0 };

@@ -12,7 +12,7 @@ use haversack_model::{DiskNo, Micros};
 
 use crate::action::JobId;
 use crate::bugs::{Bug, planted};
-use crate::config::{DiskConfig, MAX_DISKS};
+use crate::config::DiskConfig;
 use crate::core::Core;
 use crate::disk::Disk;
 use crate::error::ManageError;
@@ -44,12 +44,9 @@ impl<M: Memory> Core<M> {
         self.now = now;
         config.check().map_err(ManageError::BadConfig)?;
         self.running()?;
-        let known = self.disks.iter().position(|d| d.as_ref().is_some_and(|d| d.id == config.id));
+        let known = self.disks.find(config.id);
         let (disk, void) = match known {
-            Some(at) => {
-                let disk = DiskNo(at as u16);
-                (disk, self.check_attach(disk, config, epoch, accept_loss)?)
-            }
+            Some(disk) => (disk, self.check_attach(disk, config, epoch, accept_loss)?),
             None => (self.new_disk(config, epoch)?, false),
         };
         if void {
@@ -109,11 +106,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn new_disk(&mut self, config: &DiskConfig, epoch: u64) -> Result<DiskNo, ManageError> {
-        let at = self.disks.iter().position(Option::is_none).unwrap_or(self.disks.len());
-        if at >= MAX_DISKS {
-            return Err(ManageError::DiskTableFull);
-        }
-        let disk = DiskNo(at as u16);
+        let disk = self.disks.free_number().ok_or(ManageError::DiskTableFull)?;
         let record = DiskRecord {
             id: config.id,
             sectors: config.sectors,
@@ -128,12 +121,7 @@ impl<M: Memory> Core<M> {
             since_seq: self.durability.last() + 1,
             clean_seq: 0,
         };
-        if self.disks.len() <= at {
-            self.disks.push(None);
-        }
-        let mut d = Disk::new(&record);
-        d.intents.generation = self.intent_generations.get(at).copied().unwrap_or(1);
-        self.disks[at] = Some(d);
+        self.disks.add(disk, Disk::new(&record));
         self.store.add_disk(disk);
         self.staging.add_disk(disk);
         Ok(disk)

@@ -8,7 +8,7 @@
 
 use std::ops::ControlFlow;
 
-use haversack_model::{DiskNo, Micros};
+use haversack_model::Micros;
 
 use crate::action::{Event, JobError, JobId};
 use crate::core::Core;
@@ -81,18 +81,15 @@ impl<M: Memory> Core<M> {
 
     /// Whether every device has every mark.
     fn intents_settled(&self) -> bool {
-        self.alive_devices().next().is_none()
-            || self.disks.iter().flatten().all(|d| d.intents.is_durably_marked())
+        self.alive_devices().next().is_none() || self.disks.iter().all(|d| d.intents.is_durably_marked())
     }
 
     fn all_committed(&mut self) -> bool {
-        let staged = (0..self.disks.len()).any(|number| {
-            self.disks[number].is_some() && self.staging.all_of(DiskNo(number as u16)).next().is_some()
-        });
+        let staged = self.disks.numbers().any(|disk| self.staging.all_of(disk).next().is_some());
         if self.requests.len() > 0 || staged || !self.batches.is_empty() {
             return false;
         }
-        let busy = self.disks.iter().flatten().any(|d| !d.cleaner.is_idle() || d.restaging > 0);
+        let busy = self.disks.iter().any(|d| !d.cleaner.is_idle() || d.restaging > 0);
         if busy || !self.locks.is_empty() {
             return false;
         }

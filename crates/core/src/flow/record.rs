@@ -39,8 +39,8 @@ impl<M: Memory> Core<M> {
             devices: self.devices.records(&self.store),
             disks: self
                 .disks
-                .iter()
-                .map(|d| d.as_ref().filter(|d| !d.life.is_forgotten()).map(|d| d.record()))
+                .slots()
+                .map(|d| d.filter(|d| !d.life.is_forgotten()).map(|d| d.record()))
                 .collect(),
         }
     }

@@ -20,7 +20,7 @@ pub(crate) use state::{AroundPhase, Park, RequestState};
 impl<M: Memory> Core<M> {
     pub(crate) fn begin(&mut self, number: u32, request: Request) {
         let (sector, sectors) = (request.sector.0, request.sectors);
-        let disk = self.disks[request.disk.0 as usize].as_mut().expect("submit checked the disk");
+        let disk = &mut self.disks[request.disk];
         let mut bypass = false;
         let (mut next, mut end) = (0, 0);
         if request.op != Op::Flush {

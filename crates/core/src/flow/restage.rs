@@ -58,7 +58,7 @@ impl<M: Memory> Core<M> {
     /// believed if a device were missing, and no device is leaving.
     pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
-        let waiting = self.disks.iter().flatten().any(|d| !d.restage.is_empty() || d.restaging > 0);
+        let waiting = self.disks.iter().any(|d| !d.restage.is_empty() || d.restaging > 0);
         if waiting
             || self.devices.leaves_any()
             || !self.devices.purge.is_over()
@@ -67,7 +67,7 @@ impl<M: Memory> Core<M> {
             self.pool.is_not_rebuilt();
             return false;
         }
-        let last = self.disks.iter().flatten().map(|d| d.last_commit_seq).max().unwrap_or(0);
+        let last = self.disks.iter().map(|d| d.last_commit_seq).max().unwrap_or(0);
         let seq = self.pool.is_rebuilt_at(last);
         self.durability.want(seq)
     }
@@ -78,10 +78,10 @@ impl<M: Memory> Core<M> {
         if !self.rebuilding() {
             return;
         }
-        for number in 0..self.disks.len() {
-            let waits = self.disks[number].is_some() && self.staging.lists[number].len > 0;
-            if waits && self.is_dormant(DiskNo(number as u16)) {
-                self.touch(DiskNo(number as u16));
+        for disk in self.disks.places() {
+            let waits = self.disks.contains(disk) && self.staging.lists[disk.0 as usize].len > 0;
+            if waits && self.is_dormant(disk) {
+                self.touch(disk);
             }
         }
     }
@@ -89,9 +89,8 @@ impl<M: Memory> Core<M> {
     /// Drives the restages of all disks. Returns true if there are any.
     pub(crate) fn restages_all_disks(&mut self) -> bool {
         let mut any = false;
-        for number in 0..self.disks.len() {
-            if self.disks[number].is_some() {
-                let disk = DiskNo(number as u16);
+        for disk in self.disks.places() {
+            if self.disks.contains(disk) {
                 self.drive_restage(disk);
                 any |= !self.disk(disk).restage.is_empty() || self.disk(disk).restaging > 0;
             }

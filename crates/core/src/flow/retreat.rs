@@ -28,13 +28,8 @@ impl<M: Memory> Core<M> {
         if devices.any(|device| Some(device) != first) && self.store.all_usable() {
             return false;
         }
-        let leaves_dirt = |number: u16| {
-            let disk = DiskNo(number);
-            self.store.disks[number as usize].dirty > 0
-                && self.disks[number as usize].is_some()
-                && self.is_dormant(disk)
-        };
-        (0..self.disks.len() as u16).any(leaves_dirt)
+        let leaves_dirt = |disk: DiskNo| self.store.disks[disk.0 as usize].dirty > 0 && self.is_dormant(disk);
+        self.disks.numbers().any(leaves_dirt)
             && self.store.usable_devices().filter(|device| self.has_place(*device)).nth(1).is_none()
     }
 
@@ -46,7 +41,7 @@ impl<M: Memory> Core<M> {
     /// Whether any segment of the device is free or could become free.
     fn has_place(&self, device: DeviceNo) -> bool {
         self.store.segments_on(device).any(|segment| {
-            let left = |owner: u16| self.disks[owner as usize].is_some() && self.is_dormant(DiskNo(owner));
+            let left = |owner: u16| self.disks.get(DiskNo(owner)).is_some_and(|d| d.life.is_dormant());
             segment.dirty == 0 || !left(segment.owner)
         })
     }

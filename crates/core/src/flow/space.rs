@@ -144,11 +144,10 @@ impl<M: Memory> Core<M> {
         }
         // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
         let must = self.disk(disk).flush.staged_dirty() > 0;
-        let mut victims: Vec<(i64, DiskNo)> = (0..self.disks.len() as u16)
-            .map(DiskNo)
-            .filter(|d| {
-                self.disks[d.0 as usize].is_some() && !self.store.disks[d.0 as usize].segments.is_empty()
-            })
+        let mut victims: Vec<(i64, DiskNo)> = self
+            .disks
+            .numbers()
+            .filter(|d| !self.store.disks[d.0 as usize].segments.is_empty())
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
             .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_dormant(*d))
             .map(|d| (self.excess(d), d))
@@ -220,15 +219,14 @@ impl<M: Memory> Core<M> {
 
     /// Assigns a segment that became free to the disk that asked for it, before others take it.
     fn hand_over(&mut self, segment: SegmentNo, asker: Option<DiskNo>) {
-        let asker =
-            asker.filter(|a| self.disks[a.0 as usize].as_ref().is_some_and(|d| !d.life.is_forgotten()));
+        let asker = asker.filter(|a| self.disks.get(*a).is_some_and(|d| !d.life.is_forgotten()));
         if let Some(asker) = asker {
             self.store.take_this(segment, asker);
         }
-        for number in 0..self.disks.len() {
-            let waits = self.disks[number].is_some() && self.staging.lists[number].len > 0;
-            if waits && asker.is_none_or(|a| a.0 as usize == number) {
-                self.touch(DiskNo(number as u16));
+        for disk in self.disks.places() {
+            let waits = self.disks.contains(disk) && self.staging.lists[disk.0 as usize].len > 0;
+            if waits && asker.is_none_or(|a| a == disk) {
+                self.touch(disk);
             }
         }
     }

@@ -23,6 +23,7 @@ use crate::config::{CoreConfig, Persistence};
 use crate::core::Core;
 use crate::devices::{Device, Devices};
 use crate::disk::Disk;
+use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::error::PoolError;
 use crate::flow::commit::batches::Batches;
@@ -368,7 +369,7 @@ fn without_disks<M: Memory>(
         ),
         durability: Durability::after_recovery(store.flushed_seq(), pool.record.flushed_seq),
         staging: Staging::new(staging_frames),
-        disks: Vec::new(),
+        disks: Disks::new(),
         devices: Devices::new(
             pool.present.iter().enumerate().map(device).collect(),
             pool.record.devices.iter().map(retired).collect(),
@@ -382,7 +383,6 @@ fn without_disks<M: Memory>(
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
         reclaiming: Vec::new(),
-        intent_generations: Vec::new(),
         memory,
         store,
     }
@@ -390,11 +390,11 @@ fn without_disks<M: Memory>(
 
 impl<M: Memory> Core<M> {
     fn adopt_disks(&mut self, records: &[Option<DiskRecord>], intents: Vec<IntentFound>) {
-        self.intent_generations = intents.iter().map(|i| i.generation).collect();
         for (at, (record, intents)) in records.iter().zip(intents).enumerate() {
             let number = DiskNo(at as u16);
             self.staging.add_disk(number);
-            self.disks.push(record.as_ref().map(|record| {
+            let generation = intents.generation;
+            let disk = record.as_ref().map(|record| {
                 let mut disk = Disk::new(record);
                 // Without marks nothing went past the cache since the origin was last flushed. A disk whose
                 // clean blocks do not survive the process has no marks, so nothing is known of it.
@@ -403,9 +403,10 @@ impl<M: Memory> Core<M> {
                 if may_be_volatile {
                     disk.origin.suspect();
                 }
-                disk.intents.adopt(intents.marked, intents.generation);
+                disk.intents.adopt(intents.marked, generation);
                 disk
-            }));
+            });
+            self.disks.adopt(disk, generation);
         }
     }
 
@@ -424,7 +425,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn believes(&self, frame: FrameNo, d: &Descriptor) -> bool {
-        let Some(disk) = self.disks.get(d.disk.0 as usize).and_then(Option::as_ref) else {
+        let Some(disk) = self.disks.get(d.disk) else {
             return false;
         };
         let keeps = match disk.persistence {
@@ -461,11 +462,10 @@ impl<M: Memory> Core<M> {
     }
 
     fn summaries(&self) -> Vec<DiskSummary> {
-        let summary = |(at, disk): (usize, &Option<Disk>)| {
-            let d = disk.as_ref()?;
-            let space = &self.store.disks[at];
-            Some(DiskSummary {
-                disk: DiskNo(at as u16),
+        let summary = |(disk, d): (DiskNo, &Disk)| {
+            let space = &self.store.disks[disk.0 as usize];
+            DiskSummary {
+                disk,
                 id: d.id,
                 sectors: d.sectors,
                 phase: d.phase,
@@ -474,8 +474,8 @@ impl<M: Memory> Core<M> {
                 owned: d.life.is_owned(),
                 epoch: d.life.epoch(),
                 damage: d.damage,
-            })
+            }
         };
-        self.disks.iter().enumerate().filter_map(summary).collect()
+        self.disks.numbered().map(summary).collect()
     }
 }

@@ -194,7 +194,7 @@ impl FreeLists {
                 let mut at = self.heads[free];
                 std::iter::from_fn(move || {
                     let number = at;
-                    at = segments.get(number.at())?.next;
+                    at = segments.get(number)?.next;
                     Some(number)
                 })
             })

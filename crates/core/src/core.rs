@@ -205,7 +205,7 @@ impl<M: Memory> Core<M> {
         if !d.life.writes_origin() {
             return None;
         }
-        let clean = (self.store.disks[disk.0 as usize].dirty + d.flush.staged_dirty() > 0)
+        let clean = (self.store.disks[disk].dirty + d.flush.staged_dirty() > 0)
             .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
         [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
@@ -263,8 +263,8 @@ impl<M: Memory> Core<M> {
     /// Returns the present state of a disk's share.
     pub fn disk_usage(&self, disk: DiskNo) -> Option<DiskUsage> {
         let d = self.disks.get(disk)?;
-        let space = &self.store.disks[disk.0 as usize];
-        let staged = u64::from(self.staging.lists[disk.0 as usize].len);
+        let space = &self.store.disks[disk];
+        let staged = u64::from(self.staging.lists[disk].len);
         let oldest = self.oldest_dirty_us(disk);
         Some(DiskUsage {
             target_blocks: self.target_blocks(disk),

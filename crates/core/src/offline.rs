@@ -165,7 +165,7 @@ fn load(media: &mut dyn Media) -> Result<(Pool, Recovered), PoolError> {
 }
 
 fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Live)> {
-    let mut slots: Vec<(SlotNo, Live)> = r.store.disks[disk.0 as usize]
+    let mut slots: Vec<(SlotNo, Live)> = r.store.disks[disk]
         .segments
         .iter()
         .flat_map(|segment| r.store.slots_of(*segment))

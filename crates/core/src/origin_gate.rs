@@ -83,7 +83,7 @@ impl<M: Memory> Core<M> {
             && match from {
                 CleaningFrom::Flash { seq } => self.is_cleanable(seq),
                 CleaningFrom::Staging => {
-                    self.store.disks[disk.0 as usize].segments.is_empty() && self.intent_marked(disk, block)
+                    self.store.disks[disk].segments.is_empty() && self.intent_marked(disk, block)
                 }
             };
         shown.then_some(Permit { disk, blocks: block.0..block.0 + 1 })

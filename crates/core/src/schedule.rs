@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use haversack_model::DiskNo;
 
 use crate::action::Action;
+use crate::table::Table;
 
 /// See the module.
 #[derive(Default)]
@@ -19,8 +20,8 @@ pub(crate) struct Schedule {
     ready: VecDeque<u32>,
     /// Disks whose background work is to be driven.
     touched: VecDeque<DiskNo>,
-    /// By disk number: it is in `touched`.
-    is_touched: Vec<bool>,
+    /// Whether each disk is in `touched`.
+    is_touched: Table<DiskNo, bool>,
     /// Requests that wait for staging frames, oldest first.
     staging_waiters: VecDeque<u32>,
     /// In this call, waiters have been woken although nothing is in flight.
@@ -56,11 +57,8 @@ impl Schedule {
 
     /// Queues a disk, so that its background work is driven.
     pub fn touch(&mut self, disk: DiskNo) {
-        let at = disk.0 as usize;
-        if self.is_touched.len() <= at {
-            self.is_touched.resize(at + 1, false);
-        }
-        if !std::mem::replace(&mut self.is_touched[at], true) {
+        self.is_touched.reach(disk, || false);
+        if !std::mem::replace(&mut self.is_touched[disk], true) {
             self.touched.push_back(disk);
         }
     }
@@ -72,7 +70,7 @@ impl Schedule {
             return Some(Work::Request(request));
         }
         let disk = self.touched.pop_front()?;
-        self.is_touched[disk.0 as usize] = false;
+        self.is_touched[disk] = false;
         Some(Work::Disk(disk))
     }
 

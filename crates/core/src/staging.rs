@@ -19,6 +19,7 @@ use crate::data_stage::DataStage;
 use crate::hasher::NumberHasher;
 use crate::memory::FrameNo;
 use crate::store::slot::MAX_HITS;
+use crate::table::Table;
 
 /// No frame.
 pub const NO_FRAME: u32 = u32::MAX;
@@ -115,8 +116,7 @@ pub struct Staging {
     data: DataStage,
     /// The newest frame of each block, by the key of disk and block.
     table: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
-    /// By disk number.
-    pub lists: Vec<StagedList>,
+    pub lists: Table<DiskNo, StagedList>,
     /// Version of the next descriptor.
     pub next_version: u64,
 }
@@ -135,16 +135,14 @@ impl Staging {
             free: (0..frames).rev().map(FrameNo).collect(),
             data: DataStage::new(frames),
             table: HashMap::with_capacity_and_hasher(frames as usize * 2, BuildHasherDefault::default()),
-            lists: Vec::new(),
+            lists: Table::new(),
             next_version: 1,
         }
     }
 
     /// Makes room in the disk table up to `disk`.
     pub fn add_disk(&mut self, disk: DiskNo) {
-        while self.lists.len() <= disk.0 as usize {
-            self.lists.push(StagedList::default());
-        }
+        self.lists.reach(disk, StagedList::default);
     }
 
     /// Returns the number of frames.
@@ -243,13 +241,13 @@ impl Staging {
 
     fn link(&mut self, frame: FrameNo) {
         let disk = self.get(frame).disk;
-        let tail = self.lists[disk.0 as usize].tail;
+        let tail = self.lists[disk].tail;
         let staged = self.get_mut(frame);
         (staged.previous, staged.next) = (tail, NO_FRAME);
         if tail != NO_FRAME {
             self.get_mut(FrameNo(tail)).next = frame.0;
         }
-        let list = &mut self.lists[disk.0 as usize];
+        let list = &mut self.lists[disk];
         list.tail = frame.0;
         if tail == NO_FRAME {
             list.head = frame.0;
@@ -260,16 +258,16 @@ impl Staging {
     fn unlink(&mut self, frame: FrameNo) {
         let Staged { disk, previous, next, .. } = *self.get(frame);
         if previous == NO_FRAME {
-            self.lists[disk.0 as usize].head = next;
+            self.lists[disk].head = next;
         } else {
             self.get_mut(FrameNo(previous)).next = next;
         }
         if next == NO_FRAME {
-            self.lists[disk.0 as usize].tail = previous;
+            self.lists[disk].tail = previous;
         } else {
             self.get_mut(FrameNo(next)).previous = previous;
         }
-        self.lists[disk.0 as usize].len -= 1;
+        self.lists[disk].len -= 1;
     }
 
     /// Makes the frame part of batch `seq`.
@@ -322,7 +320,7 @@ impl Staging {
 
     /// Returns a disk's waiting frames, oldest first.
     pub fn waiting(&self, disk: DiskNo) -> impl Iterator<Item = FrameNo> + '_ {
-        let mut at = self.lists[disk.0 as usize].head;
+        let mut at = self.lists[disk].head;
         std::iter::from_fn(move || {
             let frame = (at != NO_FRAME).then_some(FrameNo(at))?;
             at = self.get(frame).next;

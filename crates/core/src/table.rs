@@ -71,6 +71,13 @@ impl<N: Number, T> Table<N, T> {
         self.items.iter().enumerate().map(|(at, item)| (N::of(at), item))
     }
 
+    /// Makes sure that the table has a number: what is missing up to it is added as returned by `value`.
+    pub fn reach(&mut self, number: N, value: impl FnMut() -> T) {
+        if self.items.len() <= number.at() {
+            self.items.resize_with(number.at() + 1, value);
+        }
+    }
+
     /// Sets the length of the table; values are added or removed at its end.
     pub fn resize(&mut self, len: usize, value: T)
     where
@@ -91,6 +98,12 @@ impl<N: Number, T> Table<N, T> {
     }
 }
 
+impl<N: Number, T> Default for Table<N, T> {
+    fn default() -> Self {
+        Table::new()
+    }
+}
+
 impl<N: Number, T> Index<N> for Table<N, T> {
     type Output = T;
 
@@ -104,6 +117,12 @@ impl<N: Number, T> IndexMut<N> for Table<N, T> {
     #[inline]
     fn index_mut(&mut self, number: N) -> &mut T {
         &mut self.items[number.at()]
+    }
+}
+
+impl<N: Number, T> FromIterator<T> for Table<N, T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Table<N, T> {
+        Table { items: items.into_iter().collect(), number: PhantomData }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::format::record::{DeviceRecord, DeviceState};
 use crate::read_errors::ReadErrors;
 use crate::store::Store;
 use crate::store::slot::SlotNo;
+use crate::table::Table;
 use drain::Drain;
 use leaving::Leaving;
 use purge::Purge;
@@ -43,9 +44,9 @@ impl Device {
 /// See the module.
 pub(crate) struct Devices {
     /// By number: devices that are or were in use since the pool was opened.
-    used: Vec<Option<Device>>,
+    used: Table<DeviceNo, Option<Device>>,
     /// By number: identity and segments of devices that failed or were removed.
-    retired: Vec<Option<(Uuid, u32)>>,
+    retired: Table<DeviceNo, Option<(Uuid, u32)>>,
     /// Devices that are no longer used and not yet gone from the record.
     leaving: Vec<Leaving>,
     /// How far the device that is being removed has been emptied.
@@ -56,37 +57,34 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Returns the devices in use and those that the record calls retired, each by number.
-    pub fn new(used: Vec<Option<Device>>, retired: Vec<Option<(Uuid, u32)>>) -> Devices {
+    pub fn new(
+        used: Table<DeviceNo, Option<Device>>,
+        retired: Table<DeviceNo, Option<(Uuid, u32)>>,
+    ) -> Devices {
         Devices { used, retired, leaving: Vec::new(), drain: Drain::default(), purge: Purge::default() }
     }
 
     /// Adds a device.
     pub fn add(&mut self, number: DeviceNo, device: Device) {
-        let at = number.0 as usize;
-        if self.used.len() <= at {
-            self.used.resize_with(at + 1, || None);
-        }
-        self.used[at] = Some(device);
+        self.used.reach(number, || None);
+        self.used[number] = Some(device);
     }
 
     /// Returns the number that the next device of the pool gets; `None` if the pool is full.
     pub fn next_number(&self) -> Option<DeviceNo> {
-        let used = self.used.len().max(self.retired.len());
-        let next = (0..used).find(|at| {
-            let device = self.used.get(*at).is_some_and(Option::is_some);
-            let retired = self.retired.get(*at).is_some_and(Option::is_some);
-            !device && !retired
-        });
-        let next = next.unwrap_or(used);
-        (next < MAX_DEVICES).then_some(DeviceNo(next as u8))
+        let is_taken = |number| {
+            let used = self.used.get(number).is_some_and(Option::is_some);
+            used || self.retired.get(number).is_some_and(Option::is_some)
+        };
+        (0..MAX_DEVICES).map(|at| DeviceNo(at as u8)).find(|number| !is_taken(*number))
     }
 
     fn device(&self, number: DeviceNo) -> &Device {
-        self.used[number.0 as usize].as_ref().expect("the device is known")
+        self.used[number].as_ref().expect("the device is known")
     }
 
     fn device_mut(&mut self, number: DeviceNo) -> &mut Device {
-        self.used[number.0 as usize].as_mut().expect("the device is known")
+        self.used[number].as_mut().expect("the device is known")
     }
 
     /// Returns the hash of a device's identity, for page tags.
@@ -130,28 +128,25 @@ impl Devices {
 
     /// Notes that a device is about to be gone from the record.
     pub fn retire(&mut self, number: DeviceNo, segments: u32) {
-        let (at, id) = (number.0 as usize, self.device(number).id);
-        if self.retired.len() <= at {
-            self.retired.resize(at + 1, None);
-        }
-        self.retired[at] = Some((id, segments));
+        self.retired.reach(number, || None);
+        self.retired[number] = Some((self.device(number).id, segments));
     }
 
     /// Returns what the record says of each device number.
     pub fn records(&self, store: &Store) -> Vec<Option<DeviceRecord>> {
         let count = self.used.len().max(self.retired.len());
-        let device = |at: usize| {
-            let retired = self.retired.get(at).copied().flatten();
+        let device = |number: DeviceNo| {
+            let retired = self.retired.get(number).copied().flatten();
             let retired =
                 retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
             retired.or_else(|| {
-                let space = store.devices.get(at)?.as_ref()?;
-                let alone = self.used[at].as_ref().is_some_and(|d| d.alone);
+                let space = store.devices.get(number)?.as_ref()?;
+                let alone = self.used[number].as_ref().is_some_and(|d| d.alone);
                 let state = if alone { DeviceState::Alone } else { DeviceState::Active };
                 Some(DeviceRecord { id: space.id, segments: space.segments, state })
             })
         };
-        (0..count).map(device).collect()
+        (0..count).map(|at| device(DeviceNo(at as u8))).collect()
     }
 
     /// Adds a device that is no longer used and not yet gone from the record.

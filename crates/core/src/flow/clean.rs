@@ -90,7 +90,7 @@ impl<M: Memory> Core<M> {
         if d.cleaner.phase != Phase::Idle || blocked || !allowed || d.cleaner.retry_us > self.now {
             return;
         }
-        if !self.has_space(disk) && self.store.disks[disk.0 as usize].segments.is_empty() {
+        if !self.has_space(disk) && self.store.disks[disk].segments.is_empty() {
             self.pick_staged(disk);
         } else {
             self.forget_clean_asks(disk);
@@ -126,10 +126,10 @@ impl<M: Memory> Core<M> {
 
     fn cleaning_due(&mut self, disk: DiskNo) -> bool {
         let base = self.dirty_base_blocks(disk) as f64;
-        let dirty = self.store.disks[disk.0 as usize].dirty as f64;
+        let dirty = self.store.disks[disk].dirty as f64;
         let now = self.now;
         let config = self.disk(disk).cleaner_config;
-        let staged = self.staging.lists[disk.0 as usize].len > 0 && self.disk(disk).flush.staged_dirty() > 0;
+        let staged = self.staging.lists[disk].len > 0 && self.disk(disk).flush.staged_dirty() > 0;
         let staging_aged = staged && self.is_staging_aged(disk, config.age_us);
         let oldest = self.store.dirty_since_us(disk);
         let aged = staging_aged || oldest.is_some_and(|since| now >= since.saturating_add(config.age_us));

@@ -43,7 +43,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         loop {
-            let waiting = self.staging.lists[disk.0 as usize].len;
+            let waiting = self.staging.lists[disk].len;
             let must = self.disk(disk).flush.must_commit()
                 || self.disk(disk).commit_all()
                 || self.pool.is_stopping()

@@ -55,7 +55,7 @@ impl<M: Memory> Core<M> {
             let staged = self.staging.get(frame);
             staged.dirty && !staged.superseded && staged.since_us <= since_us
         };
-        self.staging.lists[disk.0 as usize].len > 0
+        self.staging.lists[disk].len > 0
             || self.disk(disk).flush.staged_dirty() > 0 && self.staging.all_of(disk).any(is_older)
     }
 
@@ -130,7 +130,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether no dirty block is left that can be cleaned.
     fn only_lost_left(&self, disk: DiskNo) -> bool {
-        let segments = &self.store.disks[disk.0 as usize].segments;
+        let segments = &self.store.disks[disk].segments;
         let good = |n| self.store.slot(n).primary().is_some_and(|slot| slot.dirty() && !slot.poisoned());
         self.disk(disk).flush.staged_dirty() == 0
             && !segments

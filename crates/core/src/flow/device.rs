@@ -52,11 +52,11 @@ pub(crate) fn device_seed(id: Uuid) -> u64 {
 impl<M: Memory> Core<M> {
     pub(crate) fn alive_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
         let alive = |d: &Option<crate::store::DeviceSpace>| d.as_ref().is_some_and(|d| d.alive);
-        self.store.devices.iter().enumerate().filter(move |(_, d)| alive(d)).map(|(at, _)| DeviceNo(at as u8))
+        self.store.devices.numbered().filter(move |(_, d)| alive(d)).map(|(number, _)| number)
     }
 
     pub(crate) fn is_alive(&self, device: DeviceNo) -> bool {
-        self.store.devices.get(device.0 as usize).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
+        self.store.devices.get(device).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
     }
 
     /// Notes that a device has disappeared.

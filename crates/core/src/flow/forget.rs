@@ -48,7 +48,7 @@ impl<M: Memory> Core<M> {
         if self.staging.all_of(disk).next().is_some() {
             return;
         }
-        for segment in self.store.disks[disk.0 as usize].segments.clone() {
+        for segment in self.store.disks[disk].segments.clone() {
             let s = &self.store.segments[segment];
             let owned = s.state == SegmentState::Owned;
             if owned && s.superseded == 0 && !s.page_writing {
@@ -58,13 +58,13 @@ impl<M: Memory> Core<M> {
                 self.durability.want_completed();
             }
         }
-        let owns = !self.store.disks[disk.0 as usize].segments.is_empty();
+        let owns = !self.store.disks[disk].segments.is_empty();
         if owns || !self.is_quiet(disk) || self.disk(disk).intents.is_being_written() {
             return;
         }
         self.end_job(disk, Ok(()));
         self.disks.remove(disk);
-        self.store.disks[disk.0 as usize] = DiskSpace::default();
+        self.store.disks[disk] = DiskSpace::default();
     }
 
     /// Makes everything cached of the disk void, on flash too.
@@ -79,7 +79,7 @@ impl<M: Memory> Core<M> {
                 self.unstage(frame);
             }
         }
-        let segments = self.store.disks[disk.0 as usize].segments.clone();
+        let segments = self.store.disks[disk].segments.clone();
         for segment in segments {
             for number in self.store.slots_of(segment) {
                 if let Some(slot) = self.store.live(number) {

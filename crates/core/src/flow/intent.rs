@@ -216,7 +216,7 @@ impl<M: Memory> Core<M> {
         let flushed_seq = self.durability.flushed();
         let mut list = std::mem::take(&mut self.disk_mut(disk).intents.stale);
         list.clear();
-        for segment in &self.store.disks[disk.0 as usize].segments {
+        for segment in &self.store.disks[disk].segments {
             let s = &self.store.segments[*segment];
             if s.stale {
                 list.push((*segment, None));

@@ -65,7 +65,7 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn dirty_blocks(&self, disk: DiskNo) -> u64 {
-        self.store.disks[disk.0 as usize].dirty + self.disk(disk).flush.staged_dirty()
+        self.store.disks[disk].dirty + self.disk(disk).flush.staged_dirty()
     }
 
     /// Notes that the job has changed the record, and continues when the change is durable.

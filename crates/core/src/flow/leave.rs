@@ -111,7 +111,7 @@ impl<M: Memory> Core<M> {
 
     /// Makes the record say that the device is gone. Returns the version of the record that will.
     fn retire(&mut self, device: DeviceNo) -> u64 {
-        let segments = self.store.devices[device.0 as usize].as_ref().map_or(0, |d| d.segments);
+        let segments = self.store.devices[device].as_ref().map_or(0, |d| d.segments);
         self.devices.retire(device, segments);
         self.change_devices()
     }

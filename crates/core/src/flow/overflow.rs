@@ -34,7 +34,7 @@ impl<M: Memory> Core<M> {
         let (mut assigned, mut attached) = (0u64, 0);
         for (disk, d) in self.disks.numbered() {
             if self.is_dormant(disk) {
-                assigned += self.store.disks[disk.0 as usize].live;
+                assigned += self.store.disks[disk].live;
                 continue;
             }
             let Target::Blocks(blocks) = d.target else { return 0 };

@@ -91,7 +91,7 @@ impl<M: Memory> Core<M> {
         let geometry = config.phase != d.phase;
         let persistence = config.persistence != d.persistence;
         let newer = epoch > d.life.epoch() && !planted(Bug::KeepOldEpoch);
-        let holds = self.store.disks[disk.0 as usize].live > 0 || self.staging.all_of(disk).next().is_some();
+        let holds = self.store.disks[disk].live > 0 || self.staging.all_of(disk).next().is_some();
         if d.life.is_owned() && holds && config.sectors != d.sectors {
             return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
         }

@@ -102,7 +102,7 @@ impl<M: Memory> Core<M> {
             return false;
         }
         let inside = self.disk(disk).inside(last);
-        for segment in self.store.disks[disk.0 as usize].segments.clone() {
+        for segment in self.store.disks[disk].segments.clone() {
             for number in self.store.slots_of(segment) {
                 self.cut_slot(disk, number, last, inside);
             }
@@ -135,7 +135,7 @@ impl<M: Memory> Core<M> {
     /// Whether no durable page of the disk lists overtaken content. Requests new pages where one does.
     fn pages_current(&mut self, disk: DiskNo) -> bool {
         let mut current = true;
-        for segment in self.store.disks[disk.0 as usize].segments.clone() {
+        for segment in self.store.disks[disk].segments.clone() {
             let s = &self.store.segments[segment];
             if s.stale {
                 self.shrink_page(segment);

@@ -79,7 +79,7 @@ impl<M: Memory> Core<M> {
             return;
         }
         for disk in self.disks.places() {
-            let waits = self.disks.contains(disk) && self.staging.lists[disk.0 as usize].len > 0;
+            let waits = self.disks.contains(disk) && self.staging.lists[disk].len > 0;
             if waits && self.is_dormant(disk) {
                 self.touch(disk);
             }

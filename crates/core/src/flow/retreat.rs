@@ -22,20 +22,20 @@ impl<M: Memory> Core<M> {
         if self.dirty_copies() < 2 || self.is_dormant(disk) || !self.may_be_dirty(disk) {
             return false;
         }
-        let segments = &self.store.disks[disk.0 as usize].segments;
+        let segments = &self.store.disks[disk].segments;
         let mut devices = segments.iter().take(FIRST_LOOK).map(|s| self.store.segments[*s].device);
         let first = devices.next();
         if devices.any(|device| Some(device) != first) && self.store.all_usable() {
             return false;
         }
-        let leaves_dirt = |disk: DiskNo| self.store.disks[disk.0 as usize].dirty > 0 && self.is_dormant(disk);
+        let leaves_dirt = |disk: DiskNo| self.store.disks[disk].dirty > 0 && self.is_dormant(disk);
         self.disks.numbers().any(leaves_dirt)
             && self.store.usable_devices().filter(|device| self.has_place(*device)).nth(1).is_none()
     }
 
     fn may_be_dirty(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
-        d.mode.defers_origin() || d.flush.staged_dirty() > 0 || self.store.disks[disk.0 as usize].dirty > 0
+        d.mode.defers_origin() || d.flush.staged_dirty() > 0 || self.store.disks[disk].dirty > 0
     }
 
     /// Whether any segment of the device is free or could become free.

@@ -59,24 +59,24 @@ impl<M: Memory> Core<M> {
 
     fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         self.shrink_to_target(disk, wanted);
-        let slots = self.store.disks[disk.0 as usize].segments.len() as u64
+        let slots = self.store.disks[disk].segments.len() as u64
             * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
         let low = slots / FREE_SHARE + wanted;
         let may_wait = slots / PENDING_SHARE;
         let none_there = !self.store.owns_elsewhere(disk, other_than);
-        if self.store.disks[disk.0 as usize].free < low || none_there {
+        if self.store.disks[disk].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
             let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
             if !grown {
                 if may_grow {
                     self.ask_for_segment(disk, other_than);
                 }
-                let space = &self.store.disks[disk.0 as usize];
+                let space = &self.store.disks[disk];
                 let coming = space.free + space.pending.saturating_sub(may_wait);
                 self.store.evict_blocks(disk, low.saturating_sub(coming));
             }
         }
-        let space = &self.store.disks[disk.0 as usize];
+        let space = &self.store.disks[disk];
         if space.pending > may_wait && space.free < low {
             self.rewrite_some(disk);
         }
@@ -122,13 +122,13 @@ impl<M: Memory> Core<M> {
         if self.config.share_spare {
             return;
         }
-        let space = &self.store.disks[disk.0 as usize];
+        let space = &self.store.disks[disk];
         let over = (space.live + wanted).saturating_sub(self.target_blocks(disk));
         self.store.evict_blocks(disk, over);
     }
 
     fn may_grow(&self, disk: DiskNo) -> bool {
-        let space = &self.store.disks[disk.0 as usize];
+        let space = &self.store.disks[disk];
         let slots = space.segments.len() as u64 * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
         self.config.share_spare
             || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
@@ -136,7 +136,7 @@ impl<M: Memory> Core<M> {
 
     /// Asks for a segment when none is free: a disk above its target gives one up.
     fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) {
-        let space = &self.store.disks[disk.0 as usize];
+        let space = &self.store.disks[disk];
         let empty_handed = !self.store.owns_elsewhere(disk, other_than);
         let below = space.live < self.target_blocks(disk) || space.segments.is_empty();
         if !self.reclaiming.is_empty() || !(below || empty_handed && other_than.is_some()) {
@@ -147,9 +147,9 @@ impl<M: Memory> Core<M> {
         let mut victims: Vec<(i64, DiskNo)> = self
             .disks
             .numbers()
-            .filter(|d| !self.store.disks[d.0 as usize].segments.is_empty())
+            .filter(|d| !self.store.disks[*d].segments.is_empty())
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
-            .filter(|d| must || self.store.disks[d.0 as usize].segments.len() > 1 || self.is_dormant(*d))
+            .filter(|d| must || self.store.disks[*d].segments.len() > 1 || self.is_dormant(*d))
             .map(|d| (self.excess(d), d))
             .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
             .collect();
@@ -178,8 +178,7 @@ impl<M: Memory> Core<M> {
 
     /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
-        let some =
-            !self.store.disks[disk.0 as usize].segments.is_empty() || self.store.free_segments(None) > 0;
+        let some = !self.store.disks[disk].segments.is_empty() || self.store.free_segments(None) > 0;
         some && !self.is_barred(disk)
     }
 
@@ -197,7 +196,7 @@ impl<M: Memory> Core<M> {
 
     fn excess(&self, disk: DiskNo) -> i64 {
         let target = if self.is_dormant(disk) { 0 } else { self.target_blocks(disk) };
-        self.store.disks[disk.0 as usize].live as i64 - target as i64
+        self.store.disks[disk].live as i64 - target as i64
     }
 
     /// Writes the pages of segments that are being emptied.
@@ -224,7 +223,7 @@ impl<M: Memory> Core<M> {
             self.store.take_this(segment, asker);
         }
         for disk in self.disks.places() {
-            let waits = self.disks.contains(disk) && self.staging.lists[disk.0 as usize].len > 0;
+            let waits = self.disks.contains(disk) && self.staging.lists[disk].len > 0;
             if waits && asker.is_none_or(|a| a == disk) {
                 self.touch(disk);
             }

@@ -89,7 +89,7 @@ impl<M: Memory> Core<M> {
 
     /// Triggers a check for commits when enough is staged.
     pub(crate) fn touch_if_due(&mut self, disk: DiskNo) {
-        let staged = self.staging.lists[disk.0 as usize].len;
+        let staged = self.staging.lists[disk].len;
         if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
             self.touch(disk);
         }

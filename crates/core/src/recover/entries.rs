@@ -125,7 +125,7 @@ fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed,
     let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
-        let first = r.store.devices[at].as_ref().map_or(0, |d| d.first_segment.0);
+        let first = r.store.devices[DeviceNo(at as u8)].as_ref().map_or(0, |d| d.first_segment.0);
         scan::segments(media, device, |on_device, found| {
             r.list_segment(pool, SegmentNo(first + on_device), found, &mut listed);
         })?;

@@ -463,7 +463,7 @@ impl<M: Memory> Core<M> {
 
     fn summaries(&self) -> Vec<DiskSummary> {
         let summary = |(disk, d): (DiskNo, &Disk)| {
-            let space = &self.store.disks[disk.0 as usize];
+            let space = &self.store.disks[disk];
             DiskSummary {
                 disk,
                 id: d.id,

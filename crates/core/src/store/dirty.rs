@@ -16,12 +16,12 @@ pub type DirtySegments = BTreeSet<(Micros, SegmentNo)>;
 impl Store {
     /// Returns the disk's segments with dirty blocks, the longest dirty first.
     pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.disks[disk.0 as usize].dirty_segments.iter().map(|(_, number)| *number)
+        self.disks[disk].dirty_segments.iter().map(|(_, number)| *number)
     }
 
     /// Returns when the disk's longest dirty block on flash became dirty, as far as is known.
     pub fn dirty_since_us(&self, disk: DiskNo) -> Option<Micros> {
-        self.disks[disk.0 as usize].dirty_segments.first().map(|(since_us, _)| *since_us)
+        self.disks[disk].dirty_segments.first().map(|(since_us, _)| *since_us)
     }
 
     /// Notes that a segment has, or is about to get, a block that has been dirty since this time.
@@ -30,7 +30,7 @@ impl Store {
         if segment.dirty == 0 {
             segment.dirty_since_us = since_us;
         } else if segment.dirty_since_us > since_us {
-            let set = &mut self.disks[segment.owner as usize].dirty_segments;
+            let set = &mut self.disks[DiskNo(segment.owner)].dirty_segments;
             set.remove(&(segment.dirty_since_us, number));
             set.insert((since_us, number));
             segment.dirty_since_us = since_us;

@@ -104,10 +104,8 @@ pub struct Store {
     pub segments: Table<SegmentNo, Segment>,
     /// By segment: addresses that its owner evicted lately.
     ghosts: Table<SegmentNo, GhostChunk>,
-    /// By disk number.
-    pub disks: Vec<DiskSpace>,
-    /// By device number.
-    pub devices: Vec<Option<DeviceSpace>>,
+    pub disks: Table<DiskNo, DiskSpace>,
+    pub devices: Table<DeviceNo, Option<DeviceSpace>>,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
     /// The slot of the second copy, by the slot of the first.
@@ -133,8 +131,8 @@ impl Store {
             index: Index::new(0),
             segments: Table::new(),
             ghosts: Table::new(),
-            disks: Vec::new(),
-            devices: Vec::new(),
+            disks: Table::new(),
+            devices: Table::new(),
             flushed_seq: 0,
             mirrors: HashMap::default(),
             superseded: VecDeque::new(),
@@ -152,11 +150,8 @@ impl Store {
         self.ghosts.resize(total, GhostChunk::default());
         self.slots.reserve_exact((segments * SLOTS_PER_SEGMENT) as usize);
         self.slots.resize(total * SLOTS_PER_SEGMENT as usize, Slot::default());
-        let at = number.0 as usize;
-        if self.devices.len() <= at {
-            self.devices.resize(at + 1, None);
-        }
-        self.devices[at] = Some(DeviceSpace {
+        self.devices.reach(number, || None);
+        self.devices[number] = Some(DeviceSpace {
             id,
             first_segment,
             segments,
@@ -178,9 +173,7 @@ impl Store {
 
     /// Makes room in the disk table up to `disk`.
     pub fn add_disk(&mut self, disk: DiskNo) {
-        while self.disks.len() <= disk.0 as usize {
-            self.disks.push(DiskSpace::default());
-        }
+        self.disks.reach(disk, DiskSpace::default);
     }
 
     /// Returns a slot's entry.
@@ -298,7 +291,7 @@ impl Store {
                 + u32::from(after.pending)
                 <= SLOTS_PER_SEGMENT + 1
         );
-        let disk = &mut self.disks[before.owner as usize];
+        let disk = &mut self.disks[DiskNo(before.owner)];
         disk.free = disk.free + u64::from(after.free) - u64::from(before.free);
         disk.pending = disk.pending + u64::from(after.pending) - u64::from(before.pending);
         let dirty = (after.dirty_since_us, number);
@@ -314,10 +307,10 @@ impl Store {
 
     fn relist(&mut self, number: SegmentNo, was_free: u8) {
         let segment = &self.segments[number];
-        let draining = self.devices[segment.device as usize].as_ref().is_none_or(|d| d.draining || !d.alive);
+        let draining = self.devices[DeviceNo(segment.device)].as_ref().is_none_or(|d| d.draining || !d.alive);
         let ready = segment.page_ready(self.flushed_seq);
         let eligible = segment.state == SegmentState::Owned && ready && !draining;
-        let disk = &mut self.disks[segment.owner as usize];
+        let disk = &mut self.disks[DiskNo(segment.owner)];
         disk.free_lists.place(&mut self.segments, number, was_free, eligible);
     }
 
@@ -355,7 +348,7 @@ impl Store {
     }
 
     fn count_live(&mut self, disk: DiskNo, entry: Live, sign: i64) {
-        let disk = &mut self.disks[disk.0 as usize];
+        let disk = &mut self.disks[disk];
         let add =
             |count: &mut u64| *count = count.checked_add_signed(sign).expect("counts do not go below zero");
         if entry.mirror() {
@@ -470,7 +463,7 @@ impl Store {
             self.segments[*segment].stale = true;
         }
         if more {
-            let disk = &self.disks[disk.0 as usize];
+            let disk = &self.disks[disk];
             for segment in &disk.segments {
                 self.segments[*segment].stale = true;
             }
@@ -587,7 +580,7 @@ impl Store {
 
     fn remember(&mut self, disk: DiskNo, block: BlockNo) {
         let hash = hash(disk, block);
-        let segments = &self.disks[disk.0 as usize].segments;
+        let segments = &self.disks[disk].segments;
         if !segments.is_empty() {
             let chunk = segments[ghost::chunk_of(hash, segments.len())];
             self.ghosts[chunk].insert(hash);
@@ -597,7 +590,7 @@ impl Store {
     /// Whether the block was recently evicted on probation. Asking removes it from the list.
     pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
-        let segments = &self.disks[disk.0 as usize].segments;
+        let segments = &self.disks[disk].segments;
         if segments.is_empty() {
             return false;
         }
@@ -663,12 +656,12 @@ impl Store {
             );
         }
         assert_eq!(entries, self.index.len());
-        for disk in 0..self.disks.len() as u16 {
-            let dirty: Vec<SegmentNo> = self.longest_dirty(DiskNo(disk)).collect();
+        for disk in self.disks.numbers() {
+            let dirty: Vec<SegmentNo> = self.longest_dirty(disk).collect();
             assert!(dirty.is_sorted_by_key(|number| self.segments[*number].dirty_since_us));
             let has = |number: &&SegmentNo| self.segments[**number].dirty > 0;
-            assert_eq!(dirty.len(), self.disks[disk as usize].segments.iter().filter(has).count());
-            assert!(dirty.iter().all(|number| self.segments[*number].owner == disk));
+            assert_eq!(dirty.len(), self.disks[disk].segments.iter().filter(has).count());
+            assert!(dirty.iter().all(|number| self.segments[*number].owner == disk.0));
         }
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);

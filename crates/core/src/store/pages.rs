@@ -265,12 +265,12 @@ impl Store {
     /// Returns the disk's segment whose next page frees the most slots, among some tried in turn. Its page
     /// may be written now.
     pub fn worth_rewriting(&mut self, disk: DiskNo) -> Option<SegmentNo> {
-        let count = self.disks[disk.0 as usize].segments.len();
+        let count = self.disks[disk].segments.len();
         let mut best: Option<(u32, SegmentNo)> = None;
         let mut blocked = None;
         let mut looked_into = 0;
         for _ in 0..count {
-            let space = &mut self.disks[disk.0 as usize];
+            let space = &mut self.disks[disk];
             space.rewrite_hand = (space.rewrite_hand + 1) % count;
             let number = space.segments[space.rewrite_hand];
             let segment = &self.segments[number];

@@ -22,7 +22,7 @@ const PROBATION_SHARE: u64 = 10;
 impl Store {
     /// Notes that commit `seq` put blocks on probation into `segment`.
     pub fn note_filled(&mut self, disk: DiskNo, segment: SegmentNo, seq: u64) {
-        self.disks[disk.0 as usize].filled.push_back((segment, seq));
+        self.disks[disk].filled.push_back((segment, seq));
     }
 
     /// Evicts at least `wanted` blocks of the disk. Not all of their slots are free at once: those that a
@@ -31,7 +31,7 @@ impl Store {
     pub fn evict_blocks(&mut self, disk: DiskNo, wanted: u64) {
         let (mut evicted, mut fruitless) = (0, 0);
         while evicted < wanted {
-            let space = &self.disks[disk.0 as usize];
+            let space = &self.disks[disk];
             // A hit block needs as many rounds as it has hits, and then one.
             if fruitless > 5 * space.segments.len() {
                 break;
@@ -49,7 +49,7 @@ impl Store {
     /// Moves the probation hand over the oldest batch; returns the number of evicted blocks. `None` if there
     /// is no batch.
     fn probation_hand(&mut self, disk: DiskNo) -> Option<u32> {
-        let (segment, seq) = self.disks[disk.0 as usize].filled.pop_front()?;
+        let (segment, seq) = self.disks[disk].filled.pop_front()?;
         let (owner, state) = {
             let s = &self.segments[segment];
             (s.owner, s.state)
@@ -73,12 +73,12 @@ impl Store {
 
     fn protect(&mut self, disk: DiskNo, number: SlotNo, slot: Live) {
         self.set(number, slot.with_protected(true).with_hits(0));
-        self.disks[disk.0 as usize].probation -= 1;
+        self.disks[disk].probation -= 1;
     }
 
     /// Moves the main hand over one segment; returns the number of evicted blocks.
     fn main_hand(&mut self, disk: DiskNo) -> u32 {
-        let space = &mut self.disks[disk.0 as usize];
+        let space = &mut self.disks[disk];
         if space.segments.is_empty() {
             return 0;
         }

@@ -21,11 +21,7 @@ impl Store {
     /// Returns the devices that new blocks may go to.
     pub fn usable_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
         let usable = |d: &DeviceSpace| d.alive && !d.draining;
-        self.devices
-            .iter()
-            .enumerate()
-            .filter(move |(_, d)| d.as_ref().is_some_and(usable))
-            .map(|(at, _)| DeviceNo(at as u8))
+        self.devices.numbered().filter(move |(_, d)| d.as_ref().is_some_and(usable)).map(|(number, _)| number)
     }
 
     /// Whether new blocks may go to all devices.
@@ -40,27 +36,27 @@ impl Store {
 
     /// Returns the numbers of the segments of a device.
     pub fn numbers_on(&self, device: DeviceNo) -> impl Iterator<Item = SegmentNo> + use<> {
-        self.devices[device.0 as usize].as_ref().map(DeviceSpace::numbers).into_iter().flatten()
+        self.devices[device].as_ref().map(DeviceSpace::numbers).into_iter().flatten()
     }
 
     /// Returns how many segments are free on usable devices other than `other_than`.
     pub fn free_segments(&self, other_than: Option<DeviceNo>) -> usize {
         self.usable_devices()
             .filter(|d| Some(*d) != other_than)
-            .map(|d| self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len()))
+            .map(|d| self.devices[d].as_ref().map_or(0, |d| d.free_segments.len()))
             .sum()
     }
 
     /// Assigns a free segment to a disk, from the device with the most of them.
     pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
-            let free = self.devices[d.0 as usize].as_ref().map_or(0, |d| d.free_segments.len());
+            let free = self.devices[*d].as_ref().map_or(0, |d| d.free_segments.len());
             (free, std::cmp::Reverse(d.0))
         })?;
-        let number = self.devices[device.0 as usize].as_mut()?.free_segments.pop()?;
+        let number = self.devices[device].as_mut()?.free_segments.pop()?;
         self.own(number, disk);
         let free = self.segments[number].free;
-        self.disks[disk.0 as usize].free += u64::from(free);
+        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
         Some(number)
     }
@@ -68,7 +64,7 @@ impl Store {
     /// Assigns a particular segment to a disk, if it is free.
     pub fn take_this(&mut self, number: SegmentNo, disk: DiskNo) {
         let device = self.segments[number].device;
-        let Some(device) = self.devices[device as usize].as_mut().filter(|d| d.alive && !d.draining) else {
+        let Some(device) = self.devices[DeviceNo(device)].as_mut().filter(|d| d.alive && !d.draining) else {
             return;
         };
         let Some(at) = device.free_segments.iter().rposition(|free| *free == number) else {
@@ -77,12 +73,12 @@ impl Store {
         device.free_segments.swap_remove(at);
         self.own(number, disk);
         let free = self.segments[number].free;
-        self.disks[disk.0 as usize].free += u64::from(free);
+        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
     }
 
     pub(crate) fn own(&mut self, number: SegmentNo, disk: DiskNo) {
-        let space = &mut self.disks[disk.0 as usize];
+        let space = &mut self.disks[disk];
         let segment = &mut self.segments[number];
         (segment.state, segment.owner, segment.place) =
             (SegmentState::Owned, disk.0, space.segments.len() as u32);
@@ -92,7 +88,7 @@ impl Store {
 
     /// Returns the disk's coldest segment that it could give up, among some from the main hand on.
     pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
-        let space = &self.disks[disk.0 as usize];
+        let space = &self.disks[disk];
         let count = space.segments.len();
         (1..=count)
             .map(|step| space.segments[(space.hand + step) % count])
@@ -134,12 +130,12 @@ impl Store {
             return;
         }
         let (owner, device, place, free) = (s.owner, s.device, s.place, s.free);
-        let disk = &mut self.disks[owner as usize];
+        let disk = &mut self.disks[DiskNo(owner)];
         disk.free -= u64::from(free);
         Self::unplace(&mut disk.segments, &mut self.segments, place);
         let s = &mut self.segments[number];
         (s.state, s.owner, s.stale) = (SegmentState::Free, NO_OWNER, false);
-        if let Some(device) = self.devices[device as usize].as_mut() {
+        if let Some(device) = self.devices[DeviceNo(device)].as_mut() {
             device.free_segments.push(number);
         }
     }
@@ -155,7 +151,7 @@ impl Store {
     /// continue with that. `lost` is called with each dirty block that had none. What the device's pages list
     /// stays known until [`Store::forget_device`]. Returns the older versions elsewhere that may be listed.
     pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> Vec<SlotNo> {
-        let Some(space) = self.devices[device.0 as usize].as_mut() else { return Vec::new() };
+        let Some(space) = self.devices[device].as_mut() else { return Vec::new() };
         space.alive = false;
         space.free_segments.clear();
         let numbers = space.numbers();
@@ -253,7 +249,7 @@ impl Store {
 
     /// Forgets the contents of a device that is gone.
     pub fn forget_device(&mut self, device: DeviceNo) {
-        let Some(space) = self.devices[device.0 as usize].as_ref() else { return };
+        let Some(space) = self.devices[device].as_ref() else { return };
         for number in space.numbers() {
             self.bury(number);
         }
@@ -275,7 +271,7 @@ impl Store {
             (s.live, s.dirty, s.superseded, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
         let place = self.segments[number].place;
-        Self::unplace(&mut self.disks[owner as usize].segments, &mut self.segments, place);
+        Self::unplace(&mut self.disks[DiskNo(owner)].segments, &mut self.segments, place);
         let s = &mut self.segments[number];
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }
@@ -314,7 +310,7 @@ impl Store {
         disk: DiskNo,
         other_than: Option<DeviceNo>,
     ) -> impl Iterator<Item = SegmentNo> {
-        self.disks[disk.0 as usize].segments.iter().copied().filter(move |number| {
+        self.disks[disk].segments.iter().copied().filter(move |number| {
             let s = &self.segments[*number];
             let device = DeviceNo(s.device);
             s.state == SegmentState::Owned
@@ -349,7 +345,7 @@ impl Store {
     /// Returns the disk's segment with the most free slots that may take a batch now and is not on
     /// `other_than`.
     pub fn best_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
-        self.disks[disk.0 as usize]
+        self.disks[disk]
             .free_lists
             .most_free(&self.segments)
             .find(|number| Some(DeviceNo(self.segments[*number].device)) != other_than)
@@ -366,7 +362,7 @@ impl Store {
     }
 
     fn set_draining(&mut self, device: DeviceNo, draining: bool) {
-        let Some(space) = self.devices[device.0 as usize].as_mut() else { return };
+        let Some(space) = self.devices[device].as_mut() else { return };
         space.draining = draining;
         for number in space.numbers() {
             let s = &self.segments[number];
@@ -415,7 +411,7 @@ impl Store {
     pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.own(number, disk);
         let free = self.segments[number].free;
-        self.disks[disk.0 as usize].free += u64::from(free);
+        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
     }
 

@@ -18,7 +18,6 @@ use crate::disk::Disk;
 use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
-use crate::flow::record::writer::RecordWriter;
 use crate::flow::request::state::{Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::jobs::Jobs;
@@ -60,7 +59,6 @@ pub struct Core<M> {
     /// Commits in flight.
     pub(crate) batches: Batches,
     pub(crate) locks: Locks,
-    pub(crate) record: RecordWriter,
     pub(crate) jobs: Jobs,
     /// Memory for data in transit.
     pub(crate) frames: TransferFrames,
@@ -296,9 +294,9 @@ impl<M: Memory> Core<M> {
             degraded: self.pool.is_redundant()
                 && (count < 2
                     || self.pool.is_degraded()
-                    || !self.record.is_durable(self.pool.whole_version())),
+                    || !self.durability.is_recorded(self.pool.whole_version())),
             flushes: self.durability.flushes(),
-            record_pages: self.record.pages(),
+            record_pages: self.durability.record.pages(),
             memory_bytes: (self.store.bytes() + self.staging.bytes()) as u64
                 + self.disks.iter().map(|d| d.side_bytes() as u64).sum::<u64>(),
         }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use haversack_model::{DeviceNo, Micros, WriteMode};
 
 use crate::action::JobId;
+use crate::durability::record::RecordVersion;
 
 /// A disk's job.
 pub(crate) struct Job {
@@ -17,7 +18,7 @@ pub(crate) struct Job {
     /// What it does.
     pub kind: JobKind,
     /// The version of the record that must be durable before it goes on.
-    pub version: Option<u64>,
+    pub version: Option<RecordVersion>,
 }
 
 /// See [`Job`].
@@ -40,7 +41,7 @@ pub(crate) enum ResizeStage {
     /// Pages may list old content beyond the end, or the intent map does not have the new size yet.
     Pages,
     /// The record is being written.
-    Record { version: u64 },
+    Record { version: RecordVersion },
     /// The record says the new size; content beyond it is still cached.
     Beyond,
     /// That content is dropped, but pages may still list it.
@@ -73,7 +74,7 @@ pub(crate) struct PoolJob {
 pub(crate) enum PoolJobKind {
     /// A device joins: the record must say so, and the device must have every mark, before anything else is
     /// written to it.
-    Add { device: DeviceNo, version: u64 },
+    Add { device: DeviceNo, version: RecordVersion },
     /// A device is being emptied.
     Drain { device: DeviceNo },
     /// The device leaves; dirty blocks may be lost with it.
@@ -81,7 +82,7 @@ pub(crate) enum PoolJobKind {
     /// Everything staged is being committed.
     Stop,
     /// The last record is being written.
-    Stopped { version: u64 },
+    Stopped { version: RecordVersion },
 }
 
 /// The numbers of all jobs, and the jobs of the pool.

@@ -37,7 +37,6 @@ mod query;
 mod read_errors;
 mod recover;
 mod schedule;
-mod sequence;
 mod sequential;
 mod slab;
 mod staging;

@@ -9,6 +9,8 @@
 
 use haversack_model::Uuid;
 
+use crate::durability::record::RecordVersion;
+
 /// See the module.
 pub(crate) struct PoolState {
     /// Its identity.
@@ -20,7 +22,7 @@ pub(crate) struct PoolState {
     /// Once this sequence number is durable, every dirty block has its second copy again.
     rebuilt_seq: Option<u64>,
     /// The version of the record that says that the pool is no longer degraded.
-    whole_version: u64,
+    whole_version: RecordVersion,
     /// The record must say that clean blocks are not to be believed at the next start.
     distrust_clean: bool,
     /// No new requests and jobs are taken.
@@ -37,7 +39,7 @@ impl PoolState {
             redundant,
             degraded: redundant && degraded,
             rebuilt_seq: None,
-            whole_version: 0,
+            whole_version: RecordVersion::default(),
             distrust_clean,
             stopping: false,
             loss_recorded: false,
@@ -75,12 +77,12 @@ impl PoolState {
     }
 
     /// Notes that every dirty block has its second copy, and that this version of the record will say so.
-    pub fn become_whole(&mut self, version: u64) {
+    pub fn become_whole(&mut self, version: RecordVersion) {
         (self.degraded, self.whole_version) = (false, version);
     }
 
     /// Returns the version of the record that last called the pool whole.
-    pub fn whole_version(&self) -> u64 {
+    pub fn whole_version(&self) -> RecordVersion {
         self.whole_version
     }
 

@@ -6,6 +6,7 @@
 
 use haversack_model::DeviceNo;
 
+use crate::durability::record::RecordVersion;
 use crate::store::Store;
 use crate::store::segment::{SegmentNo, SegmentState};
 
@@ -20,7 +21,7 @@ pub(crate) struct Drain {
     /// Segments that were started and are not free yet.
     segments: Vec<SegmentNo>,
     /// The version of the record that notes the loss of blocks on the device.
-    loss_version: Option<u64>,
+    loss_version: Option<RecordVersion>,
 }
 
 impl Drain {
@@ -54,12 +55,12 @@ impl Drain {
     }
 
     /// Returns the version of the record that notes the loss of blocks on the device.
-    pub fn loss_version(&self) -> Option<u64> {
+    pub fn loss_version(&self) -> Option<RecordVersion> {
         self.loss_version
     }
 
     /// Notes which version of the record notes the loss of blocks on the device.
-    pub fn note_loss(&mut self, version: u64) {
+    pub fn note_loss(&mut self, version: RecordVersion) {
         self.loss_version = Some(version);
     }
 }

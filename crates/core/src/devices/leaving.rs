@@ -3,6 +3,7 @@
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
+use crate::durability::record::RecordVersion;
 use crate::store::Store;
 use crate::store::slot::SlotNo;
 
@@ -20,7 +21,7 @@ pub(crate) struct Leaving {
     /// Sequence number up to which commits contain everything that was staged or in flight when it failed.
     pub committed_seq: Option<u64>,
     /// The version of the record that says that it is gone.
-    pub version: Option<u64>,
+    pub version: Option<RecordVersion>,
 }
 
 impl Leaving {

@@ -86,7 +86,7 @@ impl<M: Memory> Core<M> {
         let d = self.disk(disk);
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
-        let blocked = self.loss_unrecorded() || self.record.device_change_pending();
+        let blocked = self.loss_unrecorded() || self.durability.record.device_change_pending();
         if d.cleaner.phase != Phase::Idle || blocked || !allowed || d.cleaner.retry_us > self.now {
             return;
         }

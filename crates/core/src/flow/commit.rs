@@ -266,7 +266,7 @@ impl<M: Memory> Core<M> {
             flushed_seq: self.durability.carry_mark(seq),
             owner: write.owner,
             kind: Kind::Segment,
-            opening: self.record.opening(),
+            opening: self.durability.record.opening(),
         };
         let place = Place { device_seed: self.devices.seed(write.device), offset_bytes: write.offset_bytes };
         page::seal(self.memory.frame_mut(frame), header, &content, place);

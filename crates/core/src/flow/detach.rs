@@ -9,6 +9,7 @@ use haversack_model::{DiskNo, Micros};
 
 use crate::action::{JobError, JobId};
 use crate::core::Core;
+use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -76,9 +77,9 @@ impl<M: Memory> Core<M> {
         Ok(self.start_job(disk, JobKind::Detach { total }, None))
     }
 
-    pub(crate) fn drive_detach(&mut self, disk: DiskNo, version: Option<u64>) {
+    pub(crate) fn drive_detach(&mut self, disk: DiskNo, version: Option<RecordVersion>) {
         if let Some(version) = version {
-            if self.record.is_durable(version) {
+            if self.durability.is_recorded(version) {
                 self.disk_mut(disk).life.happened(Event::Detached);
                 self.staging.drop_all_data(disk);
                 self.end_job(disk, Ok(()));

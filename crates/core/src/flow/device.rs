@@ -20,6 +20,7 @@ use crate::checksum;
 use crate::core::Core;
 use crate::devices::Device;
 use crate::devices::drain::Drain;
+use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
 use crate::format::record::Damage;
 use crate::io::Io;
@@ -154,10 +155,8 @@ impl<M: Memory> Core<M> {
     }
 
     /// Requests a record with the present devices; returns the version that will hold it.
-    pub(crate) fn change_devices(&mut self) -> u64 {
-        let version = self.change_record();
-        self.record.device_changed();
-        version
+    pub(crate) fn change_devices(&mut self) -> RecordVersion {
+        self.durability.record.change_devices()
     }
 
     /// Returns the number that the next device of the pool gets; `None` if the pool is full.

@@ -108,7 +108,7 @@ impl<M: Memory> Core<M> {
             let version = self.change_record();
             self.devices.drain.note_loss(version);
         }
-        self.devices.drain.loss_version().is_some_and(|version| self.record.is_durable(version))
+        self.devices.drain.loss_version().is_some_and(|version| self.durability.is_recorded(version))
     }
 
     /// Keeps the device in use. Segments that are already being given up are given up all the same.

@@ -119,7 +119,7 @@ impl<M: Memory> Core<M> {
         if !self.durability.want(self.disk(disk).last_commit_seq) {
             return false;
         }
-        !self.devices.leaves_any() && !self.record.device_change_pending()
+        !self.devices.leaves_any() && !self.durability.record.device_change_pending()
     }
 
     fn origin_durable(&mut self, disk: DiskNo) -> bool {

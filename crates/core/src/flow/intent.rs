@@ -88,7 +88,7 @@ impl<M: Memory> Core<M> {
             flushed_seq: self.durability.mark(),
             owner: disk.0,
             kind: Kind::Intent,
-            opening: self.record.opening(),
+            opening: self.durability.record.opening(),
         };
         let offset_bytes = geometry::intent_bytes(disk, generation);
         for device in devices {

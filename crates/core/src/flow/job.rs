@@ -11,6 +11,7 @@ use crate::action::{Event, JobError, JobId};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::disk::Disk;
+use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
 use crate::jobs::{Job, JobKind};
 use crate::lifecycle::Event as LifeEvent;
@@ -51,7 +52,7 @@ impl<M: Memory> Core<M> {
         if self.known(disk)?.job.is_some() { Err(ManageError::Busy) } else { Ok(()) }
     }
 
-    pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<u64>) -> JobId {
+    pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<RecordVersion>) -> JobId {
         let id = self.jobs.new_id();
         self.disk_mut(disk).job = Some(Job { id, kind, version });
         self.touch(disk);
@@ -120,7 +121,7 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_job(&mut self, disk: DiskNo) {
         let Some(job) = self.disk(disk).job.as_ref() else { return };
         let (kind, version) = (job.kind, job.version);
-        let recorded = version.is_none_or(|v| self.record.is_durable(v));
+        let recorded = version.is_none_or(|v| self.durability.is_recorded(v));
         match kind {
             JobKind::Attach if (recorded || planted(Bug::AttachUnrecorded)) && self.may_serve(disk) => {
                 self.end_attach(disk);

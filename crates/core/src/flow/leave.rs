@@ -22,6 +22,7 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::devices::leaving::Leaving;
+use crate::durability::record::RecordVersion;
 use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::SlotNo;
@@ -42,7 +43,7 @@ impl<M: Memory> Core<M> {
         let mut acted = false;
         for mut leaving in self.devices.take_leaving() {
             if let Some(version) = leaving.version {
-                if self.record.is_durable(version) {
+                if self.durability.is_recorded(version) {
                     self.store.forget_device(leaving.device);
                     self.wake_around_all();
                     acted = true;
@@ -110,7 +111,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Makes the record say that the device is gone. Returns the version of the record that will.
-    fn retire(&mut self, device: DeviceNo) -> u64 {
+    fn retire(&mut self, device: DeviceNo) -> RecordVersion {
         let segments = self.store.devices[device].as_ref().map_or(0, |d| d.segments);
         self.devices.retire(device, segments);
         self.change_devices()

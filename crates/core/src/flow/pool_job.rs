@@ -56,7 +56,7 @@ impl<M: Memory> Core<M> {
     fn step_pool_job(&mut self, kind: PoolJobKind) -> ControlFlow<Result<(), JobError>, PoolJobKind> {
         let next = match kind {
             PoolJobKind::Add { device, version }
-                if self.record.is_durable(version) && self.intents_settled() =>
+                if self.durability.is_recorded(version) && self.intents_settled() =>
             {
                 self.use_device(device);
                 return ControlFlow::Break(Ok(()));
@@ -64,7 +64,7 @@ impl<M: Memory> Core<M> {
             PoolJobKind::Gone { device, lost } if !self.devices.leaves(device) => {
                 return ControlFlow::Break(if lost { Err(JobError::DataLost) } else { Ok(()) });
             }
-            PoolJobKind::Stopped { version } if self.record.is_durable(version) => {
+            PoolJobKind::Stopped { version } if self.durability.is_recorded(version) => {
                 return ControlFlow::Break(Ok(()));
             }
             PoolJobKind::Drain { device } if self.drain(device) => {

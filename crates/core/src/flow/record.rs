@@ -6,32 +6,27 @@
 //! - As long as any device is in use, a version is durable only when both copies on every device in use are.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
-pub(crate) mod writer;
-
-use haversack_model::BLOCK_BYTES;
-
 use crate::core::Core;
+use crate::durability::record::{RecordStep, RecordVersion, RecordWrite};
 use crate::format::geometry;
 use crate::format::record::PoolRecord;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::transfer::RESERVED_FRAMES;
-use writer::Writing;
 
 impl<M: Memory> Core<M> {
     /// Requests a write of the record. Returns the version that will hold the change.
-    pub(crate) fn change_record(&mut self) -> u64 {
-        self.record.wanted += 1;
-        self.record.wanted
+    pub(crate) fn change_record(&mut self) -> RecordVersion {
+        self.durability.record.change()
     }
 
     /// Returns the record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
         PoolRecord {
-            generation: self.record.generation,
-            staging_id: self.record.staging_id,
-            openings: self.record.openings,
+            generation: self.durability.record.generation(),
+            staging_id: self.durability.record.staging_id(),
+            openings: self.durability.record.openings(),
             clean_stop: self.jobs.is_final(),
             redundancy: self.pool.is_redundant(),
             distrust_clean: self.pool.distrusts_clean(),
@@ -47,67 +42,57 @@ impl<M: Memory> Core<M> {
 
     pub(crate) fn drive_record(&mut self) -> bool {
         if self.alive_devices().next().is_none() {
-            let behind = self.record.durable < self.record.wanted;
-            self.record.durable = self.record.wanted;
+            let behind = self.durability.record.give_up();
             if behind {
                 self.touch_all();
             }
             return behind;
         }
-        match &self.record.writing {
-            None if self.record.wanted > self.record.durable => {
-                self.record.generation += 1;
-                let record = self.pool_record();
-                let (version, bytes) = (self.record.wanted, record.encode());
-                let written = self.write_record(Writing { version, copy: 0, bytes, in_flight: 0, seq: 0 });
-                if let Some(writing) = &self.record.writing {
-                    self.durability.carry_mark(writing.seq);
+        match self.durability.next_for_record() {
+            RecordStep::Nothing => false,
+            RecordStep::Compose { generation } => {
+                let record = PoolRecord { generation, ..self.pool_record() };
+                let write = self.durability.record.first_copy(&record);
+                let seq = self.write_record(write);
+                if let Some(seq) = seq {
+                    self.durability.carry_mark(seq);
                 }
-                written
+                seq.is_some()
             }
-            Some(w) if w.in_flight == 0 && w.seq <= self.durability.flushed() => {
-                let mut w = self.record.writing.take().expect("just seen");
-                if w.copy == 0 {
-                    w.copy = 1;
-                    return self.write_record(w);
-                }
-                self.record.durable = w.version;
-                self.touch_all();
-                true
-            }
-            Some(w) if w.in_flight == 0 => {
-                let seq = w.seq;
+            RecordStep::Write(write) => self.write_record(write).is_some(),
+            RecordStep::Flush { seq } => {
                 self.durability.want(seq);
                 false
             }
-            _ => false,
+            RecordStep::Durable => {
+                self.touch_all();
+                true
+            }
         }
     }
 
-    fn write_record(&mut self, mut w: Writing) -> bool {
+    /// Writes a copy to all devices; returns its sequence number. Without enough frames it is put off.
+    fn write_record(&mut self, write: RecordWrite) -> Option<u64> {
         let devices: Vec<_> = self.alive_devices().collect();
-        let pages = w.bytes.len() / BLOCK_BYTES;
-        if !self.frames.suffices(pages.min(RESERVED_FRAMES)) {
-            if w.copy == 1 {
-                w.copy = 0;
-                self.record.writing = Some(Writing { in_flight: 0, ..w });
-            }
-            return false;
+        if !self.frames.suffices(write.pages().len().min(RESERVED_FRAMES)) {
+            self.durability.record.put_off(write);
+            return None;
         }
-        let frames: Vec<_> = (0..pages).map(|_| self.frames.take().expect("frames were counted")).collect();
-        for (frame, page) in frames.iter().zip(w.bytes.chunks_exact(BLOCK_BYTES)) {
-            self.memory.frame_mut(*frame).copy_from_slice(page);
+        let mut frames = Vec::with_capacity(write.pages().len());
+        for page in write.pages() {
+            let frame = self.frames.take().expect("frames were counted");
+            self.memory.frame_mut(frame).copy_from_slice(page);
+            frames.push(frame);
         }
-        w.in_flight = devices.len() as u32;
-        w.seq = self.durability.take(w.in_flight);
+        let count = devices.len() as u32;
+        let seq = self.durability.take(count);
         for device in devices {
-            let io = self.new_io(Purpose::Record { seq: w.seq });
+            let io = self.new_io(Purpose::Record { seq });
             self.ios[io].frames.extend_from_slice(&frames);
-            self.write_device(io, device, geometry::record_bytes(w.copy));
-            self.record.pages += pages as u64;
+            self.write_device(io, device, geometry::record_bytes(write.copy()));
         }
-        self.record.writing = Some(w);
-        true
+        self.durability.record.sent(write, seq, count);
+        Some(seq)
     }
 
     pub(crate) fn record_done(&mut self, io: &Io, seq: u64, result: Result<(), IoFailure>) {
@@ -116,9 +101,7 @@ impl<M: Memory> Core<M> {
         }
         self.sequence_done(seq);
         self.durability.want(seq);
-        let writing = self.record.writing.as_mut().expect("the record is being written");
-        writing.in_flight -= 1;
-        if writing.in_flight == 0 {
+        if self.durability.record.answered() {
             for frame in &io.frames {
                 self.free_frame(*frame, false);
             }

@@ -49,7 +49,8 @@ impl<M: Memory> Core<M> {
                 ResizeStage::Record { version: self.change_record() }
             }
             ResizeStage::Record { version }
-                if self.record.is_durable(version) && self.is_last_block_quiet(disk, sectors.min(before)) =>
+                if self.durability.is_recorded(version)
+                    && self.is_last_block_quiet(disk, sectors.min(before)) =>
             {
                 let d = self.disk_mut(disk);
                 (d.sectors, d.next_sectors) = (sectors, None);

@@ -27,7 +27,6 @@ use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::error::PoolError;
 use crate::flow::commit::batches::Batches;
-use crate::flow::record::writer::RecordWriter;
 use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
@@ -367,7 +366,7 @@ fn without_disks<M: Memory>(
             pool.record.is_degraded(),
             pool.record.distrust_clean,
         ),
-        durability: Durability::after_recovery(store.flushed_seq(), pool.record.flushed_seq),
+        durability: Durability::after_recovery(store.flushed_seq(), &pool.record),
         staging: Staging::new(staging_frames),
         disks: Disks::new(),
         devices: Devices::new(
@@ -378,7 +377,6 @@ fn without_disks<M: Memory>(
         ios: Slab::new(),
         batches: Batches::new(),
         locks: Locks::default(),
-        record: RecordWriter::after(&pool.record),
         jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),

@@ -1,4 +1,5 @@
-//! What is durable on the cache devices: sequence numbers of writes, the pool's flush, and flush marks.
+//! What is durable on the cache devices: sequence numbers of writes, the pool's flush, flush marks, and versions
+//! of the record.
 //!
 //! Each commit, page, intent map and record that is written gets the next sequence number. At most one flush
 //! of all devices is in flight. It makes everything durable that was completed when it started, no matter
@@ -22,12 +23,17 @@
 //! - While a flushed commit is not durably marked, a time is set at which its mark will be written, unless no
 //!   segment could carry it when it was last due.
 
+pub(crate) mod record;
+mod sequence;
+
 use std::collections::VecDeque;
 
 use haversack_model::Micros;
 
 use crate::bugs::{Bug, planted};
-use crate::sequence::Sequence;
+use crate::format::record::PoolRecord;
+use record::{RecordStep, RecordVersion, RecordWriter};
+use sequence::Sequence;
 
 /// See the module.
 pub(crate) struct Durability {
@@ -41,6 +47,8 @@ pub(crate) struct Durability {
     /// Flushes of the pool so far.
     flushes: u64,
     mark: FlushMark,
+    /// The versions of the record.
+    pub record: RecordWriter,
 }
 
 /// A flush of the pool that is in flight.
@@ -79,9 +87,18 @@ impl FlushMark {
 }
 
 impl Durability {
-    /// Returns the state after recovery: everything up to `flushed` is durable, and the devices say so up to
+    /// Returns the state after recovery: everything up to `flushed` is durable, and the record says what else
+    /// is.
+    pub fn after_recovery(flushed: u64, record: &PoolRecord) -> Durability {
+        Durability {
+            record: RecordWriter::after(record),
+            ..Durability::flushed_and_marked(flushed, record.flushed_seq)
+        }
+    }
+
+    /// Returns the state in which everything up to `flushed` is durable, and the devices say so up to
     /// `marked`.
-    pub fn after_recovery(flushed: u64, marked: u64) -> Durability {
+    fn flushed_and_marked(flushed: u64, marked: u64) -> Durability {
         Durability {
             sequence: Sequence::starting_at(flushed + 1),
             flushed,
@@ -89,6 +106,7 @@ impl Durability {
             flush: None,
             flushes: 0,
             mark: FlushMark { newest_commit: flushed, durable: marked, ..FlushMark::default() },
+            record: RecordWriter::default(),
         }
     }
 
@@ -131,6 +149,16 @@ impl Durability {
 
     pub fn is_durable(&self, seq: u64) -> bool {
         seq <= self.flushed
+    }
+
+    /// Whether a version of the record is durable.
+    pub fn is_recorded(&self, version: RecordVersion) -> bool {
+        self.record.is_durable(version)
+    }
+
+    /// Returns what is to be done for the record.
+    pub fn next_for_record(&mut self) -> RecordStep {
+        self.record.next(self.flushed)
     }
 
     /// Requests that everything up to a number becomes durable; returns whether it already is.
@@ -231,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_was_completed_when_it_started() {
-        let mut d = Durability::after_recovery(10, 10);
+        let mut d = Durability::flushed_and_marked(10, 10);
         let (first, second) = (d.take(1), d.take(1));
         assert!(!d.want(second) && !d.start_flush(), "nothing is completed");
         d.done(first);
@@ -248,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_flushed_commit_is_due_to_be_marked_until_a_durable_write_says_so() {
-        let mut d = Durability::after_recovery(0, 0);
+        let mut d = Durability::flushed_and_marked(0, 0);
         let flush = |d: &mut Durability| {
             d.want_completed();
             assert!(d.start_flush());
@@ -268,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_mark_does_not_cover_what_a_leaving_device_may_have_lost() {
-        let mut d = Durability::after_recovery(3, 3);
+        let mut d = Durability::flushed_and_marked(3, 3);
         let commit = d.take_commit();
         d.expect_io(commit);
         d.done(commit);

@@ -29,7 +29,6 @@ use crate::schedule::{Schedule, Work};
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
-use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 use crate::store::{PREFETCH_TOGETHER, Store};
 use crate::transfer::TransferFrames;
@@ -64,8 +63,6 @@ pub struct Core<M> {
     pub(crate) frames: TransferFrames,
     /// What to do next.
     pub(crate) schedule: Schedule,
-    /// Segments that are being emptied, and the disk that asked for them.
-    pub(crate) reclaiming: Vec<(SegmentNo, Option<DiskNo>)>,
 }
 
 impl<M: Memory> Core<M> {

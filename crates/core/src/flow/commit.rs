@@ -42,21 +42,7 @@ impl<M: Memory> Core<M> {
             self.drop_clean_staged(disk);
             return;
         }
-        loop {
-            let waiting = self.staging.lists[disk].len;
-            let must = self.disk(disk).flush.must_commit()
-                || self.disk(disk).commit_all()
-                || self.pool.is_stopping()
-                || self.devices.leave_waits_for(disk)
-                || (self.rebuilding() || self.jobs.empties().is_some())
-                    && self.disk(disk).restage.is_empty()
-                    && self.disk(disk).restaging == 0;
-            let pressed =
-                self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
-            let due = must || pressed || waiting >= self.commit_threshold();
-            if waiting == 0 || !due {
-                break;
-            }
+        while self.is_commit_due(disk) {
             if self.is_barred(disk) {
                 self.retreat(disk);
                 self.drop_clean_staged(disk);
@@ -69,6 +55,22 @@ impl<M: Memory> Core<M> {
                 break;
             }
         }
+    }
+
+    /// Whether staged blocks of the disk are to be committed now. This is the only place that decides.
+    fn is_commit_due(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        let waiting = self.staging.lists[disk].len;
+        let restaged = d.restage.is_empty() && d.restaging == 0;
+        let full = || self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
+        waiting > 0
+            && (waiting >= self.commit_threshold()
+                || d.flush.must_commit()
+                || d.commit_all()
+                || self.pool.is_stopping()
+                || self.devices.leave_waits_for(disk)
+                || restaged && (self.rebuilding() || self.jobs.empties().is_some())
+                || full())
     }
 
     /// Drops clean staged blocks of a disk that has no space on flash: nothing is lost, and they need not

@@ -118,9 +118,7 @@ impl<M: Memory> Core<M> {
         let leaves = |segment: &SegmentNo| self.store.segments[*segment].state == SegmentState::Leaving;
         let leaving: Vec<SegmentNo> = begun.into_iter().filter(leaves).collect();
         for segment in leaving {
-            if !self.reclaiming.iter().any(|r| r.0 == segment) {
-                self.reclaiming.push((segment, None));
-            }
+            self.store.keep_reclaiming(segment);
         }
     }
 }

@@ -52,8 +52,7 @@ impl<M: Memory> Core<M> {
             let s = &self.store.segments[segment];
             let owned = s.state == SegmentState::Owned;
             if owned && s.superseded == 0 && !s.page_writing {
-                self.store.give_up(segment);
-                self.reclaiming.push((segment, None));
+                self.store.reclaim(segment, None);
             } else if owned {
                 self.durability.want_completed();
             }

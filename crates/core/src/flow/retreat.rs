@@ -51,11 +51,10 @@ impl<M: Memory> Core<M> {
         if !std::mem::replace(&mut self.disk_mut(disk).cleaner.pressed, true) {
             self.touch(disk);
         }
-        if self.reclaiming.is_empty()
+        if self.store.reclaiming() == 0
             && let Some(segment) = self.store.coldest_segment(disk, None)
         {
-            self.store.give_up(segment);
-            self.reclaiming.push((segment, None));
+            self.store.reclaim(segment, None);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
+use crate::store::reclaim::Reclaiming;
 use crate::store::segment::{NONE, SegmentNo};
 
 /// One of this many slots is kept free.
@@ -139,7 +140,7 @@ impl<M: Memory> Core<M> {
         let space = &self.store.disks[disk];
         let empty_handed = !self.store.owns_elsewhere(disk, other_than);
         let below = space.live < self.target_blocks(disk) || space.segments.is_empty();
-        if !self.reclaiming.is_empty() || !(below || empty_handed && other_than.is_some()) {
+        if self.store.reclaiming() > 0 || !(below || empty_handed && other_than.is_some()) {
             return;
         }
         // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
@@ -156,8 +157,7 @@ impl<M: Memory> Core<M> {
         victims.sort_by_key(|(excess, d)| (std::cmp::Reverse(*excess), d.0));
         for (_, victim) in victims {
             if let Some(segment) = self.store.coldest_segment(victim, other_than) {
-                self.store.give_up(segment);
-                self.reclaiming.push((segment, Some(disk)));
+                self.store.reclaim(segment, Some(disk));
                 return;
             }
             if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
@@ -202,15 +202,13 @@ impl<M: Memory> Core<M> {
     /// Writes the pages of segments that are being emptied.
     pub(crate) fn drive_reclaim(&mut self) -> bool {
         let mut acted = false;
-        for index in (0..self.reclaiming.len()).rev() {
-            let (segment, asker) = self.reclaiming[index];
-            let s = &self.store.segments[segment];
-            if s.state != crate::store::segment::SegmentState::Leaving {
-                self.reclaiming.swap_remove(index);
-                self.hand_over(segment, asker);
-                acted = true;
-            } else {
-                acted |= self.shrink_page(segment);
+        for index in (0..self.store.reclaiming()).rev() {
+            match self.store.look_at_reclaimed(index) {
+                Reclaiming::Listed(segment) => acted |= self.shrink_page(segment),
+                Reclaiming::Free(segment, asker) => {
+                    self.hand_over(segment, asker);
+                    acted = true;
+                }
             }
         }
         acted

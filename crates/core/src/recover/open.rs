@@ -380,7 +380,6 @@ fn without_disks<M: Memory>(
         jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
-        reclaiming: Vec::new(),
         memory,
         store,
     }

@@ -18,6 +18,7 @@ mod dirty;
 pub mod ghost;
 pub mod index;
 mod pages;
+pub mod reclaim;
 mod replacement;
 pub mod segment;
 pub mod slot;
@@ -36,6 +37,7 @@ use crate::table::Table;
 use dirty::DirtySegments;
 use ghost::GhostChunk;
 use index::Index;
+use reclaim::Reclaim;
 use segment::{FreeLists, Segment, SegmentNo, SegmentState};
 use slot::{Live, Slot, SlotNo, Status, View};
 
@@ -106,6 +108,8 @@ pub struct Store {
     ghosts: Table<SegmentNo, GhostChunk>,
     pub disks: Table<DiskNo, DiskSpace>,
     pub devices: Table<DeviceNo, Option<DeviceSpace>>,
+    /// Segments that are being emptied to change hands.
+    reclaim: Reclaim,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
     /// The slot of the second copy, by the slot of the first.
@@ -133,6 +137,7 @@ impl Store {
             ghosts: Table::new(),
             disks: Table::new(),
             devices: Table::new(),
+            reclaim: Reclaim::default(),
             flushed_seq: 0,
             mirrors: HashMap::default(),
             superseded: VecDeque::new(),

@@ -16,6 +16,7 @@
 //! The tests in `tests/harness.rs` prove the harness itself against QEMU's and nbdkit's servers: that it passes what
 //! works, and that it notices wrong bytes and errors. The others are about `haversackd`.
 
+pub mod ceph;
 pub mod certificates;
 pub mod clients;
 pub mod connection;

@@ -1,13 +1,16 @@
-//! Origins that `haversackd` reaches through a helper: iSCSI and qcow2. The helper is killed under load, and so
+//! Origins that `haversackd` reaches through a helper: iSCSI, qcow2 and RBD. The helper is killed under load, and so
 //! is the daemon.
 
 use std::path::Path;
 use std::time::Duration;
 
+use haversack_e2e::ceph::Ceph;
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::scenario::{self, Load};
+use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tgt::Tgt;
+use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Guest, Place, Result, image, test, tools};
 
 /// How often the daemon is killed under load.
@@ -57,6 +60,36 @@ fn a_qcow2_origin() {
         qemu_img(&["check", "-q", "-r", "leaks"], &image, &[])?;
         qemu_img(&["convert", "-f", "qcow2", "-O", "raw"], &image, &[&raw.display().to_string()])?;
         scenario::same_digest(&raw, &digest)
+    });
+}
+
+#[test]
+fn an_rbd_origin() {
+    test("RBD origin", |place| {
+        let ceph = Ceph::start(place)?;
+        let digest = load_with_kills(place, ceph.image("vm1", 64)?)?;
+        let copy = place.path("vm1.img");
+        ceph.export("vm1", &copy)?;
+        scenario::same_digest(&copy, &digest)
+    });
+}
+
+#[test]
+fn an_rbd_image_that_another_client_has_open_is_refused() {
+    test("RBD image in use", |place| {
+        let ceph = Ceph::start(place)?;
+        let origin = ceph.image("vm1", 64)?;
+        let daemon = Haversack::start(place, Settings::new(32, vec![]))?;
+        let pool = daemon.pool();
+        let attach = ["disk", "attach", "vm1", &origin, "--pool", &pool];
+        let other = StorageDaemon::start(place, "other", ceph.node("vm1"))?;
+        let refused = daemon.command(&attach).expect_err("another client has it open").to_string();
+        check(refused.contains("RBD image vms/vm1 is open on") && refused.contains("127.0.0.1:"), &refused)?;
+        drop(other);
+        // A client that did not close the image stays listed for 30 s.
+        tools::wait_until("the end of the other client's watch", PATIENCE, || {
+            Ok(daemon.command(&attach).is_ok())
+        })
     });
 }
 

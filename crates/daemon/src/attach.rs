@@ -25,7 +25,7 @@ use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::pool::{KnownDisk, Pool};
 use crate::state::RememberedDisk;
-use crate::{settings, system};
+use crate::{settings, system, watchers};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,15 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Who wants a disk attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Attempt {
+    /// A request, which fails if the attempt does.
+    Requested,
+    /// The configuration or an earlier request: the daemon was started with the disk, and tries until it is attached.
+    Lasting,
+}
 
 fn wait(job: &StartedJob) -> Result<()> {
     while job.wait_for(Duration::from_secs(1))?.is_none() {}
@@ -112,7 +121,8 @@ impl Daemon {
         let daemon = self.clone();
         self.jobs.start(JobKind::Attach, &name.clone(), move |_| {
             // Remembered first: a disk that cannot be remembered is not attached.
-            let end = daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk));
+            let end =
+                daemon.remember(&disk, true).and_then(|()| daemon.try_attach(&disk, Attempt::Requested));
             if end.is_err() {
                 daemon.undo_attach(&name, before);
             }
@@ -170,7 +180,8 @@ impl Daemon {
         let name = disk.config().name;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.try_attach(disk).and_then(|()| self.remember(disk, true)) {
+            let error = match self.try_attach(disk, Attempt::Lasting).and_then(|()| self.remember(disk, true))
+            {
                 Ok(()) => return,
                 Err(error) => error,
             };
@@ -204,13 +215,13 @@ impl Daemon {
     }
 
     /// Makes one attempt to attach.
-    fn try_attach(&self, disk: &Disk) -> Result<()> {
+    fn try_attach(&self, disk: &Disk, attempt: Attempt) -> Result<()> {
         let config = disk.config();
         let pool = self.pool(&config.pool)?;
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
         refuse_other_origin(pool, &config, disk.id)?;
-        let helper = self.start_helper(&config, &origin)?;
+        let helper = self.start_helper(&config, &origin, attempt)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
@@ -295,7 +306,12 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    fn start_helper(&self, config: &DiskConfig, origin: &Origin) -> Result<Option<(Helper, String)>> {
+    fn start_helper(
+        &self,
+        config: &DiskConfig,
+        origin: &Origin,
+        attempt: Attempt,
+    ) -> Result<Option<(Helper, String)>> {
         let Origin::Helper(device) = origin else { return Ok(None) };
         let spec = HelperSpec {
             program: self.config.qemu_storage_daemon.clone(),
@@ -306,7 +322,13 @@ impl Daemon {
             run_as: self.run_as,
         };
         let uri = spec.uri();
-        Ok(Some((Helper::start(spec)?, uri)))
+        let helper = Helper::start(spec)?;
+        if !config.read_only {
+            let after_crash =
+                attempt == Attempt::Lasting && self.started.elapsed() < watchers::FORGOTTEN_AFTER;
+            watchers::refuse_other_clients(device, after_crash)?;
+        }
+        Ok(Some((helper, uri)))
     }
 
     /// Returns the size to attach with: the recorded one, else the configured one, else the origin's.

@@ -9,6 +9,7 @@ use haversack_policy::PolicyError;
 use crate::helper::HelperError;
 use crate::state::StateError;
 use crate::system::SystemError;
+use crate::watchers::WatchError;
 
 /// See the module documentation.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +76,9 @@ pub enum DaemonError {
     /// The helper of an origin is not available.
     #[error(transparent)]
     Helper(#[from] HelperError),
+    /// Another client may write the origin.
+    #[error(transparent)]
+    Watched(#[from] WatchError),
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
@@ -125,6 +129,14 @@ impl DaemonError {
             }
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
+            }
+            DaemonError::Watched(WatchError::InUse { .. }) => (
+                409,
+                "in-use",
+                "close it there first; a client that died is forgotten after 30 s, or at once with 'ceph osd blocklist add'",
+            ),
+            DaemonError::Watched(WatchError::Unknown { .. }) => {
+                (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
             DaemonError::System(_) => (500, "system", "see the message"),

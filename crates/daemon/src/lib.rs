@@ -31,3 +31,4 @@ pub mod state;
 pub mod status;
 pub mod system;
 pub mod tls;
+mod watchers;

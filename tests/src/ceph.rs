@@ -1,0 +1,120 @@
+//! Ceph: one monitor and one OSD in memory, on the loopback interface, without authentication.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::process::Process;
+use crate::tools::PATIENCE;
+use crate::{Error, Place, Result, tools};
+
+/// The pool of the images.
+const POOL: &str = "vms";
+
+/// A running cluster with a pool for images.
+#[derive(Debug)]
+pub struct Ceph {
+    _monitor: Process,
+    _osd: Process,
+    config: PathBuf,
+}
+
+impl Ceph {
+    /// Starts a cluster.
+    ///
+    /// # Errors
+    /// If a daemon does not start or the pool cannot be created.
+    pub fn start(place: &Place) -> Result<Self> {
+        let config = place.path("ceph.conf");
+        let directory = place.path("");
+        let address = format!("v1:127.0.0.1:{}", tools::free_port()?);
+        let cluster = uuid()?;
+        std::fs::write(&config, configuration(&cluster, &address, &directory.display().to_string()))
+            .map_err(Error::io(config.display().to_string()))?;
+        let run = |program: &str, arguments: &[&str]| {
+            let mut command = tools::tool(program)?;
+            command.env("CEPH_CONF", &config).args(arguments);
+            tools::run(command)
+        };
+        for data in ["mon", "osd"] {
+            let data = place.path(data);
+            std::fs::create_dir(&data).map_err(Error::io(data.display().to_string()))?;
+        }
+        let map = place.path("monmap").display().to_string();
+        run("monmaptool", &["--create", "--fsid", &cluster, "--addv", "a", &format!("[{address}]"), &map])?;
+        run("ceph-mon", &["--mkfs", "-i", "a", "--monmap", &map])?;
+        let daemon = |program: &str, id: &str| -> Result<Process> {
+            let mut command = tools::tool(program)?;
+            command.env("CEPH_CONF", &config).args(["-f", "-i", id]);
+            Process::start(place, program, &command)
+        };
+        let monitor = daemon("ceph-mon", "a")?;
+        let osd_id = uuid()?;
+        run("ceph", &["osd", "new", &osd_id])?;
+        run("ceph-osd", &["-i", "0", "--mkfs", "--osd-uuid", &osd_id])?;
+        let mut osd = daemon("ceph-osd", "0")?;
+        run("ceph", &["osd", "crush", "add", "osd.0", "1", "host=localhost", "root=default"])?;
+        osd.wait_for(PATIENCE, || Ok(run("ceph", &["osd", "stat"])?.contains("1 up")))?;
+        run("ceph", &["osd", "pool", "create", POOL, "8"])?;
+        Ok(Self { _monitor: monitor, _osd: osd, config })
+    }
+
+    /// Creates an image and returns its origin.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn image(&self, name: &str, mib: u64) -> Result<String> {
+        self.rbd(&["create", &format!("{POOL}/{name}"), "--size", &format!("{mib}M")])?;
+        Ok(format!("rbd:{POOL}/{name}:conf={}", self.config.display()))
+    }
+
+    /// Copies an image to a file.
+    ///
+    /// # Errors
+    /// What `rbd` complained of.
+    pub fn export(&self, name: &str, file: &std::path::Path) -> Result<()> {
+        self.rbd(&["export", "--no-progress", &format!("{POOL}/{name}"), &file.display().to_string()])
+    }
+
+    /// An image as QEMU's `--blockdev` takes it.
+    pub fn node(&self, name: &str) -> serde_json::Value {
+        serde_json::json!({"driver": "rbd", "pool": POOL, "image": name, "conf": self.config})
+    }
+
+    fn rbd(&self, arguments: &[&str]) -> Result<()> {
+        let mut command: Command = tools::tool("rbd")?;
+        command.env("CEPH_CONF", &self.config).args(arguments);
+        tools::run(command).map(|_| ())
+    }
+}
+
+fn uuid() -> Result<String> {
+    let path = "/proc/sys/kernel/random/uuid";
+    Ok(std::fs::read_to_string(path).map_err(Error::io(path))?.trim().to_owned())
+}
+
+fn configuration(cluster: &str, address: &str, directory: &str) -> String {
+    format!(
+        "[global]
+fsid = {cluster}
+mon host = {address}
+ms bind msgr2 = false
+auth cluster required = none
+auth service required = none
+auth client required = none
+osd pool default size = 1
+osd pool default min size = 1
+osd crush chooseleaf type = 0
+osd objectstore = memstore
+memstore device bytes = 1073741824
+mon data = {directory}/mon
+osd data = {directory}/osd
+run dir = {directory}
+log file = {directory}/$name.log
+[mon]
+admin socket =
+mon allow pool size one = true
+[osd]
+admin socket =
+"
+    )
+}

@@ -62,6 +62,49 @@ pub(crate) enum OriginFlushReason {
     Intent,
 }
 
+/// What an I/O is for, as a driver may see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoPurpose {
+    /// A read request, from flash or the origin.
+    Read,
+    /// Data or metadata of a commit.
+    Commit,
+    /// A metadata page alone.
+    Page,
+    /// The pool record.
+    Record,
+    /// A disk's write-intent bitmap.
+    Intent,
+    /// A block is read to be written back.
+    CleanRead,
+    /// Blocks are written back.
+    CleanWrite,
+    /// A request goes past the cache.
+    Around,
+    /// A block is read to be staged again, or merged with what is staged of it.
+    Restage,
+    /// Writes are made durable.
+    Flush,
+}
+
+impl From<Purpose> for IoPurpose {
+    fn from(purpose: Purpose) -> IoPurpose {
+        match purpose {
+            Purpose::None => unreachable!("an I/O in flight has a purpose"),
+            Purpose::Hit { .. } | Purpose::Fill { .. } => IoPurpose::Read,
+            Purpose::Merge { .. } | Purpose::Restage { .. } => IoPurpose::Restage,
+            Purpose::Commit { .. } => IoPurpose::Commit,
+            Purpose::Page { .. } => IoPurpose::Page,
+            Purpose::Flush | Purpose::FlushOrigin { .. } => IoPurpose::Flush,
+            Purpose::Intent { .. } => IoPurpose::Intent,
+            Purpose::Record { .. } => IoPurpose::Record,
+            Purpose::CleanRead { .. } => IoPurpose::CleanRead,
+            Purpose::CleanWrite => IoPurpose::CleanWrite,
+            Purpose::Around { .. } | Purpose::Zero { .. } => IoPurpose::Around,
+        }
+    }
+}
+
 impl Purpose {
     pub fn writes_device(self) -> bool {
         matches!(

@@ -56,6 +56,7 @@ pub use error::{ManageError, PoolError};
 pub use flow::device::NewDevice;
 pub use flow::job::Progress;
 pub use format::record::Damage;
+pub use io::IoPurpose;
 pub use media::{IoFailure, Media, OriginMedia, PageRead};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use monitor::{MonitorConfig, Records};

@@ -6,7 +6,7 @@ use crate::action::IoId;
 use crate::core::Core;
 use crate::disk::runs;
 use crate::format::record::Damage;
-use crate::io::{OriginFlushReason, Purpose};
+use crate::io::{IoPurpose, OriginFlushReason, Purpose};
 use crate::memory::Memory;
 
 /// A disk as the pool knows it.
@@ -50,6 +50,12 @@ pub enum Writer {
 }
 
 impl<M: Memory> Core<M> {
+    /// Returns what an I/O in flight is for, and whose blocks it carries if they are one disk's.
+    pub fn purpose(&self, io: IoId) -> (IoPurpose, Option<DiskNo>) {
+        let io = &self.ios[io.0];
+        (io.purpose.into(), io.disk)
+    }
+
     /// Returns who issued an I/O to an origin.
     pub fn writer(&self, io: IoId) -> Writer {
         match self.ios[io.0].purpose {

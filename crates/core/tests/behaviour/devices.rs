@@ -93,7 +93,7 @@ fn without_devices_a_disk_with_clean_blocks_staged_is_detached() {
     let now = rig.now;
     let clean = rig.core().clean(now, disk).expect("no job runs");
     rig.start_read(disk, 800, 8);
-    rig.run_with(|a| match a {
+    rig.run_with(|a| match a.action {
         Action::ReadDevice { .. } => Fate::Fail(IoFailure::Error),
         Action::WriteDevice { .. } => Fate::Hold,
         _ => Fate::Done,
@@ -319,12 +319,12 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_evicted() {
         let read = rig.start_read(disk, 0, 8);
         rig.run_without(is_device_write);
         assert!(rig.is_answered(read));
-        let slow = rig.pending.iter().find_map(|pending| match pending.action {
+        let slow = rig.pending.iter().find_map(|pending| match pending.asked.action {
             Action::WriteDevice { device, .. } => Some(device),
             _ => None,
         });
         let slow = slow.expect("the block is on its way to flash");
-        let is_slow = |a: &Action| matches!(a, Action::WriteDevice { device, .. } if *device == slow);
+        let is_slow = |a: &Asked| matches!(a.action, Action::WriteDevice { device, .. } if device == slow);
         rig.start_write(disk, 0, 8, 1);
         rig.core().remove_device(0, slow).expect("another is left");
         rig.run_without(is_slow);
@@ -346,7 +346,7 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_lost_with_its_device
         rig.start_read(disk, half, 4);
         rig.run_without(is_device_write);
     }
-    let is_slow = |a: &Action| matches!(a, Action::WriteDevice { device: DeviceNo(0), .. });
+    let is_slow = |a: &Asked| matches!(a.action, Action::WriteDevice { device: DeviceNo(0), .. });
     rig.core().fail_device(0, DeviceNo(0));
     rig.core().loss_recorded(0);
     rig.run_without(is_slow);
@@ -364,10 +364,10 @@ fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.start_adding(8);
-    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    rig.run_without(is_record);
     rig.start_write(disk, 0, 1600, 1);
     let flush = rig.start_flush(disk);
-    rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 8_192..270_336, .. }));
+    rig.run_without(is_record);
     assert!(!rig.is_answered(flush), "what is written while the record is being written is durable with it");
     let mut rig = rig.after_kill(CoreConfig::default());
     assert_eq!(rig.report.ignored, [1]);

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, JobError, ManageError, Op, Rejected, Target,
-    offline,
+    Action, CleanerConfig, CoreConfig, DiskConfig, IoFailure, IoPurpose, JobError, ManageError, Op, Rejected,
+    Target, offline,
 };
 use haversack_model::{DeviceNo, DiskNo, WriteMode, WriteThroughAck};
 
@@ -13,12 +13,8 @@ fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
     rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
 }
 
-/// The pages of intent maps, and of the pool record.
-const INTENT_BYTES: std::ops::Range<u64> = 524_288..8_912_896;
-const RECORD_BYTES: std::ops::Range<u64> = 8_192..270_336;
-
-fn writes_to(action: &Action, bytes: std::ops::Range<u64>) -> bool {
-    matches!(action, Action::WriteDevice { offset_bytes, .. } if bytes.contains(offset_bytes))
+fn is_intent(asked: &Asked) -> bool {
+    asked.purpose == Some(IoPurpose::Intent)
 }
 
 /// A released disk whose dirty blocks are being read to get their second copies.
@@ -32,7 +28,7 @@ fn released_while_restaging() -> (Rig, DiskNo) {
     rig.finish(release);
     rig.start_adding(4);
     rig.run_without(is_device_read);
-    assert!(rig.pending.iter().any(|p| is_device_read(&p.action)));
+    assert!(rig.pending.iter().any(|p| is_device_read(&p.asked)));
     (rig, disk)
 }
 
@@ -59,7 +55,7 @@ fn a_disk_is_forgotten_after_the_writes_of_its_map() {
     rig.finish(release);
     rig.start_adding(4);
     let job = rig.core().forget(now, disk, None).expect("nothing is dirty");
-    rig.run_without(|a| writes_to(a, INTENT_BYTES));
+    rig.run_without(is_intent);
     assert!(!rig.jobs.contains_key(&job), "its map is being written");
     rig.finish(job);
     rig.origins.clear();
@@ -98,7 +94,7 @@ fn a_release_waits_for_the_flush_of_its_origin() {
     rig.finish(job);
 }
 
-fn fail_origin_flushes(action: &Action) -> Fate {
+fn fail_origin_flushes(action: &Asked) -> Fate {
     if is_origin_flush(action) { Fate::Fail(IoFailure::Error) } else { Fate::Done }
 }
 
@@ -211,7 +207,7 @@ fn a_removal_that_a_failure_completes_ends_when_the_record_says_so() {
         let job = rig.core().remove_device(0, DeviceNo(0)).expect("another is left");
         rig.run_without(is_device_read);
         rig.core().fail_device(0, DeviceNo(0));
-        rig.run_without(|a| writes_to(a, RECORD_BYTES));
+        rig.run_without(is_record);
         assert!(!rig.jobs.contains_key(&job), "the record still lists the device");
         assert_eq!(rig.outcome(job), result);
     }
@@ -245,7 +241,7 @@ fn a_disk_does_not_grow_under_a_discard_of_its_last_block() {
     rig.write(disk, 152, 4, 1);
     rig.flush(disk);
     let discard = rig.submit(disk, Op::Discard, 0, vec![0; 156 * 512]);
-    let is_zeroing = |a: &Action| matches!(a, Action::ZeroOrigin { .. });
+    let is_zeroing = |a: &Asked| matches!(a.action, Action::ZeroOrigin { .. });
     rig.run_without(is_zeroing);
     rig.origins.get_mut(&disk).expect("an origin").bytes.resize(179 * 512, 7);
     let job = rig.core().resize(0, disk, 179).expect("no job runs");
@@ -266,7 +262,7 @@ fn what_a_shrinking_disk_loses_is_dirty_until_the_record_says_the_new_size() {
     rig.write(disk, 80, 8, 1);
     rig.flush(disk);
     rig.core().resize(0, disk, 84).expect("no job runs");
-    let record_waits = |a: &Action| if writes_to(a, RECORD_BYTES) { Fate::Hold } else { Fate::Done };
+    let record_waits = |a: &Asked| if is_record(a) { Fate::Hold } else { Fate::Done };
     rig.wait_with(3 * idle_us, record_waits);
     assert_eq!(rig.usage(disk).dirty_blocks, 0, "the block was cleaned");
     rig.start_write(disk, 0, 8, 2);
@@ -344,7 +340,7 @@ fn a_staged_block_that_a_smaller_disk_no_longer_has_is_not_dirty_after_a_kill() 
     rig.write(disk, 804, 4, 1);
     let now = rig.now;
     rig.core().resize(now, disk, 803).expect("no job runs");
-    rig.run_without(|a| is_device_write(a) && !writes_to(a, RECORD_BYTES));
+    rig.run_without(|a| is_device_write(a) && !is_record(a));
     let mut rig = rig.after_kill(CoreConfig::default());
     let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), 803) }, 1);
     assert_eq!(rig.usage(disk).dirty_blocks, 0);
@@ -399,7 +395,6 @@ fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
         let mut rig = Rig::new(&[24], false, config);
         let other = lazy(&mut rig, 1);
         let disk = detaches.then(|| lazy(&mut rig, 0));
-        let is_commit = |a: &Action| writes_to(a, 9_437_184..u64::MAX);
         for at in 0..16 {
             rig.start_write(other, at * 80, 8, 1);
         }
@@ -411,7 +406,7 @@ fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
                 rig.core().attach(0, &config, 1, false).expect("a new disk").1
             }
         };
-        rig.run_without(is_commit);
+        rig.run_without(is_segment_write);
         assert!(!rig.jobs.contains_key(&job), "the record is not durable yet");
         let (shelf, _) = rig.kill();
 

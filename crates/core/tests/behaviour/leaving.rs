@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use haversack_core::{
-    Action, CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, offline,
+    CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, offline,
 };
 use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -21,10 +21,6 @@ fn durably_dirty_while_the_record_is_written(redundancy: bool) -> (Rig, DiskNo) 
     rig.core().attach(now, &other, 1, false).expect("the disk may be attached");
     rig.run_without(is_device_flush);
     (rig, disk)
-}
-
-fn is_record(action: &Action) -> bool {
-    matches!(action, Action::WriteDevice { offset_bytes: 8_192..270_336, .. })
 }
 
 /// The process is killed while the record still has the device, which is back then with what its pages list.
@@ -71,10 +67,9 @@ fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
         rig.start_write(disk, 0, 8, value);
         rig.run_without(is_device_flush);
     }
-    let is_data = |a: &&Action| matches!(a, Action::WriteDevice { offset_bytes: 9_437_184.., .. });
-    let written: Vec<&Action> = rig.log.iter().filter(is_data).collect();
-    assert!(matches!(written[0], Action::WriteDevice { device: DeviceNo(0), .. }), "{written:?}");
-    assert!(matches!(written[3], Action::WriteDevice { device: DeviceNo(1), .. }), "{written:?}");
+    let written: Vec<&Asked> = rig.log.iter().filter(|asked| is_segment_write(asked)).collect();
+    assert_eq!(written[0].written_device(), Some(DeviceNo(0)), "{written:?}");
+    assert_eq!(written[3].written_device(), Some(DeviceNo(1)), "{written:?}");
     rig.flush(disk);
     rig.clean(disk);
     (rig, disk)
@@ -162,14 +157,10 @@ fn flushed_and_staged_anew() -> (Rig, DiskNo) {
         disk
     });
     for device in [0, 1] {
-        assert!(rig.log.iter().any(|action| is_data_write(action, DeviceNo(device))));
+        assert!(rig.log.iter().any(|action| is_segment_write_to(action, DeviceNo(device))));
     }
     rig.write(disks[0], 0, 8, 2);
     (rig, disks[0])
-}
-
-fn is_data_write(action: &Action, to: DeviceNo) -> bool {
-    matches!(action, Action::WriteDevice { device, offset_bytes: 9_437_184.., .. } if *device == to)
 }
 
 #[test]
@@ -177,7 +168,7 @@ fn a_device_is_gone_only_when_what_was_staged_of_its_blocks_is_durable() {
     let (mut rig, disk) = flushed_and_staged_anew();
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(0));
-    rig.run_without(|action| is_data_write(action, DeviceNo(1)));
+    rig.run_without(|action| is_segment_write_to(action, DeviceNo(1)));
     let origins = std::mem::take(&mut rig.origins);
     // The power fails, and all that was written has landed.
     let (shelf, _) = rig.kill();
@@ -249,7 +240,7 @@ fn a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet
         rig.core().fail_device(now, DeviceNo(device));
         // Pages that must be written before the device is gone are held. The record is written for another disk.
         rig.core().attach(now, &lazy(1), 1, false).expect("the pool knows no such disk");
-        rig.run_without(|a| matches!(a, Action::WriteDevice { offset_bytes: 9_437_184.., .. }));
+        rig.run_without(is_segment_write);
         waited += usize::from(!rig.pending.is_empty());
         let (mut shelf, _) = rig.kill();
         shelf.take(device as usize);
@@ -267,14 +258,16 @@ fn a_device_is_gone_only_when_what_was_being_committed_of_its_blocks_is_durable(
     rig.start_write(disk, 0, 8, 1);
     rig.run_without(is_device_flush);
     rig.start_write(disk, 0, 8, 2);
-    let first =
-        rig.log.iter().find_map(|action| [0, 1].into_iter().find(|at| is_data_write(action, DeviceNo(*at))));
+    let first = rig
+        .log
+        .iter()
+        .find_map(|action| [0, 1].into_iter().find(|at| is_segment_write_to(action, DeviceNo(*at))));
     let (old, new) =
         (DeviceNo(first.expect("it was committed")), DeviceNo(1 - first.expect("it was committed")));
     // The first version becomes durable while the second is on its way to the other device.
-    let is_new = |action: &Action| is_data_write(action, new);
+    let is_new = |action: &Asked| is_segment_write_to(action, new);
     rig.run_without(is_new);
-    assert!(rig.pending.iter().any(|pending| is_new(&pending.action)));
+    assert!(rig.pending.iter().any(|pending| is_new(&pending.asked)));
     let now = rig.now;
     rig.core().fail_device(now, old);
     rig.run_without(is_new);

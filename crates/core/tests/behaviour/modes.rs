@@ -13,12 +13,12 @@ fn rig(mode: WriteMode) -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-fn count(rig: &Rig, what: impl Fn(&Action) -> bool) -> usize {
+fn count(rig: &Rig, what: impl Fn(&Asked) -> bool) -> usize {
     rig.log.iter().filter(|a| what(a)).count()
 }
 
-fn any_io(action: &Action) -> bool {
-    !matches!(action, Action::Complete { .. } | Action::Event(_))
+fn any_io(action: &Asked) -> bool {
+    !matches!(action.action, Action::Complete { .. } | Action::Event(_))
 }
 
 /// Whether a read of the blocks needs no origin.
@@ -38,7 +38,7 @@ fn a_flush_that_waits_for_a_block_which_a_discard_takes_is_answered() {
     rig.write(disk, 136, 8, 1);
     let discard = rig.submit(disk, Op::Discard, 136, vec![0; 8 * 512]);
     let flush = rig.start_flush(disk);
-    rig.run_without(|a| matches!(a, Action::ZeroOrigin { .. }));
+    rig.run_without(|a| matches!(a.action, Action::ZeroOrigin { .. }));
     assert!(!rig.is_answered(flush), "the block is staged yet");
     rig.run();
     assert!(rig.is_answered(discard) && rig.is_answered(flush));
@@ -241,7 +241,7 @@ fn discard_and_write_zeroes_reach_the_origin_and_read_as_zeroes() {
             rig.run_without(is_origin_write);
             assert!(!rig.is_answered(tag), "{mode}");
             rig.answered(tag);
-            let freed = |a: &Action| matches!(a, Action::ZeroOrigin { discard, .. } if *discard);
+            let freed = |a: &Asked| matches!(a.action, Action::ZeroOrigin { discard, .. } if discard);
             assert_eq!(count(&rig, freed) > 0, op == Op::Discard);
             assert_eq!(rig.read(disk, 0, 64), [vec![1; 3], vec![0; 40], vec![1; 21]].concat(), "{mode}");
         }

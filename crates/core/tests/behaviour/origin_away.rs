@@ -96,8 +96,8 @@ fn what_goes_past_a_write_back_cache_is_to_be_durable_at_once() {
         rig.submit_sized(disk, Op::WriteZeroes, 0, 800, Vec::new()).expect("the request is taken");
         let mut seen = None;
         rig.run_without(|action| {
-            if let Action::ZeroOrigin { durable, .. } = action {
-                seen = Some(*durable);
+            if let Action::ZeroOrigin { durable, .. } = action.action {
+                seen = Some(durable);
             }
             false
         });

@@ -1,7 +1,7 @@
 //! Writes that would make more of a share dirty than its limit.
 
 use crate::common::*;
-use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Target};
+use haversack_core::{CleanerConfig, CoreConfig, DiskConfig, IoPurpose, Target};
 use haversack_model::DiskNo;
 
 /// A disk of whose 800 blocks 400 may be dirty and are; the origin does not end what the cleaner sends it.
@@ -20,8 +20,8 @@ fn rig() -> (Rig, DiskNo) {
 }
 
 /// Writes of blocks that are dirty.
-fn cleans(action: &Action) -> bool {
-    matches!(action, Action::WriteOrigin { sector, .. } if sector.0 < 3280)
+fn cleans(asked: &Asked) -> bool {
+    asked.purpose == Some(IoPurpose::CleanWrite)
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_part_of_what_is_nobodys_counts_as_the_disks_own() {
     // Half of 600 blocks is the part of each of two disks.
     rig.core().set_target(now, other, Target::Blocks(capacity - 800 - 600)).expect("it is attached");
     let write = rig.start_write(disk, 3280, 151 * 8, 2);
-    rig.run_without(|action| matches!(action, Action::WriteOrigin { sector, .. } if sector.0 < 4480));
+    rig.run_without(cleans);
     assert!(rig.is_answered(write));
     assert_eq!(rig.stats(disk).overflowed_blocks, 1, "550 of 1100 blocks are dirty");
 }

@@ -1,11 +1,9 @@
 //! What the core says of a range: what is cached, and what the origin lacks.
 
 use crate::common::*;
-use haversack_core::{Action, CacheState, CoreConfig, DiskConfig, RequestError};
+use haversack_core::{Action, CacheState, CoreConfig, DiskConfig, IoPurpose, RequestError};
 use haversack_model::{DeviceNo, DiskNo, SectorNo};
 
-/// Where the data of a device begins.
-const DATA_STARTS: u64 = 9_437_184;
 const NEITHER: CacheState = CacheState { cached: false, dirty: false };
 const CLEAN: CacheState = CacheState { cached: true, dirty: false };
 const DIRTY: CacheState = CacheState { cached: true, dirty: true };
@@ -41,10 +39,11 @@ fn what_is_written_over_damaged_dirty_sectors_is_dirty_the_others_are_not_there(
     let (mut rig, disk) = rig();
     rig.write(disk, 0, 8, 1);
     rig.flush(disk);
-    let is_data =
-        |action: &&Action| matches!(action, Action::WriteDevice { offset_bytes: DATA_STARTS.., .. });
-    let at = rig.log.iter().find(is_data).copied();
-    let Some(Action::WriteDevice { offset_bytes, .. }) = at else { panic!("the block was committed") };
+    // A commit writes the data first, then its page.
+    let written = rig.log.iter().find(|asked| asked.purpose == Some(IoPurpose::Commit)).copied();
+    let Some(Action::WriteDevice { offset_bytes, .. }) = written.map(|asked| asked.action) else {
+        panic!("the block was committed")
+    };
     rig.device(DeviceNo(0)).rot(offset_bytes + 5);
     let read = rig.start_read(disk, 0, 8);
     rig.run();

@@ -1,7 +1,7 @@
 //! Pools that lose one device after the other, or stood on one for a while: what comes back with the last that has it.
 
 use crate::common::*;
-use haversack_core::{Action, Core, CoreConfig, DiskConfig, OpenOptions, PoolError};
+use haversack_core::{Core, CoreConfig, DiskConfig, IoPurpose, OpenOptions, PoolError};
 use haversack_model::{DeviceNo, DiskNo};
 
 const SECTORS: u64 = 4096;
@@ -9,25 +9,13 @@ fn config() -> CoreConfig {
     CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
 }
 
-fn is_data_write(action: &Action, to: DeviceNo) -> bool {
-    matches!(action, Action::WriteDevice { device, offset_bytes: 9_437_184.., .. } if *device == to)
-}
-
-fn is_device_read(action: &Action) -> bool {
-    matches!(action, Action::ReadDevice { .. })
-}
-
-fn is_record(action: &Action) -> bool {
-    matches!(action, Action::WriteDevice { offset_bytes: 8_192..270_336, .. })
-}
-
 fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
     rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
 }
 
 /// The devices that data was written to.
-fn devices_written(log: &[Action]) -> Vec<DeviceNo> {
-    let has = |device: &DeviceNo| log.iter().any(|action| is_data_write(action, *device));
+fn devices_written(log: &[Asked]) -> Vec<DeviceNo> {
+    let has = |device: &DeviceNo| log.iter().any(|action| is_segment_write_to(action, *device));
     (0..4).map(DeviceNo).filter(has).collect()
 }
 
@@ -115,9 +103,9 @@ fn half_removed() -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-/// A read of what the other disk has: as long as it does not end, the device is not empty.
-fn is_of_the_other(action: &Action) -> bool {
-    matches!(action, Action::ReadDevice { offset_bytes: 10_485_760.., .. })
+/// A read of what the other disk has, to be staged again: as long as it does not end, the device is not empty.
+fn is_of_the_other(asked: &Asked) -> bool {
+    asked.purpose == Some(IoPurpose::Restage) && asked.disk == Some(DiskNo(1))
 }
 
 #[test]

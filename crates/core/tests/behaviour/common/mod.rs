@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use haversack_core::{
     Action, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory, IoFailure,
-    IoId, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected, Request,
-    RequestError, RequestTag,
+    IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected,
+    Request, RequestError, RequestTag,
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -50,9 +50,29 @@ pub fn memory() -> TestMemory {
     HeapMemory::new(128, 192, Buffers::default())
 }
 
+/// Something that the core asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub action: Action,
+    /// What it is for, if it is an I/O.
+    pub purpose: Option<IoPurpose>,
+    /// Whose blocks it carries.
+    pub disk: Option<DiskNo>,
+}
+
+impl Asked {
+    /// The device that it writes.
+    pub fn written_device(&self) -> Option<DeviceNo> {
+        match self.action {
+            Action::WriteDevice { device, .. } => Some(device),
+            _ => None,
+        }
+    }
+}
+
 /// An I/O that the core asked for and that has not ended.
 pub struct Pending {
-    pub action: Action,
+    pub asked: Asked,
     io: IoId,
     pieces: Vec<Piece>,
     /// What it writes: memory in flight must not change.
@@ -81,7 +101,7 @@ pub struct Rig {
     pub jobs: HashMap<JobId, Result<(), JobError>>,
     pub events: Vec<Event>,
     /// Everything that the core asked for, in order.
-    pub log: Vec<Action>,
+    pub log: Vec<Asked>,
     pub report: OpenReport,
     next_tag: u64,
 }
@@ -266,16 +286,16 @@ impl Rig {
     }
 
     /// Carries out all I/O but what `held` names.
-    pub fn run_without(&mut self, mut held: impl FnMut(&Action) -> bool) {
-        self.run_with(|action| if held(action) { Fate::Hold } else { Fate::Done });
+    pub fn run_without(&mut self, mut held: impl FnMut(&Asked) -> bool) {
+        self.run_with(|asked| if held(asked) { Fate::Hold } else { Fate::Done });
     }
 
     /// Ends I/Os in order until only those that are held are left.
-    pub fn run_with(&mut self, mut fate: impl FnMut(&Action) -> Fate) {
+    pub fn run_with(&mut self, mut fate: impl FnMut(&Asked) -> Fate) {
         self.collect();
         let (mut at, mut steps) = (0, 0);
         while at < self.pending.len() {
-            match fate(&self.pending[at].action) {
+            match fate(&self.pending[at].asked) {
                 Fate::Hold => at += 1,
                 Fate::Done => self.end(at, Ok(())),
                 Fate::Fail(failure) => self.end(at, Err(failure)),
@@ -291,7 +311,7 @@ impl Rig {
         self.wait_with(micros, |_| Fate::Done);
     }
 
-    pub fn wait_with(&mut self, micros: Micros, mut fate: impl FnMut(&Action) -> Fate) {
+    pub fn wait_with(&mut self, micros: Micros, mut fate: impl FnMut(&Asked) -> Fate) {
         let until = self.now + micros;
         let mut ticks = 0;
         loop {
@@ -312,7 +332,22 @@ impl Rig {
     /// Takes what the core wants done.
     pub fn collect(&mut self) {
         while let Some(action) = self.core().poll() {
-            self.log.push(action);
+            let io = match action {
+                Action::ReadDevice { io, .. }
+                | Action::WriteDevice { io, .. }
+                | Action::FlushDevice { io, .. }
+                | Action::ReadOrigin { io, .. }
+                | Action::WriteOrigin { io, .. }
+                | Action::ZeroOrigin { io, .. }
+                | Action::FlushOrigin { io, .. } => Some(io),
+                Action::Complete { .. } | Action::Event(_) => None,
+            };
+            let (purpose, disk) = io.map(|io| self.running().purpose(io)).unzip();
+            let asked = Asked { action, purpose, disk: disk.flatten() };
+            self.log.push(asked);
+            if let Some(io) = io {
+                self.launch(io, asked);
+            }
             match action {
                 Action::Complete { tag, result } => {
                     let again = self.answers.insert(tag, result);
@@ -323,18 +358,13 @@ impl Rig {
                     assert_eq!(again, None, "{job:?} ends once");
                 }
                 Action::Event(event) => self.events.push(event),
-                Action::ReadDevice { io, .. }
-                | Action::WriteDevice { io, .. }
-                | Action::FlushDevice { io, .. }
-                | Action::ReadOrigin { io, .. }
-                | Action::WriteOrigin { io, .. }
-                | Action::ZeroOrigin { io, .. }
-                | Action::FlushOrigin { io, .. } => self.launch(io, action),
+                _ => {}
             }
         }
     }
 
-    fn launch(&mut self, io: IoId, action: Action) {
+    fn launch(&mut self, io: IoId, asked: Asked) {
+        let action = asked.action;
         let pieces: Vec<Piece> = self.running().pieces(io).collect();
         let writes = matches!(action, Action::WriteDevice { .. } | Action::WriteOrigin { .. });
         let bytes = if writes { self.gather(&pieces) } else { Vec::new() };
@@ -342,7 +372,7 @@ impl Rig {
             Action::FlushDevice { device, .. } => self.device(device).flush_mark(),
             _ => 0,
         };
-        self.pending.push(Pending { action, io, pieces, bytes, mark });
+        self.pending.push(Pending { asked, io, pieces, bytes, mark });
     }
 
     /// Ends one of the pending I/Os.
@@ -368,7 +398,7 @@ impl Rig {
             assert!(
                 self.gather(&pending.pieces) == pending.bytes,
                 "memory in flight changed: {:?}",
-                pending.action
+                pending.asked.action
             );
         }
         let length = pending.pieces.iter().map(|p| p.len).sum();
@@ -376,7 +406,7 @@ impl Rig {
             let at = sector.0 as usize * SECTOR_BYTES;
             at..at + sectors as usize * SECTOR_BYTES
         };
-        match pending.action {
+        match pending.asked.action {
             Action::ReadDevice { device, offset_bytes, .. } => {
                 let mut bytes = vec![0; length];
                 self.device(device).read(offset_bytes, &mut bytes)?;
@@ -482,26 +512,40 @@ impl Rig {
 }
 
 /// I/Os of the log by kind.
-pub fn is_origin_write(action: &Action) -> bool {
-    matches!(action, Action::WriteOrigin { .. } | Action::ZeroOrigin { .. })
+pub fn is_origin_write(asked: &Asked) -> bool {
+    matches!(asked.action, Action::WriteOrigin { .. } | Action::ZeroOrigin { .. })
 }
 
-pub fn is_origin_read(action: &Action) -> bool {
-    matches!(action, Action::ReadOrigin { .. })
+pub fn is_origin_read(asked: &Asked) -> bool {
+    matches!(asked.action, Action::ReadOrigin { .. })
 }
 
-pub fn is_origin_flush(action: &Action) -> bool {
-    matches!(action, Action::FlushOrigin { .. })
+pub fn is_origin_flush(asked: &Asked) -> bool {
+    matches!(asked.action, Action::FlushOrigin { .. })
 }
 
-pub fn is_device_read(action: &Action) -> bool {
-    matches!(action, Action::ReadDevice { .. })
+pub fn is_device_read(asked: &Asked) -> bool {
+    matches!(asked.action, Action::ReadDevice { .. })
 }
 
-pub fn is_device_write(action: &Action) -> bool {
-    matches!(action, Action::WriteDevice { .. })
+pub fn is_device_write(asked: &Asked) -> bool {
+    matches!(asked.action, Action::WriteDevice { .. })
 }
 
-pub fn is_device_flush(action: &Action) -> bool {
-    matches!(action, Action::FlushDevice { .. })
+pub fn is_device_flush(asked: &Asked) -> bool {
+    matches!(asked.action, Action::FlushDevice { .. })
+}
+
+/// I/Os by purpose.
+pub fn is_record(asked: &Asked) -> bool {
+    asked.purpose == Some(IoPurpose::Record)
+}
+
+/// Writes of data and metadata to segments.
+pub fn is_segment_write(asked: &Asked) -> bool {
+    matches!(asked.purpose, Some(IoPurpose::Commit | IoPurpose::Page))
+}
+
+pub fn is_segment_write_to(asked: &Asked, to: DeviceNo) -> bool {
+    is_segment_write(asked) && asked.written_device() == Some(to)
 }

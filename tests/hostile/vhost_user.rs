@@ -18,6 +18,7 @@ use haversack_e2e::{Error, Result, image, test};
 use haversack_vhost_user::feature;
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 
+use crate::nbd::SLACK;
 use support::client::{Client, Inflight, region};
 use support::driver::{self, BUFFERS, Driver};
 use support::{Numbers, RAM_BYTES, Ram, memory_file};
@@ -158,7 +159,7 @@ fn neighbour(daemon: &Haversack, ends: &AtomicBool) -> Result<()> {
         let mut data = [0; BLOCK as usize];
         connection.ask(Command::Read, offset, BLOCK as u32, &mut data)?;
         check(data == [value; BLOCK as usize], format!("the neighbour's block at {offset} is wrong"))?;
-        check(start.elapsed() < Duration::from_secs(2), "the neighbour waits")?;
+        check(start.elapsed() < SLACK, "the neighbour waits")?;
         if ends.load(Ordering::Relaxed) {
             break;
         }

@@ -135,6 +135,18 @@ impl Process {
         self.signal(Signal::INT)
     }
 
+    /// Returns whether the server has a handler for a signal.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn handles(&self, signal: Signal) -> Result<bool> {
+        let path = format!("/proc/{}/status", self.id());
+        let status = std::fs::read_to_string(&path).map_err(Error::io(path))?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        Ok(caught >> (signal.as_raw() - 1) & 1 == 1)
+    }
+
     /// Limits the number of file descriptors of the server. Those that are open stay open.
     ///
     /// # Errors

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -10,6 +9,7 @@ use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, Output, PATIENCE};
 use haversack_e2e::{Error, MIB, Result, clients, image, scenario, test};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A disk of which nothing is written back until somebody asks.
@@ -182,13 +182,13 @@ fn ctrl_c_cancels() {
         tools::wait_until("the job", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm2"]).is_ok_and(|shown| shown["state"] == "attaching"))
         })?;
-        // It hears Ctrl-C once it has its job.
-        std::thread::sleep(Duration::from_millis(300));
+        let said = || std::fs::read_to_string(place.path("left.log")).unwrap_or_default();
+        tools::wait_until("a handler of Ctrl-C", PATIENCE, || command.handles(Signal::INT))?;
         command.interrupt()?;
-        std::thread::sleep(Duration::from_millis(300));
+        tools::wait_until("the first Ctrl-C", PATIENCE, || Ok(said().contains("cancelling")))?;
         command.interrupt()?;
-        let code = command.wait(Duration::from_secs(5))?.code();
-        let said = std::fs::read_to_string(place.path("left.log")).unwrap_or_default();
+        let code = command.wait(PATIENCE)?.code();
+        let said = said();
         check(code == Some(5) && said.contains("goes on"), format!("{code:?} after two Ctrl-C: {said}"))
     });
 }

@@ -1,7 +1,6 @@
 //! Cache devices of `haversackd` that fail under guests, and what is left of a pool then.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
@@ -82,11 +81,19 @@ fn when_the_last_device_is_lost_guests_go_on_and_no_byte_is_wrong() {
         for disk in ["vda", "vdb"] {
             guest.ask(&format!("start {disk} 1 mixed"))?;
         }
-        std::thread::sleep(Duration::from_secs(2));
+        let requests = |guest: &mut Guest, disk| guest.ask(&format!("progress {disk}"))?.number("requests");
+        tools::wait_until("dirty blocks", PATIENCE, || {
+            let shown = daemon.json(&["disk", "show", "vm2"])?;
+            Ok(shown["usage"]["dirty_bytes"].as_u64() > Some(0) && requests(&mut guest, "vda")? > 200)
+        })?;
         fail(place, "cache.img", "gone")?;
         wait_for_pool(&daemon, "lost")?;
         place.say("the only device is gone");
-        std::thread::sleep(Duration::from_secs(2));
+        let before = [requests(&mut guest, "vda")?, requests(&mut guest, "vdb")?];
+        tools::wait_until("requests without a device", PATIENCE, || {
+            let now = [requests(&mut guest, "vda")?, requests(&mut guest, "vdb")?];
+            Ok((0..2).all(|disk| now[disk] > before[disk] + 100))
+        })?;
         guest.ask("stop vda")?.clean()?;
         let written_back = guest.ask("stop vdb")?;
         place.say(&format!("written back: {written_back}"));

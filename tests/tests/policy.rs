@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
+use haversack_e2e::process::Process;
 use haversack_e2e::tools::PATIENCE;
 use haversack_e2e::{Error, MIB, Place, Result, clients, image, test, tools};
 use serde_json::Value;
@@ -174,14 +175,16 @@ fn events_and_the_operator_are_obeyed() {
     });
 }
 
-/// Ctrl-C for a recorder, which then writes the end of its file. What was recorded is taken once a second.
-fn end(mut recorder: std::process::Child) -> Result<()> {
-    std::thread::sleep(Duration::from_secs(2));
-    let failed = "haversack trace record";
-    rustix::process::kill_process(rustix::process::Pid::from_child(&recorder), rustix::process::Signal::INT)
-        .map_err(|error| Error::io(failed)(error.into()))?;
-    let status = recorder.wait().map_err(Error::io(failed))?;
-    check(status.success(), format!("{failed} ended with {status}"))
+/// Starts to record a disk, into a file or to the recorder's log.
+fn record(place: &Place, daemon: &Haversack<'_>, name: &str, output: &str) -> Result<Process> {
+    Process::start(place, name, &daemon.command_line(&["trace", "record", "local", "-o", output])?)
+}
+
+/// Ctrl-C for a recorder, which then writes the end of its file.
+fn end(mut recorder: Process) -> Result<()> {
+    recorder.interrupt()?;
+    let status = recorder.wait(PATIENCE)?;
+    check(status.success(), format!("haversack trace record ended with {status}"))
 }
 
 #[test]
@@ -194,20 +197,33 @@ fn a_recorded_trace_has_every_request() {
             Ok::<_, Error>(["reads", "writes", "flushes", "zeroes"].map(count))
         };
         let before = counts(&daemon)?;
-        let trace = place.path("local.hvt").display().to_string();
-        let mut record = daemon.command_line(&["trace", "record", "local", "-o", &trace])?;
-        let recording = record.spawn().map_err(Error::io("haversack trace record"))?;
-        // A disk is recorded when its recorder is there.
-        std::thread::sleep(Duration::from_secs(1));
+        let (file, live) = (place.path("local.hvt"), place.path("live.log"));
+        let recorders = [
+            record(place, &daemon, "file", &file.display().to_string())?,
+            record(place, &daemon, "live", "-")?,
+        ];
+        // A recorder opens its output once the disk is recorded.
+        let rows = || std::fs::read_to_string(&live).unwrap_or_default().lines().count();
+        tools::wait_until(
+            "recorders",
+            PATIENCE,
+            || Ok(place.path("local.hvt.part").exists() && rows() == 1),
+        )?;
         let commands =
             ["write -P 1 0 1M", "read -P 1 4k 64k", "flush", "write -z 2M 1M", "read -P 1 512 512"];
         clients::qemu_io(&daemon.uri("local"), &commands)?;
-        end(recording)?;
         let after = counts(&daemon)?;
+        let counted: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        tools::wait_until("a row for each request", PATIENCE, || {
+            Ok(rows() as u64 > counted.iter().sum::<u64>())
+        })?;
+        recorders.into_iter().try_for_each(end)?;
+        daemon.command(&["trace", "info", &file.display().to_string()])?;
+        let trace = place.path("live.csv").display().to_string();
+        std::fs::copy(&live, &trace).map_err(Error::io(trace.clone()))?;
         let info = daemon.json(&["trace", "info", &trace])?;
         let of = |key: &str| info["overall"][key].as_u64().unwrap_or(0);
         let recorded = ["reads", "writes", "flushes", "discards"].map(of);
-        let counted: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
         place.say(&format!("reads, writes, flushes, discards: {counted:?}"));
         check(recorded[..] == counted[..], format!("recorded {recorded:?}, counted {counted:?}"))?;
         check(counted.iter().all(|count| *count > 0), "not every kind of request was made")?;
@@ -220,10 +236,15 @@ fn a_recorded_trace_has_every_request() {
         )?;
         let asking = daemon.command_line(&["--json", "disk", "curve", "local", "--for", "4s"])?;
         let asked = std::thread::spawn(move || tools::run(asking));
-        std::thread::sleep(Duration::from_secs(1));
+        let curve = || daemon.json(&["disk", "curve", "local"]);
+        tools::wait_until("the measurement", PATIENCE, || Ok(curve().is_ok()))?;
         clients::qemu_io(&daemon.uri("local"), &["read 0 1M", "read 0 1M", "read 0 512k"])?;
-        let curve = asked.join().map_err(|_| Error::Check("the question panicked".into()))??;
-        let curve: Value = serde_json::from_str(&curve).map_err(|e| Error::Check(e.to_string()))?;
+        let answer = asked.join().map_err(|_| Error::Check("the question panicked".into()))??;
+        let answer: Value = serde_json::from_str(&answer).map_err(|e| Error::Check(e.to_string()))?;
+        check(answer["measured"].is_object(), format!("nothing is measured: {answer}"))?;
+        // Still open to questions for a minute; a slow machine reads after the four seconds.
+        tools::wait_until("all reads", PATIENCE, || Ok(curve()?["measured"]["reads"].as_u64() >= Some(640)))?;
+        let curve = curve()?;
         let measured = &curve["measured"];
         let found = (&measured["reads"], &measured["wss_bytes"], &measured["rwss_bytes"][1]);
         check(found.0 == 640 && found.1 == MIB && found.2 == MIB / 2, format!("measured {found:?}"))

@@ -1,6 +1,6 @@
 //! `haversack trace record`: writes a trace of a disk's requests, as seen by the daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use haversack_api::{Size, Span};
@@ -21,7 +21,8 @@ use crate::trace::{grouped, write_file};
 pub struct Record {
     /// The disk.
     pub disk: String,
-    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    /// The new file; `-` is standard output. In the common form if its name ends in .csv or is `-`, otherwise in
+    /// Haversack's own form
     #[arg(short, long)]
     pub output: PathBuf,
     /// For how long; until Ctrl-C if not given.
@@ -68,6 +69,9 @@ pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
     let Some(written) = write_file(&mut live, &record.output, record.force)? else { return Ok(()) };
     if live.lost > 0 && !as_json {
         eprintln!("haversack: requests that found no room and are not in the trace: {}", grouped(live.lost));
+    }
+    if record.output == Path::new("-") {
+        return Ok(());
     }
     let (requests, size) = (grouped(written.accesses), Size(written.bytes).rounded());
     let text = format!("{}: {requests} requests, {size}\n", record.output.display());

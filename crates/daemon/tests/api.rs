@@ -31,6 +31,10 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+/// How often something that must happen is polled, and how many times.
+const POLL_EVERY: Duration = Duration::from_millis(5);
+const POLLS: u32 = 12_000;
+
 /// Does what is asked at once, except cleaning, which goes on until it is cancelled.
 #[derive(Default)]
 struct Fake {
@@ -246,12 +250,12 @@ impl Api {
     }
 
     async fn ended(&self, job: &Value) -> Value {
-        for _ in 0..1000 {
+        for _ in 0..POLLS {
             let (_, job) = self.call("GET", &format!("/v1/jobs/{}", job["id"]), Value::Null).await;
             if job["state"] != "running" {
                 return job;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         panic!("the job does not end: {job}");
     }
@@ -309,7 +313,7 @@ async fn a_flush_tells_its_progress_and_can_be_cancelled() {
     let path = format!("/v1/jobs/{}", job["id"]);
     let mut seen = job.clone();
     while seen["total_blocks"].is_null() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(POLL_EVERY).await;
         seen = api.call("GET", &path, Value::Null).await.1;
     }
     assert_eq!((&seen["done_blocks"], &seen["total_blocks"]), (&json!(1), &json!(4)));
@@ -434,13 +438,13 @@ async fn what_is_read_beyond_the_old_size_counts_once_a_disk_has_grown() {
     // Two regions that the disk did not have, and each of them again.
     let (one, other) = (300_000, 400_000);
     api.fake.reads.lock().unwrap().extend([one, other, one + 9, other + 9]);
-    for _ in 0..1000 {
+    for _ in 0..POLLS {
         let (_, log) = api.call("GET", "/v1/policy/log?last=1", Value::Null).await;
         let touched = log[0].pointer("/inputs/disks/0/window/touched_blocks");
         if touched.and_then(Value::as_u64).is_some_and(|blocks| blocks > 0) {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     panic!("touches of what a disk has grown by are not counted");
 }

@@ -145,7 +145,7 @@ mod tests {
         let begin = Instant::now();
         let error = exclusively(&File::open(&path).unwrap(), &path).unwrap_err().to_string();
         assert!(error.contains(&format!("process {} (flock)", child.id())), "{error}");
-        assert!(begin.elapsed() < WAIT / 2);
+        assert!(begin.elapsed() < WAIT, "it waited");
         child.kill().unwrap();
         child.wait().unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_has_left_is_waited_for() {
         let path = std::env::temp_dir().join(format!("haversack-lock-killed-{}", std::process::id()));
-        let mut child = locked(&path, "1");
+        let mut child = locked(&path, "3");
         child.kill().unwrap();
         let file = File::open(&path).unwrap();
         assert!(file.try_lock().is_err());

@@ -107,7 +107,7 @@ fn an_nbd_origin_may_go_and_come_back() {
         assert_eq!(client.read(8192, 2048), patterns(8192, 2048, 0));
         client
     });
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until("the loss of the origin", || !shard.handle().snapshot().unwrap().disks[0].origin_up);
     let _far_shard = begin();
     let mut client = reader.join().unwrap();
     client.trim(4096, 16);
@@ -137,10 +137,13 @@ fn a_server_that_is_shutting_down_is_waited_for() {
         assert_eq!(client.read(0, 300), [patterns(0, 200, 1), patterns(200, 100, 0)].concat());
         client.flush();
     });
-    // Longer than failed requests are tried again.
+    wait_until("an answer that it is shutting down", || server.refused.load(Ordering::Relaxed) > 0);
+    // Longer than failed requests are retried; on a slow machine it takes longer still.
+    let (begin, before) = (std::time::Instant::now(), server.connections.load(Ordering::Relaxed));
     std::thread::sleep(std::time::Duration::from_secs(5));
-    let connections = server.connections.load(Ordering::Relaxed);
-    assert!(connections < 200, "{connections} connections in five seconds");
+    let connections = server.connections.load(Ordering::Relaxed) - before;
+    let waited_s = begin.elapsed().as_secs_f64();
+    assert!(f64::from(connections) < 40.0 * waited_s, "{connections} connections in {waited_s} seconds");
     server.leaves.store(false, Ordering::Relaxed);
     asker.join().unwrap();
 }
@@ -168,10 +171,8 @@ fn unfit_origins_and_devices_are_refused() {
     assert!(handle.attach(gone).err().unwrap().to_string().contains("nowhere"));
     let mut other = place.shard_config(config.devices.clone());
     other.staging_path = place.path("staging2");
-    let begin = std::time::Instant::now();
     let refused = Shard::start(other).err().unwrap();
     assert!(matches!(refused, EngineError::InUse { .. }), "{refused}");
-    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "after {:?}", begin.elapsed());
 }
 
 #[test]

@@ -52,7 +52,14 @@ pub fn create(
     let file = Output::create(path, replace, target == Target::Csv).map_err(failed)?;
     let mut writer = Writer::new(file, target).map_err(failed)?;
     let (mut batch, mut accesses) = (Vec::new(), 0);
-    while source.read(&mut batch)? > 0 {
+    loop {
+        if path == Path::new("-") {
+            // A live trace may be read while it is recorded.
+            writer.flush().map_err(failed)?;
+        }
+        if source.read(&mut batch)? == 0 {
+            break;
+        }
         accesses += batch.len() as u64;
         let written = match &mut writer {
             Writer::Compact(writer) => writer.write(&batch, source.volumes()),
@@ -77,6 +84,14 @@ impl Writer {
             Target::Haversack => Writer::Compact(CompactWriter::new(file)?),
             Target::Csv => Writer::Csv(CsvWriter::new(file)?),
         })
+    }
+
+    /// Passes on what was written in the common form; the other form has no use before its end.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Writer::Compact(_) => Ok(()),
+            Writer::Csv(writer) => writer.flush(),
+        }
     }
 
     fn finish(self, names: &[String]) -> io::Result<u64> {

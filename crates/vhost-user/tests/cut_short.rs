@@ -41,6 +41,14 @@ impl Place {
         client
     }
 
+    fn wait_until(&self, condition: impl Fn(&TestDisk) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(&self.disk) {
+            assert!(Instant::now() < deadline, "{:?}", self.disk);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits for the end of the connection, which must be for this loss.
     fn check_lost(&self, what: &str) {
         let deadline = Instant::now() + PATIENCE;
@@ -107,8 +115,8 @@ fn rings_that_were_cut_off_end_the_connection() {
         let ram = Ram::new();
         let mut client = place.client(&ram, None);
         place.disk.set_mood(Mood::Hold);
-        client.queues[0].submit(driver::READ, 0, &[(BUFFERS, 4096)]).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        client.queues[0].submit(driver::WRITE, 0, &[(BUFFERS, 4096)]).unwrap();
+        place.wait_until(|disk| disk.taken() == [0]);
         ram.file.set_len(0).unwrap();
         if kick {
             client.queues[0].kick.write(1).unwrap();

@@ -157,7 +157,9 @@ fn stopping_waits_for_requests_in_flight() {
     }
     disk.set_mood(Mood::Prompt);
     client.queues[0].submit(driver::WRITE, 9, &[(BUFFERS, 512)]).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    // Answered after the kick, so the session has seen both.
+    client.frontend.get_features().unwrap();
+    assert_eq!(disk.events().last(), Some(&Event::Stopped(0)), "nobody serves a disabled queue");
     assert_eq!(client.queues[0].driver.completed(), None, "served while disabled");
     client.frontend.set_vring_enable(0, true).unwrap();
     assert_eq!(client.queues[0].wait().2, 0);

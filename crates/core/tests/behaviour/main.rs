@@ -10,6 +10,7 @@ mod model;
 mod modes;
 mod monitor;
 mod offline;
+mod on_record;
 mod origin_away;
 mod overflow;
 mod shares;

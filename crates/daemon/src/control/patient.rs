@@ -94,8 +94,10 @@ mod tests {
 
     use super::*;
 
+    /// Runs in virtual time.
     fn run<T>(work: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(work)
     }
 
     #[test]

@@ -122,18 +122,17 @@ mod tests {
     #[test]
     fn bytes_that_trickle_do_not_move_the_deadline() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let start = Instant::now();
-        let deadline = start + Duration::from_millis(300);
+        let deadline = Instant::now() + Duration::from_millis(300);
         let mut timed = Timed { client: Client::Unix(ours), deadline };
         let trickle = std::thread::spawn(move || {
-            while theirs.write_all(b"x").is_ok() && start.elapsed() < Duration::from_secs(5) {
+            while theirs.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let mut buffer = [0; 4096];
+        // Would be filled in 20 seconds.
+        let mut buffer = [0; 1024];
         let error = timed.read_exact(&mut buffer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         timed.deadline = Instant::now() + Duration::from_millis(100);
         assert_eq!(timed.write_all(&vec![0; 16 << 20]).unwrap_err().kind(), ErrorKind::TimedOut);
         drop(timed);

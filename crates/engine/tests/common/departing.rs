@@ -17,14 +17,16 @@ pub struct Departing {
     pub leaves: AtomicBool,
     /// Connections that were made.
     pub connections: AtomicU32,
+    /// Requests that were answered with ESHUTDOWN.
+    pub refused: AtomicU32,
 }
 
 impl Departing {
     /// Serves these bytes on a socket, as long as the process lives.
     pub fn serve(data: Vec<u8>, socket: &Path) -> Arc<Departing> {
         let listener = UnixListener::bind(socket).unwrap();
-        let (leaves, connections) = (AtomicBool::new(false), AtomicU32::new(0));
-        let server = Arc::new(Departing { data: Mutex::new(data), leaves, connections });
+        let (leaves, connections, refused) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+        let server = Arc::new(Departing { data: Mutex::new(data), leaves, connections, refused });
         let serving = server.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -51,6 +53,7 @@ impl Departing {
             if self.leaves.load(Ordering::Relaxed) {
                 let reply = replier.error(&request, Errno::ESHUTDOWN, "backend shutting down");
                 stream.write_all(&reply).ok()?;
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let mut data = self.data.lock().unwrap();

@@ -173,6 +173,14 @@ impl<W: Write> CsvWriter<W> {
         self.file.write_all(&self.lines)
     }
 
+    /// Passes on what was written so far.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+
     /// The file.
     pub fn finish(self) -> W {
         self.file

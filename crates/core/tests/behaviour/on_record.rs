@@ -1,0 +1,126 @@
+//! What the record and the maps must say before something else happens: a kill at that moment shows what they say.
+
+use crate::common::*;
+use haversack_core::{CoreConfig, Damage, DiskConfig, IoPurpose, RequestError, Target};
+use haversack_model::{DeviceNo, DiskNo, WriteMode};
+
+const SECTORS: u64 = 4096;
+
+fn config() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn lazy(number: u8) -> DiskConfig {
+    DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }
+}
+
+/// A disk that another host had in the meantime is attached; the process is killed before an I/O that `held` names has
+/// ended.
+fn killed_after_a_hand_over(held: impl Fn(&Asked) -> bool) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(0), 1);
+    rig.read(disk, 0, 8);
+    rig.flush(disk);
+    let now = rig.now;
+    let detached = rig.core().detach(now, disk).expect("nothing else is going on");
+    rig.finish(detached);
+    rig.origins.get_mut(&disk).expect("an origin").bytes.fill(9);
+    let now = rig.now;
+    rig.core().attach(now, &lazy(0), 2, false).expect("the epoch is higher");
+    rig.run_without(|asked| is_origin_flush(asked) || held(asked));
+    (rig.after_kill(config()), disk)
+}
+
+#[test]
+fn a_guests_flush_covers_what_another_host_left_in_the_origin_even_after_a_kill() {
+    let held: [fn(&Asked) -> bool; 2] = [|_| false, |asked| asked.purpose == Some(IoPurpose::Intent)];
+    for held in held {
+        let (mut rig, disk) = killed_after_a_hand_over(held);
+        let now = rig.now;
+        rig.core().attach(now, &lazy(0), 2, false).expect("it is this host's");
+        rig.run_without(is_origin_flush);
+        let flush = rig.start_flush(disk);
+        rig.run_without(is_origin_flush);
+        assert!(!rig.is_answered(flush), "the other host may not have flushed");
+        rig.answered(flush);
+        assert_eq!(rig.read(disk, 0, 8), [9; 8]);
+    }
+}
+
+/// Two devices without redundancy, and a disk that has dirty sectors 0 to 3 on one of them.
+fn partly_dirty() -> (Rig, DiskNo, DeviceNo) {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disk = rig.attach(&lazy(0), 1);
+    rig.write(disk, 0, 4, 1);
+    rig.flush(disk);
+    let on = [0, 1].map(DeviceNo).into_iter().find(|at| rig.log.iter().any(|a| is_segment_write_to(a, *at)));
+    (rig, disk, on.expect("the block was committed"))
+}
+
+#[test]
+fn what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back() {
+    let (mut rig, disk, device) = partly_dirty();
+    rig.read(disk, 4, 4);
+    let now = rig.now;
+    rig.core().fail_device(now, device);
+    rig.start_flush(disk);
+    rig.run_without(is_record);
+    let mut rig = rig.after_kill(config());
+    assert_eq!(rig.report.devices.len(), 2, "the record does not say that the device is gone");
+    rig.attach(&lazy(0), 1);
+    assert_eq!(rig.read(disk, 0, 8), [1, 1, 1, 1, 7, 7, 7, 7]);
+}
+
+#[test]
+fn a_damaged_block_leaves_an_emptied_device_only_after_the_loss_is_on_record() {
+    let (mut rig, disk, device) = partly_dirty();
+    let data = rig.log.iter().find_map(|asked| match asked.action {
+        haversack_core::Action::WriteDevice { offset_bytes, .. }
+            if asked.purpose == Some(IoPurpose::Commit) =>
+        {
+            Some(offset_bytes)
+        }
+        _ => None,
+    });
+    rig.device(device).rot(data.expect("the block was committed"));
+    let read = rig.start_read(disk, 0, 4);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+    let now = rig.now;
+    rig.core().remove_device(now, device).expect("another is left");
+    for _ in 0..10 {
+        rig.wait_with(1_000_000, |asked| if is_record(asked) { Fate::Hold } else { Fate::Done });
+    }
+    let mut rig = rig.after_kill(config());
+    if rig.report.disks[0].damage == Damage::None {
+        rig.attach(&lazy(0), 1);
+        let read = rig.start_read(disk, 0, 4);
+        assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+    }
+}
+
+/// Of the second device's segments all are a released disk's, so that no other disk has a second place; a second disk
+/// is released while it has dirty blocks staged and on flash.
+#[test]
+fn a_released_disk_keeps_its_dirty_blocks_though_it_has_no_second_place() {
+    let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
+    let whole = DiskConfig { target: Target::Blocks(506), ..lazy(0) };
+    let first = rig.attach(&whole, 1);
+    for block in (0..480).step_by(8) {
+        rig.write(first, block * 8, 64, 1);
+    }
+    rig.flush(first);
+    let second = rig.attach(&lazy(1), 1);
+    rig.start_write(second, 0, 64, 2);
+    rig.run_without(is_origin_write);
+    for disk in [first, second] {
+        let now = rig.now;
+        let release = rig.core().release(now, disk).expect("attached");
+        rig.wait(1_000_000);
+        rig.finish(release);
+    }
+    rig.disk(2, SECTORS, WriteMode::WriteBack);
+    rig.wait(10_000_000);
+    let origin = rig.origins[&second].sectors(0, 8).to_vec();
+    let (now, usage) = (rig.now, rig.usage(second));
+    assert!(usage.dirty_blocks == 8 || origin == [2; 4096], "{now}: {usage:?}");
+}

@@ -222,24 +222,31 @@ impl FromStr for Admission {
 
 /// When dirty blocks are cleaned. What is not given stays at its default, or in a change as it is.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "arguments", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct CleanerSettings {
-    /// Where cleaning for the high watermark ends: the share (0 to 1) of the disk's target that may stay dirty.
+    /// Dirty share of the target (0 to 1) at which cleaning for the high watermark stops.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_watermark: Option<f32>,
-    /// Clean when more than this share is dirty, whatever its age.
+    /// Dirty share of the target (0 to 1) above which blocks are cleaned whatever their age.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_watermark: Option<f32>,
-    /// New writes go past the cache above this share.
+    /// Dirty share of the target (0 to 1) above which new writes bypass the cache.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_limit: Option<f32>,
-    /// Clean blocks that have been dirty for so long.
+    /// Clean blocks that have been dirty for this long.
+    #[cfg_attr(feature = "arguments", arg(long = "clean-age"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<Span>,
-    /// Clean everything when the disk had no request for so long.
+    /// Clean all blocks when the disk has had no request for this long.
+    #[cfg_attr(feature = "arguments", arg(long = "clean-idle"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Span>,
-    /// At most so many bytes a second; 0 for no limit.
+    /// Clean at most this many bytes per second; 0 for no limit.
+    #[cfg_attr(feature = "arguments", arg(long = "clean-rate"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<Size>,
 }
@@ -427,43 +434,100 @@ impl DiskConfig {
     }
 }
 
-/// Settings of an attached disk to change; what is not given stays.
+/// Settings that can be changed while a disk is attached. Settings that are not given stay as they are.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "arguments", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
-    /// The write mode.
+    /// Write mode: wb, wt, wt-cache, wa, wi or pt; auto for wb or what the policy chooses.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Its share of the pool.
+    /// Share of the pool: a size; equal for an equal share or what the policy assigns.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Which blocks may enter.
+    /// Which blocks may enter the cache: always, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for always
+    /// or what the policy chooses.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// The VM that it belongs to.
+    /// VM that the disk belongs to, for the policy.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
-    /// The tenant that the VM belongs to.
+    /// Tenant that the VM belongs to, for the policy.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// How much it counts to the policy.
+    /// Weight of the disk in the policy, 0 to 1000000 [default: 1].
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
-    /// What the policy must leave it.
+    /// Smallest share that the policy may assign.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Size>,
-    /// The most that the policy may give it.
+    /// Largest share that the policy may assign.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
-    /// The sequential cut-off.
+    /// Sequential runs longer than this bypass the cache; 0 for never.
+    #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<Size>,
-    /// When dirty blocks are cleaned.
+    /// When dirty blocks are written back.
+    #[cfg_attr(feature = "arguments", command(flatten))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cleaner: Option<CleanerSettings>,
-    /// Whether it is an NBD export. Connections that exist stay.
+    /// Whether the disk is an NBD export. Existing connections stay.
+    #[cfg_attr(feature = "arguments", arg(skip))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
+}
+
+impl DiskChange {
+    /// Returns a disk's settings with this change applied. An empty name of a VM or tenant removes it; the largest limit
+    /// means none.
+    #[must_use]
+    pub fn applied_to(&self, old: &DiskConfig) -> DiskConfig {
+        let named = |new: &Option<String>, old: &Option<String>| {
+            new.as_ref().or(old.as_ref()).filter(|name| !name.is_empty()).cloned()
+        };
+        DiskConfig {
+            mode: self.mode.unwrap_or(old.mode),
+            target: self.target.unwrap_or(old.target),
+            admission: self.admission.unwrap_or(old.admission),
+            vm: named(&self.vm, &old.vm),
+            tenant: named(&self.tenant, &old.tenant),
+            priority: self.priority.unwrap_or(old.priority),
+            reservation: self.reservation.unwrap_or(old.reservation),
+            limit: self.limit.or(old.limit).filter(|limit| *limit != Size(u64::MAX)),
+            sequential_cutoff: self.sequential_cutoff.unwrap_or(old.sequential_cutoff),
+            cleaner: self.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
+            nbd: self.nbd.unwrap_or(old.nbd),
+            ..old.clone()
+        }
+    }
+
+    /// Returns the change that leads from one disk's settings to another's, as far as they can be changed in use.
+    #[must_use]
+    pub fn between(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
+        DiskChange {
+            mode: (old.mode != new.mode).then_some(new.mode),
+            target: (old.target != new.target).then_some(new.target),
+            admission: (old.admission != new.admission).then_some(new.admission),
+            vm: (old.vm != new.vm).then(|| new.vm.clone().unwrap_or_default()),
+            tenant: (old.tenant != new.tenant).then(|| new.tenant.clone().unwrap_or_default()),
+            priority: (old.priority != new.priority).then_some(new.priority),
+            reservation: (old.reservation != new.reservation).then_some(new.reservation),
+            limit: (old.limit != new.limit).then(|| new.limit.unwrap_or(Size(u64::MAX))),
+            sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff)
+                .then_some(new.sequential_cutoff),
+            cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
+            nbd: (old.nbd != new.nbd).then_some(new.nbd),
+        }
+    }
 }
 
 #[cfg(test)]

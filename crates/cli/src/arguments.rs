@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use haversack_api::{Admission, DiskEventKind, Mode, Size, Span, Target};
+use haversack_api::{DiskChange, DiskEventKind, Size, Span};
 
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
@@ -182,7 +182,7 @@ pub enum DiskCommand {
         /// The disk.
         name: String,
         #[command(flatten)]
-        settings: Settings,
+        settings: DiskChange,
     },
     /// Write all that is dirty now to the origin. Ctrl-C cancels.
     Flush {
@@ -266,64 +266,6 @@ pub enum PolicyCommand {
     },
 }
 
-/// When dirty blocks are cleaned, and how many there may be.
-#[derive(Args, Default)]
-pub struct Cleaning {
-    /// Clean while more than this share of the target is dirty.
-    #[arg(long)]
-    pub low_watermark: Option<f32>,
-    /// Clean without regard to age above this share.
-    #[arg(long)]
-    pub high_watermark: Option<f32>,
-    /// New writes go past the cache above this share.
-    #[arg(long)]
-    pub dirty_limit: Option<f32>,
-    /// Clean blocks that have been dirty for so long.
-    #[arg(long)]
-    pub clean_age: Option<Span>,
-    /// Clean everything after so long without requests.
-    #[arg(long)]
-    pub clean_idle: Option<Span>,
-}
-
-/// Settings that can be changed in use.
-#[derive(Args, Default)]
-pub struct Settings {
-    /// Write mode: wb, wt, wt-cache, wa, wi, pt; auto for wb, or what the policy chooses.
-    #[arg(long)]
-    pub mode: Option<Mode>,
-    /// Share of the pool: a size; equal for an equal share, or what the policy gives.
-    #[arg(long)]
-    pub target: Option<Target>,
-    /// Which blocks may enter: always, hec, larc, reuse(N), address(N), data(N), hybrid(N); auto for always, or as
-    /// the policy says.
-    #[arg(long)]
-    pub admission: Option<Admission>,
-    /// The VM that it belongs to, for the policy.
-    #[arg(long)]
-    pub vm: Option<String>,
-    /// The tenant that the VM belongs to, for the policy.
-    #[arg(long)]
-    pub tenant: Option<String>,
-    /// How much it counts to the policy; 1 unless given.
-    #[arg(long)]
-    pub priority: Option<f64>,
-    /// What the policy must leave it.
-    #[arg(long)]
-    pub reservation: Option<Size>,
-    /// The most that the policy may give it.
-    #[arg(long)]
-    pub limit: Option<Size>,
-    /// Runs longer than this go past the cache; 0 for never.
-    #[arg(long)]
-    pub sequential_cutoff: Option<Size>,
-    #[command(flatten)]
-    pub cleaning: Cleaning,
-    /// Clean at most so much a second; 0 for no limit.
-    #[arg(long)]
-    pub clean_rate: Option<Size>,
-}
-
 /// A disk to attach.
 #[derive(Args)]
 pub struct Attach {
@@ -375,7 +317,7 @@ pub struct Attach {
     #[arg(long, value_name = "NAME")]
     pub accept_origin_change: Option<String>,
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: DiskChange,
 }
 
 /// Files for TLS with an origin.

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, CleanerSettings, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus,
-    ResizeDisk, Size, Status,
+    AddDevice, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus, ResizeDisk, Size,
+    Status,
 };
 use haversack_engine::pool::Formatting;
 use hyper::Method;
 use serde::Serialize;
 
-use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PolicyCommand, PoolCommand, Settings};
+use crate::arguments::{self, Arguments, Attach, Command, DiskCommand, PolicyCommand, PoolCommand};
 use crate::client::Client;
 use crate::error::{CliError, Result};
 use crate::follow::follow;
@@ -139,13 +139,12 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
             print(as_json, &disk, &show::disk(&disk))
         }
         DiskCommand::Set { name, settings } => {
-            let change = change(settings);
-            if change == DiskChange::default() {
+            if *settings == DiskChange::default() {
                 return Err(CliError::Usage(
                     "nothing to change: give a setting, see 'haversack disk set --help'".into(),
                 ));
             }
-            work(client, Method::PATCH, &path(name)?, Some(&change), as_json)
+            work(client, Method::PATCH, &path(name)?, Some(settings), as_json)
         }
         DiskCommand::Flush { name } => {
             work(client, Method::POST, &format!("{}/flush", path(name)?), None::<&()>, as_json)
@@ -211,33 +210,6 @@ pub(crate) fn ask(question: &str) -> Result<String> {
     Ok(line.trim().to_string())
 }
 
-fn cleaner(settings: &Settings) -> CleanerSettings {
-    CleanerSettings {
-        low_watermark: settings.cleaning.low_watermark,
-        high_watermark: settings.cleaning.high_watermark,
-        dirty_limit: settings.cleaning.dirty_limit,
-        age: settings.cleaning.clean_age,
-        idle: settings.cleaning.clean_idle,
-        rate_limit: settings.clean_rate,
-    }
-}
-
-fn change(settings: &Settings) -> DiskChange {
-    DiskChange {
-        mode: settings.mode,
-        target: settings.target,
-        admission: settings.admission,
-        vm: settings.vm.clone(),
-        tenant: settings.tenant.clone(),
-        priority: settings.priority,
-        reservation: settings.reservation,
-        limit: settings.limit,
-        sequential_cutoff: settings.sequential_cutoff,
-        cleaner: Some(cleaner(settings)).filter(|cleaner| *cleaner != CleanerSettings::default()),
-        nbd: None,
-    }
-}
-
 /// Makes a path absolute: the daemon has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| CliError::Failed(format!("{}: {e}", path.display())))
@@ -254,8 +226,8 @@ fn origin_tls(files: &arguments::OriginTls) -> Result<Option<OriginTls>> {
 }
 
 fn config(attach: &Attach) -> Result<DiskConfig> {
-    let (default, settings) = (DiskConfig::new(&attach.name, &attach.pool, &attach.origin), &attach.settings);
-    Ok(DiskConfig {
+    let default = DiskConfig::new(&attach.name, &attach.pool, &attach.origin);
+    let config = DiskConfig {
         origin_tls: origin_tls(&attach.tls)?,
         origin_holds_pool: attach.origin_holds_pool,
         size: attach.size,
@@ -269,16 +241,7 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
         nbd: !attach.no_nbd,
         accept_loss: attach.accept_loss.clone(),
         accept_origin_change: attach.accept_origin_change.clone(),
-        mode: settings.mode.unwrap_or(default.mode),
-        target: settings.target.unwrap_or(default.target),
-        admission: settings.admission.unwrap_or(default.admission),
-        vm: settings.vm.clone(),
-        tenant: settings.tenant.clone(),
-        priority: settings.priority.unwrap_or(default.priority),
-        reservation: settings.reservation.unwrap_or(default.reservation),
-        limit: settings.limit,
-        sequential_cutoff: settings.sequential_cutoff.unwrap_or(default.sequential_cutoff),
-        cleaner: cleaner(settings),
         ..default
-    })
+    };
+    Ok(attach.settings.applied_to(&config))
 }

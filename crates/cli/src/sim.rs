@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use haversack_api::{Admission, Mode, Size, Span};
+use haversack_api::{Admission, CleanerSettings, Mode, Size, Span};
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
 use haversack_policy::admission::StagingKind;
 use haversack_policy::{AdmissionRule, Config};
@@ -18,7 +18,6 @@ use haversack_trace::{Damage, Format, MergeOptions, Merged, OpenOptions, Source}
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
-use crate::arguments::Cleaning;
 use crate::error::{CliError, Result};
 
 /// What to simulate.
@@ -167,7 +166,7 @@ pub struct PoolArguments {
     #[arg(long, default_value_t = 0)]
     pub phase: u8,
     #[command(flatten)]
-    pub cleaning: Cleaning,
+    pub cleaning: CleanerSettings,
     /// Restart the cache every so often.
     #[arg(long)]
     pub restart_every: Option<Span>,
@@ -328,9 +327,11 @@ impl PoolArguments {
                 low_watermark: self.cleaning.low_watermark.unwrap_or(default.low_watermark),
                 high_watermark: self.cleaning.high_watermark.unwrap_or(default.high_watermark),
                 dirty_limit: self.cleaning.dirty_limit.unwrap_or(default.dirty_limit),
-                age_us: self.cleaning.clean_age.map_or(default.age_us, Span::as_micros),
-                idle_us: self.cleaning.clean_idle.map_or(default.idle_us, Span::as_micros),
-                ..default
+                age_us: self.cleaning.age.map_or(default.age_us, Span::as_micros),
+                idle_us: self.cleaning.idle.map_or(default.idle_us, Span::as_micros),
+                rate_limit_blocks: self.cleaning.rate_limit.map_or(0, |rate| {
+                    rate.0.div_ceil(haversack_model::BLOCK_BYTES as u64).min(u64::from(u32::MAX)) as u32
+                }),
             },
             phase: self.phase,
             restarts: self.restart_every.map(|every| Restarts {

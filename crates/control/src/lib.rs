@@ -1,7 +1,8 @@
 //! The control loop: records of disks become windows, windows become decisions, and decisions become a log.
 //!
 //! [`Observer`] turns the records of one disk into the figures of a window. [`Control`] has an observer for
-//! each disk, closes windows, and decides with `haversack-policy`. Everything it does is an [`Entry`] of the
+//! each disk, closes windows, and decides with `haversack-policy`. It sees the
+//! pool through a [`Port`], which the daemon and the simulator implement. Everything it does is an [`Entry`] of the
 //! [`log`], from which [`replay`](log::replay) repeats the decisions and [`explain`](explain::explain) explains
 //! them. [`actuate`] converts a plan into the core's types.
 //!
@@ -15,6 +16,7 @@ mod error;
 pub mod explain;
 pub mod log;
 mod observer;
+mod port;
 mod recall;
 pub mod trace;
 mod wishes;
@@ -24,5 +26,6 @@ pub use counters::Counters;
 pub use error::ControlError;
 pub use log::Entry;
 pub use observer::{Observer, ObserverConfig};
+pub use port::{Cause, Port};
 pub use recall::RECALLED_LINES;
 pub use wishes::{Wishes, measures};

@@ -109,7 +109,21 @@ pub struct DiskConfig {
     pub cleaner: CleanerConfig,
 }
 
+/// Settings of a disk that its operator alone changes, also while it is attached.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tuning {
+    /// See [`DiskConfig::sequential_cutoff_bytes`].
+    pub sequential_cutoff_bytes: u64,
+    /// See [`DiskConfig::cleaner`].
+    pub cleaner: CleanerConfig,
+}
+
 impl DiskConfig {
+    /// Returns the part that [`crate::Core::tune`] takes over.
+    pub fn tuning(&self) -> Tuning {
+        Tuning { sequential_cutoff_bytes: self.sequential_cutoff_bytes, cleaner: self.cleaner }
+    }
+
     /// Returns a write-back disk with the defaults.
     pub fn new(id: DiskId, sectors: u64) -> Self {
         DiskConfig {

@@ -7,7 +7,7 @@ use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::checksum;
-use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
+use crate::config::{AdmissionConfig, DiskConfig, Persistence, Target, Tuning};
 use crate::flow::clean::cleaner::Cleaner;
 use crate::flow::flush::groups::DiskFlush;
 use crate::flow::intent::map::IntentMap;
@@ -42,9 +42,7 @@ pub(crate) struct Disk {
     pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
     pub sequential: Sequential,
-    /// Longer sequential runs go past the cache; 0: never.
-    pub sequential_cutoff_bytes: u64,
-    pub cleaner_config: CleanerConfig,
+    pub tuning: Tuning,
     pub life: Life,
     /// The record says, or will say, that blocks may be dirty on flash.
     pub may_be_dirty: bool,
@@ -102,8 +100,7 @@ impl Disk {
             admission_config: defaults.admission,
             admission: defaults.admission.build(0),
             sequential: Sequential::default(),
-            sequential_cutoff_bytes: 0,
-            cleaner_config: defaults.cleaner,
+            tuning: defaults.tuning(),
             life: Life::recorded(record.owned, record.epoch),
             may_be_dirty: record.may_be_dirty,
             damage: record.damage,

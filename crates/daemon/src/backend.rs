@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Progress, Records, Target};
+use haversack_core::{AdmissionConfig, DiskConfig, MonitorConfig, Progress, Records, Target};
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
 use haversack_engine::handle::{EngineEvent, Handle, Job};
@@ -84,10 +84,8 @@ pub trait Backend: Send + Sync {
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()>;
     /// See [`Handle::set_admission`].
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
-    /// See [`Handle::set_cleaner`].
-    fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()>;
-    /// See [`Handle::set_sequential_cutoff`].
-    fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()>;
+    /// See [`Handle::tune`].
+    fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()>;
     /// See [`Handle::add_device`].
     fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob>;
     /// See [`Handle::remove_device`].
@@ -183,12 +181,8 @@ impl Backend for Handle {
         Handle::set_admission(self, disk, admission)
     }
 
-    fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()> {
-        Handle::set_cleaner(self, disk, cleaner)
-    }
-
-    fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()> {
-        Handle::set_sequential_cutoff(self, disk, bytes)
+    fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()> {
+        Handle::tune(self, disk, config)
     }
 
     fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob> {

@@ -105,7 +105,7 @@ impl Daemon {
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
         let old = disk.config();
-        let new = changed(&old, change);
+        let new = change.applied_to(&old);
         settings::check_disk(&new).map_err(DaemonError::Bad)?;
         if new.priority == 0.0 {
             let disks: Vec<_> = self.disks().into_values().map(|disk| disk.config()).collect();
@@ -131,11 +131,11 @@ impl Daemon {
         if new.admission != old.admission {
             backend.set_admission(handle, settings::admission(new.admission, 0))?;
         }
-        if new.sequential_cutoff != old.sequential_cutoff {
-            backend.set_sequential_cutoff(handle, new.sequential_cutoff.0)?;
-        }
-        if new.cleaner != old.cleaner {
-            backend.set_cleaner(handle, settings::cleaner(new.cleaner))?;
+        let sectors = disk.with(|inner| inner.sectors);
+        let for_core = |config| settings::core_config(config, sectors).map_err(DaemonError::Bad);
+        let tuned = for_core(&new)?;
+        if tuned.tuning() != for_core(old)?.tuning() {
+            backend.tune(handle, tuned)?;
         }
         if new.mode != old.mode {
             control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
@@ -251,33 +251,10 @@ impl Daemon {
     }
 }
 
-/// Applies a change to settings.
-fn changed(old: &DiskConfig, change: &DiskChange) -> DiskConfig {
-    DiskConfig {
-        mode: change.mode.unwrap_or(old.mode),
-        target: change.target.unwrap_or(old.target),
-        admission: change.admission.unwrap_or(old.admission),
-        vm: named(change.vm.as_ref(), old.vm.as_ref()),
-        tenant: named(change.tenant.as_ref(), old.tenant.as_ref()),
-        priority: change.priority.unwrap_or(old.priority),
-        reservation: change.reservation.unwrap_or(old.reservation),
-        limit: change.limit.or(old.limit).filter(|limit| *limit != Size(u64::MAX)),
-        sequential_cutoff: change.sequential_cutoff.unwrap_or(old.sequential_cutoff),
-        cleaner: change.cleaner.map_or(old.cleaner, |cleaner| old.cleaner.changed_by(cleaner)),
-        nbd: change.nbd.unwrap_or(old.nbd),
-        ..old.clone()
-    }
-}
-
 /// Returns whether the policy would divide the pool differently.
 fn is_divided_otherwise(old: &DiskConfig, new: &DiskConfig) -> bool {
     let is_same = (old.target, old.mode, old.admission) == (new.target, new.mode, new.admission)
         && (&old.vm, &old.tenant, old.priority) == (&new.vm, &new.tenant, new.priority)
         && (old.reservation, old.limit) == (new.reservation, new.limit);
     !is_same
-}
-
-/// Applies a change to a name; an empty name removes it.
-fn named(change: Option<&String>, old: Option<&String>) -> Option<String> {
-    change.or(old).filter(|name| !name.is_empty()).cloned()
 }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_api::{DiskChange, DiskConfig, DiskState, Size};
+use haversack_api::{DiskChange, DiskConfig, DiskState};
 use haversack_engine::EngineError;
 
 use crate::config::{Config, DaemonConfig};
@@ -138,7 +138,7 @@ fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
     for key in fixed_keys(old, new) {
         tracing::warn!(disk = name, "'{key}' cannot be changed in use: detach and attach the disk for that");
     }
-    let change = difference(old, new);
+    let change = DiskChange::between(old, new);
     if change != DiskChange::default()
         && let Err(error) = daemon.change(name, &change)
     {
@@ -176,23 +176,6 @@ fn fixed_keys(old: &DiskConfig, new: &DiskConfig) -> Vec<&'static str> {
     differs.into_iter().filter_map(|(differs, key)| differs.then_some(key)).collect()
 }
 
-/// Returns the settings that differ and can be changed in use.
-fn difference(old: &DiskConfig, new: &DiskConfig) -> DiskChange {
-    DiskChange {
-        mode: (old.mode != new.mode).then_some(new.mode),
-        target: (old.target != new.target).then_some(new.target),
-        admission: (old.admission != new.admission).then_some(new.admission),
-        vm: (old.vm != new.vm).then(|| new.vm.clone().unwrap_or_default()),
-        tenant: (old.tenant != new.tenant).then(|| new.tenant.clone().unwrap_or_default()),
-        priority: (old.priority != new.priority).then_some(new.priority),
-        reservation: (old.reservation != new.reservation).then_some(new.reservation),
-        limit: (old.limit != new.limit).then(|| new.limit.unwrap_or(Size(u64::MAX))),
-        sequential_cutoff: (old.sequential_cutoff != new.sequential_cutoff).then_some(new.sequential_cutoff),
-        cleaner: (old.cleaner != new.cleaner).then_some(new.cleaner),
-        nbd: (old.nbd != new.nbd).then_some(new.nbd),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,9 +199,12 @@ mod tests {
     #[test]
     fn only_what_differs_is_changed() {
         let old = DiskConfig::new("vm1", "main", "/a");
-        assert_eq!(difference(&old, &old), DiskChange::default());
+        assert_eq!(DiskChange::between(&old, &old), DiskChange::default());
         let new = DiskConfig { mode: "wt".parse().unwrap(), origin: "/b".into(), ..old.clone() };
-        assert_eq!(difference(&old, &new), DiskChange { mode: Some(new.mode), ..DiskChange::default() });
+        assert_eq!(
+            DiskChange::between(&old, &new),
+            DiskChange { mode: Some(new.mode), ..DiskChange::default() }
+        );
         assert_eq!(fixed_keys(&old, &new), ["origin"]);
     }
 }

@@ -12,7 +12,7 @@ use axum::http::Request;
 use haversack_admission::StagingKind;
 use haversack_core::monitor::Kind;
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
+    AdmissionConfig, DiskConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
     PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
@@ -141,10 +141,7 @@ impl Backend for Fake {
         self.filters.lock().unwrap().insert(disk.number().0, admission);
         Ok(())
     }
-    fn set_cleaner(&self, _: DiskHandle, _: CleanerConfig) -> Result<()> {
-        Ok(())
-    }
-    fn set_sequential_cutoff(&self, _: DiskHandle, _: u64) -> Result<()> {
+    fn tune(&self, _: DiskHandle, _: DiskConfig) -> Result<()> {
         Ok(())
     }
     fn add_device(&self, _: &Path, _: Formatting) -> Result<StartedJob> {

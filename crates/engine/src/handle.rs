@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use haversack_core::{
-    AdmissionConfig, CleanerConfig, JobError, JobId, ManageError, MonitorConfig, NewDevice, OpenReport,
+    AdmissionConfig, DiskConfig, JobError, JobId, ManageError, MonitorConfig, NewDevice, OpenReport,
     Progress, Records, Target,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
@@ -265,24 +265,12 @@ impl Handle {
         })?
     }
 
-    /// Changes when a disk's dirty blocks are cleaned.
+    /// Takes over what the operator alone changes: see [`DiskConfig::tuning`].
     ///
     /// # Errors
     /// See [`ManageError`].
-    pub fn set_cleaner(&self, disk: DiskHandle, cleaner: CleanerConfig) -> Result<()> {
-        self.run(move |reactor| {
-            reactor.disk_call(disk, |core, now, disk| core.set_cleaner(now, disk, cleaner))
-        })?
-    }
-
-    /// Changes the sequential cut-off in bytes; 0 disables it.
-    ///
-    /// # Errors
-    /// See [`ManageError`].
-    pub fn set_sequential_cutoff(&self, disk: DiskHandle, bytes: u64) -> Result<()> {
-        self.run(move |reactor| {
-            reactor.disk_call(disk, |core, now, disk| core.set_sequential_cutoff(now, disk, bytes))
-        })?
+    pub fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()> {
+        self.run(move |reactor| reactor.disk_call(disk, |core, now, disk| core.tune(now, disk, &config)))?
     }
 
     /// Formats a device or file, in the calling thread, and adds it to the pool.

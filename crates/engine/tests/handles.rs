@@ -5,7 +5,7 @@ mod common;
 
 use common::departing::Departing;
 use common::*;
-use haversack_core::{AdmissionConfig, CleanerConfig, MonitorConfig, Records, Target};
+use haversack_core::{AdmissionConfig, MonitorConfig, Records, Target};
 use haversack_engine::{EngineError, Handle, NbdClient, OriginSpec, TlsFiles, VhostUserConfig};
 use haversack_model::{DiskHandle, DiskId, WriteMode};
 use std::os::unix::net::UnixStream;
@@ -42,8 +42,7 @@ fn the_handle_of_a_detached_disk_names_no_other() {
     refused("a mode", handle.set_mode(old, WriteMode::PassThrough));
     refused("a share", handle.set_target(old, Target::Blocks(0)));
     refused("an admission", handle.set_admission(old, AdmissionConfig::Always));
-    refused("a cleaner", handle.set_cleaner(old, CleanerConfig::default()));
-    refused("a cut-off", handle.set_sequential_cutoff(old, 0));
+    refused("settings", handle.tune(old, spec(1, 8, file(place.origin("tuned", 8))).config));
     let monitor = MonitorConfig { records: 64, sample_shift: 0 };
     refused("a recording", handle.set_monitor(old, Some(monitor)));
     let shown = VhostUserConfig { serial: "disk1".into(), queues: 1, read_only: false, write_cache: true };

@@ -128,7 +128,7 @@ impl<M: Memory> Core<M> {
         let base = self.dirty_base_blocks(disk) as f64;
         let dirty = self.store.disks[disk].dirty as f64;
         let now = self.now;
-        let config = self.disk(disk).cleaner_config;
+        let config = self.disk(disk).tuning.cleaner;
         let staged = self.staging.lists[disk].len > 0 && self.disk(disk).flush.staged_dirty() > 0;
         let staging_aged = staged && self.is_staging_aged(disk, config.age_us);
         let oldest = self.store.dirty_since_us(disk);

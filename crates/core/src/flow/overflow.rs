@@ -20,7 +20,7 @@ impl<M: Memory> Core<M> {
     /// Whether the disk has reached its limit of dirty blocks, both in its own share and with its part of the
     /// unassigned space.
     pub(crate) fn dirty_full(&self, disk: DiskNo) -> bool {
-        let limit = f64::from(self.disk(disk).cleaner_config.dirty_limit);
+        let limit = f64::from(self.disk(disk).tuning.cleaner.dirty_limit);
         let least = u64::from(self.commit_threshold());
         let dirty = self.dirty_blocks(disk);
         let is_full = |base_blocks: u64| dirty >= ((base_blocks as f64 * limit) as u64).max(least);

@@ -135,8 +135,7 @@ impl<M: Memory> Core<M> {
         }
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
         (d.mode, d.target) = (config.mode, config.target);
-        d.sequential_cutoff_bytes = config.sequential_cutoff_bytes;
-        d.cleaner_config = config.cleaner;
+        d.tuning = config.tuning();
         d.life.attach(epoch);
         d.damage = Damage::None;
         d.lost.clear();

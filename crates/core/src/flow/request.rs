@@ -33,7 +33,7 @@ impl<M: Memory> Core<M> {
         let bytes = u64::from(sectors) * SECTOR_BYTES as u64;
         match request.op {
             Op::Read | Op::Write { .. } => {
-                let cutoff = disk.sequential_cutoff_bytes;
+                let cutoff = disk.tuning.sequential_cutoff_bytes;
                 let run = if cutoff > 0 { disk.sequential.note(sector, sectors) } else { 0 };
                 bypass = cutoff > 0 && run > cutoff;
                 if request.op == Op::Read {

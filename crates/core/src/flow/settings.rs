@@ -71,6 +71,21 @@ impl<M: Memory> Core<M> {
         Ok(())
     }
 
+    /// Takes over what [`DiskConfig::tuning`] returns of a configuration.
+    ///
+    /// # Errors
+    /// The disk is not attached or a setting is invalid.
+    pub fn tune(&mut self, now: Micros, disk: DiskNo, config: &DiskConfig) -> Result<(), ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        config.check().map_err(ManageError::BadConfig)?;
+        self.disk_mut(disk).tuning = config.tuning();
+        self.wake_dirty(disk);
+        self.touch(disk);
+        self.settle();
+        Ok(())
+    }
+
     /// Changes when dirty blocks are cleaned.
     ///
     /// # Errors
@@ -85,7 +100,7 @@ impl<M: Memory> Core<M> {
         let d = self.attached(disk)?;
         let tried = DiskConfig { cleaner: config, ..DiskConfig::new(d.id, d.sectors) };
         tried.check().map_err(ManageError::BadConfig)?;
-        self.disk_mut(disk).cleaner_config = config;
+        self.disk_mut(disk).tuning.cleaner = config;
         self.wake_dirty(disk);
         self.touch(disk);
         self.settle();
@@ -104,7 +119,7 @@ impl<M: Memory> Core<M> {
     ) -> Result<(), ManageError> {
         self.now = now;
         self.attached(disk)?;
-        self.disk_mut(disk).sequential_cutoff_bytes = bytes;
+        self.disk_mut(disk).tuning.sequential_cutoff_bytes = bytes;
         Ok(())
     }
 }

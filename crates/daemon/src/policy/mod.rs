@@ -11,6 +11,7 @@ mod actuate;
 mod log;
 mod monitors;
 mod pool;
+mod port;
 mod recording;
 mod reports;
 pub mod settings;

@@ -4,14 +4,12 @@
 //! - Without a policy and without a request for figures, nothing is recorded and the loop has nothing to do.
 //! - A disk that has ended, is suspended or is on another host is not recorded for the policy. A disk that has
 //!   ended stays so until it is new again, whatever else happens.
-//! - Every decision and every refusal is logged before it is carried out.
-//! - A refused decision changes nothing: the previous plan stays in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, DiskState, Measured, PoolPolicy};
-use haversack_control::{Control, ControlError, Decision, Entry, RECALLED_LINES, measures};
+use haversack_api::{DiskCurve, DiskPolicy, Measured, PoolPolicy};
+use haversack_control::{Cause, Control, ControlError, RECALLED_LINES, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
@@ -19,8 +17,9 @@ use haversack_policy::{Config, Event};
 use super::actuate::{self, Applied};
 use super::log::DecisionLog;
 use super::monitors::Monitors;
+use super::port::{self, PoolPort, attached};
 use super::recording::{Recording, Rows};
-use super::reports::{self, Latencies};
+use super::reports::Latencies;
 use super::show;
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
@@ -247,55 +246,41 @@ impl PoolLoop {
 
     /// Decides between windows, based on what is known.
     pub fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
-        self.conclude(daemon, pool, |control, blocks, reports| {
-            control.decide(now_us, cause, blocks, reports)
-        });
+        self.turn(daemon, pool, now_us, Cause::Event(cause));
     }
 
     fn close(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) {
-        let snapshot =
-            self.conclude(daemon, pool, |control, blocks, reports| control.close(now_us, blocks, reports));
-        for disk in snapshot.iter().flat_map(|snapshot| &snapshot.disks) {
+        let Some(snapshot) = self.turn(daemon, pool, now_us, Cause::Window) else { return };
+        for disk in &snapshot.disks {
             self.lost.insert(disk.name.clone(), self.monitors.take_lost(&disk.name));
         }
-        if let Some(snapshot) = snapshot {
-            self.latencies.close(&snapshot);
-        }
+        self.latencies.close(&snapshot);
     }
 
-    /// Makes a decision, logs it and carries it out. Returns what the pool showed.
-    fn conclude(
-        &mut self,
-        daemon: &Daemon,
-        pool: &Pool,
-        decide: impl FnOnce(
-            &mut Control,
-            u64,
-            &[haversack_control::DiskReport],
-        ) -> std::result::Result<Decision, ControlError>,
-    ) -> Option<Snapshot> {
+    /// Decides, logs that and carries it out. Returns what the pool showed.
+    fn turn(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: Cause<'_>) -> Option<Snapshot> {
         let control = self.control.as_mut()?;
-        // A stopped pool is reported elsewhere.
-        let snapshot = pool.backend.snapshot().ok()?;
-        let known = attached(daemon, pool, &snapshot);
-        let known: Vec<_> =
-            known.into_iter().filter(|(disk, _)| control.state(&disk.name).is_some()).collect();
-        let reports: Vec<_> = known
-            .iter()
-            .map(|(disk, config)| reports::report(&snapshot, disk, config, &self.latencies))
-            .collect();
-        let decision = decide(control, snapshot.pool.capacity_blocks, &reports);
-        self.write_log();
-        match decision {
-            Ok(decision) => {
+        let mut port = PoolPort {
+            daemon,
+            pool,
+            latencies: &self.latencies,
+            config: control.config().clone(),
+            log: &mut self.log,
+            applied: &mut self.applied,
+            kept: &mut self.kept,
+            snapshot: None,
+        };
+        let Ok(decided) = control.turn(&mut port, now_us, cause);
+        let snapshot = port.snapshot;
+        match decided? {
+            Ok(_) => {
                 self.decisions += 1;
                 self.refused = None;
-                self.carry_out(daemon, pool, &known, &decision);
+                daemon.size_filters(pool);
             }
             Err(error) => self.refuse(daemon, pool, &error),
         }
-        drop(known);
-        Some(snapshot)
+        snapshot
     }
 
     fn refuse(&mut self, daemon: &Daemon, pool: &Pool, error: &ControlError) {
@@ -308,50 +293,15 @@ impl PoolLoop {
         self.refused = Some(why);
     }
 
-    fn carry_out(
-        &mut self,
-        daemon: &Daemon,
-        pool: &Pool,
-        known: &[(&DiskSnapshot, DiskConfig)],
-        decision: &Decision,
-    ) {
-        for (disk, config) in known {
-            let Some(plan) = decision.plan.disks.get(&disk.name) else { continue };
-            let applied = self.applied.entry(disk.name.clone()).or_default();
-            match actuate::apply(daemon, &pool.name, disk, config, plan, applied) {
-                Ok(kept) => {
-                    self.kept.insert(disk.name.clone(), kept);
-                }
-                Err(error) => tracing::error!(disk = disk.name, "the plan is not carried out: {error}"),
-            }
-        }
-        daemon.size_filters(pool);
-    }
-
     /// Forgets what a plan has set for a disk, so that the next decision sets it again.
     pub fn changed(&mut self, name: &str) {
         self.applied.remove(name);
     }
 
     fn write_log(&mut self) {
-        let Some(control) = &mut self.control else { return };
-        let config = Box::new(control.config().clone());
-        for entry in control.take_log() {
-            let time_us = match &entry {
-                Entry::Started { time_us, .. }
-                | Entry::Event { time_us, .. }
-                | Entry::Restored { time_us, .. }
-                | Entry::Refused { time_us, .. } => *time_us,
-                Entry::Decision(decision) => decision.inputs.time_us,
-            };
-            let line = entry.line();
-            let heading = match entry {
-                Entry::Started { .. } => line.clone(),
-                _ => Entry::Started { time_us, config: config.clone() }.line(),
-            };
-            if let Err(error) = self.log.append(&line, &heading) {
-                tracing::error!("a decision is not logged: {error}");
-            }
+        if let Some(control) = &mut self.control {
+            let entries = control.take_log();
+            port::write_log(&mut self.log, control.config(), &entries);
         }
     }
 
@@ -502,17 +452,4 @@ fn no_policy() -> DaemonError {
 fn found<'a>(snapshot: &'a Snapshot, name: &str) -> Result<&'a DiskSnapshot> {
     let found = snapshot.disks.iter().find(|disk| disk.name == name);
     found.ok_or_else(|| DaemonError::NoSuch { what: "attached disk", name: name.into() })
-}
-
-/// Returns the disks of a pool that take requests.
-fn attached<'a>(daemon: &Daemon, pool: &Pool, snapshot: &'a Snapshot) -> Vec<(&'a DiskSnapshot, DiskConfig)> {
-    let disks = daemon.disks();
-    let shown = |(name, disk): (&String, &std::sync::Arc<crate::daemon::Disk>)| {
-        let config = disk.with(|inner| {
-            let is_here = inner.state == DiskState::Attached && inner.config.pool == pool.name;
-            is_here.then(|| inner.config.clone())
-        })?;
-        Some((snapshot.disks.iter().find(|shown| shown.name == *name)?, config))
-    };
-    disks.iter().filter_map(shown).collect()
 }

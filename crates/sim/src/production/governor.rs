@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use haversack_control::{
-    Control, ControlError, Counters, Decision, DiskReport, RECALLED_LINES, Wishes, actuate, log, measures,
+    Cause, Control, ControlError, Counters, DiskReport, Port, RECALLED_LINES, Wishes, actuate, log, measures,
 };
 use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
 use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
-use haversack_policy::Config;
+use haversack_policy::{Config, DiskPlan};
 use serde::Serialize;
 
 use super::driver::Driver;
@@ -68,6 +68,50 @@ pub struct Governor {
     pool_blocks: u64,
     records: Records,
     governed: Governed,
+}
+
+/// The simulated pool, as the control loop sees it.
+struct SimPort<'a, M: SimMemory> {
+    driver: &'a mut Driver<M>,
+    meter: &'a mut Meter,
+    disks: &'a [Governable],
+    pool_blocks: u64,
+    governed: &'a mut Governed,
+    /// Processor time at which the decision began.
+    begun: Duration,
+}
+
+impl<M: SimMemory> Port for SimPort<'_, M> {
+    type Error = SimError;
+
+    fn reports(&mut self) -> Option<(u64, Vec<DiskReport>)> {
+        let (origins, cache_latency_us) = self.driver.take_latencies();
+        let stats = self.driver.disk_stats();
+        let mut reports = Vec::with_capacity(self.disks.len());
+        for (disk, Governable { name, wishes, .. }) in self.driver.disk_numbers().zip(self.disks) {
+            let number = usize::from(disk.0);
+            let used_blocks = self.driver.disk_usage(disk).usage_blocks;
+            let origin_latency_us = origins[number];
+            reports.push(DiskReport {
+                facts: wishes.facts(name, self.pool_blocks, used_blocks, self.driver.mode(disk)),
+                counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(&stats[number]) },
+            });
+        }
+        self.begun = thread_time();
+        Some((self.pool_blocks, reports))
+    }
+
+    fn write_log(&mut self, entries: &[log::Entry]) {
+        let took = thread_time().saturating_sub(self.begun);
+        self.governed.longest_decision = self.governed.longest_decision.max(took);
+        self.governed.log.extend(entries.iter().map(log::Entry::line));
+    }
+
+    fn carry_out(&mut self, name: &str, plan: &DiskPlan) -> Result<(), SimError> {
+        let number = self.disks.iter().position(|disk| disk.name == name).expect("it was reported");
+        let (target, admission) = (actuate::target(plan.target), actuate::admission(plan.admission));
+        self.driver.set(DiskNo(number as u16), target, admission, plan.write_mode, self.meter)
+    }
 }
 
 fn unfit(error: &ControlError) -> SimError {
@@ -137,9 +181,7 @@ impl Governor {
             let begun = self.control.begin(now_us, name, *blocks, &Counters::default());
             begun.map_err(|error| unfit(&error))?;
         }
-        let reports = self.reports(driver);
-        let decided = self.control.decide(now_us, "start", self.pool_blocks, &reports);
-        self.conclude(now_us, decided, driver, meter)
+        self.turn(now_us, Cause::Event("start"), driver, meter)
     }
 
     /// When the window ends.
@@ -159,22 +201,6 @@ impl Governor {
         self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
     }
 
-    fn reports<M: SimMemory>(&self, driver: &mut Driver<M>) -> Vec<DiskReport> {
-        let (origins, cache_latency_us) = driver.take_latencies();
-        let stats = driver.disk_stats();
-        let mut reports = Vec::with_capacity(self.disks.len());
-        for (disk, Governable { name, wishes, .. }) in driver.disk_numbers().zip(&self.disks) {
-            let number = usize::from(disk.0);
-            let used_blocks = driver.disk_usage(disk).usage_blocks;
-            let origin_latency_us = origins[number];
-            reports.push(DiskReport {
-                facts: wishes.facts(name, self.pool_blocks, used_blocks, driver.mode(disk)),
-                counters: Counters { origin_latency_us, cache_latency_us, ..Counters::of(&stats[number]) },
-            });
-        }
-        reports
-    }
-
     /// Ends the window and carries out what is decided.
     ///
     /// # Errors
@@ -182,35 +208,29 @@ impl Governor {
     pub fn close<M: SimMemory>(&mut self, driver: &mut Driver<M>, meter: &mut Meter) -> Result<(), SimError> {
         let now_us = self.control.due_us();
         driver.disk_numbers().for_each(|disk| self.take_now(disk, driver));
-        let reports = self.reports(driver);
-        let start = thread_time();
-        let decided = self.control.close(now_us, self.pool_blocks, &reports);
-        let took = thread_time().saturating_sub(start);
-        self.governed.longest_decision = self.governed.longest_decision.max(took);
-        self.conclude(now_us, decided, driver, meter)
+        self.turn(now_us, Cause::Window, driver, meter)
     }
 
-    fn conclude<M: SimMemory>(
+    fn turn<M: SimMemory>(
         &mut self,
         now_us: Micros,
-        decided: Result<Decision, ControlError>,
+        cause: Cause<'_>,
         driver: &mut Driver<M>,
         meter: &mut Meter,
     ) -> Result<(), SimError> {
-        self.governed.log.extend(self.control.take_log().iter().map(log::Entry::line));
-        let plan = match decided {
-            Ok(decision) => decision.plan,
-            Err(error) => {
+        let (disks, pool_blocks, governed) = (&self.disks, self.pool_blocks, &mut self.governed);
+        let mut port =
+            SimPort { driver: &mut *driver, meter, disks, pool_blocks, governed, begun: Duration::ZERO };
+        let plan = match self.control.turn(&mut port, now_us, cause)? {
+            Some(Ok(decision)) => decision.plan,
+            Some(Err(error)) => {
                 self.governed.refused += 1;
                 self.governed.refusal = Some(error.to_string());
                 return Ok(());
             }
+            None => unreachable!("a simulated pool is always available"),
         };
         let plans: Vec<_> = self.disks.iter().map(|disk| &plan.disks[&disk.name]).collect();
-        for (disk, plan) in driver.disk_numbers().zip(&plans) {
-            let (target, admission) = (actuate::target(plan.target), actuate::admission(plan.admission));
-            driver.set(disk, target, admission, plan.write_mode, meter)?;
-        }
         let usages: Vec<_> = driver.disk_numbers().map(|disk| driver.disk_usage(disk)).collect();
         self.governed.targets.push(TargetSample {
             time_seconds: now_us as f64 / 1e6,

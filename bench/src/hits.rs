@@ -8,8 +8,8 @@ use haversack_model::BLOCK_BYTES;
 
 use crate::alloc;
 use crate::driver::{Driver, Setup, disk_of_blocks};
-use crate::rng::Rng;
 use crate::table::{self, row};
+use haversack_model::random::Random;
 
 /// Cached blocks, all of the disk.
 const CACHED: u64 = 1_000_000;
@@ -100,7 +100,7 @@ fn measure<M: Memory>(name: &str, memory: M, real: bool, rows: &mut Vec<Vec<Stri
             driver.core.memory_mut().frame_mut(FrameNo(frame)).fill(0);
         }
     }
-    let mut rng = Rng::new(1);
+    let mut rng = Random::new(1);
     for (depth, hint) in DEPTHS {
         let mut batch = Vec::with_capacity(depth);
         let mut round = |driver: &mut _, requests| round(driver, &mut rng, &mut batch, depth, hint, requests);
@@ -133,7 +133,7 @@ fn measure<M: Memory>(name: &str, memory: M, real: bool, rows: &mut Vec<Vec<Stri
 /// Requests a second of one round. Making up the requests is part of it.
 fn round<M: Memory>(
     driver: &mut Driver<M>,
-    rng: &mut Rng,
+    rng: &mut Random,
     batch: &mut Vec<Request>,
     depth: usize,
     hint: bool,

@@ -7,7 +7,6 @@ mod live;
 mod media;
 mod memory;
 mod monitor;
-mod rng;
 mod table;
 mod traces;
 

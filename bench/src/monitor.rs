@@ -5,8 +5,8 @@ use std::time::Instant;
 use haversack_core::{CoreConfig, MonitorConfig, NullMemory, Records, Request};
 
 use crate::driver::{Driver, Setup, disk_of_blocks};
-use crate::rng::Rng;
 use crate::table::{self, row};
+use haversack_model::random::Random;
 
 /// Cached blocks, all of the disk: few enough that the tables stay in the processor's caches and noise is small.
 const CACHED: u64 = 20_000;
@@ -48,7 +48,7 @@ pub fn run() {
     for _ in 0..SETTLING_SECONDS {
         driver.pass(1_000_000);
     }
-    let (mut rng, mut records) = (Rng::new(1), Records::with_room(RECORDS));
+    let (mut rng, mut records) = (Random::new(1), Records::with_room(RECORDS));
     let mut best_ns = [f64::INFINITY; KINDS.len()];
     for _ in 0..ROUNDS {
         for ((_, sample_shift), best_ns) in KINDS.iter().zip(&mut best_ns) {
@@ -68,7 +68,7 @@ pub fn run() {
 }
 
 /// Nanoseconds a request.
-fn round(driver: &mut Driver<NullMemory>, rng: &mut Rng, records: &mut Records) -> f64 {
+fn round(driver: &mut Driver<NullMemory>, rng: &mut Random, records: &mut Records) -> f64 {
     let mut batch: Vec<Request> = Vec::with_capacity(DEPTH as usize);
     let mut since_taken = 0;
     let start = Instant::now();

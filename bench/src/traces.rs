@@ -9,8 +9,8 @@ use haversack_core::{CoreConfig, DiskStats, NullMemory, Target};
 use haversack_model::Micros;
 
 use crate::driver::{Driver, Setup, disk_of_blocks};
-use crate::rng::Rng;
 use crate::table::{self, grouped, row};
+use haversack_model::random::Random;
 
 /// Staging frames, few beside the smallest cache.
 pub const STAGING_FRAMES: u32 = 256;
@@ -112,7 +112,7 @@ fn zipf() -> Reads {
     });
     let weights: Vec<f64> = weights.collect();
     let total = *weights.last().expect("there are blocks");
-    let mut rng = Rng::new(42);
+    let mut rng = Random::new(42);
     let mut draw = || {
         let at = rng.unit() * total;
         (weights.partition_point(|w| *w < at) as u64, 1)

@@ -13,6 +13,7 @@ use haversack_e2e::storage_daemon::StorageDaemon;
 use haversack_e2e::tools::{self, PATIENCE};
 use haversack_e2e::verify::Verifier;
 use haversack_e2e::{Place, Result, image, test};
+use haversack_model::random::Random;
 
 use crate::{rounds, seed};
 
@@ -111,11 +112,8 @@ fn load(client: &mut Verifier, ends: &AtomicBool, requests: &AtomicU64) -> Resul
 #[test]
 fn a_server_that_is_ended_and_started_again_fails_no_request() {
     test("origins' servers that end", |place| {
-        let mut random = seed("origins' servers that end");
-        let mut below = |most: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % most
-        };
+        let mut random = Random::new(seed("origins' servers that end"));
+        let mut below = |most: u64| random.below(most);
         let name = |at: usize| format!("vm{at}");
         let mut files = Vec::new();
         let (mut servers, mut disks) = (Vec::new(), Vec::new());

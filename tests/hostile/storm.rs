@@ -9,6 +9,7 @@ use std::time::Duration;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::verify::Verifier;
 use haversack_e2e::{Result, image, test};
+use haversack_model::random::Random;
 
 use crate::{rounds, seed};
 
@@ -17,20 +18,10 @@ const BLOCKS: usize = 1024;
 /// Requests of each disk between two incidents.
 const REQUESTS: usize = 150;
 
-/// Numbers that follow from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
-}
-
 #[test]
 fn no_byte_is_wrong_whatever_happens_at_once() {
     test("a storm", |place| {
-        let mut random = Random(seed("a storm"));
+        let mut random = Random::new(seed("a storm"));
         let files = [image::zeroes(place, "vm1.img", 96)?, image::zeroes(place, "vm2.img", 96)?];
         let [first, second] = files.map(|file| file.display().to_string());
         let disks = vec![

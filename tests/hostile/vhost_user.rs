@@ -15,13 +15,14 @@ use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Error, Result, image, test};
+use haversack_model::random::Random;
 use haversack_vhost_user::feature;
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 
 use crate::nbd::SLACK;
 use support::client::{Client, Inflight, region};
 use support::driver::{self, BUFFERS, Driver};
-use support::{Numbers, RAM_BYTES, Ram, memory_file};
+use support::{RAM_BYTES, Ram, memory_file};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
@@ -70,7 +71,7 @@ impl Victim {
 
 struct Attack<'a> {
     daemon: &'a Haversack<'a>,
-    numbers: Numbers,
+    numbers: Random,
     version: u8,
 }
 
@@ -178,7 +179,7 @@ fn a_front_end_that_takes_its_memory_away_ends_its_connection_alone() {
         let daemon = Haversack::start(place, Settings::new(128, disks))?;
         let mut attack = Attack {
             daemon: &daemon,
-            numbers: Numbers(crate::seed("front ends that cut short")),
+            numbers: Random::new(crate::seed("front ends that cut short")),
             version: 0,
         };
         let mut victims = [Victim::new("wb"), Victim::new("pt")];

@@ -3,6 +3,7 @@
 //! A block that was written and acknowledged reads as its last version, a daemon that was killed between included. A write
 //! or zeroing that was not answered may have happened or not, until a read has shown which.
 
+use haversack_model::random::Random;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ pub struct Verifier {
     first: usize,
     blocks: Vec<Versions>,
     next_version: u64,
-    random: u64,
+    random: Random,
     /// How long each request took.
     pub times: Vec<Duration>,
 }
@@ -45,7 +46,7 @@ impl Verifier {
             first: 0,
             blocks: vec![vec![0]; blocks],
             next_version: 1,
-            random: seed | 1,
+            random: Random::new(seed),
             times: Vec::new(),
         }
     }
@@ -66,9 +67,7 @@ impl Verifier {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        self.random.below(below)
     }
 
     /// One random request. A lost connection is no failure: the next request connects again.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::load::{self, Client, Kind, Load};
 use super::process::{Process, own_processor_time};
-use crate::rng::Rng;
 use crate::table::{self, grouped};
+use haversack_model::random::Random;
 
 /// Rounds of each contender and load.
 const ROUNDS: usize = 7;
@@ -93,7 +93,7 @@ pub fn hold(
     time: Duration,
 ) -> io::Result<Outcome> {
     let mut figures = vec![vec![Vec::new(); events.len()]; contenders.len()];
-    let mut rng = Rng::new(0x5EED);
+    let mut rng = Random::new(0x5EED);
     for _ in 0..ROUNDS {
         for (event, at) in events.iter().zip(0..) {
             for (contender, figures) in contenders.iter_mut().zip(&mut figures) {
@@ -112,7 +112,7 @@ pub fn hold(
     })
 }
 
-fn once(contender: &mut Contender, load: Load, time: Duration, rng: &mut Rng) -> io::Result<Figures> {
+fn once(contender: &mut Contender, load: Load, time: Duration, rng: &mut Random) -> io::Result<Figures> {
     if let Some(server) = contender.server.as_ref().filter(|_| contender.forgets) {
         server.forget_page_cache()?;
     }

@@ -17,8 +17,8 @@ use super::load::{self, Kind, Load, REQUEST_BYTES, Round};
 use super::nbd_client::{NbdClient, negotiate};
 use super::place::Place;
 use super::{BLOCKS, Options, SETTLING, fill, service};
-use crate::rng::Rng;
 use crate::table::{self, row};
+use haversack_model::random::Random;
 
 /// The quiet client's latency beside others, times what it is alone, should not be more.
 const GOAL: &str = "3.0";
@@ -107,7 +107,7 @@ fn cells(what: &str, round: &Round, alone: &Round) -> Vec<String> {
 /// The round whose p99 is in the middle.
 fn in_the_middle(options: &Options, quiet: &mut NbdClient) -> io::Result<Round> {
     let load = Load { kind: Kind::Read, depth: 1, blocks: BLOCKS, burst: None };
-    let mut rng = Rng::new(7);
+    let mut rng = Random::new(7);
     let rounds: io::Result<Vec<Round>> =
         (0..ROUNDS).map(|_| load::run(quiet, load, options.round, &mut rng)).collect();
     let mut rounds = rounds?;
@@ -140,7 +140,7 @@ fn attack(socket: &Path, hostile: &Hostile, number: usize, stop: &AtomicBool) ->
         });
         let payload = vec![1; if hostile.command == Command::Write { hostile.length as usize } else { 0 }];
         let places = BLOCKS * REQUEST_BYTES as u64 / u64::from(hostile.length);
-        let mut rng = Rng::new(number as u64);
+        let mut rng = Random::new(number as u64);
         while !stop.load(Ordering::Relaxed) {
             let offset = rng.below(places) * u64::from(hostile.length);
             let flags = CommandFlags::NONE;

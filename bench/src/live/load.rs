@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = 4096;
@@ -70,9 +70,9 @@ impl Round {
 
 /// A block's content: its number, then what compresses badly. Writes keep to the number.
 pub fn fill_block(block: u64, bytes: &mut [u8]) {
-    let mut rng = Rng::new(block.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut rng = Random::new(block.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     for word in bytes.as_chunks_mut::<8>().0 {
-        *word = rng.number().to_le_bytes();
+        *word = rng.bits().to_le_bytes();
     }
     bytes[..8].copy_from_slice(&block.to_le_bytes());
 }
@@ -87,7 +87,7 @@ pub fn check_block(block: u64, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Puts a client under load for a time.
-pub fn run(client: &mut dyn Client, load: Load, time: Duration, rng: &mut Rng) -> io::Result<Round> {
+pub fn run(client: &mut dyn Client, load: Load, time: Duration, rng: &mut Random) -> io::Result<Round> {
     let mut round = Round::default();
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -104,7 +104,7 @@ fn burst(
     load: Load,
     time: Duration,
     most: u64,
-    rng: &mut Rng,
+    rng: &mut Random,
     round: &mut Round,
 ) -> io::Result<()> {
     let begin = Instant::now();
@@ -162,7 +162,7 @@ mod tests {
         let load =
             Load { kind: Kind::Read, depth: 7, blocks: 100, burst: Some((21, Duration::from_millis(1))) };
         let mut echo = Echo(Vec::new(), 0);
-        let round = run(&mut echo, load, Duration::from_millis(20), &mut Rng::new(1)).unwrap();
+        let round = run(&mut echo, load, Duration::from_millis(20), &mut Random::new(1)).unwrap();
         assert_eq!((echo.1, round.requests % 7), (7, 0));
         assert_eq!(round.latencies_ns.len() as u64, round.requests);
         assert!(round.latencies_ns.is_sorted() && round.busy < Duration::from_millis(20));

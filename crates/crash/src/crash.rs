@@ -8,9 +8,9 @@ use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 use crate::device::{Payload, Store};
 use crate::media::FakeMedia;
 use crate::memory::SimMemory;
-use crate::rng::Rng;
 use crate::run::tell;
 use crate::world::{CrashKind, Flow, Life, Stop, What, World, violation};
+use haversack_model::random::Random;
 
 impl World {
     /// Creates the conditions of the first start: opens the pool and attaches all disks.
@@ -285,7 +285,7 @@ impl World {
 }
 
 /// Returns the sectors of the newest metadata page of a segment that has been in use.
-fn newest_page(store: &Store, rng: &mut Rng) -> Option<Range<u64>> {
+fn newest_page(store: &Store, rng: &mut Random) -> Option<Range<u64>> {
     let start = |segment| pool::device_bytes(segment) / SECTOR_BYTES as u64;
     let segments = (store.bytes() / SECTOR_BYTES as u64 - start(0)) / (start(1) - start(0));
     let generation = |page| {

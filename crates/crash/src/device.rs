@@ -13,7 +13,7 @@ use std::rc::Rc;
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK};
 
 use crate::pattern::{self, Version};
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// Shared until it is written to.
 type Page = Rc<[u8; BLOCK_BYTES]>;
@@ -245,7 +245,7 @@ impl Store {
     }
 
     /// Cuts a write short: some units of it are written.
-    pub fn write_torn(&mut self, sector: u64, payload: Payload, tear: Tear, rng: &mut Rng) {
+    pub fn write_torn(&mut self, sector: u64, payload: Payload, tear: Tear, rng: &mut Random) {
         match rng.below(4) {
             0 => {}
             1 => self.write(sector, payload),
@@ -294,7 +294,7 @@ impl Store {
     }
 
     /// Cuts the power: each unit written since the last flush keeps its old content or gets one of its newer versions.
-    pub fn power_cut(&mut self, tear: Tear, rng: &mut Rng) {
+    pub fn power_cut(&mut self, tear: Tear, rng: &mut Random) {
         let keep = rng.pick(&[0, 0, 15, 50, 50, 85, 100]);
         let whole_writes = rng.one_in(3);
         let mut prefix = if rng.one_in(4) { rng.below(self.log.len() as u64 + 1) } else { u64::MAX };
@@ -374,7 +374,7 @@ impl Store {
     }
 
     /// Damages a durable sector of a range that no crash has made doubtful and that is recorded as flushed.
-    pub fn rot(&mut self, within: Range<u64>, rng: &mut Rng) -> Option<u64> {
+    pub fn rot(&mut self, within: Range<u64>, rng: &mut Random) -> Option<u64> {
         for _ in 0..32 {
             let sector = within.start + rng.below(within.end - within.start);
             let page = sector / SECTORS_PER_BLOCK;
@@ -459,7 +459,7 @@ mod tests {
                     store.flush(mark);
                 }
             }
-            store.power_cut(Tear { unit: 1 }, &mut Rng::new(seed));
+            store.power_cut(Tear { unit: 1 }, &mut Random::scrambled(seed));
             seen.insert((first_byte(&store, 4), first_byte(&store, 9)));
         }
         for value in 1..=3 {

@@ -6,9 +6,9 @@ use haversack_model::SECTOR_BYTES;
 use crate::device::Payload;
 use crate::media::FakeMedia;
 use crate::plan::{MODES, Plan};
-use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{CrashKind, Flow, Life, Stop, World};
+use haversack_model::random::Random;
 
 /// Runs a short workload read from bytes, five per operation, crashes included.
 ///
@@ -18,7 +18,7 @@ pub fn typed_ops(data: &[u8]) {
     let (head, ops) = data.split_at(data.len().min(8));
     let mut seed = [0; 8];
     seed[..head.len()].copy_from_slice(head);
-    let mut rng = Rng::new(u64::from_le_bytes(seed));
+    let mut rng = Random::scrambled(u64::from_le_bytes(seed));
     let plan = Plan::script(&mut rng);
     let outcome = World::new(plan, rng).and_then(|mut world| {
         world.first_open()?;
@@ -88,7 +88,7 @@ pub fn recovery_bytes(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
     };
-    let mut rng = Rng::new(u64::from(choice >> 1));
+    let mut rng = Random::scrambled(u64::from(choice >> 1));
     let plan = Plan::script(&mut rng);
     let Ok(mut world) = World::new(plan, rng) else {
         return;
@@ -158,7 +158,7 @@ impl World {
         self.jobs.clear();
         let memory = self.fresh_memory();
         let (config, now) = (self.plan.core, self.now);
-        let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Rng::new(1), unit);
+        let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Random::scrambled(1), unit);
         drop(offline::check(&mut media, true));
         let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
         let Ok((core, report)) = Core::open(&mut media, memory, config, &options, now) else {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn random_bytes_break_neither_target() {
-        let mut rng = Rng::new(7);
+        let mut rng = Random::scrambled(7);
         for _ in 0..60 {
             let data: Vec<u8> = (0..rng.below(600)).map(|_| rng.bits() as u8).collect();
             typed_ops(&data);

@@ -17,7 +17,6 @@ pub mod oracle;
 pub mod pattern;
 pub mod plan;
 pub mod request;
-pub mod rng;
 pub mod run;
 pub mod script;
 pub mod verify;

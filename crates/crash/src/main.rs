@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haversack_crash::plan::Plan;
-use haversack_crash::rng::Rng;
 use haversack_crash::run::{self, Options, RunReport, run_seed};
 use haversack_crash::world::Counts;
+use haversack_model::random::Random;
 
 const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
@@ -187,7 +187,7 @@ fn demo() -> RunReport {
     let begin = Instant::now();
     let options = Options { script_percent: 0, ..Options::default() };
     for seed in 1..=12 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::scrambled(seed);
         rng.percent(0);
         let plan = Plan::random(&mut rng);
         let modes: Vec<_> = plan.disks.iter().map(|d| d.mode.name()).collect();

@@ -8,8 +8,8 @@ use crate::device::Payload;
 use crate::job::Job;
 use crate::media::FakeMedia;
 use crate::pattern;
-use crate::rng::Rng;
 use crate::world::{Device, Flow, Life, Stop, World, device_id, device_store, violation};
+use haversack_model::random::Random;
 
 impl World {
     /// Attaches a disk with its epoch and waits for it.
@@ -214,7 +214,7 @@ impl World {
         });
         let (pool, unit, now) = (self.pool_id(), self.plan.tear_unit, self.now);
         let devices = created::devices(Shape::Device { place, number: no, segments }, || {
-            let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Rng::new(0), unit);
+            let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Random::scrambled(0), unit);
             let joins = Some(pool::prepare_device(&mut media, 0, pool, no, device_id(place))?);
             Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
         });

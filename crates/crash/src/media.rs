@@ -4,15 +4,15 @@ use haversack_core::{IoFailure, Media, PageRead};
 use haversack_model::SECTOR_BYTES;
 
 use crate::device::{Payload, Tear};
-use crate::rng::Rng;
 use crate::world::Device;
+use haversack_model::random::Random;
 
 /// Some of a host's devices in a given order.
 pub struct FakeMedia<'a> {
     devices: &'a mut Vec<Device>,
     order: Vec<usize>,
     budget: Option<u64>,
-    rng: Rng,
+    rng: Random,
     unit: u64,
     /// The budget is used up: the host is dead.
     pub dead: bool,
@@ -24,7 +24,7 @@ impl<'a> FakeMedia<'a> {
         devices: &'a mut Vec<Device>,
         order: Vec<usize>,
         budget: Option<u64>,
-        rng: Rng,
+        rng: Random,
         unit: u64,
     ) -> Self {
         FakeMedia { devices, order, budget, rng, unit, dead: false }

@@ -7,7 +7,7 @@ use haversack_core::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, Payloads, Re
 use haversack_model::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::pattern::{self, Version};
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// The guest's buffer of a request.
 #[derive(Default)]
@@ -117,7 +117,7 @@ impl SimMemory {
     }
 
     /// Kills the process at the armed store; `torn` lets a part of that store happen. Transfer frames are lost.
-    pub fn kill(&mut self, torn: bool, rng: &mut Rng) {
+    pub fn kill(&mut self, torn: bool, rng: &mut Random) {
         let mut undo = std::mem::take(&mut self.undo);
         while let Some(store) = undo.pop() {
             let last = undo.is_empty();
@@ -161,7 +161,7 @@ impl SimMemory {
 }
 
 /// Restores `old`; of a torn store, words or a prefix of the new bytes stay.
-fn take_back(old: &[u8], now: &mut [u8], torn: bool, rng: &mut Rng) {
+fn take_back(old: &[u8], now: &mut [u8], torn: bool, rng: &mut Random) {
     if !torn {
         now.copy_from_slice(old);
         return;

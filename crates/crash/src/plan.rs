@@ -5,7 +5,7 @@ use haversack_core::{
 };
 use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// All write modes.
 pub const MODES: [WriteMode; 6] = [
@@ -83,7 +83,7 @@ pub fn disk_id(disk: usize) -> DiskId {
 }
 
 /// Returns a cleaner configuration whose limits a short run reaches.
-pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
+pub fn cleaner(rng: &mut Random) -> CleanerConfig {
     let mut shares = [rng.below(100) as f32 / 100.0, rng.below(100) as f32 / 100.0];
     shares.sort_by(f32::total_cmp);
     let slack = rng.below(50);
@@ -101,7 +101,7 @@ pub fn cleaner(rng: &mut Rng) -> CleanerConfig {
 }
 
 /// Returns an admission configuration whose limits a short run reaches.
-pub fn admission(rng: &mut Rng) -> AdmissionConfig {
+pub fn admission(rng: &mut Random) -> AdmissionConfig {
     if rng.percent(75) {
         return AdmissionConfig::Always;
     }
@@ -119,7 +119,7 @@ pub fn admission(rng: &mut Rng) -> AdmissionConfig {
 }
 
 /// Returns a share of the pool that affects a short run.
-pub fn target(rng: &mut Rng, least_blocks: u64) -> Target {
+pub fn target(rng: &mut Random, least_blocks: u64) -> Target {
     if rng.one_in(2) {
         return Target::Equal;
     }
@@ -131,7 +131,7 @@ pub fn target(rng: &mut Rng, least_blocks: u64) -> Target {
 }
 
 /// Returns the settings of one disk.
-pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
+pub fn disk(rng: &mut Random, place: usize, max_blocks: u64) -> DiskConfig {
     let largest = rng.pick(&[128, 256, 512, max_blocks]).clamp(64, max_blocks);
     let blocks = rng.range(64, largest);
     let mut config = DiskConfig::new(disk_id(place), blocks * 8 + rng.pick(&[0, 0, 1, 7]));
@@ -152,7 +152,7 @@ pub fn disk(rng: &mut Rng, place: usize, max_blocks: u64) -> DiskConfig {
     config
 }
 
-fn core_config(rng: &mut Rng) -> CoreConfig {
+fn core_config(rng: &mut Random) -> CoreConfig {
     let mut config = CoreConfig {
         max_requests: rng.pick(&[4, 8, 16, 64]),
         commit_blocks: rng.pick(&[4, 8, 16, 32, 64]),
@@ -170,7 +170,7 @@ fn core_config(rng: &mut Rng) -> CoreConfig {
 
 impl Plan {
     /// Returns a random plan for a long run.
-    pub fn random(rng: &mut Rng) -> Plan {
+    pub fn random(rng: &mut Random) -> Plan {
         let devices = rng.pick(&[1, 1, 2, 2, 2, 3]);
         let disks = rng.pick(&[1, 1, 2, 2, 3, 4]);
         let max_segments = rng.pick(&[3, 6, 12]);
@@ -205,7 +205,7 @@ impl Plan {
 
     /// The device at risk may be lost with dirty blocks that no other has: the newest versions of some blocks, of
     /// which other devices list older ones. Small commits that are rarely flushed leave many versions.
-    pub fn without_second_copies(&mut self, rng: &mut Rng) {
+    pub fn without_second_copies(&mut self, rng: &mut Random) {
         self.redundancy = false;
         self.devices = vec![rng.range(2, 8) as u32; self.devices.len().max(2)];
         self.faults = Faults { loss: true, outages: self.faults.outages, ..Faults::default() };
@@ -213,7 +213,7 @@ impl Plan {
     }
 
     /// Any device may be lost while the pool is whole, and others replace it. There is room for many versions.
-    pub fn losing_any(&mut self, rng: &mut Rng) {
+    pub fn losing_any(&mut self, rng: &mut Random) {
         let segments = rng.range(4, 24) as u32;
         self.redundancy = true;
         self.devices = vec![segments; rng.range(2, 4) as usize];
@@ -222,7 +222,7 @@ impl Plan {
     }
 
     /// Returns a plan for a script: a tiny pool, little background work, few faults.
-    pub fn script(rng: &mut Rng) -> Plan {
+    pub fn script(rng: &mut Random) -> Plan {
         let devices = rng.pick(&[1, 2]);
         let disks = 2;
         let mut plan = Plan {

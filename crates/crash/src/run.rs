@@ -6,9 +6,9 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::plan::Plan;
-use crate::rng::Rng;
 use crate::script;
 use crate::world::{Counts, Stop, World};
+use haversack_model::random::Random;
 
 /// One run in this many has its crashes while the pool record is being written.
 const RUNS_WITH_RECORD_CRASHES: u64 = 4;
@@ -119,14 +119,14 @@ pub fn run_seed(seed: u64, options: &Options) -> RunReport {
 }
 
 fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), String> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::scrambled(seed);
     if rng.percent(options.script_percent) {
         return script::sweep(&mut rng, counts, options.most_points);
     }
     let mut plan = Plan::random(&mut rng);
     let points = rng.range(3, 40).min(options.most_points);
     // Drawn separately, so that the other runs do not change.
-    let mut apart = Rng::new(seed.rotate_left(32));
+    let mut apart = Random::scrambled(seed.rotate_left(32));
     let mut losses = None;
     match apart.below(RUNS_WITH_LOSSES) {
         0 => plan.without_second_copies(&mut apart),
@@ -139,7 +139,7 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;
     world.losses = losses;
-    let mut apart = Rng::new(!seed);
+    let mut apart = Random::scrambled(!seed);
     world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));
     counts.add(&world);

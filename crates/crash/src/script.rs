@@ -4,9 +4,9 @@ use haversack_core::{AdmissionConfig, Op, Persistence};
 use haversack_model::WriteMode;
 
 use crate::plan::{MODES, Plan};
-use crate::rng::Rng;
 use crate::verify::Extent;
 use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
+use haversack_model::random::Random;
 
 /// One script in this many loses devices of a whole pool, one after the other.
 const SCRIPTS_WITH_LOSSES: u64 = 5;
@@ -239,7 +239,7 @@ impl World {
 ///
 /// # Errors
 /// The first violation, and at which I/O of which script.
-pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), String> {
+pub fn sweep(rng: &mut Random, total: &mut Counts, most_points: u64) -> Result<(), String> {
     let number = rng.below(SCRIPTS.len() as u64) as usize;
     let mut script = SCRIPTS[number];
     // Drawn separately, so that the other runs do not change.
@@ -274,16 +274,16 @@ pub fn sweep(rng: &mut Rng, total: &mut Counts, most_points: u64) -> Result<(), 
             if total.points >= limit {
                 return Ok(());
             }
-            let mut world = match World::new(plan.clone(), Rng::new(seed)) {
+            let mut world = match World::new(plan.clone(), Random::scrambled(seed)) {
                 Ok(world) => world,
                 Err(stop) => return Err(format!("{stop:?}")),
             };
-            world.losses = losing.then(|| Rng::new(seed ^ n));
+            world.losses = losing.then(|| Random::scrambled(seed ^ n));
             world.crash_after(n, kind);
             let ended = match world.run_steps(&steps) {
                 Err(Stop::Crash(kind)) => {
                     let fork = world.rng.bits() ^ n;
-                    world.rng = Rng::new(fork);
+                    world.rng = Random::scrambled(fork);
                     world.counts.points += 1;
                     world.aftermath(kind).map(|()| false)
                 }

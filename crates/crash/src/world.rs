@@ -14,7 +14,7 @@ use crate::memory::SimMemory;
 use crate::oracle::{Oracle, Tick};
 use crate::plan::Plan;
 use crate::request::Pending;
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// How a run is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,7 +177,7 @@ pub struct Counts {
 
 /// A host under test.
 pub struct World {
-    pub(crate) rng: Rng,
+    pub(crate) rng: Random,
     /// The parameters of the run.
     pub plan: Plan,
     pub(crate) now: Micros,
@@ -196,9 +196,9 @@ pub struct World {
     pub(crate) jobs: Vec<(JobId, Job)>,
     pub(crate) trigger: Option<(u64, CrashKind)>,
     /// Chooses crashes that come while the pool record is being written; not in all runs.
-    pub(crate) record_crashes: Option<Rng>,
+    pub(crate) record_crashes: Option<Random>,
     /// Chooses losses of any device that the pool can do without; not in all runs.
-    pub(crate) losses: Option<Rng>,
+    pub(crate) losses: Option<Random>,
     /// The pool reported that every dirty block has two copies when it last ran, and nothing was lost since.
     pub(crate) whole: bool,
     pub(crate) torn_store: bool,
@@ -217,7 +217,7 @@ pub struct World {
 
 impl World {
     /// Makes a host with a freshly created pool, not yet open.
-    pub fn new(plan: Plan, mut rng: Rng) -> Flow<World> {
+    pub fn new(plan: Plan, mut rng: Random) -> Flow<World> {
         let pool = Uuid([0x70; 16]);
         let devices: Vec<Device> = plan
             .devices
@@ -280,7 +280,7 @@ impl World {
             let config = PoolConfig { id: self.pool, device_ids: ids, redundancy };
             let order = (0..self.devices.len()).collect();
             let unit = self.plan.tear_unit;
-            let mut media = FakeMedia::new(&mut self.devices, order, None, Rng::new(0), unit);
+            let mut media = FakeMedia::new(&mut self.devices, order, None, Random::scrambled(0), unit);
             pool::create(&mut media, &config)?;
             Ok(self.devices.iter().map(|d| Created { store: d.store.clone(), joins: None }).collect())
         });

@@ -1,9 +1,11 @@
 //! The reactor's mailbox: closures from other threads, and an eventfd that wakes the reactor.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::reactor::Reactor;
 
@@ -25,13 +27,7 @@ pub(crate) struct Letters {
 
 impl Mailbox {
     pub fn new() -> io::Result<(Mailbox, Letters)> {
-        // SAFETY: creates a new descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just created, and owned by nobody else.
-        let bell = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (sender, receiver) = mpsc::channel();
         Ok((Mailbox { sender, bell: bell.clone() }, Letters { receiver, bell }))
     }
@@ -39,10 +35,8 @@ impl Mailbox {
     /// Posts work. It is dropped if the reactor has ended.
     pub fn post(&self, letter: Letter) {
         if self.sender.send(letter).is_ok() {
-            let one = 1u64;
-            // SAFETY: writes eight bytes that live through the call. It cannot block: the counter never gets
-            // near its limit, since every read resets it.
-            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            // It can neither block nor fail: the counter never gets near its limit, since every read resets it.
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         }
     }
 }

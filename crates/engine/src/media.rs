@@ -58,7 +58,7 @@ impl Devices {
     }
 
     fn read_run(&mut self, reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
-        let bytes = &mut self.buffer.bytes_mut()[..reads.len() * BLOCK_BYTES];
+        let bytes = self.buffer.first_mut(reads.len() * BLOCK_BYTES);
         self.devices[reads[0].device].file().read_exact_at(bytes, reads[0].offset_bytes)?;
         for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
             *read.page = *page;
@@ -117,7 +117,7 @@ impl Media for Devices {
     ) -> std::result::Result<(), IoFailure> {
         let mut offset = offset_bytes;
         for part in pages.chunks(BUFFER_BYTES) {
-            let bytes = &mut self.buffer.bytes_mut()[..part.len()];
+            let bytes = self.buffer.first_mut(part.len());
             bytes.copy_from_slice(part);
             self.devices[device].file().write_all_at(bytes, offset).map_err(|e| failed(&e))?;
             offset += part.len() as u64;

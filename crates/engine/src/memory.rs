@@ -162,21 +162,14 @@ impl<P> SharedMemory<P> {
         self.frames.address(frame.0 as usize * BLOCK_BYTES + at)
     }
 
-    /// Returns the transfer frames.
-    pub fn transfer(&self) -> &[u8] {
-        &self.frames.bytes()[self.staging_frames as usize * BLOCK_BYTES..]
+    /// Returns the memory of the transfer frames, for the kernel.
+    pub fn transfer(&self) -> (*mut u8, usize) {
+        let at = self.staging_frames as usize * BLOCK_BYTES;
+        (self.frames.address(at), self.frames.len() - at)
     }
 
     fn count(&self) -> u32 {
         (self.frames.len() / BLOCK_BYTES) as u32
-    }
-
-    fn all(&self) -> &[[u8; BLOCK_BYTES]] {
-        self.frames.bytes().as_chunks().0
-    }
-
-    fn all_mut(&mut self) -> &mut [[u8; BLOCK_BYTES]] {
-        self.frames.bytes_mut().as_chunks_mut().0
     }
 }
 
@@ -190,11 +183,11 @@ impl<P: Payloads> Memory for SharedMemory<P> {
     }
 
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_BYTES] {
-        &self.all()[frame.0 as usize]
+        self.frames.array(frame.0 as usize)
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_BYTES] {
-        &mut self.all_mut()[frame.0 as usize]
+        self.frames.array_mut(frame.0 as usize)
     }
 
     fn take(
@@ -205,20 +198,17 @@ impl<P: Payloads> Memory for SharedMemory<P> {
         frame_at: usize,
         len: usize,
     ) -> bool {
-        let frames = self.frames.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0;
-        self.payloads.take(tag, payload_at, &mut frames[frame.0 as usize][frame_at..frame_at + len])
+        let frame: &mut [u8; BLOCK_BYTES] = self.frames.array_mut(frame.0 as usize);
+        self.payloads.take(tag, payload_at, &mut frame[frame_at..frame_at + len])
     }
 
     fn give(&mut self, tag: RequestTag, payload_at: usize, frame: FrameNo, frame_at: usize, len: usize) {
-        let frames = self.frames.bytes().as_chunks::<BLOCK_BYTES>().0;
-        self.payloads.give(tag, payload_at, &frames[frame.0 as usize][frame_at..frame_at + len]);
+        let frame: &[u8; BLOCK_BYTES] = self.frames.array(frame.0 as usize);
+        self.payloads.give(tag, payload_at, &frame[frame_at..frame_at + len]);
     }
 
     fn copy(&mut self, from: FrameNo, to: FrameNo, at: usize, len: usize) {
-        let [source, target] = self
-            .all_mut()
-            .get_disjoint_mut([from.0 as usize, to.0 as usize])
-            .expect("a copy is between two different frames that exist");
+        let (source, target) = self.frames.two_arrays::<BLOCK_BYTES>(from.0 as usize, to.0 as usize);
         target[at..at + len].copy_from_slice(&source[at..at + len]);
     }
 
@@ -231,12 +221,12 @@ impl<P: Payloads> Memory for SharedMemory<P> {
     }
 
     fn descriptor(&self, index: u32) -> &[u8; DESCRIPTOR_BYTES] {
-        &self.descriptors.bytes().as_chunks().0[index as usize]
+        self.descriptors.array(index as usize)
     }
 
     fn store_descriptor(&mut self, index: u32, bytes: &[u8; DESCRIPTOR_BYTES]) {
         compiler_fence(Ordering::SeqCst);
-        self.descriptors.bytes_mut().as_chunks_mut().0[index as usize] = *bytes;
+        *self.descriptors.array_mut(index as usize) = *bytes;
         compiler_fence(Ordering::SeqCst);
     }
 }

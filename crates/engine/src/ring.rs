@@ -219,13 +219,12 @@ impl Ring {
     ///
     /// # Errors
     /// The process may not lock this much memory, or there is not enough. I/O works without registration, too.
-    pub fn register(&mut self, memory: &[u8]) -> io::Result<()> {
-        let fixed = memory.as_ptr_range();
-        let piece = libc::iovec { iov_base: fixed.start.cast_mut().cast(), iov_len: memory.len() };
+    pub fn register(&mut self, (start, len): (*mut u8, usize)) -> io::Result<()> {
+        let piece = libc::iovec { iov_base: start.cast(), iov_len: len };
         // SAFETY: the kernel pins the pages and accesses them only for I/Os, whose memory stays in place; see
         // the module's invariants.
         unsafe { self.uring.submitter().register_buffers(&[piece])? };
-        self.fixed = fixed.start as usize..fixed.end as usize;
+        self.fixed = start as usize..start as usize + len;
         Ok(())
     }
 

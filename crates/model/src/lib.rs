@@ -3,6 +3,7 @@
 //! There is no logic here, only names and the arithmetic that defines them.
 
 pub mod place;
+pub mod random;
 
 use std::fmt;
 use std::str::FromStr;
@@ -147,37 +148,27 @@ impl FromStr for WriteMode {
     }
 }
 
-fn hyphenated(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            f.write_str("-")?;
-        }
-        write!(f, "{byte:02x}")?;
-    }
-    Ok(())
-}
-
 impl fmt::Display for DiskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hyphenated(&self.0, f)
+        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0), f)
     }
 }
 
 impl fmt::Debug for DiskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hyphenated(&self.0, f)
+        fmt::Display::fmt(self, f)
     }
 }
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hyphenated(&self.0, f)
+        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0), f)
     }
 }
 
 impl fmt::Debug for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        hyphenated(&self.0, f)
+        fmt::Display::fmt(self, f)
     }
 }
 

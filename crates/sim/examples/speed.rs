@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use haversack_sim::rng::Rng;
+use haversack_model::random::Random;
 use haversack_sim::{PolicyName, Settings, SimError, Sizes, Traffic, run};
 use haversack_trace::{Access, Source, TraceError};
 
@@ -15,7 +15,7 @@ struct Made {
     left: u64,
     made: u64,
     blocks: u64,
-    rng: Rng,
+    rng: Random,
     names: [String; 1],
 }
 
@@ -24,7 +24,7 @@ impl Source for Made {
         let count = self.left.min(4096);
         for _ in 0..count {
             // The density of ranks falls like that of Zipf's law with exponent 0.9.
-            let rank = (self.rng.unit().powi(10) * self.blocks as f64) as u64;
+            let rank = (self.rng.open_unit().powi(10) * self.blocks as f64) as u64;
             let block = rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.blocks;
             self.made += 1;
             into.push(Access {
@@ -57,7 +57,7 @@ fn main() -> Result<(), SimError> {
         match made(trace) {
             Some((left, blocks)) => {
                 let names = ["made".into()];
-                Ok(Box::new(Made { left, made: 0, blocks, rng: Rng::new(1), names }))
+                Ok(Box::new(Made { left, made: 0, blocks, rng: Random::new(1), names }))
             }
             None => Ok(haversack_trace::open(&PathBuf::from(trace), &Default::default())?),
         }

@@ -15,7 +15,6 @@ pub mod mix;
 pub mod outcome;
 pub mod production;
 pub mod reference;
-pub mod rng;
 pub mod settings;
 pub mod show;
 pub mod sweep;

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use haversack_model::random::Random;
 use haversack_vhost_user::{DeviceConfig, serve};
 use support::client::Client;
 use support::disk::{Mood, TestDisk};
 use support::driver::{self, BUFFERS, Driver};
-use support::{Numbers, Ram, socket_path};
+use support::{Ram, socket_path};
 
 const LIVES: u32 = 60;
 const QUEUES: u16 = 2;
@@ -52,7 +53,7 @@ impl Drop for Killed {
 fn killed_under_load() {
     let path = socket_path();
     let ram = Ram::new();
-    let mut numbers = Numbers(3);
+    let mut numbers = Random::new(3);
     let mut inflight = None;
     let mut drivers: Vec<Driver> = (0..QUEUES).map(|index| Driver::new(&ram, index, QUEUE_SIZE)).collect();
     drivers[1].indirect = true;

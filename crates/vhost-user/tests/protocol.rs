@@ -227,7 +227,7 @@ fn requests_in_flight_when_a_back_end_dies_are_done_once_by_the_next() {
     for seed in 0..40 {
         let path = socket_path();
         let ram = Ram::new();
-        let mut numbers = support::Numbers(seed);
+        let mut numbers = haversack_model::random::Random::new(seed);
         let mut inflight = None;
         let mut driver = Driver { indirect: seed % 2 == 0, ..Driver::new(&ram, 0, 64) };
         let (mut submitted, mut completed) = (0u64, 0u64);

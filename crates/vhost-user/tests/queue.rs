@@ -218,7 +218,7 @@ fn names_flushes_and_unknown_types() {
 #[test]
 fn completions_in_any_order_reuse_descriptors() {
     let (_, mut driver, mut queue) = pair(8);
-    let mut numbers = support::Numbers(1);
+    let mut numbers = haversack_model::random::Random::new(1);
     let mut held: Vec<u16> = Vec::new();
     let mut done = 0;
     while done < 70_000 {

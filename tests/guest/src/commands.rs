@@ -22,8 +22,8 @@ use crate::files;
 use crate::load::{Load, Mix};
 use crate::oracle::Start;
 use crate::pattern;
-use crate::random::Random;
 use crate::tally::{Kind, Tally};
+use haversack_model::random::Random;
 
 /// A disk is idle or under load.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use crate::oracle::{Oracle, Start};
 use crate::pattern::{self, SECTOR_BYTES};
-use crate::random::Random;
 use crate::tally::{Kind, Trouble};
+use haversack_model::random::Random;
 
 /// The longest request in sectors: 128 KiB.
 pub const LONGEST_SECTORS: usize = 256;

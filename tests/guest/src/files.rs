@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::pattern::{self, SECTOR_BYTES};
-use crate::random::Random;
+use haversack_model::random::Random;
 
 /// Where the file system is mounted.
 const MOUNT_POINT: &str = "/mnt";

@@ -9,5 +9,4 @@ pub mod files;
 pub mod load;
 pub mod oracle;
 pub mod pattern;
-pub mod random;
 pub mod tally;

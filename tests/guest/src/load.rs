@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::disk::{Buffer, Disk};
-use crate::random::Random;
 use crate::tally::{Kind, Tally};
+use haversack_model::random::Random;
 
 /// Threads, and so requests in flight at most, on a disk.
 const THREADS: usize = 4;

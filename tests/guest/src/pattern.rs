@@ -4,7 +4,7 @@
 //! A written sector is four words of header (magic, key, sector, version) and random words that follow from
 //! them. Version 0 is not written: it is the sector full of zeroes.
 
-use crate::random::Random;
+use haversack_model::random::Random;
 
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
@@ -27,7 +27,7 @@ pub fn fill_sector(bytes: &mut [u8], key: u64, sector: u64, version: u32) {
     let header = [MAGIC, key, sector, u64::from(version)];
     let mut random = Random::new(key ^ sector.rotate_left(24) ^ u64::from(version).rotate_left(48));
     for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
-        let value = header.get(at).copied().unwrap_or_else(|| random.word());
+        let value = header.get(at).copied().unwrap_or_else(|| random.bits());
         word.copy_from_slice(&value.to_le_bytes());
     }
 }

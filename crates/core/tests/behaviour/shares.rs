@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Op, StagingKind, Target};
+use haversack_model::random::Random;
 use haversack_model::{DiskNo, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 40_000;
@@ -380,10 +381,9 @@ fn a_page_gives_up_all_that_newer_durable_versions_overtook() {
     let mut rig = Rig::new(&[64], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     fill(&mut rig, disk, 4000);
-    let mut random = 1u64;
+    let mut random = Random::new(1);
     for round in 0..60_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        rig.start_write(disk, (random >> 33) % BLOCKS * 8, 8, 1);
+        rig.start_write(disk, random.below(BLOCKS) * 8, 8, 1);
         rig.run_without(is_device_flush);
         if round % 1000 == 999 {
             rig.run();

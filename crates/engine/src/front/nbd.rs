@@ -459,8 +459,8 @@ impl NbdConnection {
     /// Closes a connection that cannot be served any more.
     fn hang_up(&mut self) {
         self.closing = true;
-        // SAFETY: the descriptor is open. I/O on it completes.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        // I/O on it completes. A peer that has gone already is no failure.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
 

@@ -55,10 +55,7 @@ fn open_with(path: &Path, read_only: bool, flags: i32) -> std::io::Result<File> 
 }
 
 fn has_small_sectors(file: &File) -> bool {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: BLKSSZGET stores an int.
-    let failed = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut bytes) };
-    failed == 0 && bytes == 512
+    rustix::fs::ioctl_blksszget(file).is_ok_and(|bytes| bytes == 512)
 }
 
 impl OpenFile {

@@ -287,8 +287,8 @@ impl Link {
     pub fn hang_up(&mut self, why: &str) {
         if self.over.is_none() {
             self.over = Some(why.to_string());
-            // SAFETY: the descriptor is open. I/O on it completes.
-            unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+            // I/O on it completes. A peer that has gone already is no failure.
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }
 

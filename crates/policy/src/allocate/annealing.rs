@@ -9,6 +9,7 @@
 //! annealing tool".
 
 use super::problem::{Problem, Solution, Solver};
+use haversack_model::random::Random;
 
 /// The factor by which the temperature falls over all moves: 2^-13.
 const COOLED: f64 = 1.0 / 8192.0;
@@ -22,26 +23,8 @@ pub struct Annealing {
     pub moves: u32,
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number below `limit`.
-    fn below(&mut self, limit: usize) -> usize {
-        ((u128::from(self.next()) * limit.max(1) as u128) >> 64) as usize
-    }
-
-    /// Returns a number from 0 to below 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
+fn below(random: &mut Random, limit: usize) -> usize {
+    random.below(limit.max(1) as u64) as usize
 }
 
 /// Returns whether a loss, in units of the temperature, is accepted: with a probability of about exp(-loss),
@@ -58,7 +41,7 @@ impl Solver for Annealing {
 
     fn solve(&self, problem: &Problem) -> Solution {
         let disks = problem.worth.len();
-        let mut random = Random(self.seed);
+        let mut random = Random::new(self.seed);
         let mut units = equal_parts(problem);
         let mut free = problem.units - units.iter().sum::<usize>();
         let mut worth = problem.worth_of(&units);
@@ -72,18 +55,18 @@ impl Solver for Annealing {
         let cooling = 1.0 - (13.0 * std::f64::consts::LN_2 / f64::from(self.moves.max(10))).min(0.5);
         for _ in 0..self.moves {
             temperature = (temperature * cooling).max(full * COOLED / 10.0);
-            let (from, to) = (random.below(disks + 1), random.below(disks));
+            let (from, to) = (below(&mut random, disks + 1), below(&mut random, disks));
             // One index stands for the units that no disk has.
             let at_hand = if from == disks { free } else { units[from] };
             let most = at_hand.min(problem.worth[to].len() - 1 - units[to]);
             if from == to || most == 0 {
                 continue;
             }
-            let longest = 1 + random.below(most);
-            let moved = 1 + random.below(longest);
+            let longest = 1 + below(&mut random, most);
+            let moved = 1 + below(&mut random, longest);
             let lost = if from == disks { 0.0 } else { loss(problem, from, units[from], moved) };
             let gained = problem.worth[to][units[to] + moved] - problem.worth[to][units[to]];
-            if lost > gained && !accepted((lost - gained) / temperature, random.share()) {
+            if lost > gained && !accepted((lost - gained) / temperature, random.unit()) {
                 continue;
             }
             if from == disks {

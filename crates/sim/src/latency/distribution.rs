@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::error::SimError;
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// A distribution of times, in microseconds.
 #[derive(Clone, PartialEq, Debug)]
@@ -44,12 +44,12 @@ impl Distribution {
     }
 
     /// A time of this distribution.
-    pub fn draw_us(&self, rng: &mut Rng) -> f64 {
+    pub fn draw_us(&self, rng: &mut Random) -> f64 {
         match self {
             Distribution::Constant(us) => *us,
-            Distribution::Exponential { mean_us } => -mean_us * rng.unit().ln(),
+            Distribution::Exponential { mean_us } => -mean_us * rng.open_unit().ln(),
             Distribution::LogNormal { median_us, sigma } => median_us * (sigma * rng.normal()).exp(),
-            Distribution::Quantiles(quantiles) => interpolate(quantiles, rng.unit()),
+            Distribution::Quantiles(quantiles) => interpolate(quantiles, rng.open_unit()),
         }
     }
 }
@@ -101,7 +101,7 @@ mod tests {
 
     fn mean(distribution: &str) -> f64 {
         let distribution: Distribution = distribution.parse().unwrap();
-        let mut rng = Rng::new(7);
+        let mut rng = Random::new(7);
         (0..200_000).map(|_| distribution.draw_us(&mut rng)).sum::<f64>() / 200_000.0
     }
 

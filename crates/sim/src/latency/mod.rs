@@ -11,7 +11,7 @@ pub mod histogram;
 use distribution::Distribution;
 use histogram::Histogram;
 
-use crate::rng::Rng;
+use haversack_model::random::Random;
 
 /// A device or store: service times, and how much it does at a time.
 #[derive(Clone, PartialEq, Debug)]
@@ -97,7 +97,7 @@ impl Station {
     }
 
     /// When an I/O that arrives now is done.
-    fn serve(&mut self, now_ns: u64, kind: IoKind, bytes: u64, rng: &mut Rng) -> u64 {
+    fn serve(&mut self, now_ns: u64, kind: IoKind, bytes: u64, rng: &mut Random) -> u64 {
         let service = match kind {
             IoKind::Read => &self.model.read,
             IoKind::Write => &self.model.write,
@@ -119,7 +119,7 @@ pub struct Stations {
     half_trip_ns: u64,
     network_ns_per_byte: f64,
     host_ns: u64,
-    rng: Rng,
+    rng: Random,
 }
 
 impl Stations {
@@ -132,7 +132,7 @@ impl Stations {
             half_trip_ns: nanoseconds(model.network_round_trip_us / 2.0),
             network_ns_per_byte: 1e9 / model.network_bytes_per_second,
             host_ns: nanoseconds(model.host_us),
-            rng: Rng::new(seed),
+            rng: Random::new(seed),
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let mut one = model();
         one.device.servers = 1;
         one.device.read = Distribution::Exponential { mean_us: 100.0 };
-        let (mut stations, mut rng) = (Stations::new(&one, 1, 1), Rng::new(2));
+        let (mut stations, mut rng) = (Stations::new(&one, 1, 1), Random::new(2));
         let arrivals = Distribution::Exponential { mean_us: 200.0 };
         let (mut now, mut sum) = (0.0, 0.0);
         let count = 1_000_000;

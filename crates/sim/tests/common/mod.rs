@@ -1,6 +1,6 @@
 //! Generated traces for tests.
 
-use haversack_sim::rng::Rng;
+use haversack_model::random::Random;
 use haversack_sim::tape::Opener;
 use haversack_sim::{Report, Settings, SimError, run};
 use haversack_trace::{Access, MemorySource, Op, Source, VolumeNo};
@@ -22,11 +22,11 @@ pub fn simulate(opener: &Opener<'_>, settings: &Settings) -> Report {
 /// Requests of two volumes, a millisecond apart: skewed reads and writes, some long and misaligned, flushes,
 /// discards, scans.
 pub fn mixed(requests: u64, seed: u64) -> Vec<Access> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut scan = 0;
     let mut access = |number: u64| {
-        let (volume, kind) = (VolumeNo(rng.word().is_multiple_of(3).into()), rng.word() % 100);
-        let skewed = (rng.unit().powi(6) * 20_000.0) as u64;
+        let (volume, kind) = (VolumeNo(rng.bits().is_multiple_of(3).into()), rng.bits() % 100);
+        let skewed = (rng.open_unit().powi(6) * 20_000.0) as u64;
         let op = match kind {
             0 => Op::Flush,
             1 => Op::Discard,
@@ -38,7 +38,7 @@ pub fn mixed(requests: u64, seed: u64) -> Vec<Access> {
                 scan = (scan + 8) % 30_000;
                 (scan, 8)
             }
-            _ => (skewed, 1 + rng.word() % 4),
+            _ => (skewed, 1 + rng.bits() % 4),
         };
         let shift = if kind % 7 == 0 { 512 } else { 0 };
         Access {

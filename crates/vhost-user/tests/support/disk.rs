@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use haversack_vhost_user::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::Numbers;
+use haversack_model::random::Random;
 
 pub const NAME: &[u8] = b"test-disk";
 
@@ -123,7 +123,7 @@ impl Handler for TestDisk {
         let thread = std::thread::spawn({
             let (state, wake) = (self.state.clone(), wake.clone());
             move || {
-                Work { queue, held: BTreeSet::new(), state, numbers: Numbers(index.into()) }
+                Work { queue, held: BTreeSet::new(), state, numbers: Random::new(index.into()) }
                     .run(&received, &wake)
             }
         });
@@ -171,7 +171,7 @@ struct Work {
     queue: Queue,
     held: BTreeSet<u16>,
     state: Arc<State>,
-    numbers: Numbers,
+    numbers: Random,
 }
 
 impl Work {

@@ -42,7 +42,7 @@ impl Slip {
 impl Slip {
     fn is_told_as(self) -> &'static str {
         match self {
-            Slip::Emptied | Slip::Halved => "somebody has cut the file",
+            Slip::Emptied | Slip::Halved => "the file was truncated",
             Slip::Zeroed => "a block fails its checksum",
         }
     }

@@ -205,7 +205,7 @@ fn a_reload_with_one_store_twice_changes_nothing() {
         let more =
             format!("\n[[disk]]\nname = \"vm2\"\npool = \"{}\"\norigin = \"{origin}\"\n", daemon.pool());
         daemon.reload(&(daemon.configuration() + &more))?;
-        daemon.wait_for_log(&["not reloaded", "one writer"])?;
+        daemon.wait_for_log(&["reload refused", "one writer"])?;
         let listed = daemon.command(&["disk", "list"])?;
         check(listed.contains("vm1") && !listed.contains("vm2"), listed)
     });

@@ -103,7 +103,7 @@ fn a_reload_shrinks_no_disk() {
         clients::qemu_io(&daemon.uri("vm1"), &["write -P 0x42 40M 8M", "flush"])?;
         // The disk was attached with its origin's size.
         daemon.reload(&format!("{}size = \"32MiB\"\n", daemon.configuration()))?;
-        daemon.wait_for_log(&["not made smaller by a reload", "vm1"])?;
+        daemon.wait_for_log(&["a reload does not shrink a disk", "vm1"])?;
         event(&daemon, "not-shrunk", &["vm1"])?;
         check(size_of(&daemon, "vm1")? == 64 * MIB, "it has shrunk")?;
         clients::qemu_io(&daemon.uri("vm1"), &["read -P 0x42 40M 8M"]).map(|_| ())
@@ -203,7 +203,7 @@ fn an_empty_or_shortened_file_takes_no_disk() {
         let on_purpose = daemon.configuration();
         let client = Connection::open(&daemon.socket("nbd.sock"), "vm2")?;
         daemon.reload(&on_purpose)?;
-        daemon.wait_for_log(&["not reloaded", "'vm2'", "in use by NBD client", &own_pid()])?;
+        daemon.wait_for_log(&["reload refused", "'vm2'", "in use by NBD client", &own_pid()])?;
         drop(client);
         wait_until_unused(&daemon, "vm2")?;
         daemon.reload(&on_purpose)?;
@@ -261,7 +261,7 @@ fn a_file_that_is_cut_short_changes_nothing() {
         check(start(&whole[..at])?.status.success(), "a file that ends with a line's end is refused")?;
         daemon.settings().disks[1].mode = "auto".into();
         daemon.start_again()?;
-        daemon.wait_for_log(&["WARN", "vm2", "another write mode than last time", "auto", "wt"])
+        daemon.wait_for_log(&["WARN", "vm2", "write mode differs from the last start", "auto", "wt"])
     });
 }
 

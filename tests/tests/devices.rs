@@ -109,7 +109,7 @@ fn when_the_last_device_is_lost_guests_go_on_and_no_byte_is_wrong() {
         daemon.kill()?;
         daemon.settings().disks[1].attachable = false;
         daemon.start_again()?;
-        daemon.wait_for_log(&["all its cache devices were lost"])?;
+        daemon.wait_for_log(&["all cache devices were lost"])?;
         daemon.wait_for_log(&["not attached", "vm2"])?;
         clients::compare(&daemon.uri("vm1"), &file.display().to_string())?;
         place.say("the device that is back counts no more");

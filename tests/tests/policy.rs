@@ -263,7 +263,7 @@ fn a_policy_that_makes_no_sense_is_refused() {
             ("allocator = \"max-min\"\nbeta = [0.0, 0.0, 0.0, 0.0]\n", "sum to zero"),
         ] {
             daemon.reload(&good.replace("allocator = \"equal\"\n", wrong))?;
-            daemon.wait_for_log(&["not reloaded", "old configuration holds"])?;
+            daemon.wait_for_log(&["reload refused", "old configuration stays"])?;
             tools::wait_until(word, PATIENCE, || Ok(daemon.log().contains(word)))?;
         }
         let line = good.lines().position(|line| line == "[policy]").map_or(0, |at| at + 1);

@@ -39,7 +39,7 @@ fn a_reload_adds_removes_and_changes_disks() {
         daemon.reload(&daemon.configuration())?;
         wait_for_state(&daemon, "vm3", "attached")?;
         wait_for_state(&daemon, "vm2", "detached")?;
-        daemon.wait_for_log(&["[daemon] has changed", "started again"])?;
+        daemon.wait_for_log(&["[daemon] has changed", "next start"])?;
         tools::wait_until("vm1 in mode wt", PATIENCE, || {
             Ok(daemon.json(&["disk", "show", "vm1"])?["config"]["mode"] == "wt")
         })?;
@@ -51,7 +51,7 @@ fn a_reload_adds_removes_and_changes_disks() {
         let broken = first.replace("name = \"vm2\"", "name = \"vm2\"\ncolour = \"blue\"");
         daemon.reload(&broken)?;
         let line = broken.lines().position(|line| line.starts_with("colour")).map_or(0, |at| at + 1);
-        daemon.wait_for_log(&["not reloaded", "the old configuration holds"])?;
+        daemon.wait_for_log(&["reload refused", "the old configuration stays"])?;
         let log = daemon.log();
         check(log.contains("colour") && log.contains(&format!("line {line}")), "the line is not named")?;
         wait_for_state(&daemon, "vm3", "attached")?;

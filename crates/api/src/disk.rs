@@ -48,7 +48,7 @@ pub enum Mode {
     /// Write-back, unless the policy chooses another.
     #[default]
     Auto,
-    /// This one, whatever the policy would choose.
+    /// This mode, whatever the policy would choose.
     Fixed(WriteMode),
 }
 
@@ -97,13 +97,13 @@ pub enum Persistence {
     None,
 }
 
-/// How much of the pool a disk should have: `equal`, or a size.
+/// Share of the pool: `equal` or a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// The pool divided by the number of attached disks that say so, or what the policy gives.
+    /// An equal part among all attached disks with this target, or what the policy assigns.
     #[default]
     Equal,
-    /// So many bytes, whatever the policy would give.
+    /// This many bytes, whatever the policy would assign.
     Bytes(Size),
 }
 
@@ -129,27 +129,27 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter: `auto`, `always`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`, `data(N)` or
-/// `hybrid(N)`.
+/// Which blocks may enter the cache: `auto`, `always`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`,
+/// `data(N)` or `hybrid(N)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
-    /// As the policy says; without one every block.
+    /// What the policy chooses; every block if there is no policy.
     #[default]
     Auto,
     /// Every block at its first access.
     Always,
-    /// A block at access number `n + 1`, as long as its address is remembered.
+    /// A block at its access number `n + 1`, while its address is remembered.
     Reuse {
         /// Reuses needed.
         n: u8,
         /// Addresses remembered.
         addresses: u32,
     },
-    /// A block of a region of 4 MiB that was touched before, not in a longer run.
+    /// A block in a 4 MiB region that was accessed before, outside long runs.
     Hec,
-    /// A block that is missed again within an adaptive memory, sized by the disk's share.
+    /// A block that misses again while it is in an adaptive list, sized by the disk's share.
     Larc,
-    /// A block at access number `n + 1` while it is staged, in memory sized by the disk's share.
+    /// A block at its access number `n + 1` while it is staged, in memory sized by the disk's share.
     Staging {
         /// What is staged.
         kind: StagingKind,
@@ -220,7 +220,8 @@ impl FromStr for Admission {
     }
 }
 
-/// When dirty blocks are cleaned. What is not given stays at its default, or in a change as it is.
+/// When dirty blocks are written back. Settings that are not given have their defaults, or in a change stay as they
+/// are.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[cfg_attr(feature = "arguments", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
@@ -266,19 +267,19 @@ impl CleanerSettings {
     }
 }
 
-/// TLS with an origin (`nbds://`, `nbds+unix://`): PEM files of the daemon's host, read at every connection.
+/// TLS to an origin (`nbds://`, `nbds+unix://`): PEM files on the daemon's host, read for every connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OriginTls {
-    /// Certificates of the authorities to trust; the system's if not given.
+    /// Certificate authorities to trust; those of the system if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub ca: Option<PathBuf>,
-    /// The certificate that is shown to the server; none if not given.
+    /// Client certificate; none if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub certificate: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of the client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub key: Option<PathBuf>,
@@ -288,22 +289,22 @@ pub struct OriginTls {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskConfig {
-    /// Its name: 1 to 64 letters, digits, `.`, `_` and `-`, the first no `.` or `-`.
+    /// Name: 1 to 64 letters, digits, `.`, `_` and `-`; the first is not `.` or `-`.
     pub name: String,
-    /// The pool that caches it.
+    /// Pool that caches the disk.
     pub pool: String,
-    /// Where its data is: a path or a URI.
+    /// Origin: a path or URI.
     pub origin: String,
-    /// TLS with the origin.
+    /// TLS to the origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_tls: Option<OriginTls>,
-    /// Take an origin that carries a pool's superblock: a guest has made a pool on its disk.
+    /// Accept an origin that contains a pool's superblock, because a guest created a pool on its disk.
     #[serde(default)]
     pub origin_holds_pool: bool,
-    /// Its size; without one that on record, and for a new disk the origin's.
+    /// Size; if not given the recorded size, or the origin's size for a new disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
-    /// Its lasting identity, a UUID, the same on every host; without one it is derived from the name.
+    /// Permanent identity, a UUID, the same on every host; derived from the name if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The write mode.
@@ -312,63 +313,64 @@ pub struct DiskConfig {
     /// What survives a restart.
     #[serde(default)]
     pub persistence: Persistence,
-    /// Its share of the pool.
+    /// Share of the pool.
     #[serde(default)]
     pub target: Target,
-    /// Which blocks may enter.
+    /// Which blocks may enter the cache.
     #[serde(default)]
     pub admission: Admission,
-    /// The VM that it belongs to, for the policy; without one it stands alone.
+    /// VM that the disk belongs to, for the policy; a VM of its own if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
-    /// The tenant that the VM belongs to, for the policy.
+    /// Tenant that the VM belongs to, for the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// How much it counts to the policy, from 0 to a million.
+    /// Weight of the disk in the policy, 0 to 1000000.
     #[serde(default = "priority")]
     pub priority: f64,
-    /// What the policy must leave it.
+    /// Smallest share that the policy may assign.
     #[serde(default)]
     pub reservation: Size,
-    /// The most that the policy may give it; the whole pool if not given.
+    /// Largest share that the policy may assign; the whole pool if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
-    /// Requests that continue a run of more than so many bytes go past the cache; 0 for never.
+    /// Sequential runs longer than this many bytes bypass the cache; 0 for never.
     #[serde(default)]
     pub sequential_cutoff: Size,
-    /// When dirty blocks are cleaned.
+    /// When dirty blocks are written back.
     #[serde(default)]
     pub cleaner: CleanerSettings,
-    /// Where on the disk a block of the grid starts, in sectors, 0 to 7.
+    /// Sector at which a block of the grid starts, 0 to 7: the first sector of the guest's partition modulo 8.
     #[serde(default)]
     pub phase: u8,
-    /// The vhost-user-blk socket to serve it on.
+    /// Path of a vhost-user-blk socket to serve the disk on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub vhost_user: Option<PathBuf>,
-    /// Most queues of the vhost-user-blk device; by default 64, as many as guests have processors.
+    /// Maximum number of queues of the vhost-user-blk device; 64 by default, enough for a guest with 64 processors.
     #[serde(default = "queues")]
     pub queues: u16,
-    /// The ownership epoch to attach under.
+    /// Ownership epoch to attach with.
     #[serde(default = "first_epoch")]
     pub epoch: u64,
-    /// How long requests wait for an origin that is away before they fail.
+    /// How long requests wait for an unreachable origin before they fail.
     #[serde(default = "origin_wait")]
     pub origin_wait: Span,
-    /// Connections to an NBD origin, if its server lets several be used.
+    /// Number of connections to an NBD origin, if its server supports several.
     #[serde(default = "connections")]
     pub connections: u8,
-    /// Clients may not write it.
+    /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
-    /// It is an NBD export under its name.
+    /// Export the disk over NBD under its name.
     #[serde(default = "yes")]
     pub nbd: bool,
-    /// Attach although dirty data was lost with a cache device: the disk's name, repeated. If it is not certain what, all
-    /// that the origin does not have is given up.
+    /// Attach although dirty data was lost with a cache device: the disk's name, repeated. If it is unknown which
+    /// blocks were lost, all dirty blocks are discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<String>,
-    /// Attach although what is cached is of another origin: the disk's name, repeated. Dirty data goes to the new one.
+    /// Attach with another origin than before: the disk's name, repeated. Cached blocks are kept, and dirty blocks are
+    /// written to the new origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_origin_change: Option<String>,
 }

@@ -6,71 +6,71 @@ use utoipa::ToSchema;
 use crate::disk::Mode;
 use crate::units::{Size, Span};
 
-/// How pools are divided: `[policy]` in the daemon's file, and what the API shows and takes. A key that is not given is
-/// as the allocator's system has it.
+/// How pools are divided: `[policy]` in the configuration file, and the policy in the API. Keys that are not given have
+/// the values of the allocator's system.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
-    /// The system: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`.
+    /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`.
     pub allocator: String,
-    /// What a disk demands: `wss`, `rwss(N)`, `trd`, `urd`, `read-only` or `touch-count`.
+    /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only` or `touch-count`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand: Option<String>,
     /// How demand is forecast: `last-value`, `exp-fixed`, `exp-self`, `double-exp-fixed`, `double-exp-self` or `best`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<String>,
-    /// Whether outliers are tamed before they are forecast from.
+    /// Whether outliers are limited before forecasting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter_outliers: Option<bool>,
-    /// Who solves, for `utility`, `trd` and `urd`: `exact`, `hull`, `annealing(SEED, MOVES)`.
+    /// Solver for `utility`, `trd` and `urd`: `exact`, `hull` or `annealing(SEED, MOVES)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub solver: Option<String>,
-    /// Into about how many units a solver cuts the pool.
+    /// Approximate number of units into which a solver divides the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granularity: Option<u64>,
-    /// What becomes of space that nobody asked for: `shared` or `idle`.
+    /// Use of space that no disk demands: `shared` or `idle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<String>,
-    /// How much intensity counts, for `utility`.
+    /// Weight of intensity, for `utility`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// How the paper's equation is read, for `utility`: `scaled` or `as-printed`.
+    /// Interpretation of the paper's equation, for `utility`: `scaled` or `as-printed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading: Option<String>,
-    /// What makes heavier, for `max-min`: `four-factors`, `priority` or `demand`.
+    /// Weights for `max-min`: `four-factors`, `priority` or `demand`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weighting: Option<String>,
-    /// How much priority, ratio of reads, speed of reads and hit ratio count, for `four-factors`. They sum to 1.
+    /// Weights of priority, read ratio, read speed and hit ratio, for `four-factors`. They sum to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beta: Option<[f64; 4]>,
-    /// In what portions space is given, for `max-min`.
+    /// Portions in which space is assigned, for `max-min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Size>,
-    /// What may enter: `always`, `larc`, `hec`, `address(N)`, `data(N)` or `hybrid(N)`.
+    /// Which blocks may enter the cache: `always`, `larc`, `hec`, `address(N)`, `data(N)` or `hybrid(N)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<String>,
-    /// Memory for staging of all disks together, as a share of the pool.
+    /// Memory for staging of all disks together, as a fraction of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staging_share: Option<f64>,
-    /// Who chooses write modes: `keep` to leave them alone, `auto` for the policy.
+    /// Choice of write modes: `keep` for no change, `auto` for a choice by the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_mode: Option<String>,
-    /// From this share of overwrites on a disk becomes read-only, for `write_mode = "auto"`.
+    /// Fraction of overwrites at which a disk becomes read-only, for `write_mode = "auto"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_threshold: Option<f64>,
-    /// How far below the threshold the share has to sink before the disk is write-back again.
+    /// How far below the threshold the fraction must fall before the disk becomes write-back again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_hysteresis: Option<f64>,
-    /// How long a window is.
+    /// Length of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
-    /// How long intensity is measured at the end of a window.
+    /// Length of the measurement of intensity at the end of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Span>,
-    /// Latency of an origin that was not measured yet.
+    /// Latency assumed for an origin that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_latency: Option<Span>,
-    /// Latency of a cache device that was not measured yet.
+    /// Latency assumed for a cache device that has not been measured yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_latency: Option<Span>,
 }
@@ -104,13 +104,13 @@ impl PolicySettings {
     }
 }
 
-/// The policy as it is.
+/// State of the policy.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyStatus {
     /// Its settings; none if there is no policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<PolicySettings>,
-    /// All that decisions are made by, defaults included.
+    /// All settings in effect, including defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub effective: Option<serde_json::Value>,
@@ -120,19 +120,19 @@ pub struct PolicyStatus {
     pub pools: Vec<PoolPolicy>,
 }
 
-/// What the policy knows of a pool.
+/// State of the policy for a pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PoolPolicy {
     /// The pool.
     pub pool: String,
-    /// Where its decisions are logged.
+    /// Path of the decision log.
     pub log: String,
-    /// Seconds until the present window ends; none without windows.
+    /// Seconds until the current window ends; none without windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_left_s: Option<f64>,
     /// Decisions made.
     pub decisions: u64,
-    /// Decisions refused; the plan before went on holding.
+    /// Refused decisions; the previous plan stayed in effect.
     pub refusals: u64,
     /// Why the last decision was refused, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,27 +141,27 @@ pub struct PoolPolicy {
     pub disks: Vec<DiskPolicy>,
 }
 
-/// What the policy has decided for a disk.
+/// Decision for a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskPolicy {
     /// The disk.
     pub disk: String,
-    /// Where it is in its life: `new`, `active`, `idle`, `suspended`, ...
+    /// State of the disk: `new`, `active`, `idle`, `suspended`, ...
     pub state: String,
-    /// What it demands.
+    /// Demand in bytes.
     pub demand_bytes: u64,
-    /// What it was given; none while it shares the pool.
+    /// Assigned share in bytes; none while the disk shares the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_bytes: Option<u64>,
-    /// The write mode that it should have.
+    /// Planned write mode.
     pub mode: Mode,
-    /// What may enter.
+    /// Admission filter.
     pub admission: String,
-    /// Why.
+    /// Reason for the decision.
     pub reason: String,
 }
 
-/// What has happened to a disk.
+/// Event of a disk's VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskEventKind {
@@ -171,17 +171,17 @@ pub enum DiskEventKind {
     Ended,
     /// Its VM was suspended.
     Suspended,
-    /// Its VM runs again.
+    /// Its VM was resumed.
     Resumed,
-    /// Its VM stands still for a moment.
+    /// Its VM is paused briefly.
     Stunned,
-    /// It came from another host.
+    /// The disk arrived from another host.
     MigratingIn,
-    /// It goes to another host.
+    /// The disk is leaving for another host.
     MigratingOut,
-    /// Its origin is being exchanged.
+    /// Its origin is being migrated.
     StorageMigrating,
-    /// Its origin has been exchanged.
+    /// Its origin has been migrated.
     StorageMigrated,
 }
 
@@ -189,18 +189,18 @@ pub enum DiskEventKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskEvent {
-    /// What has happened.
+    /// The event.
     pub event: DiskEventKind,
-    /// With `migrating-in`: what was measured where it came from, the `figures` of its curve there.
+    /// With `migrating-in`: the `figures` of the disk's curve on the source host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub figures: Option<serde_json::Value>,
 }
 
-/// What was measured of a disk in a window of real time.
+/// Measurements of a disk in a window.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Measured {
-    /// How long the window was.
+    /// Length of the window in microseconds.
     pub length_us: u64,
     /// Blocks read.
     pub reads: u64,
@@ -212,47 +212,47 @@ pub struct Measured {
     pub wss_bytes: u64,
     /// Distinct blocks reused at least once, twice and so on, in bytes: RWSS_1, RWSS_2, ...
     pub rwss_bytes: Vec<u64>,
-    /// How often each block read lately was read again and how fast, in 1/s.
+    /// Reuse intensity of recently read blocks, in 1/s.
     pub intensity_per_s: f64,
-    /// Records that found no room and are not in these figures.
+    /// Requests that were not recorded for lack of space and are not included.
     pub lost_records: u64,
 }
 
-/// A point of a curve: what share of accesses misses a cache of this size.
+/// Point of a curve: miss ratio for a cache size.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MissPoint {
-    /// The size.
+    /// Cache size in bytes.
     pub bytes: u64,
-    /// The share that misses, 0 to 1.
+    /// Miss ratio, 0 to 1.
     pub miss_ratio: f64,
 }
 
-/// A disk's sampled curves.
+/// Sampled miss-ratio curves of a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskCurve {
     /// The disk.
     pub disk: String,
-    /// Whether the window has ended; else it is the present one so far.
+    /// Whether the window is complete; otherwise the figures are those of the current window so far.
     pub complete: bool,
-    /// What was measured.
+    /// Measurements.
     pub measured: Measured,
     /// Reads and writes, by ordinary reuse distance.
     pub all: Vec<MissPoint>,
     /// Reads by useful reuse distance; writes that are not read again count as misses.
     pub useful: Vec<MissPoint>,
-    /// Reads alone, among reads.
+    /// Reads only, with distances among reads.
     pub reads_only: Vec<MissPoint>,
-    /// Everything measured, as `migrating-in` takes it on another host.
+    /// All measurements, in the form that `migrating-in` accepts on another host.
     #[schema(value_type = Object)]
     pub figures: serde_json::Value,
 }
 
-/// Why a disk has what it has.
+/// Explanation of a disk's share and settings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The disk.
     pub disk: String,
-    /// In words.
+    /// Explanation in words.
     pub text: String,
 }
 

@@ -20,19 +20,19 @@ pub struct Status {
     pub disks: Vec<DiskStatus>,
 }
 
-/// How a pool is.
+/// State of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolState {
     /// As configured.
     Ok,
-    /// Redundancy is asked for and not given at present, or a device is missing.
+    /// Redundancy is configured but currently not available, or a device is missing.
     Degraded,
     /// No cache device is left: requests go to the origins.
     Lost,
-    /// Its thread has ended: see the log.
+    /// The pool's thread has ended; see the log.
     Stopped,
-    /// It could not be opened; that is tried again. The error says why.
+    /// Could not be opened and is retried; see the error.
     Failed,
 }
 
@@ -41,28 +41,28 @@ pub enum PoolState {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
-    /// How it is.
+    /// State.
     pub state: PoolState,
     /// Why it could not be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What somebody should look at, such as dirty data that nothing writes back.
+    /// Warnings for the operator, such as dirty data that is not written back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Bytes of blocks that fit.
+    /// Capacity in bytes of blocks.
     pub capacity_bytes: u64,
-    /// Bytes of blocks cached.
+    /// Bytes of cached blocks.
     pub usage_bytes: u64,
-    /// Bytes of blocks that the origins do not have.
+    /// Bytes of dirty blocks.
     pub dirty_bytes: u64,
-    /// Segments of 1 MiB that are free.
+    /// Free segments of 1 MiB.
     pub free_segments: u64,
-    /// Bytes of memory for bookkeeping.
+    /// Bytes of memory for metadata.
     pub memory_bytes: u64,
-    /// The pool's time, in microseconds: that of its last look at what is due.
+    /// Time of the pool in microseconds, as of its last check of timers.
     #[serde(default)]
     pub time_us: u64,
-    /// I/Os of cache devices and origins that have not ended.
+    /// I/Os of cache devices and origins in flight.
     #[serde(default)]
     pub ios_in_flight: u64,
     /// Device flushes.
@@ -79,13 +79,13 @@ pub struct PoolStatus {
 /// A cache device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeviceStatus {
-    /// Its number in the pool, to remove it by.
+    /// Number in the pool, used to remove it.
     pub number: u8,
     /// Its path.
     pub path: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub capacity_bytes: u64,
-    /// I/Os that failed.
+    /// Failed I/Os.
     pub errors: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -95,13 +95,13 @@ pub struct DeviceStatus {
     pub latency: LatencyByKind,
 }
 
-/// Where a disk is in its life.
+/// State of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskState {
     /// Being attached.
     Attaching,
-    /// Could not be attached; it is tried again. The error says why.
+    /// Could not be attached and is retried; see the error.
     Waiting,
     /// Takes requests.
     Attached,
@@ -114,46 +114,46 @@ pub enum DiskState {
 /// A disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskStatus {
-    /// Its name; its identity if the name is not known.
+    /// Name, or identity if the name is unknown.
     pub name: String,
     /// Its identity.
     pub id: String,
     /// Its pool.
     pub pool: String,
-    /// Where it is in its life.
+    /// State.
     pub state: DiskState,
-    /// Why it is not attached.
+    /// Why the disk is not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its bytes, 0 if not known yet.
+    /// Size in bytes, 0 if not known yet.
     pub size_bytes: u64,
-    /// Its settings, if they are known.
+    /// Settings, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<DiskConfig>,
-    /// The write mode that it has at present.
+    /// Current write mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// What the policy has decided for it.
+    /// Decision of the policy for the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<DiskPolicy>,
-    /// What was measured of it in the last window.
+    /// Measurements in the last window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
-    /// The origin answers.
+    /// Whether the origin is reachable.
     pub origin_up: bool,
-    /// Clients connected: NBD connections and vhost-user queues.
+    /// Connected clients: NBD connections and vhost-user queues.
     pub clients: u64,
     /// Its share of the pool.
     pub usage: Usage,
     /// Its requests.
     pub requests: RequestCounters,
-    /// Its blocks on their ways.
+    /// Data transferred.
     pub blocks: BlockCounters,
-    /// What went wrong.
+    /// Errors.
     pub errors: ErrorCounters,
-    /// Latencies that vhost-user clients saw.
+    /// Latencies seen by vhost-user clients.
     pub vhost_user_latency: LatencyByKind,
-    /// Latencies that NBD clients saw.
+    /// Latencies seen by NBD clients.
     pub nbd_latency: LatencyByKind,
     /// Latencies of the origin.
     pub origin_latency: LatencyByKind,
@@ -162,17 +162,17 @@ pub struct DiskStatus {
 /// A disk's share of the pool.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
-    /// Bytes it should have.
+    /// Target in bytes.
     pub target_bytes: u64,
-    /// Bytes it has.
+    /// Cached bytes.
     pub usage_bytes: u64,
-    /// Bytes that the origin does not have.
+    /// Dirty bytes.
     pub dirty_bytes: u64,
-    /// Of these, with a second copy.
+    /// Dirty bytes with a second copy.
     pub mirrored_bytes: u64,
-    /// Microseconds that the oldest dirty block has been dirty.
+    /// Age of the oldest dirty block in microseconds.
     pub oldest_dirty_us: u64,
-    /// Segments it owns.
+    /// Segments owned by the disk.
     pub segments: u64,
 }
 
@@ -187,27 +187,27 @@ pub struct RequestCounters {
     pub flushes: u64,
     /// Discards and write-zeroes.
     pub zeroes: u64,
-    /// Blocks read that were wholly in the cache.
+    /// Blocks read that were completely in the cache.
     pub read_hits: u64,
-    /// Of these, blocks that admission had not let in yet and whose data was staged.
+    /// Hits on blocks that were staged and not yet admitted.
     pub data_stage_hits: u64,
-    /// Blocks read that were not.
+    /// Blocks read that were not completely in the cache.
     pub read_misses: u64,
     /// Blocks written that were in the cache.
     pub write_hits: u64,
-    /// Blocks written that were not.
+    /// Blocks written that were not in the cache.
     pub write_misses: u64,
-    /// Blocks that admission or the sequential cut-off kept out.
+    /// Blocks kept out by admission or the sequential cut-off.
     pub not_admitted: u64,
-    /// Blocks written past the cache because as much was dirty as may be.
+    /// Blocks written past the cache because the dirty limit was reached.
     pub overflowed: u64,
-    /// Fills that found no memory and were not kept.
+    /// Fills not kept for lack of memory.
     pub fills_skipped: u64,
     /// The grid phase (0 to 7 sectors) that would align most requests.
     pub best_phase: u8,
 }
 
-/// Bytes on their ways.
+/// Bytes transferred.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct BlockCounters {
     /// Bytes read by clients.
@@ -222,37 +222,37 @@ pub struct BlockCounters {
     pub cleaned_bytes: u64,
     /// Blocks cleaned.
     pub cleaned_blocks: u64,
-    /// What was written to flash.
+    /// Bytes written to flash.
     pub flash: FlashWrites,
 }
 
 /// Bytes written to flash, by cause.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct FlashWrites {
-    /// What clients wrote.
+    /// Data written by clients.
     pub write_bytes: u64,
-    /// Filled from the origin.
+    /// Data filled from the origin.
     pub fill_bytes: u64,
     /// Second copies of dirty blocks.
     pub mirror_bytes: u64,
-    /// Metadata pages with batches.
+    /// Metadata pages written with batches.
     pub batch_page_bytes: u64,
-    /// Metadata pages alone.
+    /// Metadata pages written alone.
     pub rewrite_page_bytes: u64,
-    /// Intent map pages.
+    /// Pages of write-intent bitmaps.
     pub intent_page_bytes: u64,
 }
 
-/// What went wrong with a disk.
+/// Errors of a disk.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ErrorCounters {
-    /// Requests that failed.
+    /// Failed requests.
     pub failed_requests: u64,
-    /// I/Os of the origin that failed.
+    /// Failed I/Os of the origin.
     pub origin_errors: u64,
     /// Blocks read from flash that failed their checksum.
     pub corrupt_blocks: u64,
-    /// Of these, dirty ones without a good second copy.
+    /// Dirty blocks among them without a valid second copy.
     pub lost_blocks: u64,
 }
 
@@ -261,13 +261,13 @@ pub struct ErrorCounters {
 pub struct Latency {
     /// Requests.
     pub count: u64,
-    /// Mean.
+    /// Mean in microseconds.
     pub mean_us: f64,
-    /// Half of the requests took at most so long.
+    /// 50th percentile in microseconds.
     pub p50_us: u64,
-    /// 99 of 100 requests did.
+    /// 99th percentile in microseconds.
     pub p99_us: u64,
-    /// 999 of 1,000 requests did.
+    /// 99.9th percentile in microseconds.
     pub p999_us: u64,
 }
 
@@ -286,12 +286,12 @@ pub struct LatencyByKind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDevice {
-    /// Its path. What is on it is lost.
+    /// Path of the device. Existing data on it is lost.
     pub path: String,
-    /// The size of a file that does not exist yet.
+    /// Size of a file that does not exist yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
-    /// Overwrite what is on it. A pool is never overwritten.
+    /// Overwrite existing data. A pool is never overwritten.
     #[serde(default)]
     pub force: bool,
 }
@@ -300,9 +300,9 @@ pub struct AddDevice {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeDisk {
-    /// Bytes; the origin must have them already.
+    /// Size in bytes; the origin must already have it.
     pub size: Size,
-    /// The disk's name, repeated: it may become smaller, and what it has beyond is lost.
+    /// Allow the disk to shrink: the disk's name, repeated. Data beyond the new size is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrink: Option<String>,
 }
@@ -311,7 +311,7 @@ pub struct ResizeDisk {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetDisk {
-    /// The disk's name, repeated: its dirty data may be destroyed.
+    /// Destroy the disk's dirty data: the disk's name, repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_dirty: Option<String>,
 }
@@ -322,9 +322,9 @@ pub struct ForgetDisk {
 pub enum JobKind {
     /// Attaches a disk.
     Attach,
-    /// Cleans a disk and detaches it.
+    /// Writes back a disk's dirty blocks and detaches it.
     Detach,
-    /// Cleans a disk.
+    /// Writes back a disk's dirty blocks.
     Flush,
     /// Changes a disk's size.
     Resize,
@@ -332,21 +332,21 @@ pub enum JobKind {
     Change,
     /// Forgets a detached disk.
     Forget,
-    /// Takes a device into a pool.
+    /// Adds a device to a pool.
     AddDevice,
-    /// Empties a device and takes it out of its pool.
+    /// Empties a device and removes it from its pool.
     RemoveDevice,
 }
 
-/// Where a job is.
+/// State of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// Under way.
+    /// Running.
     Running,
     /// Done.
     Done,
-    /// Failed: the error says why.
+    /// Failed; see the error.
     Failed,
     /// Cancelled.
     Cancelled,
@@ -361,17 +361,17 @@ pub struct Job {
     pub kind: JobKind,
     /// The disk, or the pool of a device.
     pub subject: String,
-    /// Where it is.
+    /// State.
     pub state: JobState,
-    /// Blocks done, if it tells.
+    /// Blocks done, if the job reports progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_blocks: Option<u64>,
-    /// Blocks in all as of the job's start, if it tells.
+    /// Total blocks as of the job's start, if the job reports progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_blocks: Option<u64>,
-    /// Seconds that it has run, or ran.
+    /// Running time in seconds.
     pub elapsed_s: f64,
-    /// Seconds that it will still take at the pace so far, if that can be told.
+    /// Estimated remaining time in seconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,
     /// Why it failed.
@@ -379,18 +379,18 @@ pub struct Job {
     pub error: Option<String>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Its number; they rise by one.
+    /// Sequence number; consecutive.
     pub number: u64,
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time_ms: u64,
-    /// What kind: `device-failed`, `pool-lost`, `corruption`, `origin-away`, ...
+    /// Kind: `device-failed`, `pool-lost`, `corruption`, `origin-away`, ...
     pub kind: String,
     /// The pool, or the disk's name.
     pub subject: String,
-    /// In words.
+    /// Description.
     pub message: String,
 }
 
@@ -399,14 +399,14 @@ pub struct Event {
 pub struct Events {
     /// The events, oldest first.
     pub events: Vec<Event>,
-    /// The number to ask after next.
+    /// Number to pass in the next request.
     pub next: u64,
 }
 
 /// An error.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// A word for programs: `not-found`, `conflict`, `dirty`, ...
+    /// Code for programs: `not-found`, `conflict`, `dirty`, ...
     pub code: String,
     /// What was found and what was expected.
     pub error: String,

@@ -19,22 +19,22 @@ pub struct Advise {
     /// Price of a GiB of flash, in your currency.
     #[arg(long, default_value_t = 0.1)]
     pub price_per_gib: f64,
-    /// Endurance in drive writes a day over the warranty.
+    /// Endurance in drive writes per day over the warranty period.
     #[arg(long, default_value_t = 1.0, conflicts_with = "tbw")]
     pub dwpd: f64,
-    /// Years of the warranty that the drive writes a day are rated for.
+    /// Warranty period in years for the drive writes per day.
     #[arg(long, default_value_t = 5.0)]
     pub warranty_years: f64,
-    /// Endurance in terabytes written, of a device of --device-size.
+    /// Endurance of a device of --device-size in terabytes written.
     #[arg(long, requires = "device_size")]
     pub tbw: Option<f64>,
-    /// Size of the device that --tbw is of.
+    /// Size of the device that --tbw refers to.
     #[arg(long, requires = "tbw")]
     pub device_size: Option<Size>,
-    /// Bytes that the device writes inside for each byte written to it.
+    /// Internal write amplification of the device.
     #[arg(long, default_value_t = 1.5)]
     pub write_amplification: f64,
-    /// Write a page with curves to this file.
+    /// Write an HTML page with curves to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     #[command(flatten)]

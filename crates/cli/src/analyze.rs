@@ -19,34 +19,34 @@ use crate::trace::{Traces, warn};
 pub struct Analyze {
     #[command(flatten)]
     traces: Traces,
-    /// The size of a block.
+    /// Size of a block.
     #[arg(long, default_value = "4KiB")]
     block: Size,
-    /// Look at a sample of at most so many blocks of each volume: fast, in little memory.
+    /// Sample at most this many blocks of each volume: faster, with less memory.
     #[arg(long, value_name = "BLOCKS")]
     sampled: Option<usize>,
-    /// Cache sizes to answer for exactly, in bytes.
+    /// Cache sizes in bytes to compute exact results for.
     #[arg(long, value_delimiter = ',')]
     size: Vec<Size>,
-    /// Cache sizes to answer for exactly, in blocks.
+    /// Cache sizes in blocks to compute exact results for.
     #[arg(long, value_delimiter = ',', value_name = "N")]
     blocks: Vec<u64>,
-    /// The length of windows for working sets.
+    /// Window length for working sets.
     #[arg(long, default_value = "10min")]
     window: Span,
-    /// The length of windows for reuse intensity.
+    /// Window length for reuse intensity.
     #[arg(long, default_value = "60s")]
     intensity_window: Span,
-    /// Threads; as many as there are processors if not given.
+    /// Number of threads [default: the number of processors].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Write a page with charts.
+    /// Write an HTML page with charts to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the curves.
+    /// Write the curves to this file as CSV.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write the curves as Parquet.
+    /// Write the curves to this file as Parquet.
     #[cfg(feature = "parquet")]
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,

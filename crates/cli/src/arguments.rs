@@ -8,21 +8,21 @@ use haversack_api::{DiskChange, DiskEventKind, Size, Span};
 
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon cannot be reached, 4 the daemon refuses, 5 cancelled,
-/// 6 not confirmed, 7 a check found damage, or a replay a difference.
+/// Exit codes: 0 success, 1 failure, 2 invalid usage, 3 daemon unreachable, 4 refused by the daemon, 5 cancelled, 6 not
+/// confirmed, 7 damage found by a check or a difference found by a replay.
 #[derive(Parser)]
 #[command(name = "haversack", version)]
 pub struct Arguments {
-    /// The daemon's control socket.
+    /// Control socket of the daemon.
     #[arg(long, global = true, env = "HAVERSACK_SOCKET", default_value = "/run/haversack/control.sock")]
     pub socket: PathBuf,
-    /// How long the daemon may take to answer. Jobs may take as long as they like.
+    /// Timeout for an answer of the daemon. Jobs have no timeout.
     #[arg(long, global = true, env = "HAVERSACK_TIMEOUT", default_value = "60s")]
     pub timeout: Span,
     /// Print JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -30,62 +30,62 @@ pub struct Arguments {
 /// See the fields' help texts.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Pools of cache devices.
+    /// Manage pools of cache devices.
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Disks.
+    /// Manage disks.
     #[command(subcommand)]
     Disk(DiskCommand),
-    /// Who divides the pools among their disks, what was decided and why.
+    /// Manage the policy that divides pools among disks, and explain its decisions.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Everything at a glance, with counters.
+    /// Show the state and counters of all pools and disks.
     Status {
-        /// One line per disk, key=value, for scripts.
+        /// Print one line of key=value pairs per disk, for scripts.
         #[arg(long)]
         raw: bool,
     },
-    /// The disks' load, refreshed.
+    /// Show the load of all disks, refreshed periodically.
     Top {
-        /// Time between two looks.
+        /// Time between updates.
         #[arg(long, default_value = "1s")]
         interval: Span,
-        /// Stop after so many.
+        /// Stop after this many updates.
         #[arg(long)]
         count: Option<u64>,
     },
-    /// What happened lately: disks that came and went, devices that failed, data that was lost, origins that were away.
+    /// Show recent events: disks attached and detached, failed devices, lost data, unreachable origins.
     Events {
-        /// Only those of this pool or disk.
+        /// Show only events of this pool or disk.
         subject: Option<String>,
-        /// So many of the newest.
+        /// Number of events to show.
         #[arg(long, default_value_t = 20)]
         last: usize,
-        /// Go on with those that come, until Ctrl-C.
+        /// Keep printing new events until Ctrl-C.
         #[arg(long, short)]
         follow: bool,
     },
-    /// Tell what a trace says about caches for it. Works without the daemon.
+    /// Analyze a trace: reuse distances, miss-ratio curves, working sets. Does not need the daemon.
     Analyze(Box<crate::analyze::Analyze>),
-    /// Block traces: what they hold, converting, cutting, merging.
+    /// Inspect, convert, cut, merge, record and generate block traces.
     #[command(subcommand)]
     Trace(crate::trace::TraceCommand),
-    /// Write a disk's dirty blocks to its origin from the devices of a dead host. No daemon may use them.
+    /// Write a disk's dirty blocks to its origin, using the cache devices of a dead host. No daemon may be using them.
     FlushOffline(FlushOffline),
-    /// Simulate caches under a trace. Works without the daemon.
+    /// Simulate caches on a trace. Does not need the daemon.
     Sim(Box<crate::sim::Sim>),
-    /// Compare all ways to divide a pool on a mix of loads. Works without the daemon.
+    /// Compare policies for dividing a pool on a mix of workloads. Does not need the daemon.
     Compare(Box<crate::compare::Compare>),
-    /// Tell how much flash to buy for a trace. Works without the daemon.
+    /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
     /// Stop the daemon cleanly.
     Stop,
-    /// Print a shell's completions.
+    /// Print shell completions.
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// Write the manual pages.
+    /// Write the manual pages to a directory.
     Man {
         /// The directory.
         directory: PathBuf,
@@ -95,57 +95,57 @@ pub enum Command {
 /// Commands for pools.
 #[derive(Subcommand)]
 pub enum PoolCommand {
-    /// Make a pool of block devices or files, which must be blank. Works without the daemon.
+    /// Create a pool on blank block devices or files. Does not need the daemon.
     Create {
-        /// The pool's name in the daemon's configuration.
+        /// Name of the pool in the daemon's configuration.
         name: String,
         /// The cache devices.
         #[arg(required = true)]
         devices: Vec<PathBuf>,
-        /// Make files that do not exist with this size.
+        /// Create files that do not exist, with this size.
         #[arg(long)]
         size: Option<Size>,
         /// Keep dirty blocks on two devices.
         #[arg(long)]
         redundancy: bool,
-        /// Overwrite what is on the devices. A pool is never overwritten: wipe it first.
+        /// Overwrite existing data on the devices. A pool is never overwritten: wipe it first.
         #[arg(long)]
         force: bool,
     },
-    /// Take a device into a pool in use. It must be blank.
+    /// Add a blank device to a pool in use.
     Add {
-        /// The pool.
+        /// Pool.
         pool: String,
         /// The device.
         device: PathBuf,
-        /// Make a file that does not exist with this size.
+        /// Create the file if it does not exist, with this size.
         #[arg(long)]
         size: Option<Size>,
-        /// Overwrite what is on the device. A pool is never overwritten: wipe it first.
+        /// Overwrite existing data on the device. A pool is never overwritten: wipe it first.
         #[arg(long)]
         force: bool,
     },
-    /// Make a device blank that carries a pool and that no daemon uses. What is cached on it is lost, dirty data too.
+    /// Erase a pool's device that no daemon uses. Everything cached on it is lost, including dirty data.
     Wipe {
         /// The device.
         device: PathBuf,
-        /// The device's path, repeated: wipe it without being asked.
+        /// Repeat the device's path to wipe it without a prompt.
         #[arg(long, value_name = "DEVICE")]
         confirm: Option<PathBuf>,
     },
-    /// Empty a device and take it out of its pool.
+    /// Empty a device and remove it from its pool.
     Remove {
-        /// The pool.
+        /// Pool.
         pool: String,
-        /// The device's path or number.
+        /// Path or number of the device.
         device: String,
     },
     /// Show pools.
     Status {
-        /// Only this one.
+        /// Show only this pool.
         pool: Option<String>,
     },
-    /// Check the devices of a pool that no daemon uses. Writes nothing.
+    /// Check the devices of a pool that no daemon uses. Read-only.
     Check {
         /// The devices.
         #[arg(required = true)]
@@ -159,14 +159,14 @@ pub enum PoolCommand {
 /// Commands for disks.
 #[derive(Subcommand)]
 pub enum DiskCommand {
-    /// Attach a disk, now and at every start of the daemon.
+    /// Attach a disk now and whenever the daemon starts.
     Attach(Box<Attach>),
-    /// Clean a disk and detach it. Its clean blocks stay in the cache. Ctrl-C cancels.
+    /// Write back a disk's dirty blocks and detach it. Clean blocks stay in the cache. Ctrl-C cancels.
     Detach {
         /// The disk.
         name: String,
-        /// Even if clients are connected, whose requests fail then; or if it waits to be attached and its dirty data stays
-        /// in the cache.
+        /// Detach even if clients are connected (their requests fail), or if the disk is waiting to be attached (its
+        /// dirty data stays in the cache).
         #[arg(long)]
         force: bool,
     },
@@ -184,49 +184,50 @@ pub enum DiskCommand {
         #[command(flatten)]
         settings: DiskChange,
     },
-    /// Write all that is dirty now to the origin. Ctrl-C cancels.
+    /// Write all currently dirty blocks to the origin. Ctrl-C cancels.
     Flush {
         /// The disk.
         name: String,
     },
-    /// Change a disk's size. The origin must have it already.
+    /// Change a disk's size. The origin must already have the new size.
     Resize {
         /// The disk.
         name: String,
         /// The new size.
         size: Size,
-        /// Make it smaller: what the disk has beyond its new size is lost. Its name must be typed, and no client connected.
+        /// Allow the disk to shrink. Data beyond the new size is lost. Requires typing the disk's name, and that no
+        /// client is connected.
         #[arg(long)]
         shrink: bool,
-        /// With --shrink: the disk's name, repeated.
+        /// With --shrink: repeat the disk's name instead of typing it at the prompt.
         #[arg(long, value_name = "NAME", requires = "shrink")]
         confirm: Option<String>,
     },
-    /// Tell the policy what has happened to a disk.
+    /// Report an event of a disk's VM to the policy.
     Event {
         /// The disk.
         name: String,
-        /// What: new, ended, suspended, resumed, stunned, migrating-in, migrating-out, storage-migrating,
+        /// Event: new, ended, suspended, resumed, stunned, migrating-in, migrating-out, storage-migrating or
         /// storage-migrated.
         #[arg(value_parser = event)]
         event: DiskEventKind,
-        /// With migrating-in: what 'disk curve --json' printed where the disk comes from.
+        /// With migrating-in: output of 'disk curve --json' on the source host.
         #[arg(long, value_name = "FILE")]
         curve: Option<PathBuf>,
     },
-    /// Show a disk's curve of misses by cache size, its working set and its intensity.
+    /// Show a disk's miss-ratio curve, working set and reuse intensity.
     Curve {
         /// The disk.
         name: String,
-        /// Measure for so long first.
+        /// Measure for this long first.
         #[arg(long = "for")]
         time: Option<Span>,
     },
-    /// Forget a detached disk: its cached blocks are dropped. Dirty data is destroyed only if its name is typed.
+    /// Forget a detached disk and drop its cached blocks. Destroying dirty data requires typing the disk's name.
     Forget {
         /// The disk.
         name: String,
-        /// The disk's name, repeated: destroy its dirty data.
+        /// Repeat the disk's name to destroy its dirty data without a prompt.
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,
     },
@@ -235,33 +236,33 @@ pub enum DiskCommand {
 /// Commands for the policy.
 #[derive(Subcommand)]
 pub enum PolicyCommand {
-    /// Show the policy and what it has decided.
+    /// Show the policy and its decisions.
     Show,
-    /// Set the policy, until the next start of the daemon.
+    /// Set the policy until the daemon is restarted.
     Set {
-        /// The system: none, equal, static, wss, rwss, utility, trd, urd, max-min; or off for no policy.
+        /// Allocator: none, equal, static, wss, rwss, utility, trd, urd or max-min; off for no policy.
         allocator: String,
-        /// More keys of the policy section, such as window=5min or spare=idle.
+        /// Other keys of the [policy] section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
     },
     /// Show decisions, oldest first.
     Log {
-        /// Only of this pool.
+        /// Show only decisions about this pool.
         #[arg(long)]
         pool: Option<String>,
-        /// The newest so many.
+        /// Number of decisions to show.
         #[arg(short = 'n', long, default_value_t = 10)]
         count: u32,
     },
-    /// Tell why a disk has what it has.
+    /// Explain a disk's share, write mode and admission filter.
     Explain {
         /// The disk.
         disk: String,
     },
-    /// Decide again from a log and tell whether the same comes out. Works without the daemon.
+    /// Repeat the decisions of a log and report differences. Does not need the daemon.
     Replay {
-        /// The log of decisions.
+        /// Decision log.
         log: PathBuf,
     },
 }
@@ -269,51 +270,51 @@ pub enum PolicyCommand {
 /// A disk to attach.
 #[derive(Args)]
 pub struct Attach {
-    /// Its name.
+    /// Name of the disk.
     pub name: String,
-    /// Its origin: a path or URI.
+    /// Origin: a path or URI.
     pub origin: String,
-    /// The pool.
+    /// Pool.
     #[arg(long)]
     pub pool: String,
     #[command(flatten)]
     pub tls: OriginTls,
-    /// Take an origin that carries a pool's superblock: a guest has made a pool on its disk.
+    /// Accept an origin that contains a pool's superblock, because a guest created a pool on its disk.
     #[arg(long)]
     pub origin_holds_pool: bool,
-    /// Its size; that on record or the origin's if not given.
+    /// Size of the disk [default: the recorded size, or the origin's size for a new disk].
     #[arg(long)]
     pub size: Option<Size>,
-    /// Its identity, a UUID; derived from the name if not given.
+    /// Identity of the disk, a UUID [default: derived from the name].
     #[arg(long)]
     pub id: Option<String>,
-    /// Serve it on this vhost-user-blk socket.
+    /// Path of a vhost-user-blk socket to serve the disk on.
     #[arg(long)]
     pub vhost_user: Option<PathBuf>,
-    /// Queues of the vhost-user-blk device.
+    /// Maximum number of queues of the vhost-user-blk device.
     #[arg(long)]
     pub queues: Option<u16>,
     /// Ownership epoch.
     #[arg(long)]
     pub epoch: Option<u64>,
-    /// How long requests wait for an origin that is away.
+    /// How long requests wait for an unreachable origin before they fail.
     #[arg(long)]
     pub origin_wait: Option<Span>,
-    /// First sector of the guest's partition modulo 8.
+    /// First sector of the guest's partition, modulo 8.
     #[arg(long)]
     pub phase: Option<u8>,
-    /// Clients may not write.
+    /// Refuse writes of clients.
     #[arg(long)]
     pub read_only: bool,
-    /// No NBD export.
+    /// Do not export the disk over NBD.
     #[arg(long)]
     pub no_nbd: bool,
-    /// The disk's name, repeated: accept that dirty data was lost with a cache device. If it is not certain what, all that
-    /// the origin does not have is given up.
+    /// Repeat the disk's name to accept that dirty data was lost with a cache device. If it is unknown which blocks
+    /// were lost, all dirty blocks are discarded.
     #[arg(long, value_name = "NAME")]
     pub accept_loss: Option<String>,
-    /// The disk's name, repeated: what is cached of it belongs to this origin too, though it was attached with another one
-    /// (the image was moved or restored). Dirty data is written to this one.
+    /// Repeat the disk's name to attach it with another origin than before, for example after the image was moved or
+    /// restored. The cached blocks are kept, and dirty blocks are written to the new origin.
     #[arg(long, value_name = "NAME")]
     pub accept_origin_change: Option<String>,
     #[command(flatten)]
@@ -323,13 +324,13 @@ pub struct Attach {
 /// Files for TLS with an origin.
 #[derive(Args)]
 pub struct OriginTls {
-    /// PEM file of the authorities that an nbds: origin is trusted by; the system's if not given.
+    /// PEM file of the certificate authorities for an nbds: origin [default: those of the system].
     #[arg(long, value_name = "FILE")]
     pub origin_ca: Option<PathBuf>,
-    /// PEM file of the certificate that is shown to an nbds: origin.
+    /// PEM file of the client certificate for an nbds: origin.
     #[arg(long, value_name = "FILE", requires = "origin_key")]
     pub origin_certificate: Option<PathBuf>,
-    /// PEM file of the certificate's private key.
+    /// PEM file of the client certificate's private key.
     #[arg(long, value_name = "FILE", requires = "origin_certificate")]
     pub origin_key: Option<PathBuf>,
 }
@@ -337,24 +338,24 @@ pub struct OriginTls {
 /// What to flush without a daemon.
 #[derive(Args)]
 pub struct FlushOffline {
-    /// The disk's name or identity, and then the pool's devices; with --list only the devices.
+    /// Name or identity of the disk, followed by the devices of the pool; with --list only the devices.
     #[arg(required = true, value_name = "DISK|DEVICE")]
     pub disk_and_devices: Vec<String>,
-    /// List the pool's disks, their origins and what is dirty. Writes nothing.
+    /// List the pool's disks, their origins and dirty data. Read-only.
     #[arg(long)]
     pub list: bool,
-    /// Say what would be written, and where. Writes nothing.
+    /// Show what would be written, and where. Read-only.
     #[arg(long)]
     pub dry_run: bool,
-    /// Its origin, a path or NBD URI; the one that it was attached with if not given.
+    /// Origin: a path or NBD URI [default: the one that the disk was attached with].
     #[arg(long)]
     pub origin: Option<String>,
     #[command(flatten)]
     pub tls: OriginTls,
-    /// The disk's name, repeated: write to its origin without being asked.
+    /// Repeat the disk's name to write to its origin without a prompt.
     #[arg(long, value_name = "NAME")]
     pub confirm: Option<String>,
-    /// The disk's name, repeated: write to an origin that it was not attached with.
+    /// Repeat the disk's name to write to an origin that it was not attached with.
     #[arg(long, value_name = "NAME")]
     pub different_origin: Option<String>,
 }

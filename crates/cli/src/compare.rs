@@ -12,9 +12,9 @@ use crate::sim::{Bar, LatencyArguments, refused, warn_of, write};
 /// What to compare.
 #[derive(Args)]
 pub struct Compare {
-    /// The mix: a TOML file that names loads; see docs/policies.md and the folder `mixes`.
+    /// Mix of workloads: a TOML file; see docs/policies.md and the folder `mixes`.
     pub mix: PathBuf,
-    /// Allocators by their systems' names. [default: all but static]
+    /// Allocators. [default: all but static]
     #[arg(long, value_delimiter = ',')]
     pub allocators: Vec<String>,
     /// Admission filters: always, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
@@ -23,19 +23,19 @@ pub struct Compare {
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, or auto. [default: wb,auto]
     #[arg(long, value_delimiter = ',')]
     pub write_modes: Vec<String>,
-    /// Sizes of the pool as parts of the blocks that all loads touch, instead of the mix's.
+    /// Pool sizes as fractions of the blocks that all workloads access, instead of those in the mix.
     #[arg(long, value_delimiter = ',')]
     pub fractions: Vec<f64>,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Caches simulated at a time; 0 for as many as there are processors.
+    /// Number of caches simulated in parallel; 0 for the number of processors.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Write a page with charts to this file.
+    /// Write an HTML page with charts to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write everything to this file as JSON.
+    /// Write all results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use haversack_api::{ErrorBody, Span};
 pub enum CliError {
     /// The daemon cannot be reached.
     #[error(
-        "{socket}: cannot reach the daemon: {why}; does haversackd run? --socket or HAVERSACK_SOCKET names its socket"
+        "{socket}: cannot reach the daemon: {why}; check that haversackd is running, and --socket or HAVERSACK_SOCKET"
     )]
     Unreachable {
         /// The socket.
@@ -19,7 +19,7 @@ pub enum CliError {
     },
     /// The daemon has the request and does not answer, or does not even accept it.
     #[error(
-        "{socket}: the daemon has not answered within {waited}; its log may say why. What was asked for may still be done; --timeout waits longer"
+        "{socket}: the daemon has not answered within {waited}; see its log. The request may still be carried out; use --timeout to wait longer"
     )]
     Silent {
         /// The socket.
@@ -32,7 +32,7 @@ pub enum CliError {
     Refused(ErrorBody),
     /// The daemon's answer is not the expected one.
     #[error(
-        "the daemon's answer to {path} is not understood: {why}; are daemon and command of the same version?"
+        "cannot parse the daemon's answer to {path}: {why}; check that daemon and command have the same version"
     )]
     Answer {
         /// The path of the request.
@@ -44,10 +44,10 @@ pub enum CliError {
     #[error("{0}")]
     Job(String),
     /// A job was cancelled.
-    #[error("cancelled; what is done stays done")]
+    #[error("cancelled; completed work is kept")]
     Cancelled,
     /// The user did not want to wait for the end of a job.
-    #[error("not waited for: job {0} goes on in the daemon")]
+    #[error("stopped waiting: job {0} continues in the daemon")]
     Left(u64),
     /// Data would be destroyed, and that was not confirmed.
     #[error("not confirmed: type '{0}', or give --confirm {0}")]
@@ -56,7 +56,7 @@ pub enum CliError {
     #[error("the check found damage: see above")]
     Damaged,
     /// A log was replayed, and a decision had a different result.
-    #[error("{0} decisions come out otherwise: see above")]
+    #[error("{0} decisions differ: see above")]
     Different(usize),
     /// Arguments contradict each other.
     #[error("{0}")]

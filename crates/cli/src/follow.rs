@@ -31,8 +31,8 @@ pub fn follow(client: &Client, job: Job) -> Result<Job> {
 
 async fn wait(client: &Client, mut job: Job, bar: &ProgressBar) -> Result<Job> {
     let path = format!("/v1/jobs/{}", job.id);
-    let mut interrupts =
-        signal(SignalKind::interrupt()).map_err(|e| CliError::Failed(format!("cannot hear Ctrl-C: {e}")))?;
+    let mut interrupts = signal(SignalKind::interrupt())
+        .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
     let mut cancelling = false;
     while job.state == JobState::Running {
         let look = async {
@@ -45,7 +45,7 @@ async fn wait(client: &Client, mut job: Job, bar: &ProgressBar) -> Result<Job> {
                 if std::mem::replace(&mut cancelling, true) {
                     return Err(CliError::Left(job.id));
                 }
-                bar.suspend(|| eprintln!("cancelling; Ctrl-C again does not wait"));
+                bar.suspend(|| eprintln!("cancelling; press Ctrl-C again to stop waiting"));
                 job = client.ask(Method::DELETE, &path).await?;
             }
         }

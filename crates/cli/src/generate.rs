@@ -25,23 +25,23 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct Generate {
     #[command(subcommand)]
     kind: Option<Command>,
-    /// Like a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0; 'generate presets' lists them, and
-    /// what of them is not calibrated.
+    /// Imitate a real volume: msr:VOLUME or cloudphysics:VM, such as msr:web_0. 'generate presets' lists them and the
+    /// figures that are not calibrated.
     #[arg(long, required = true)]
     like: Option<String>,
-    /// So many requests; the footprint shrinks or grows with them.
+    /// Number of requests; the footprint is scaled with it.
     #[arg(long, conflicts_with = "scale")]
     requests: Option<Count>,
-    /// A share of the requests and of the footprint.
+    /// Fraction of the requests and of the footprint to generate.
     #[arg(long)]
     scale: Option<f64>,
-    /// Another seed gives another trace of the same kind.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    /// Output file. CSV if its name ends in .csv, otherwise Haversack's own format.
     #[arg(short, long, required = true)]
     output: Option<PathBuf>,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
 }
@@ -105,16 +105,16 @@ struct Load {
     /// Blocks of 4 KiB of each volume.
     #[arg(long)]
     blocks: Count,
-    /// Requests in all.
+    /// Total number of requests.
     #[arg(long)]
     requests: Count,
-    /// Requests a second in all, on average; they come at random times.
+    /// Mean requests per second, over all volumes; arrival times are random.
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Volumes, which take turns at random.
+    /// Number of volumes, chosen at random for each request.
     #[arg(long, default_value_t = 1)]
     volumes: u32,
-    /// Another seed gives another trace of the same kind.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -124,10 +124,10 @@ struct Load {
 /// Reads, writes and sizes.
 #[derive(Args)]
 struct Mixture {
-    /// The share of reads, of 1.
+    /// Fraction of reads, 0 to 1.
     #[arg(long, default_value_t = 0.7)]
     read: f64,
-    /// Sizes of requests, with weights if they are several: 4k, or 4k:0.8,64k:0.2.
+    /// Request sizes, with weights if there are several: 4k, or 4k:0.8,64k:0.2.
     #[arg(long, value_delimiter = ',', default_value = "4k")]
     size: Vec<Weighted<Size>>,
 }
@@ -135,7 +135,7 @@ struct Mixture {
 /// The skew of popularity.
 #[derive(Args)]
 struct Skew {
-    /// The block of rank k is asked for as often as 1 / k^theta says; 0 is uniform.
+    /// Zipf exponent: the block of rank k is accessed in proportion to 1 / k^theta; 0 is uniform.
     #[arg(long, default_value_t = 0.9)]
     theta: f64,
 }
@@ -152,14 +152,14 @@ enum Letter {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Every block as likely as any other.
+    /// Uniform: all blocks are equally likely.
     Uniform {
         #[command(flatten)]
         mixture: Mixture,
         #[command(flatten)]
         load: Load,
     },
-    /// Some blocks far more popular than others.
+    /// Zipf: some blocks are far more popular than others.
     Zipf {
         #[command(flatten)]
         skew: Skew,
@@ -168,7 +168,7 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// Shares of requests to shares of the volume, as fio's random_distribution=zoned.
+    /// Zones with their own share of the requests, as with fio's random_distribution=zoned.
     Zoned {
         /// Percent of requests / percent of the volume, for each zone; both sum to 100.
         #[arg(long, value_delimiter = ':', value_parser = zone, default_value = "50/5:30/15:20/80")]
@@ -178,9 +178,9 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// From the volume's begin to its end and again.
+    /// Sequential passes over the volume.
     Scan {
-        /// Blocks from a request's begin to the next one's; without it a request begins where the last one ended.
+        /// Blocks between the starts of two requests [default: each request starts where the last one ended].
         #[arg(long)]
         stride: Option<Count>,
         #[command(flatten)]
@@ -188,28 +188,28 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// A core workload of YCSB; a record is a block.
+    /// YCSB core workload with one block per record.
     Ycsb {
-        /// Which.
+        /// Workload.
         #[arg(long, ignore_case = true)]
         workload: Letter,
         #[command(flatten)]
         load: Load,
     },
-    /// Machines of one image that start within a short time, a volume each.
+    /// Boot storm: machines with the same image start within a short time, one volume each.
     BootStorm {
-        /// The share of the image that a boot reads, of 1.
+        /// Fraction of the image that a boot reads, 0 to 1.
         #[arg(long, default_value_t = 0.05)]
         image_read: f64,
-        /// The share of the trace within which all machines have started, of 1.
+        /// Fraction of the trace in which all machines have started, 0 to 1.
         #[arg(long, default_value_t = 0.2)]
         storm: f64,
         #[command(flatten)]
         load: Load,
     },
-    /// A Zipf load that a scan of the whole volume joins.
+    /// Zipf workload with a concurrent scan of the whole volume.
     Backup {
-        /// The share of requests that the scan makes while it runs, of 1.
+        /// Fraction of the requests that belong to the scan while it runs, 0 to 1.
         #[arg(long, default_value_t = 0.5)]
         share: f64,
         #[command(flatten)]
@@ -219,12 +219,12 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// Working sets that follow each other.
+    /// Phases with different working sets.
     Phases {
         /// How many.
         #[arg(long, default_value_t = 4)]
         phases: u32,
-        /// Blocks of each.
+        /// Blocks of each working set.
         #[arg(long)]
         working_set: Count,
         #[command(flatten)]
@@ -234,12 +234,12 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// A Zipf load with a rate that goes up and down.
+    /// Zipf workload with a varying rate.
     Diurnal {
-        /// How far the rate goes up and down, of its mean.
+        /// Amplitude of the rate, as a fraction of its mean.
         #[arg(long, default_value_t = 0.8)]
         amplitude: f64,
-        /// From one peak to the next.
+        /// Time between peaks.
         #[arg(long, default_value = "24h")]
         period: Span,
         #[command(flatten)]
@@ -249,38 +249,37 @@ enum Command {
         #[command(flatten)]
         load: Load,
     },
-    /// Given reuse distances.
+    /// Workload with given reuse distances.
     Reuse(Reuse),
-    /// List the real volumes that --like knows.
+    /// List the real volumes that --like accepts.
     Presets,
 }
 
 /// A volume of given reuse distances.
 #[derive(Args)]
 struct Reuse {
-    /// Ranges of reuse distances in blocks, by their upper ends, with the shares of references to known blocks that
-    /// they have: 64:0.3,4k:0.5,1M:0.2.
+    /// Ranges of reuse distances in blocks, as upper bound and fraction of the repeated accesses: 64:0.3,4k:0.5,1M:0.2.
     #[arg(long, value_delimiter = ',', required = true)]
     distances: Vec<Weighted<Count>>,
-    /// Different blocks.
+    /// Number of distinct blocks.
     #[arg(long)]
     unique: Count,
-    /// Different blocks read; all, if not given.
+    /// Number of distinct blocks read [default: all].
     #[arg(long)]
     unique_read: Option<Count>,
-    /// Different blocks written; all, if not given.
+    /// Number of distinct blocks written [default: all].
     #[arg(long)]
     unique_write: Option<Count>,
-    /// Requests in all.
+    /// Total number of requests.
     #[arg(long)]
     requests: Count,
-    /// Requests a second on average; they come at random times.
+    /// Mean requests per second; arrival times are random.
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// How often new data lies behind the new data before it, of 1.
+    /// Probability that a new block directly follows the previous new block, 0 to 1.
     #[arg(long, default_value_t = 0.5)]
     sequential: f64,
-    /// Another seed gives another trace of the same kind.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

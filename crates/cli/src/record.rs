@@ -21,14 +21,13 @@ use crate::trace::{grouped, write_file};
 pub struct Record {
     /// The disk.
     pub disk: String,
-    /// The new file; `-` is standard output. In the common form if its name ends in .csv or is `-`, otherwise in
-    /// Haversack's own form
+    /// Output file; - for standard output. CSV if its name ends in .csv or is -, otherwise Haversack's own format.
     #[arg(short, long)]
     pub output: PathBuf,
-    /// For how long; until Ctrl-C if not given.
+    /// How long to record [default: until Ctrl-C].
     #[arg(long = "for")]
     pub time: Option<Span>,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     pub force: bool,
 }
@@ -62,7 +61,7 @@ pub fn run(client: &Client, record: &Record, as_json: bool) -> Result<()> {
     let path = format!("/v1/disks/{}/trace{query}", part(&record.disk)?);
     let interrupt = client
         .block_on(async { signal(SignalKind::interrupt()) })
-        .map_err(|e| CliError::Failed(format!("cannot hear Ctrl-C: {e}")))?;
+        .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
     let body = client.open(&path)?;
     let disk = record.disk.clone();
     let mut live = Live { client, body, interrupt, rest: Vec::new(), disk, volumes: Vec::new(), lost: 0 };

@@ -40,10 +40,10 @@ pub struct Sim {
     #[cfg(feature = "parquet")]
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
-    /// Write a page with curves to this file.
+    /// Write an HTML page with curves to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the control loop's decisions, each with its inputs, to this file: one JSON object a line.
+    /// Write the control loop's decisions with their inputs to this file, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     pub decisions: Option<PathBuf>,
     #[command(flatten)]
@@ -53,50 +53,50 @@ pub struct Sim {
 /// What simulations and advice have in common.
 #[derive(Args)]
 pub struct Common {
-    /// The trace, in any format. Several are several disks on one clock.
+    /// Trace file in any format. Several files are several disks on one clock.
     #[arg(long, required = true, value_name = "FILE")]
     pub trace: Vec<PathBuf>,
-    /// The traces' format, if it is not recognised.
+    /// Format of the traces, if it is not detected.
     #[arg(long)]
     pub format: Option<Format>,
-    /// What a block number stands for in traces that hold nothing else.
+    /// Bytes per block number, in traces that contain only block numbers.
     #[arg(long, value_name = "BYTES")]
     pub key_bytes: Option<u32>,
     /// Stop at the first damaged line.
     #[arg(long)]
     pub strict: bool,
-    /// Let all traces begin at the same time.
+    /// Start all traces at the same time.
     #[arg(long)]
     pub align: bool,
-    /// Sizes of the cache in blocks.
+    /// Cache sizes in blocks.
     #[arg(long, value_delimiter = ',', group = "sizes")]
     pub blocks: Vec<u64>,
-    /// Sizes of the cache.
+    /// Cache sizes.
     #[arg(long, value_delimiter = ',', group = "sizes")]
     pub size: Vec<Size>,
-    /// Sizes of the cache as parts of the blocks that the trace touches.
+    /// Cache sizes as fractions of the blocks that the trace accesses.
     #[arg(long, value_delimiter = ',', group = "sizes")]
     pub fractions: Vec<f64>,
-    /// Write mode: wb, wt, wt-cache, wa, wi, pt; or auto: write-back or read-only as each disk's writes ask for.
-    /// [default: wb, or what the allocator's system does]
+    /// Write mode: wb, wt, wt-cache, wa, wi or pt; auto to switch each disk between write-back and read-only by its
+    /// writes. [default: wb, or as the allocator's system does]
     #[arg(long, visible_alias = "write-mode")]
     pub mode: Option<Mode>,
-    /// Let time run so many times faster.
+    /// Speed up the trace by this factor.
     #[arg(long, default_value_t = 1.0)]
     pub speed_up: f64,
-    /// Time between two requests, whatever the trace says.
+    /// Fixed time between requests, instead of the times in the trace.
     #[arg(long)]
     pub interval: Option<Span>,
-    /// Share of the requests that warm the cache and are not counted.
+    /// Fraction of the requests that warm up the cache and are not counted.
     #[arg(long, default_value_t = 0.0)]
     pub warm_up: f64,
-    /// Look so many times at the caches over the trace, for the series in JSON and on the page.
+    /// Number of samples over the trace, for the time series in the JSON output and on the page.
     #[arg(long, default_value_t = 0)]
     pub samples: u32,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Caches simulated at a time; 0 for as many as there are processors.
+    /// Number of caches simulated in parallel; 0 for the number of processors.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
@@ -131,46 +131,46 @@ pub enum Ends {
 #[derive(Args)]
 #[command(next_help_heading = "The production cache (policy core)")]
 pub struct PoolArguments {
-    /// Cache devices; together they have the size.
+    /// Number of cache devices, which together have the cache size.
     #[arg(long, default_value_t = 1)]
     pub devices: u32,
     /// Keep dirty blocks on two devices.
     #[arg(long)]
     pub redundancy: bool,
-    /// Staging memory; 64 MiB, but at most a 64th of the cache, if not given.
+    /// Staging memory [default: 64MiB, but at most 1/64 of the cache].
     #[arg(long)]
     pub staging: Option<Size>,
-    /// Hold every disk to its target, even if nobody else needs the space.
+    /// Keep every disk within its target, even if no other disk needs the space.
     #[arg(long)]
     pub no_spare: bool,
-    /// A disk's target; the others share equally. Repeat for several.
+    /// Target of a disk; the others share equally. May be repeated.
     #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
     pub target: Vec<(String, Size)>,
     /// What survives a restart.
     #[arg(long, value_enum, default_value = "all")]
     pub persistence: Survives,
-    /// Which blocks may enter: always, reuse(N), reuse(N, ADDRESSES); with shares of the pool: hec, larc, address(N),
-    /// data(N), hybrid(N). [default: always, or what the allocator's system does]
+    /// Which blocks may enter the cache: always, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
+    /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
-    /// Divide the pool as this system does: none, equal, static, wss, rwss, utility, trd, urd, max-min.
+    /// Allocator that divides the pool: none, equal, static, wss, rwss, utility, trd, urd or max-min.
     #[arg(long, value_parser = haversack_policy::named)]
     pub allocator: Option<Config>,
-    /// How long each disk is observed before the next decision. [default: as the system does]
+    /// Length of a window, after which the next decision is made. [default: as the allocator's system does]
     #[arg(long)]
     pub window: Option<Span>,
-    /// Runs longer than this go past the cache; 0 for never.
+    /// Sequential runs longer than this bypass the cache; 0 for never.
     #[arg(long, default_value = "0")]
     pub sequential_cutoff: Size,
-    /// First sector of the guests' partitions modulo 8.
+    /// First sector of the guests' partitions, modulo 8.
     #[arg(long, default_value_t = 0)]
     pub phase: u8,
     #[command(flatten)]
     pub cleaning: CleanerSettings,
-    /// Restart the cache every so often.
+    /// Time between restarts of the cache.
     #[arg(long)]
     pub restart_every: Option<Span>,
-    /// How it ends then.
+    /// How the cache ends before a restart.
     #[arg(long, value_enum, default_value = "stop", requires = "restart_every")]
     pub restart: Ends,
 }
@@ -180,37 +180,37 @@ pub struct PoolArguments {
 #[command(next_help_heading = "Latency (times: MICROSECONDS, exponential:MEAN, log-normal:MEDIAN,SIGMA or \
                                 profile:0=US,0.5=US,...,1=US)")]
 pub struct LatencyArguments {
-    /// Tell latencies, with the defaults for whatever is not given.
+    /// Simulate latencies, with defaults for options that are not given.
     #[arg(long)]
     pub latency: bool,
-    /// Time of a read of a cache device.
+    /// Latency of a read from a cache device.
     #[arg(long, value_name = "TIME")]
     pub device_read: Option<Distribution>,
-    /// Time of a write.
+    /// Latency of a write.
     #[arg(long, value_name = "TIME")]
     pub device_write: Option<Distribution>,
-    /// Time of a flush.
+    /// Latency of a flush.
     #[arg(long, value_name = "TIME")]
     pub device_flush: Option<Distribution>,
-    /// I/Os that a cache device does side by side.
+    /// I/Os that a cache device handles in parallel.
     #[arg(long, value_name = "COUNT")]
     pub device_servers: Option<u32>,
-    /// Time of a read of the origin.
+    /// Latency of a read from the origin.
     #[arg(long, value_name = "TIME")]
     pub origin_read: Option<Distribution>,
-    /// Time of a write.
+    /// Latency of a write.
     #[arg(long, value_name = "TIME")]
     pub origin_write: Option<Distribution>,
-    /// Time of a flush.
+    /// Latency of a flush.
     #[arg(long, value_name = "TIME")]
     pub origin_flush: Option<Distribution>,
-    /// I/Os that the origin does side by side.
+    /// I/Os that the origin handles in parallel.
     #[arg(long, value_name = "COUNT")]
     pub origin_servers: Option<u32>,
-    /// The network's round trip.
+    /// Round-trip time of the network.
     #[arg(long, value_name = "SPAN")]
     pub round_trip: Option<Span>,
-    /// Bytes that the network carries in a second.
+    /// Network bandwidth in bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub network_speed: Option<Size>,
 }

@@ -20,36 +20,36 @@ use crate::output::print;
 /// Commands for block traces.
 #[derive(Subcommand)]
 pub enum TraceCommand {
-    /// Show what traces hold: requests, bytes, blocks, sizes, rates, by volume and overall.
+    /// Show statistics of traces: requests, bytes, blocks, sizes and rates, by volume and overall.
     Info {
         #[command(flatten)]
         traces: Traces,
     },
     /// Write a trace in another format.
     Convert {
-        /// The trace; - for standard input.
+        /// Trace file; - for standard input.
         input: PathBuf,
         #[command(flatten)]
         output: Output,
         #[command(flatten)]
         reading: Reading,
     },
-    /// Write a part of a trace: a span of time, some volumes.
+    /// Write part of a trace: a time span, some volumes, or both.
     Cut {
-        /// The trace; - for standard input.
+        /// Trace file; - for standard input.
         input: PathBuf,
         #[command(flatten)]
         output: Output,
-        /// Where the part begins, from the trace's first request on, such as 90s or 2h.
+        /// Start of the part, relative to the first request, such as 90s or 2h.
         #[arg(long)]
         from: Option<Span>,
-        /// Where the part ends, from the trace's first request on.
+        /// End of the part, relative to the first request.
         #[arg(long)]
         to: Option<Span>,
-        /// Only this volume; may be repeated.
+        /// Include only this volume; may be repeated.
         #[arg(long = "volume")]
         volumes: Vec<String>,
-        /// At most so many requests.
+        /// Maximum number of requests.
         #[arg(long)]
         limit: Option<u64>,
         #[command(flatten)]
@@ -62,15 +62,15 @@ pub enum TraceCommand {
         #[command(flatten)]
         output: NamedOutput,
     },
-    /// Record what the guest of a disk does, from the daemon.
+    /// Record the requests of a disk's clients through the daemon.
     Record(crate::record::Record),
-    /// Make a trace: of a simple pattern, or like a real volume.
+    /// Generate a trace with a simple pattern, or one like a real volume.
     Generate(crate::generate::Generate),
-    /// Print a trace's first requests in the common form.
+    /// Print the first requests of a trace as CSV.
     Head {
-        /// The trace; - for standard input.
+        /// Trace file; - for standard input.
         input: PathBuf,
-        /// How many.
+        /// Number of requests.
         #[arg(short = 'n', long, default_value_t = 10)]
         count: u64,
         #[command(flatten)]
@@ -81,21 +81,20 @@ pub enum TraceCommand {
 /// How to read traces.
 #[derive(Args, Clone)]
 pub struct Reading {
-    /// The format, if it is not to be recognised: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia,
-    /// disksim, blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general,
-    /// parquet, k5cloud.
+    /// Format, if it should not be detected: haversack, csv, msr, spc, systor, fiu, alibaba, tencent, cydonia, disksim,
+    /// blkparse, iolog, keys, blktrace, vscsi1, vscsi2, oracle-general, parquet, k5cloud.
     #[arg(long)]
     pub format: Option<Format>,
     /// Stop at the first damaged line.
     #[arg(long)]
     pub strict: bool,
-    /// What a block number stands for in lists of keys (4096 if not given) and oracle-general (512).
+    /// Bytes per block number in lists of keys (default 4096) and oracle-general (default 512).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub key_bytes: Option<u32>,
-    /// The unit of times in formats that leave it open, such as 10ms.
+    /// Time unit, such as 10ms, in formats that do not define one.
     #[arg(long)]
     pub time_unit: Option<Span>,
-    /// Sort requests that stand within so many of their place in time.
+    /// Sort requests by time if they are at most this many positions out of order.
     #[arg(long, value_name = "REQUESTS", default_value_t = OpenOptions::default().sort_window)]
     pub sort_window: usize,
 }
@@ -103,13 +102,13 @@ pub struct Reading {
 /// Traces on one clock.
 #[derive(Args)]
 pub struct Traces {
-    /// The traces; - for standard input. Several are merged on one clock.
+    /// Trace files; - for standard input. Several are merged by time.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Let all traces begin at the same time.
+    /// Start all traces at the same time.
     #[arg(long)]
     pub align: bool,
-    /// Keep volumes of one name in several traces apart.
+    /// Treat volumes with the same name in several traces as different volumes.
     #[arg(long)]
     pub separate: bool,
     #[command(flatten)]
@@ -119,10 +118,10 @@ pub struct Traces {
 /// Where to write, and how.
 #[derive(Args)]
 pub struct Output {
-    /// The new file; - for standard output. Named *.csv it is the common form, compressed if .gz, .xz or .zst follows;
-    /// otherwise it is Haversack's own form.
+    /// Output file; - for standard output. CSV if its name ends in .csv, compressed if .gz, .xz or .zst follows;
+    /// otherwise Haversack's own format.
     pub output: PathBuf,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     pub force: bool,
 }
@@ -130,10 +129,10 @@ pub struct Output {
 /// As [`Output`], where names of inputs come first.
 #[derive(Args)]
 pub struct NamedOutput {
-    /// The new file; named *.csv it is the common form, otherwise it is Haversack's own form.
+    /// Output file. CSV if its name ends in .csv, otherwise Haversack's own format.
     #[arg(short, long)]
     pub output: PathBuf,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     pub force: bool,
 }

@@ -65,7 +65,12 @@ fn refuse_other_origin(pool: &Pool, config: &DiskConfig, id: DiskId) -> Result<(
     let Some(label) = label.filter(|label| !label.is_of(&config.origin)) else { return Ok(()) };
     let name = &config.name;
     if config.accept_origin_change.as_ref() == Some(name) {
-        tracing::warn!(disk = name, before = label.place, now = config.origin, "another origin is accepted");
+        tracing::warn!(
+            disk = name,
+            before = label.place,
+            now = config.origin,
+            "attaching with another origin"
+        );
         return Ok(());
     }
     Err(DaemonError::conflict(
@@ -93,7 +98,7 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
         ..Label::default()
     };
     if let Err(error) = pool.backend.label_disk(handle, label) {
-        tracing::warn!(disk = config.name, "its origin is not noted on flash: {error}");
+        tracing::warn!(disk = config.name, "cannot record the origin on the cache devices: {error}");
     }
 }
 
@@ -140,7 +145,7 @@ impl Daemon {
             None => self.state.forget(name).map_err(DaemonError::from),
         };
         if let Err(error) = undone {
-            tracing::warn!(disk = name, "not attached, but it is tried at the next start: {error}");
+            tracing::warn!(disk = name, "not attached, retrying at the next start: {error}");
         }
     }
 
@@ -186,7 +191,7 @@ impl Daemon {
                 Err(error) => error,
             };
             if disk.attached().is_ok() {
-                tracing::error!(disk = name, "attached, but it cannot be remembered: {error}");
+                tracing::error!(disk = name, "attached, but cannot save the disk's state: {error}");
                 return;
             }
             tracing::warn!(disk = name, retry_s = pause.as_secs(), "not attached: {error}");
@@ -376,7 +381,9 @@ impl Daemon {
         match told {
             None => return,
             Some(Ok(())) => {}
-            Some(Err(error)) => tracing::error!(disk = name, "the guest is not told its new size: {error}"),
+            Some(Err(error)) => {
+                tracing::error!(disk = name, "cannot report the new size to the guest: {error}")
+            }
         }
         self.policy.resized(self, &pool, &name, sectors);
         if let Ok(pool) = self.pool(&pool)

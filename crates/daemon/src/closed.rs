@@ -98,7 +98,7 @@ pub fn keep_opening(
                     shards.locked().push(shard);
                     daemon.closed.take(&name, Ok(pool));
                     if let Err(error) = daemon.policy.opened(&daemon, &name) {
-                        tracing::error!(pool = name, "the policy does not go for it: {error}");
+                        tracing::error!(pool = name, "cannot start the policy for the pool: {error}");
                     }
                     if let Ok(pool) = daemon.pool(&name) {
                         pool::tell_left_dirty(&daemon, pool);
@@ -110,7 +110,11 @@ pub fn keep_opening(
                     return;
                 }
                 Err(why) => {
-                    tracing::warn!(pool = name, retry_s = pause.as_secs(), "still not opened: {why}");
+                    tracing::warn!(
+                        pool = name,
+                        retry_s = pause.as_secs(),
+                        "still cannot open the pool: {why}"
+                    );
                     daemon.closed.take(&name, Err(why));
                 }
             }

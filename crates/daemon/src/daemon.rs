@@ -244,7 +244,7 @@ impl Daemon {
             });
             match end {
                 Ok(()) => tracing::info!(pool = name, "stopped cleanly"),
-                Err(error) => tracing::error!(pool = name, "not stopped cleanly: {error}"),
+                Err(error) => tracing::error!(pool = name, "cannot stop cleanly: {error}"),
             }
         }
     }

@@ -27,7 +27,7 @@ fn raise_limit() -> usize {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard as usize,
         Err(error) => {
-            tracing::warn!("the limit of file descriptors stays {soft}: {error}");
+            tracing::warn!("cannot raise the limit of file descriptors above {soft}: {error}");
             soft as usize
         }
     }

@@ -24,7 +24,7 @@ impl Daemon {
             let Some(shown) = snapshot.disks.iter().find(|shown| shown.id == disk.id) else { continue };
             let admission = settings::admission(disk.config().admission, shown.usage.target_blocks);
             if let Err(error) = pool.backend.set_admission(shown.disk, admission) {
-                tracing::warn!(disk = shown.name, "its filter does not know its share: {error}");
+                tracing::warn!(disk = shown.name, "cannot resize the admission filter: {error}");
             }
         }
     }

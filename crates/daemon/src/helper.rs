@@ -218,7 +218,7 @@ impl Supervisor {
                 break;
             }
             pause = if started.elapsed() >= RAN_WELL { FIRST_PAUSE } else { pause };
-            tracing::warn!(%disk, pause_ms = pause.as_millis() as u64, "{error}; it is started again");
+            tracing::warn!(%disk, pause_ms = pause.as_millis() as u64, "{error}; restarting the helper");
             if self.is_stopped_within(pause) {
                 break;
             }
@@ -241,7 +241,7 @@ impl Supervisor {
         let status = loop {
             if !answers && UnixStream::connect(&self.spec.socket).is_ok() {
                 (answers, *was_ready) = (true, true);
-                tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is there");
+                tracing::info!(disk = %self.spec.disk, pid = child.id(), "the helper is running");
                 let _ = ready.send(Ok(()));
             }
             match child.try_wait() {

@@ -64,7 +64,7 @@ impl JobControl {
             if self.is_cancelled() && !asked {
                 asked = true;
                 if !job.cancel() {
-                    tracing::info!(job = self.entry.id, "it is past the point where it can be cancelled");
+                    tracing::info!(job = self.entry.id, "too late to cancel the job");
                 }
             }
         }

@@ -11,10 +11,10 @@ use haversack_daemon::run;
 #[derive(Parser)]
 #[command(name = "haversackd", version)]
 struct Arguments {
-    /// The configuration file.
+    /// Path of the configuration file.
     #[arg(long, default_value = "/etc/haversack/haversackd.toml")]
     config: PathBuf,
-    /// Check the configuration file and do nothing else.
+    /// Check the configuration file and exit.
     #[arg(long)]
     check_config: bool,
 }

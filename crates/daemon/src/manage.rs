@@ -226,7 +226,7 @@ impl Daemon {
         }
         let formatting = Formatting { size_bytes: device.size.map(|size| size.0), overwrite: device.force };
         let job = self.pool(pool)?.backend.add_device(path, formatting)?;
-        tracing::info!(pool, path = %path.display(), "a cache device is added");
+        tracing::info!(pool, path = %path.display(), "adding a cache device");
         self.change_devices(JobKind::AddDevice, pool, job)
     }
 
@@ -236,7 +236,7 @@ impl Daemon {
     /// There is no such pool or device, or it is the only one.
     pub fn remove_device(self: &Arc<Self>, pool: &str, device: u8) -> Result<Job> {
         let job = self.pool(pool)?.backend.remove_device(DeviceNo(device))?;
-        tracing::info!(pool, device, "a cache device is removed");
+        tracing::info!(pool, device, "removing a cache device");
         self.change_devices(JobKind::RemoveDevice, pool, job)
     }
 

@@ -27,7 +27,7 @@ pub fn text(daemon: &Daemon) -> String {
     let seen: Vec<Seen> =
         daemon.pools().map(|pool| Seen { pool, snapshot: pool.backend.snapshot().ok() }).collect();
     let mut out = Text::default();
-    out.head("haversack_up", "gauge", "The daemon runs.");
+    out.head("haversack_up", "gauge", "Always 1 while the daemon is running.");
     out.sample("haversack_up", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     pools(&mut out, &seen, daemon.closed.closed());
     devices(&mut out, &seen);
@@ -90,7 +90,7 @@ impl Text {
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
 
 fn pools<'a>(out: &mut Text, seen: &[Seen], closed: impl Iterator<Item = (&'a str, String)>) {
-    out.head("haversack_pool_state", "gauge", "1 for the state that the pool is in.");
+    out.head("haversack_pool_state", "gauge", "1 for the current state of the pool.");
     for s in seen {
         let state = pool_state(s.pool, s.snapshot.as_ref());
         for (name, is) in [
@@ -110,22 +110,17 @@ fn pools<'a>(out: &mut Text, seen: &[Seen], closed: impl Iterator<Item = (&'a st
         out.sample("haversack_pool_state", &[("pool", name), ("state", "failed")], 1.0);
     }
     let metrics: [Metric<Snapshot>; 9] = [
-        ("haversack_pool_capacity_bytes", "gauge", "Bytes of blocks that fit.", |s| {
+        ("haversack_pool_capacity_bytes", "gauge", "Capacity in bytes of blocks.", |s| {
             s.pool.capacity_blocks * BLOCK
         }),
-        ("haversack_pool_usage_bytes", "gauge", "Bytes of blocks cached.", |s| s.pool.usage_blocks * BLOCK),
-        ("haversack_pool_dirty_bytes", "gauge", "Bytes that the origins do not have.", |s| {
-            s.pool.dirty_blocks * BLOCK
-        }),
+        ("haversack_pool_usage_bytes", "gauge", "Bytes of cached blocks.", |s| s.pool.usage_blocks * BLOCK),
+        ("haversack_pool_dirty_bytes", "gauge", "Bytes of dirty blocks.", |s| s.pool.dirty_blocks * BLOCK),
         ("haversack_pool_free_segments", "gauge", "Free segments of 1 MiB.", |s| s.pool.free_segments),
         ("haversack_pool_devices", "gauge", "Cache devices in use.", |s| s.pool.devices),
-        ("haversack_pool_memory_bytes", "gauge", "Memory for bookkeeping.", |s| s.pool.memory_bytes),
-        (
-            "haversack_pool_ios_in_flight",
-            "gauge",
-            "I/Os of cache devices and origins that have not ended.",
-            |s| s.ios_in_flight,
-        ),
+        ("haversack_pool_memory_bytes", "gauge", "Memory for metadata.", |s| s.pool.memory_bytes),
+        ("haversack_pool_ios_in_flight", "gauge", "I/Os of cache devices and origins in flight.", |s| {
+            s.ios_in_flight
+        }),
         ("haversack_pool_flushes_total", "counter", "Device flushes.", |s| s.pool.flushes),
         ("haversack_pool_record_bytes_total", "counter", "Bytes of pool records written.", |s| {
             s.pool.record_pages * BLOCK
@@ -143,8 +138,8 @@ fn pools<'a>(out: &mut Text, seen: &[Seen], closed: impl Iterator<Item = (&'a st
 
 fn devices(out: &mut Text, seen: &[Seen]) {
     let metrics: [Metric<DeviceSnapshot>; 4] = [
-        ("haversack_device_capacity_bytes", "gauge", "Bytes of the cache device.", |d| d.capacity_bytes),
-        ("haversack_device_errors_total", "counter", "I/Os of the cache device that failed.", |d| d.errors),
+        ("haversack_device_capacity_bytes", "gauge", "Size of the cache device.", |d| d.capacity_bytes),
+        ("haversack_device_errors_total", "counter", "Failed I/Os of the cache device.", |d| d.errors),
         ("haversack_device_read_bytes_total", "counter", "Bytes read from the cache device.", |d| {
             d.read_bytes
         }),
@@ -165,20 +160,18 @@ fn devices(out: &mut Text, seen: &[Seen]) {
 fn disks(out: &mut Text, seen: &[Seen]) {
     let metrics: [Metric<DiskSnapshot>; 26] = [
         ("haversack_disk_size_bytes", "gauge", "Size of the disk.", |d| d.sectors * SECTOR_BYTES as u64),
-        ("haversack_disk_target_bytes", "gauge", "Bytes that the disk should have.", |d| {
-            d.usage.target_blocks * BLOCK
+        ("haversack_disk_target_bytes", "gauge", "Target of the disk.", |d| d.usage.target_blocks * BLOCK),
+        ("haversack_disk_usage_bytes", "gauge", "Cached bytes of the disk.", |d| {
+            d.usage.usage_blocks * BLOCK
         }),
-        ("haversack_disk_usage_bytes", "gauge", "Bytes that the disk has.", |d| d.usage.usage_blocks * BLOCK),
-        ("haversack_disk_dirty_bytes", "gauge", "Bytes that the origin does not have.", |d| {
-            d.usage.dirty_blocks * BLOCK
-        }),
+        ("haversack_disk_dirty_bytes", "gauge", "Dirty bytes of the disk.", |d| d.usage.dirty_blocks * BLOCK),
         ("haversack_disk_mirrored_bytes", "gauge", "Dirty bytes with a second copy.", |d| {
             d.usage.mirrored_blocks * BLOCK
         }),
         ("haversack_disk_oldest_dirty_microseconds", "gauge", "Age of the oldest dirty block.", |d| {
             d.usage.oldest_dirty_us
         }),
-        ("haversack_disk_origin_up", "gauge", "The origin answers.", |d| u64::from(d.origin_up)),
+        ("haversack_disk_origin_up", "gauge", "1 if the origin is reachable.", |d| u64::from(d.origin_up)),
         ("haversack_disk_clients", "gauge", "NBD connections and vhost-user queues.", |d| d.clients),
         ("haversack_disk_reads_total", "counter", "Read requests.", |d| d.stats.reads),
         ("haversack_disk_writes_total", "counter", "Write requests.", |d| d.stats.writes),
@@ -201,10 +194,15 @@ fn disks(out: &mut Text, seen: &[Seen]) {
         ("haversack_disk_write_hits_total", "counter", "Blocks written that were cached.", |d| {
             d.stats.write_hits
         }),
-        ("haversack_disk_write_misses_total", "counter", "Blocks written that were not.", |d| {
+        ("haversack_disk_write_misses_total", "counter", "Blocks written that were not cached.", |d| {
             d.stats.write_misses
         }),
-        ("haversack_disk_not_admitted_total", "counter", "Blocks kept out.", |d| d.stats.not_admitted),
+        (
+            "haversack_disk_not_admitted_total",
+            "counter",
+            "Blocks kept out by admission or the sequential cut-off.",
+            |d| d.stats.not_admitted,
+        ),
         (
             "haversack_disk_overflowed_total",
             "counter",
@@ -214,13 +212,9 @@ fn disks(out: &mut Text, seen: &[Seen]) {
         ("haversack_disk_origin_read_bytes_total", "counter", "Bytes read from the origin.", |d| {
             d.stats.origin_read_bytes
         }),
-        ("haversack_disk_cleaned_bytes_total", "counter", "Bytes cleaned.", |d| d.stats.cleaned_bytes),
-        ("haversack_disk_origin_errors_total", "counter", "I/Os of the origin that failed.", |d| {
-            d.origin_errors
-        }),
-        ("haversack_disk_failed_requests_total", "counter", "Requests that failed.", |d| {
-            d.stats.failed_requests
-        }),
+        ("haversack_disk_cleaned_bytes_total", "counter", "Bytes written back.", |d| d.stats.cleaned_bytes),
+        ("haversack_disk_origin_errors_total", "counter", "Failed I/Os of the origin.", |d| d.origin_errors),
+        ("haversack_disk_failed_requests_total", "counter", "Failed requests.", |d| d.stats.failed_requests),
         ("haversack_disk_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |d| {
             d.stats.corrupt_blocks
         }),
@@ -284,7 +278,7 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
     let kinds =
         |l: &Latencies| [("read", l.read.clone()), ("write", l.write.clone()), ("flush", l.flush.clone())];
     let name = "haversack_request_seconds";
-    out.head(name, "histogram", "Latency that clients saw, by front end.");
+    out.head(name, "histogram", "Latency seen by clients, by front end.");
     for s in seen {
         for disk in s.disks() {
             for (front_end, latencies) in
@@ -303,14 +297,18 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
         }
     }
     let name = "haversack_pool_turn_seconds";
-    out.head(name, "histogram", "What turns of the pool's thread took; meanwhile it served nobody else.");
+    out.head(
+        name,
+        "histogram",
+        "Duration of turns of the pool's thread; other clients are not served during a turn.",
+    );
     for s in seen {
         if let Some(snapshot) = &s.snapshot {
             out.histogram(name, &[("pool", &s.pool.name)], &snapshot.turns);
         }
     }
     let name = "haversack_pool_processor_wait_seconds_total";
-    out.head(name, "counter", "How long the pool's thread was ready to run and had no processor.");
+    out.head(name, "counter", "Time for which the pool's thread was ready to run but had no processor.");
     for s in seen {
         if let Some(snapshot) = &s.snapshot {
             out.sample(name, &[("pool", &s.pool.name)], snapshot.processor_wait_us as f64 / 1e6);
@@ -342,7 +340,7 @@ fn histograms(out: &mut Text, seen: &[Seen]) {
 
 fn states(out: &mut Text, daemon: &Daemon) {
     let name = "haversack_disk_state";
-    out.head(name, "gauge", "1 for the state that the disk is in.");
+    out.head(name, "gauge", "1 for the current state of the disk.");
     for (disk_name, disk) in daemon.disks() {
         let (pool, state) = disk.with(|d| (d.config.pool.clone(), format!("{:?}", d.state).to_lowercase()));
         out.sample(name, &[("pool", &pool), ("disk", &disk_name), ("state", &state)], 1.0);
@@ -369,7 +367,7 @@ fn policy(out: &mut Text, daemon: &Daemon) {
         }
     }
     let name = "haversack_disk_demand_bytes";
-    out.head(name, "gauge", "Bytes that the disk demands.");
+    out.head(name, "gauge", "Demand of the disk.");
     let mut measured = Vec::new();
     for pool in &status.pools {
         for disk in &pool.disks {
@@ -401,7 +399,7 @@ fn figures(out: &mut Text, measured: &[(&str, &str, Measured)]) {
         }
     }
     let name = "haversack_disk_rwss_bytes";
-    out.head(name, "gauge", "Distinct bytes reused at least so many times in the last window.");
+    out.head(name, "gauge", "Distinct bytes reused at least this many times in the last window.");
     for (pool, disk, window) in measured {
         for (reuses, bytes) in (1..).zip(&window.rwss_bytes) {
             let reuses: &str = &i32::to_string(&reuses);

@@ -211,7 +211,7 @@ fn note_loss(daemon: &Daemon, name: &str) {
     let Ok(pool) = daemon.pool(name) else { return };
     pool.is_lost.store(true, Ordering::Relaxed);
     while let Err(error) = daemon.state.set_lost(name, true) {
-        tracing::error!(pool = name, "the loss of the pool cannot be noted, its writes wait: {error}");
+        tracing::error!(pool = name, "cannot record the loss of the pool, its writes wait: {error}");
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
     if let Err(error) = pool.backend.loss_recorded() {

@@ -29,10 +29,10 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
     let left_out = left_out(daemon, new)?;
     check_removal(&left_out, new)?;
     for line in needs_restart(old, new) {
-        tracing::warn!("{line}: it takes effect when the daemon is started again");
+        tracing::warn!("{line}: takes effect at the next start of the daemon");
     }
     for (name, _) in left_out {
-        tracing::info!(disk = name, "no longer configured: it is detached");
+        tracing::info!(disk = name, "no longer configured, detaching");
         if let Err(error) = daemon.detach(&name, false) {
             tracing::error!(disk = name, "cannot detach: {error}");
         }
@@ -47,7 +47,7 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
             Ok(disk) if disk.with(|inner| inner.state != DiskState::Detached) => {
                 tracing::warn!(
                     disk = config.name,
-                    "not attached at present: changed settings wait for the next start"
+                    "not attached: changed settings take effect at the next start"
                 );
             }
             _ => attach.push((config.clone(), false)),
@@ -59,7 +59,7 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
     if new.policy != old.policy
         && let Err(error) = daemon.policy.set(daemon, new.policy.clone())
     {
-        tracing::error!("the policy is as before: {error}");
+        tracing::error!("cannot change the policy: {error}");
     }
     Ok(())
 }
@@ -136,7 +136,10 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
 fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
     let name = &new.name;
     for key in fixed_keys(old, new) {
-        tracing::warn!(disk = name, "'{key}' cannot be changed in use: detach and attach the disk for that");
+        tracing::warn!(
+            disk = name,
+            "'{key}' cannot be changed while the disk is attached: detach and attach it"
+        );
     }
     let change = DiskChange::between(old, new);
     if change != DiskChange::default()
@@ -148,7 +151,7 @@ fn change(daemon: &Arc<Daemon>, old: &DiskConfig, new: &DiskConfig) {
         match daemon.resize(name, size, None) {
             Ok(_) => {}
             Err(error @ DaemonError::Engine(EngineError::Shrinks { .. })) => {
-                tracing::warn!(disk = name, "not made smaller by a reload: {error}; use 'disk resize'");
+                tracing::warn!(disk = name, "a reload does not shrink a disk: {error}; use 'disk resize'");
                 daemon.events.add("not-shrunk", name, error.to_string());
             }
             Err(error) => tracing::error!(disk = name, "cannot resize: {error}"),

@@ -165,7 +165,7 @@ fn make_directory(path: &Path) -> Result<(), RunError> {
 
 fn notify(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("systemd cannot be told: {error}");
+        tracing::warn!("cannot notify systemd: {error}");
     }
 }
 
@@ -210,7 +210,7 @@ fn open_pools(
     }
     let shards = Shards::new(shards.into());
     for (pool, error) in failed {
-        tracing::error!(pool = pool.name, "not opened, its disks wait: {error}");
+        tracing::error!(pool = pool.name, "cannot open the pool, its disks wait: {error}");
         daemon.events.add("pool-failed", &pool.name, error.to_string());
         let config = pool.clone();
         let open =
@@ -223,7 +223,7 @@ fn open_pools(
 fn open_pool(pool: &PoolConfig, state: &State) -> Result<(Shard, OpenReport), RunError> {
     let contents_void = state.is_lost(&pool.name);
     if contents_void {
-        tracing::warn!(pool = pool.name, "all its cache devices were lost: what is cached counts no more");
+        tracing::warn!(pool = pool.name, "all cache devices were lost: cached blocks are invalid");
     }
     let opened = Shard::start(shard_config(pool, contents_void)?);
     let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
@@ -268,7 +268,7 @@ fn disks_to_attach(daemon: &Daemon, config: &Config) -> Vec<(DiskConfig, bool)> 
 /// default.
 fn tell_other_mode(disk: &DiskConfig, before: &DiskConfig) {
     if disk.mode != before.mode {
-        tracing::warn!(disk = disk.name, mode = %disk.mode, before = %before.mode, "another write mode than last time");
+        tracing::warn!(disk = disk.name, mode = %disk.mode, before = %before.mode, "write mode differs from the last start");
     }
 }
 
@@ -327,6 +327,6 @@ async fn reload_from(path: &Path, old: Config, daemon: &Arc<Daemon>) -> Config {
 }
 
 fn refuse_reload(daemon: &Daemon, why: &str) {
-    tracing::error!("not reloaded, the old configuration holds: {why}");
+    tracing::error!("reload refused, the old configuration stays in effect: {why}");
     daemon.events.add("reload-refused", "daemon", why);
 }

@@ -229,7 +229,7 @@ impl Assembly {
     /// Logs which devices are missing and which are left out.
     pub fn tell(&self) {
         for what in &self.left_out {
-            tracing::warn!(pool = self.name, "listed and not used: {what}");
+            tracing::warn!(pool = self.name, "configured device not used: {what}");
         }
         for missing in &self.missing {
             tracing::warn!(pool = self.name, "{missing} is missing: the pool is degraded");

@@ -42,7 +42,7 @@ fn open_alone(path: &Path) -> Result<File> {
     }
     match open_with(path, libc::O_DIRECT) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            tracing::info!(path = %path.display(), "no direct I/O on this file system: using the page cache");
+            tracing::info!(path = %path.display(), "direct I/O is not supported on this file system: using the page cache");
             open_with(path, 0).map_err(at("open", path))
         }
         opened => opened.map_err(at("open", path)),

@@ -91,7 +91,7 @@ impl LiveDevice {
             self.told_cut = true;
             let (path, bytes) = (self.device.path.display(), self.device.capacity_bytes);
             tracing::error!(
-                "{path}: somebody has cut the file from {bytes} to {left_bytes} bytes; what was beyond is lost"
+                "{path}: the file was truncated from {bytes} to {left_bytes} bytes; the data beyond is lost"
             );
         }
     }
@@ -106,7 +106,7 @@ impl LiveDevice {
         if took_us >= SLOW_US
             && let Some((count, worst_us)) = self.slow.note(Instant::now(), took_us)
         {
-            tracing::warn!(device = %self.device.path.display(), count, worst_us, "I/Os of a cache device were slow");
+            tracing::warn!(device = %self.device.path.display(), count, worst_us, "slow I/Os of a cache device");
         }
         self.flights -= 1;
         let InFlight { offset_bytes, bytes, op } = self.in_flight[io.0 as usize];
@@ -166,7 +166,7 @@ impl LiveDisk {
         if took_us >= SLOW_US
             && let Some((count, worst_us)) = self.origin_slow.note(Instant::now(), took_us)
         {
-            tracing::warn!(disk = self.spec.name, count, worst_us, "I/Os of an origin were slow");
+            tracing::warn!(disk = self.spec.name, count, worst_us, "slow I/Os of an origin");
         }
         match request.op {
             OriginOp::Read => self.origin_latency.read.record(took_us),

@@ -51,7 +51,7 @@ pub(crate) fn patiently<R>(
         }
         if !std::mem::replace(&mut told, true) {
             let (path, wait_s) = (path.display(), WAIT.as_secs());
-            tracing::warn!(%path, wait_s, "in use by what a killed process has left in flight: waiting for its end");
+            tracing::warn!(%path, wait_s, "in use by in-flight I/O of a killed process: waiting for it to finish");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -61,7 +61,7 @@ impl Watch {
         let whole: io::Result<Vec<Whole>> =
             parts.iter().map(|(start, bytes)| Whole::watch(*start, *bytes)).collect();
         let whole = whole.unwrap_or_else(|error| {
-            tracing::debug!(path = %path.display(), %error, "the staging area is not watched for missing pages");
+            tracing::debug!(path = %path.display(), %error, "cannot watch the staging area for missing pages");
             Vec::new()
         });
         Ok(Watch { message, _guards: [first?, second?], _whole: whole })

@@ -49,7 +49,7 @@ impl MessageLimit {
     pub fn tell(&self, message: impl FnOnce()) {
         let (tells, untold) = self.state.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
         if untold > 0 {
-            tracing::warn!("{}: {untold} more messages in the minute after the last", self.about);
+            tracing::warn!("{}: {untold} more messages suppressed in the last minute", self.about);
         }
         if tells {
             message();

@@ -128,7 +128,7 @@ impl Reactor {
         )?;
         let mut ring = Ring::new().map_err(EngineError::Ring)?;
         if let Err(error) = ring.register(memory.transfer()) {
-            tracing::info!(%error, "memory is not registered with the kernel: raise the limit of locked memory");
+            tracing::info!(%error, "cannot register memory with the kernel: raise the limit of locked memory");
         }
         let now = clock.now_us();
         // With a clock that stands still, polling for work would never end.
@@ -207,14 +207,14 @@ impl Reactor {
             self.ring.wait(time);
         }
         if !self.ring.quiesce() {
-            tracing::error!("a device does not end its I/O; its memory is given up");
+            tracing::error!("a device does not complete its I/O; leaking its memory");
             std::mem::forget(self);
             return;
         }
         if self.stopped_cleanly
             && let Err(error) = self.core.memory().empty_file()
         {
-            tracing::warn!(%error, "the staging area keeps its size");
+            tracing::warn!(%error, "cannot empty the staging area");
         }
     }
 

@@ -81,7 +81,7 @@ impl Sink {
         } else if there.as_ref().is_ok_and(|there| !there.is_file()) {
             (Box::new(fs::OpenOptions::new().write(true).open(path)?), None)
         } else if there.is_ok() && !replace {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is there already"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file already exists"));
         } else {
             let part = Part::beside(path);
             (Box::new(File::create(&part.part)?), Some(part))

@@ -14,22 +14,22 @@ pub async fn list(State(control): State<Control>) -> Answer<Vec<DiskStatus>> {
 }
 
 /// A disk.
-#[utoipa::path(get, path = "/v1/disks/{disk}", params(("disk" = String, Path, description = "Its name")),
+#[utoipa::path(get, path = "/v1/disks/{disk}", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = DiskStatus), (status = 404, body = ErrorBody)))]
 pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> Answer<DiskStatus> {
     answer(&control, move |daemon| daemon.disk_status(&disk)).await
 }
 
-/// Attaches a disk, and again at every start of the daemon until it is detached.
+/// Attaches a disk now and whenever the daemon starts, until it is detached.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskConfig,
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn attach(State(control): State<Control>, Body(config): Body<DiskConfig>) -> JobAnswer {
     start(&control, move |daemon| daemon.attach(config)).await
 }
 
-/// Changes settings of an attached disk. Those of a disk from the configuration file last until the next start.
+/// Changes settings of an attached disk. For a disk from the configuration file they last until the next start.
 #[utoipa::path(patch, path = "/v1/disks/{disk}", request_body = DiskChange,
-    params(("disk" = String, Path, description = "Its name")),
+    params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn change(
     State(control): State<Control>,
@@ -46,10 +46,10 @@ pub struct Detach {
     force: bool,
 }
 
-/// Cleans a disk and detaches it. Its clean blocks stay in the cache. The job can be cancelled.
+/// Writes back a disk's dirty blocks and detaches it. Clean blocks stay in the cache. The job can be cancelled.
 #[utoipa::path(delete, path = "/v1/disks/{disk}",
-    params(("disk" = String, Path, description = "Its name"),
-        ("force" = Option<bool>, Query, description = "Even if clients are connected: their requests fail")),
+    params(("disk" = String, Path, description = "Name of the disk"),
+        ("force" = Option<bool>, Query, description = "Detach even if clients are connected; their requests fail")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn detach(
     State(control): State<Control>,
@@ -59,17 +59,17 @@ pub async fn detach(
     start(&control, move |daemon| daemon.detach(&disk, force)).await
 }
 
-/// Writes all that is dirty now back to the origin. The job can be cancelled.
-#[utoipa::path(post, path = "/v1/disks/{disk}/flush", params(("disk" = String, Path, description = "Its name")),
+/// Writes all currently dirty blocks to the origin. The job can be cancelled.
+#[utoipa::path(post, path = "/v1/disks/{disk}/flush", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn flush(State(control): State<Control>, Part(disk): Part<String>) -> JobAnswer {
     start(&control, move |daemon| daemon.flush(&disk)).await
 }
 
-/// Changes the size of a disk. The origin must have the new size already. A disk becomes smaller only if its name is
-/// repeated and nobody uses it.
+/// Changes the size of a disk. The origin must already have the new size. A disk shrinks only if its name is repeated
+/// and no client is connected.
 #[utoipa::path(post, path = "/v1/disks/{disk}/resize", request_body = ResizeDisk,
-    params(("disk" = String, Path, description = "Its name")),
+    params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn resize(
     State(control): State<Control>,
@@ -81,7 +81,7 @@ pub async fn resize(
 
 /// Forgets a detached disk. Dirty data is destroyed only if the disk's name is repeated.
 #[utoipa::path(post, path = "/v1/disks/{disk}/forget", request_body = ForgetDisk,
-    params(("disk" = String, Path, description = "Its name, or its identity if the name is not known")),
+    params(("disk" = String, Path, description = "Name of the disk, or its identity if the name is unknown")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn forget(
     State(control): State<Control>,

@@ -9,7 +9,7 @@ use super::{disks, policy, pools, system};
 #[openapi(
     info(
         title = "Haversack control API",
-        description = "Errors are answered as ErrorBody. Calls that take long answer with a Job."
+        description = "Errors are returned as ErrorBody. Long operations return a Job."
     ),
     paths(
         system::status,

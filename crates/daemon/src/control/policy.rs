@@ -12,14 +12,14 @@ use serde::Deserialize;
 use super::Control;
 use super::answer::{Answer, Body, Failure, Part, Query, answer, run};
 
-/// The policy and what it has decided.
+/// The policy and its decisions.
 #[utoipa::path(get, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
 pub async fn show(State(control): State<Control>) -> Answer<PolicyStatus> {
     answer(&control, |daemon| Ok(daemon.policy.status(daemon))).await
 }
 
-/// Sets the policy, until the next start, when the configuration file counts. Everything that is not given is as the
-/// allocator's system has it.
+/// Sets the policy until the next start, when the configuration file applies again. Keys that are not given have the
+/// values of the allocator's system.
 #[utoipa::path(put, path = "/v1/policy", request_body = PolicySettings,
     responses((status = 200, body = PolicyStatus), (status = 400, body = ErrorBody)))]
 pub async fn set(
@@ -33,7 +33,7 @@ pub async fn set(
     .await
 }
 
-/// Ends the policy: disks have the shares, modes and admission that they are configured with.
+/// Ends the policy: disks return to their configured shares, modes and admission.
 #[utoipa::path(delete, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
 pub async fn end(State(control): State<Control>) -> Answer<PolicyStatus> {
     answer(&control, |daemon| {
@@ -43,14 +43,14 @@ pub async fn end(State(control): State<Control>) -> Answer<PolicyStatus> {
     .await
 }
 
-/// Which entries of the log are asked for.
+/// Selection of log entries.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Entries {
-    /// Only of this pool.
+    /// Only entries of this pool.
     #[serde(default)]
     pool: Option<String>,
-    /// The newest so many.
+    /// Number of entries.
     #[serde(default = "some")]
     last: usize,
 }
@@ -59,7 +59,7 @@ fn some() -> usize {
     10
 }
 
-/// The newest entries of the log of decisions, oldest first.
+/// The newest entries of the decision log, oldest first.
 #[utoipa::path(get, path = "/v1/policy/log", params(Entries),
     responses((status = 200, body = Vec<Object>), (status = 404, body = ErrorBody)))]
 pub async fn log(
@@ -73,9 +73,9 @@ pub async fn log(
     .await
 }
 
-/// Tells the policy what has happened to a disk. Answers with what holds for the disk then.
+/// Reports an event of a disk's VM to the policy. Returns the resulting decision for the disk.
 #[utoipa::path(post, path = "/v1/disks/{disk}/event", request_body = DiskEvent,
-    params(("disk" = String, Path, description = "Its name")),
+    params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = DiskPolicy), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn event(
     State(control): State<Control>,
@@ -85,21 +85,21 @@ pub async fn event(
     answer(&control, move |daemon| daemon.policy.tell(daemon, &disk, event)).await
 }
 
-/// Why a disk has what it has.
-#[utoipa::path(get, path = "/v1/disks/{disk}/explain", params(("disk" = String, Path, description = "Its name")),
+/// Explains a disk's share and settings.
+#[utoipa::path(get, path = "/v1/disks/{disk}/explain", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = Explanation), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn explain(State(control): State<Control>, Part(disk): Part<String>) -> Answer<Explanation> {
     answer(&control, move |daemon| daemon.policy.explain(daemon, &disk)).await
 }
 
-/// A disk's sampled curve of misses by cache size: of the last window, or of the present one so far if none has ended.
-#[utoipa::path(get, path = "/v1/disks/{disk}/curve", params(("disk" = String, Path, description = "Its name")),
+/// A disk's sampled miss-ratio curve of the last window, or of the current window so far if none has ended.
+#[utoipa::path(get, path = "/v1/disks/{disk}/curve", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = DiskCurve), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn curve(State(control): State<Control>, Part(disk): Part<String>) -> Answer<DiskCurve> {
     answer(&control, move |daemon| daemon.policy.curve(daemon, &disk)).await
 }
 
-/// For how long something goes on.
+/// Duration.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct HowLong {
@@ -108,10 +108,10 @@ pub struct HowLong {
     time: Option<Span>,
 }
 
-/// Measures a disk anew, for a minute longer than the given time, so that its curve can be asked for. A policy that
-/// measures does so anyway; nothing changes then.
+/// Starts a measurement of a disk, for a minute longer than the given time, so that its curve can be read. If the
+/// policy already measures the disk, nothing changes.
 #[utoipa::path(post, path = "/v1/disks/{disk}/measure",
-    params(("disk" = String, Path, description = "Its name"), HowLong),
+    params(("disk" = String, Path, description = "Name of the disk"), HowLong),
     responses((status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn measure(
     State(control): State<Control>,
@@ -123,9 +123,9 @@ pub async fn measure(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a disk's guest does from now on, as a trace in the common form, until the time is over or the caller goes away.
+/// A trace of a disk's requests from now on, as CSV, until the time is over or the caller disconnects.
 #[utoipa::path(get, path = "/v1/disks/{disk}/trace",
-    params(("disk" = String, Path, description = "Its name"), HowLong),
+    params(("disk" = String, Path, description = "Name of the disk"), HowLong),
     responses((status = 200, body = String, content_type = "text/csv"), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody)))]
 pub async fn trace(

@@ -13,15 +13,15 @@ pub async fn list(State(control): State<Control>) -> Answer<Vec<PoolStatus>> {
 }
 
 /// A pool.
-#[utoipa::path(get, path = "/v1/pools/{pool}", params(("pool" = String, Path, description = "Its name")),
+#[utoipa::path(get, path = "/v1/pools/{pool}", params(("pool" = String, Path, description = "Name of the pool")),
     responses((status = 200, body = PoolStatus), (status = 404, body = ErrorBody)))]
 pub async fn show(State(control): State<Control>, Part(pool): Part<String>) -> Answer<PoolStatus> {
     answer(&control, move |daemon| daemon.pool_status(&pool)).await
 }
 
-/// Takes a device into a pool. What is on it is lost; one that carries a pool is refused.
+/// Adds a device to a pool. Existing data on it is lost; a device that belongs to a pool is refused.
 #[utoipa::path(post, path = "/v1/pools/{pool}/devices", request_body = AddDevice,
-    params(("pool" = String, Path, description = "Its name")),
+    params(("pool" = String, Path, description = "Name of the pool")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 422, body = ErrorBody)))]
 pub async fn add_device(
     State(control): State<Control>,
@@ -31,9 +31,9 @@ pub async fn add_device(
     start(&control, move |daemon| daemon.add_device(&pool, &device)).await
 }
 
-/// Empties a device and takes it out of its pool.
+/// Empties a device and removes it from its pool.
 #[utoipa::path(delete, path = "/v1/pools/{pool}/devices/{device}",
-    params(("pool" = String, Path, description = "Its name"), ("device" = u8, Path, description = "The device's number")),
+    params(("pool" = String, Path, description = "Name of the pool"), ("device" = u8, Path, description = "Number of the device")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn remove_device(
     State(control): State<Control>,

@@ -100,7 +100,7 @@ impl Server {
                 }
             };
             if let Some(count) = turned_away.count() {
-                tracing::warn!(count, "{}: connections are closed at once: {why}", self.name);
+                tracing::warn!(count, "{}: closing connections at once: {why}", self.name);
             }
         }
     }

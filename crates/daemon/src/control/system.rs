@@ -12,27 +12,27 @@ use serde::Deserialize;
 use super::Control;
 use super::answer::{Answer, Failure, Part, Query, answer, text};
 
-/// Everything at a glance.
+/// Status of the daemon, its pools and disks.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 pub async fn status(State(control): State<Control>) -> Answer<Status> {
     answer(&control, |daemon| Ok(daemon.status())).await
 }
 
-/// Jobs under way and those that ended lately, oldest first.
+/// Running jobs and those that ended recently, oldest first.
 #[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = Vec<Job>)))]
 pub async fn jobs(State(control): State<Control>) -> Json<Vec<Job>> {
     Json(control.daemon.jobs.list())
 }
 
 /// A job.
-#[utoipa::path(get, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Its number")),
+#[utoipa::path(get, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Number of the job")),
     responses((status = 200, body = Job), (status = 404, body = ErrorBody)))]
 pub async fn job(State(control): State<Control>, Part(job): Part<u64>) -> Answer<Job> {
     Ok(Json(control.daemon.jobs.get(job)?))
 }
 
-/// Asks a job to stop. Flush and detach can be cancelled; what is clean stays clean.
-#[utoipa::path(delete, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Its number")),
+/// Cancels a job. Flush and detach can be cancelled; blocks already written back stay clean.
+#[utoipa::path(delete, path = "/v1/jobs/{job}", params(("job" = u64, Path, description = "Number of the job")),
     responses((status = 202, body = Job), (status = 404, body = ErrorBody)))]
 pub async fn cancel(
     State(control): State<Control>,
@@ -41,14 +41,14 @@ pub async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(control.daemon.jobs.cancel(job)?)))
 }
 
-/// Which events are asked for.
+/// Selection of events.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Which {
-    /// Events after this number.
+    /// Only events after this number.
     #[serde(default)]
     after: u64,
-    /// Wait so long for one if there is none, for example `30s`; at most a minute.
+    /// How long to wait if there is no event, for example `30s`; at most a minute.
     #[serde(default)]
     wait: Span,
 }
@@ -66,7 +66,7 @@ pub async fn events(State(control): State<Control>, Query(which): Query<Which>) 
     Json(control.daemon.events.after(which.after))
 }
 
-/// Stops the daemon cleanly: what is staged is committed. Dirty blocks stay in the cache.
+/// Stops the daemon cleanly: staged blocks are committed. Dirty blocks stay in the cache.
 #[utoipa::path(post, path = "/v1/stop", responses((status = 202)))]
 pub async fn stop(State(control): State<Control>) -> StatusCode {
     // If the channel is full, it already holds a request to stop.

@@ -156,7 +156,7 @@ impl Listener {
                 }
             };
             if let Some(count) = turned_away.count() {
-                tracing::warn!(count, "NBD: connections are closed at once: {why}");
+                tracing::warn!(count, "NBD: closing connections at once: {why}");
             }
         }
     }
@@ -202,12 +202,12 @@ impl Listener {
         let run = move || {
             let Held { connection, negotiation } = held;
             if let Err(error) = server.serve(&daemon, client, deadline, Arc::new(connection), &messages) {
-                messages.tell(|| tracing::info!("NBD: a connection ended in its negotiation: {error}"));
+                messages.tell(|| tracing::info!("NBD: a connection ended during negotiation: {error}"));
             }
             drop(negotiation);
         };
         if let Err(error) = std::thread::Builder::new().name("nbd-negotiation".into()).spawn(run) {
-            self.messages.tell(|| tracing::warn!("NBD: no thread for a connection: {error}"));
+            self.messages.tell(|| tracing::warn!("NBD: cannot start a thread for a connection: {error}"));
         }
     }
 }

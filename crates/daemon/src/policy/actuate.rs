@@ -106,6 +106,6 @@ pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskCo
         Ok::<(), DaemonError>(())
     };
     if let Err(error) = restored() {
-        tracing::error!(disk = disk.name, "its configured settings are not restored: {error}");
+        tracing::error!(disk = disk.name, "cannot restore the configured settings: {error}");
     }
 }

@@ -152,7 +152,7 @@ impl Policy {
     pub fn attached(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told.flatten() {
-            tracing::warn!(disk, "the policy does not know of it: {error}");
+            tracing::warn!(disk, "cannot add the disk to the policy: {error}");
         }
     }
 
@@ -160,7 +160,7 @@ impl Policy {
     pub fn detached(&self, daemon: &Daemon, pool: &str, disk: &str) {
         let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, pool.now_us(), disk));
         if let Err(error) = told {
-            tracing::warn!(disk, "the policy does not know of its end: {error}");
+            tracing::warn!(disk, "cannot remove the disk from the policy: {error}");
         }
     }
 
@@ -177,7 +177,7 @@ impl Policy {
             looped.decide(daemon, pool, pool.now_us(), &format!("changed {disk}"));
         });
         if let Err(error) = told {
-            tracing::warn!(disk, "the policy does not know of its settings: {error}");
+            tracing::warn!(disk, "cannot pass the changed settings to the policy: {error}");
         }
     }
 

@@ -229,6 +229,6 @@ impl Monitors {
 /// Ends recording. A pool that has stopped records nothing anyway.
 fn end(backend: &dyn Backend, monitored: &Monitored) {
     if let Err(error) = backend.set_monitor(monitored.disk, None) {
-        tracing::debug!("recording is not ended: {error}");
+        tracing::debug!("cannot stop recording: {error}");
     }
 }

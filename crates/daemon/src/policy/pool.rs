@@ -103,7 +103,7 @@ impl PoolLoop {
         let mut control = Control::new(config.clone(), now_us)?;
         match self.log.newest(RECALLED_LINES, |_| true) {
             Ok(lines) => control.recall(lines.iter().map(String::as_str))?,
-            Err(error) => tracing::warn!(pool = pool.name, "the policy begins anew: {error}"),
+            Err(error) => tracing::warn!(pool = pool.name, "the policy starts without its history: {error}"),
         }
         self.control = Some(control);
         self.take_part(daemon, pool, now_us, &snapshot)
@@ -287,7 +287,7 @@ impl PoolLoop {
         self.refusals += 1;
         let why = error.to_string();
         if self.refused.as_ref() != Some(&why) {
-            tracing::warn!(pool = pool.name, "no decision, the plan before holds: {why}");
+            tracing::warn!(pool = pool.name, "decision refused, the previous plan stays in effect: {why}");
             daemon.events.add("policy-refused", &pool.name, &why);
         }
         self.refused = Some(why);
@@ -323,7 +323,7 @@ impl PoolLoop {
             }
         };
         if let Err(error) = self.monitors.take(&*pool.backend, now_us, note) {
-            tracing::debug!(pool = pool.name, "records are not taken: {error}");
+            tracing::debug!(pool = pool.name, "cannot collect records: {error}");
         }
     }
 

@@ -158,7 +158,7 @@ impl Handler for Shared {
         self.messages.tell(|| {
             tracing::warn!(
                 disk = %self.disk,
-                "a vhost-user front end waits: another has the disk in use, which ends when its guest stops or leaves"
+                "a vhost-user front end waits until another one that uses the disk disconnects"
             );
         });
     }
@@ -453,7 +453,7 @@ impl Client for QueueClient {
             self.wake_up(context.now);
             self.listen(context);
         } else {
-            tracing::warn!(disk = %self.disk, result = ?landing.result, "a queue's kicks cannot be heard; it is polled");
+            tracing::warn!(disk = %self.disk, result = ?landing.result, "cannot wait for a queue's kicks; polling it");
             self.wake_up(context.now);
             self.kick = None;
         }

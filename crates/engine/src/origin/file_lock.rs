@@ -88,7 +88,7 @@ fn give_back(file: &File) -> Result<bool> {
 fn without_locks(source: std::io::Error, path: &Path) -> Result<bool> {
     match source.raw_os_error() {
         Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => {
-            tracing::warn!(path = %path.display(), "this file system has no locks ({source}): nothing keeps another host from using the origin too");
+            tracing::warn!(path = %path.display(), "this file system does not support locks ({source}): another host may use the origin at the same time");
             Ok(true)
         }
         _ => Err(at("lock", path)(source)),

@@ -166,7 +166,7 @@ impl Link {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "the origin does not take a request");
+                tracing::warn!(%error, "cannot send a request to the origin");
                 false
             }
         }

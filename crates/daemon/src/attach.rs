@@ -382,7 +382,7 @@ impl Daemon {
             None => return,
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::error!(disk = name, "cannot report the new size to the guest: {error}")
+                tracing::error!(disk = name, "cannot report the new size to the guest: {error}");
             }
         }
         self.policy.resized(self, &pool, &name, sectors);

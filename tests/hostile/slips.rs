@@ -216,7 +216,7 @@ fn an_empty_or_shortened_file_takes_no_disk() {
 }
 
 fn refusals(daemon: &Haversack<'_>) -> Vec<String> {
-    daemon.log().lines().filter(|line| line.contains("not reloaded")).map(String::from).collect()
+    daemon.log().lines().filter(|line| line.contains("reload refused")).map(String::from).collect()
 }
 
 /// A file that is cut short anywhere is not applied, wherever the cut is: the last disk would get defaults.

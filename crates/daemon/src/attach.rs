@@ -23,6 +23,7 @@ use crate::helper::{Helper, HelperSpec};
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::origin::Origin;
+use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
 use crate::state::RememberedDisk;
 use crate::{settings, system, watchers};
@@ -260,7 +261,7 @@ impl Daemon {
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
         self.grow_to_configured(&config, disk, handle, sectors);
         self.size_filters(pool);
-        self.policy.attached(self, &config.pool, &config.name);
+        self.policy.note(self, &config.pool, &config.name, News::Attached);
         Ok(())
     }
 
@@ -385,7 +386,7 @@ impl Daemon {
                 tracing::error!(disk = name, "cannot report the new size to the guest: {error}");
             }
         }
-        self.policy.resized(self, &pool, &name, sectors);
+        self.policy.note(self, &pool, &name, News::Resized { sectors });
         if let Ok(pool) = self.pool(&pool)
             && let Some(known) = pool.known.locked().get_mut(&disk.id)
         {
@@ -517,7 +518,7 @@ impl Daemon {
             (inner.vhost_user.take(), inner.helper.take())
         });
         self.size_filters(pool);
-        self.policy.detached(self, &pool.name, name);
+        self.policy.note(self, &pool.name, name, News::Detached);
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         tracing::info!(disk = name, "detached");

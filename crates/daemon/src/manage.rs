@@ -15,6 +15,7 @@ use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::jobs::JobControl;
 use crate::locked::Locked;
+use crate::policy::News;
 use crate::state::RememberedDisk;
 use crate::{policy, settings};
 
@@ -145,7 +146,7 @@ impl Daemon {
         disk.with(|inner| inner.config = new);
         if divided {
             self.size_filters(self.pool(&pool)?);
-            self.policy.changed(self, &pool, &name);
+            self.policy.note(self, &pool, &name, News::Changed);
         }
         self.remember_change(disk)
     }

@@ -51,6 +51,22 @@ pub struct Policy {
     wake: Condvar,
 }
 
+/// What the daemon reports about a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// It was attached.
+    Attached,
+    /// It was detached.
+    Detached,
+    /// It has a new size.
+    Resized {
+        /// In sectors.
+        sectors: u64,
+    },
+    /// The operator has changed its settings.
+    Changed,
+}
+
 struct Inner {
     settings: Option<PolicySettings>,
     pools: BTreeMap<String, PoolLoop>,
@@ -148,36 +164,11 @@ impl Policy {
         Ok(())
     }
 
-    /// Adds an attached disk. Failures are only logged: the disk serves its guest anyway.
-    pub fn attached(&self, daemon: &Daemon, pool: &str, disk: &str) {
-        let told = self.with(daemon, pool, |looped, pool| looped.attached(daemon, pool, pool.now_us(), disk));
-        if let Err(error) = told.flatten() {
-            tracing::warn!(disk, "cannot add the disk to the policy: {error}");
-        }
-    }
-
-    /// Removes a detached disk.
-    pub fn detached(&self, daemon: &Daemon, pool: &str, disk: &str) {
-        let told = self.with(daemon, pool, |looped, pool| looped.detached(daemon, pool, pool.now_us(), disk));
-        if let Err(error) = told {
-            tracing::warn!(disk, "cannot remove the disk from the policy: {error}");
-        }
-    }
-
-    /// Notes a disk's new size in sectors.
-    pub fn resized(&self, daemon: &Daemon, pool: &str, disk: &str, sectors: u64) {
-        // A pool that is not available observes nothing.
-        let _ = self.with(daemon, pool, |looped, _| looped.resized(disk, sectors));
-    }
-
-    /// Applies settings of a disk that the operator has changed.
-    pub fn changed(&self, daemon: &Daemon, pool: &str, disk: &str) {
-        let told = self.with(daemon, pool, |looped, pool| {
-            looped.changed(disk);
-            looped.decide(daemon, pool, pool.now_us(), &format!("changed {disk}"));
-        });
-        if let Err(error) = told {
-            tracing::warn!(disk, "cannot pass the changed settings to the policy: {error}");
+    /// Notes what has happened to a disk. Failures are only logged: the disk serves its guest anyway.
+    pub fn note(&self, daemon: &Daemon, pool: &str, disk: &str, news: News) {
+        let noted = self.with(daemon, pool, |looped, pool| looped.note(daemon, pool, disk, news));
+        if let Err(error) = noted.flatten() {
+            tracing::warn!(disk, ?news, "cannot report a change of the disk to the policy: {error}");
         }
     }
 

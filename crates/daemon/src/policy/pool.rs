@@ -14,6 +14,7 @@ use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
 
+use super::News;
 use super::actuate::{self, Applied};
 use super::log::DecisionLog;
 use super::monitors::Monitors;
@@ -154,18 +155,32 @@ impl PoolLoop {
         Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, wanted)?)
     }
 
-    /// Notes a disk's new size in sectors.
-    pub fn resized(&mut self, name: &str, sectors: u64) {
+    /// Notes what has happened to a disk.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn note(&mut self, daemon: &Daemon, pool: &Pool, disk: &str, news: News) -> Result<()> {
+        let now_us = pool.now_us();
+        match news {
+            News::Attached => self.attached(daemon, pool, now_us, disk)?,
+            News::Detached => self.detached(daemon, pool, now_us, disk),
+            News::Resized { sectors } => self.resized(disk, sectors),
+            News::Changed => {
+                // The next decision sets everything again.
+                self.applied.remove(disk);
+                self.decide(daemon, pool, now_us, &format!("changed {disk}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn resized(&mut self, name: &str, sectors: u64) {
         if let Some(control) = &mut self.control {
             control.resized(name, sectors.div_ceil(SECTORS));
         }
     }
 
-    /// Adds an attached disk.
-    ///
-    /// # Errors
-    /// The pool has stopped.
-    pub fn attached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) -> Result<()> {
+    fn attached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) -> Result<()> {
         if self.control.is_none() {
             return Ok(());
         }
@@ -178,7 +193,7 @@ impl PoolLoop {
     }
 
     /// Removes a detached disk: its share goes to the others.
-    pub fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
+    fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
         self.monitors.forget(&*pool.backend, name);
         self.ended.remove(name);
         self.applied.remove(name);
@@ -245,7 +260,7 @@ impl PoolLoop {
     }
 
     /// Decides between windows, based on what is known.
-    pub fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
+    fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
         self.turn(daemon, pool, now_us, Cause::Event(cause));
     }
 
@@ -291,11 +306,6 @@ impl PoolLoop {
             daemon.events.add("policy-refused", &pool.name, &why);
         }
         self.refused = Some(why);
-    }
-
-    /// Forgets what a plan has set for a disk, so that the next decision sets it again.
-    pub fn changed(&mut self, name: &str) {
-        self.applied.remove(name);
     }
 
     fn write_log(&mut self) {

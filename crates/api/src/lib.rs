@@ -20,7 +20,7 @@ pub use policy::{
 };
 pub use status::{
     AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,
-    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, PoolState, PoolStatus,
-    RequestCounters, ResizeDisk, Status, Usage,
+    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, LostData, LostRange, PoolState,
+    PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
 };
 pub use units::{Size, Span};

@@ -316,6 +316,26 @@ pub struct ForgetDisk {
     pub destroy_dirty: Option<String>,
 }
 
+/// Where data of a disk is lost: its only dirty copy is damaged, or went with a cache device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LostData {
+    /// How much is lost.
+    pub bytes: u64,
+    /// Where, in order.
+    pub ranges: Vec<LostRange>,
+    /// Ranges that are not listed because there are too many.
+    pub more_ranges: u64,
+}
+
+/// A lost range of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LostRange {
+    /// Where it begins.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}
+
 /// What a job does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -169,6 +169,15 @@ pub enum DiskCommand {
         /// dirty data stays in the cache).
         #[arg(long)]
         force: bool,
+        /// Give up data that is lost, once everything else is at the origin: the disk's name, repeated. What is lost then
+        /// reads as the origin has it.
+        #[arg(long, value_name = "NAME")]
+        accept_loss: Option<String>,
+    },
+    /// Show where data of an attached disk is lost: reads fail there until it is written again.
+    Lost {
+        /// The disk.
+        name: String,
     },
     /// List the disks.
     List,

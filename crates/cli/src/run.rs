@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use haversack_api::{
-    AddDevice, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, OriginTls, PoolStatus, ResizeDisk, Size,
-    Status,
+    AddDevice, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, LostData, OriginTls, PoolStatus,
+    ResizeDisk, Size, Status,
 };
 use haversack_engine::pool::Formatting;
 use hyper::Method;
@@ -126,9 +126,16 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
         DiskCommand::Attach(attach) => {
             work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)
         }
-        DiskCommand::Detach { name, force } => {
-            let query = if *force { "?force=true" } else { "" };
-            work(client, Method::DELETE, &format!("{}{query}", path(name)?), None::<&()>, as_json)
+        DiskCommand::Detach { name, force, accept_loss } => {
+            let mut path = format!("{}?force={force}", path(name)?);
+            if let Some(typed) = accept_loss {
+                path += &format!("&accept_loss={}", part(typed)?);
+            }
+            work(client, Method::DELETE, &path, None::<&()>, as_json)
+        }
+        DiskCommand::Lost { name } => {
+            let lost: LostData = client.get(&format!("{}/lost", path(name)?))?;
+            print(as_json, &lost, &show::lost(&lost))
         }
         DiskCommand::List => {
             let disks: Vec<DiskStatus> = client.get("/v1/disks")?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haversack_api::{DiskStatus, LatencyByKind, PoolStatus, Size, Status};
+use haversack_api::{DiskStatus, LatencyByKind, LostData, PoolStatus, Size, Status};
 
 use crate::policy::measured_rows;
 
@@ -43,6 +43,24 @@ pub fn pool(pool: &PoolStatus) -> String {
             "  device {} {:<40} {size:>10}  errors {}",
             device.number, device.path, device.errors
         );
+    }
+    out
+}
+
+/// Formats where data of a disk is lost.
+pub fn lost(lost: &LostData) -> String {
+    let mut out = String::new();
+    if lost.bytes == 0 {
+        return "nothing is lost\n".into();
+    }
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "{:>20} {:>20}  {} lost", "FIRST BYTE", "LAST BYTE", Size(lost.bytes).rounded());
+    for range in &lost.ranges {
+        let _ =
+            writeln!(out, "{:>20} {:>20}", range.offset_bytes, range.offset_bytes + range.length_bytes - 1);
+    }
+    if lost.more_ranges > 0 {
+        let _ = writeln!(out, "and {} more ranges", lost.more_ranges);
     }
     out
 }

@@ -251,6 +251,6 @@ pub enum JobError {
     #[error("no cache device is left; add one")]
     NoDevice,
     /// Something in the range or on the device is lost.
-    #[error("dirty data is damaged and cannot be cleaned; see the corruption events")]
+    #[error("some dirty data is damaged, or went with a device, and cannot be cleaned")]
     DataLost,
 }

@@ -4,10 +4,12 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
 
 use haversack_admission::Admission;
-use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, WriteMode};
+use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
 use crate::checksum;
 use crate::config::{AdmissionConfig, DiskConfig, Persistence, Target, Tuning};
+use crate::damaged::DamagedBlocks;
+use crate::durability::record::RecordVersion;
 use crate::flow::clean::cleaner::Cleaner;
 use crate::flow::flush::groups::DiskFlush;
 use crate::flow::intent::map::IntentMap;
@@ -48,12 +50,18 @@ pub(crate) struct Disk {
     pub may_be_dirty: bool,
     /// Whether dirty blocks were lost.
     pub damage: Damage,
+    /// The version of the record that says so, if that is waited for.
+    pub loss_version: Option<RecordVersion>,
     /// Commits with lower sequence numbers are void for this disk.
     pub since_seq: u64,
     /// Blocks of commits up to this sequence number are clean, whatever their pages say.
     pub clean_seq: u64,
     /// Blocks whose only dirty copy was lost with a device.
     pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
+    /// Runs of lost sectors that a detach gave up since the disk was last attached.
+    pub given_up: Vec<(SectorNo, u64)>,
+    /// Blocks that are damaged on flash, and some that no longer are. See [`crate::damaged`].
+    pub damaged: DamagedBlocks,
     pub stats: DiskStats,
     /// Records of the guest's requests, if they are wanted.
     pub monitor: Option<Monitor>,
@@ -104,9 +112,12 @@ impl Disk {
             life: Life::recorded(record.owned, record.epoch),
             may_be_dirty: record.may_be_dirty,
             damage: record.damage,
+            loss_version: None,
             since_seq: record.since_seq,
             clean_seq: record.clean_seq,
             lost: HashSet::default(),
+            given_up: Vec::new(),
+            damaged: DamagedBlocks::default(),
             stats: DiskStats::default(),
             monitor: None,
             flush: DiskFlush::default(),

@@ -25,12 +25,23 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JobKind {
     Attach,
-    Detach { total: u64 },
+    Detach { total: u64, loss: Loss },
     Release,
     Mode(WriteMode),
     Resize { before: u64, sectors: u64, stage: ResizeStage },
     Clean { since_us: Micros, total: u64 },
     Forget,
+}
+
+/// What a detach does about lost blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// It fails.
+    Refused,
+    /// They are dropped once everything else is done.
+    Accepted,
+    /// They were dropped; durable pages may still list them.
+    Dropped,
 }
 
 /// How far a resize is.
@@ -49,6 +60,16 @@ pub(crate) enum ResizeStage {
 }
 
 impl Job {
+    /// Whether the job may end without having done its work.
+    pub fn may_be_cancelled(&self) -> bool {
+        self.version.is_none()
+            && match self.kind {
+                JobKind::Clean { .. } => true,
+                JobKind::Detach { loss, .. } => loss != Loss::Dropped,
+                _ => false,
+            }
+    }
+
     /// Returns the size in sectors that the job gives the disk.
     pub fn resizes_to(&self) -> Option<u64> {
         match self.kind {

@@ -12,6 +12,7 @@ pub mod checksum;
 mod common_pool;
 pub mod config;
 mod core;
+mod damaged;
 mod data_stage;
 mod devices;
 mod disk;

@@ -184,13 +184,17 @@ fn read_block(
     number: SlotNo,
 ) -> Option<[u8; BLOCK_BYTES]> {
     let slot = r.store.slot(number);
+    // Nothing is valid in a damaged block that was not written since.
+    if slot.mask() == 0 {
+        return None;
+    }
     for copy in [Some(number), r.store.mirror_of(number)].into_iter().flatten() {
         let (device, offset) = r.store.location(copy);
         let index = pool.present[device.0 as usize].as_ref()?.index;
         let mut page = [0; BLOCK_BYTES];
         let read = media.read(index, offset, &mut page).is_ok();
         let crc = checksum::bind(checksum::crc32c(&page), checksum::disk_seed(record.id), slot.block());
-        if read && crc == slot.crc() && !slot.poisoned() {
+        if read && crc == slot.crc() {
             return Some(page);
         }
     }
@@ -224,7 +228,7 @@ pub fn check(media: &mut dyn Media, thorough: bool) -> Result<CheckReport, PoolE
         let mut bad_blocks = Vec::new();
         if thorough {
             for (number, slot) in &slots {
-                if read_block(media, &pool, &r, record, *number).is_none() {
+                if slot.poisoned() || read_block(media, &pool, &r, record, *number).is_none() {
                     bad_blocks.push(slot.block());
                 }
             }
@@ -285,7 +289,12 @@ pub fn flush_disk(
     let mut lost = Vec::new();
     for (done, (number, slot)) in dirty.iter().enumerate() {
         match read_block(media, &pool, &r, &record, *number) {
-            Some(page) => write_block(origin, &grid, id, *slot, &page)?,
+            Some(page) => {
+                write_block(origin, &grid, id, *slot, &page)?;
+                if slot.poisoned() {
+                    lost.push(slot.block());
+                }
+            }
             None => lost.push(slot.block()),
         }
         progress(FlushProgress { done_blocks: done as u64 + 1, total_blocks: dirty.len() as u64 });

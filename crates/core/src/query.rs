@@ -1,10 +1,9 @@
 //! Queries about disks and blocks that change nothing.
 
-use haversack_model::{BlockNo, DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
+use haversack_model::{DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
 use crate::action::IoId;
 use crate::core::Core;
-use crate::disk::runs;
 use crate::format::record::Damage;
 use crate::io::{IoPurpose, OriginFlushReason, Purpose};
 use crate::memory::Memory;
@@ -79,25 +78,6 @@ impl<M: Memory> Core<M> {
             epoch: d.life.epoch(),
             damage: d.damage,
         })
-    }
-
-    /// Returns the runs of sectors whose only dirty copy was lost with a device, in order: first sector and
-    /// number of sectors. Reads of them fail until they are written.
-    pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
-        let Some(d) = self.disks.get(disk) else { return Vec::new() };
-        let mut blocks: Vec<u64> = d.lost.iter().copied().collect();
-        blocks.sort_unstable();
-        let mut found: Vec<(SectorNo, u64)> = Vec::new();
-        for block in blocks.into_iter().map(BlockNo) {
-            for (first, count) in runs(d.inside(block)) {
-                let sector = d.sector(block, first);
-                match found.last_mut() {
-                    Some((start, sectors)) if start.0 + *sectors == sector => *sectors += u64::from(count),
-                    _ => found.push((SectorNo(sector), u64::from(count))),
-                }
-            }
-        }
-        found
     }
 
     /// Returns the numbers of all disks that the pool knows.

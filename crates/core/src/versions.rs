@@ -71,11 +71,12 @@ impl Versions {
         self.flash.is_some_and(|(_, slot)| slot.dirty())
     }
 
-    /// Whether the sectors that the cache lacks are lost.
-    pub fn is_damaged(&self) -> bool {
+    /// Whether the cache lacks any of the sectors `inside` the block, and those are lost.
+    pub fn is_damaged(&self, inside: u8) -> bool {
         let poisoned = self.staged.is_some_and(|staged| staged.poisoned)
             || self.flash.is_some_and(|(_, slot)| slot.poisoned());
-        poisoned || self.lost
+        let cached = self.staged.map_or(0, |s| s.mask) | self.flash.map_or(0, |(_, slot)| slot.mask());
+        poisoned && inside & !cached != 0 || self.lost
     }
 
     /// Returns the version on flash, if commit `seq` wrote it.
@@ -165,7 +166,7 @@ impl<M: Memory> Core<M> {
             flash,
             lost: self.disk(disk).lost.contains(&block.0),
         };
-        if versions.is_damaged() {
+        if versions.is_damaged(self.disk(disk).inside(block)) {
             sources.damaged = left;
         } else if let Some(frame) = self.staging.find_data(disk, block, left) {
             sources.data = Some((frame, left));

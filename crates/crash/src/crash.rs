@@ -26,6 +26,7 @@ impl World {
     /// Crashes, opens the pool again and attaches the disks. Further crashes while doing so are included.
     pub fn crash_and_recover(&mut self, mut kind: CrashKind) -> Flow {
         loop {
+            self.give_up_unfinished()?;
             let memory = self.crash(kind);
             self.damage();
             let nested = if self.rng.one_in(4) { self.rng.range(1, 3) } else { 0 };
@@ -165,7 +166,7 @@ impl World {
     }
 
     /// Allows damage from now on to data that the core has recorded as flushed.
-    fn note_marks(&mut self) {
+    pub(crate) fn note_marks(&mut self) {
         if let Some(core) = &self.core {
             let marked = core.marked_seq();
             self.devices.iter_mut().for_each(|device| device.store.marked(marked));

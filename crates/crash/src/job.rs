@@ -12,8 +12,8 @@ use crate::world::{Flow, Life, Stop, What, World, violation};
 pub enum Job {
     /// Attaching a disk.
     Attach(usize),
-    /// Detaching a disk.
-    Detach(usize),
+    /// Detaching a disk, perhaps accepting that something is lost.
+    Detach(usize, bool),
     /// Giving a disk up; `clean` when nothing can be dirty.
     Release(usize, bool),
     /// Forgetting a detached disk.
@@ -37,7 +37,7 @@ impl Job {
     pub fn disk(&self) -> Option<usize> {
         match *self {
             Job::Attach(disk)
-            | Job::Detach(disk)
+            | Job::Detach(disk, _)
             | Job::Release(disk, _)
             | Job::Forget(disk)
             | Job::Mode(disk, _)
@@ -124,8 +124,9 @@ impl World {
                     job.disk().is_some_and(|d| self.disks[d].last_error > 0) || job == Job::Shutdown
                 }
                 JobError::Cancelled => {
-                    matches!(job, Job::Clean(..) | Job::Detach(_) | Job::Mode(..) | Job::RemoveDevice(_))
+                    matches!(job, Job::Clean(..) | Job::Detach(..) | Job::Mode(..) | Job::RemoveDevice(_))
                 }
+                JobError::DataLost if matches!(job, Job::Detach(_, true)) => false,
                 JobError::NoDevice | JobError::DeviceRead | JobError::DataLost => self.unprotected_fault,
             };
             if !fair {
@@ -155,17 +156,20 @@ impl World {
                 self.fit_origin(disk);
                 Ok(())
             }
-            Job::Detach(disk) if done => {
+            Job::Detach(disk, accepted) if done => {
                 let released = self.disks[disk].origin_forbidden;
                 self.disks[disk].life = if released { Life::Released } else { Life::Detached };
                 self.let_go(disk)?;
-                if !released && self.trusts_origins() {
+                if accepted {
+                    self.give_up(disk)?;
+                }
+                if !released && (accepted || self.trusts_origins()) {
                     self.check_origin(disk, "after a detach")?;
                     self.disks[disk].deferred.fill(false);
                 }
                 Ok(())
             }
-            Job::Detach(disk) => {
+            Job::Detach(disk, _) => {
                 let released = self.disks[disk].origin_forbidden;
                 self.disks[disk].life = if released { Life::Released } else { Life::Attached };
                 Ok(())

@@ -5,6 +5,7 @@
 
 pub mod crash;
 pub mod created;
+mod damage;
 pub mod device;
 pub mod fuzz;
 pub mod io;

@@ -81,11 +81,42 @@ impl World {
         self.disks[disk].lost.clear();
     }
 
+    /// Lets the operator accept a loss with a detach: the core names what it gives up, and from then on that is as
+    /// the origin has it.
+    pub(crate) fn give_up(&mut self, disk: usize) -> Flow {
+        let Some(no) = self.disks[disk].no else { return Ok(()) };
+        let mut bytes = [0; SECTOR_BYTES];
+        for (first, sectors) in self.core().given_up(no).to_vec() {
+            for at in first.0..first.0 + sectors {
+                let d = &self.disks[disk];
+                let known = self.plan.faults.name_what_is_lost();
+                if !if known { d.lost.contains(&at) } else { d.may_be_dirty(at, 1) } {
+                    return violation!("sector {at} of disk {disk} was given up but cannot be lost");
+                }
+                d.origin.read(at, &mut bytes);
+                self.oracle.adopt(disk, at, pattern::recognise(&bytes)).map_err(Stop::Violation)?;
+            }
+        }
+        self.disks[disk].lost.clear();
+        Ok(())
+    }
+
+    /// Does so for detaches that a crash cuts off: what they have dropped is lost, whatever the record says of them.
+    pub(crate) fn give_up_unfinished(&mut self) -> Flow {
+        let unfinished: Vec<usize> = self
+            .jobs
+            .iter()
+            .filter_map(|(_, job)| if let Job::Detach(disk, true) = job { Some(*disk) } else { None })
+            .collect();
+        unfinished.into_iter().try_for_each(|disk| self.give_up(disk))
+    }
+
     /// Notes which sectors the core reports as lost: the next core cannot know.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for disk in &mut self.disks {
-            for (first, sectors) in disk.no.map_or_else(Vec::new, |no| core.lost_runs(no)) {
+            let Some(no) = disk.no else { continue };
+            for (first, sectors) in core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied()) {
                 disk.lost.extend(first.0..first.0 + sectors);
             }
         }
@@ -103,10 +134,15 @@ impl World {
         let (now, Some(no)) = (self.now, self.disks[disk].no) else {
             return Ok(None);
         };
-        match self.core().detach(now, no) {
+        let accepts = self.unprotected_fault && self.rng.one_in(2);
+        let started = match accepts {
+            true => self.core().detach_accepting_loss(now, no),
+            false => self.core().detach(now, no),
+        };
+        match started {
             Ok(job) => {
                 self.disks[disk].life = Life::Leaving;
-                self.start(job, Job::Detach(disk)).map(Some)
+                self.start(job, Job::Detach(disk, accepts)).map(Some)
             }
             Err(ManageError::Busy | ManageError::Stopping) => {
                 self.advance()?;

@@ -221,6 +221,24 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
+    /// Flash rots under dirty blocks that have one copy, in a pool that gets or loses a device now and then. The
+    /// cleaner leaves them there for a while.
+    pub fn damaging(&mut self, rng: &mut Random) {
+        self.redundancy = rng.one_in(2);
+        let devices = if self.redundancy { 1 } else { rng.range(1, 3) as usize };
+        self.devices = vec![rng.range(2, 6) as u32; devices];
+        self.faults = Faults { rot: true, outages: rng.one_in(4), ..Faults::default() };
+        self.core.flush_mark_us = 1_000;
+        self.manage_permille = rng.pick(&[20, 60]);
+        for disk in &mut self.disks {
+            disk.mode = WriteMode::WriteBack;
+            (disk.admission, disk.persistence) = (AdmissionConfig::Always, Persistence::All);
+            let cleaner = &mut disk.cleaner;
+            (cleaner.low_watermark, cleaner.high_watermark, cleaner.dirty_limit) = (0.8, 0.9, 1.0);
+            (cleaner.age_us, cleaner.idle_us) = (30_000_000, 5_000_000);
+        }
+    }
+
     /// Returns a plan for a script: a tiny pool, little background work, few faults.
     pub fn script(rng: &mut Random) -> Plan {
         let devices = rng.pick(&[1, 2]);

@@ -209,7 +209,7 @@ impl World {
                 } else {
                     disk.may_be_dirty(request.sector, u64::from(request.sectors))
                 };
-                self.unprotected_fault && (request.op == Op::Flush || lost)
+                self.unprotected_fault && (request.op == Op::Flush || lost && self.is_named(request))
             }
             RequestError::NotOwner => matches!(disk.life, Life::Releasing | Life::Released),
             RequestError::Detached => matches!(disk.life, Life::Leaving | Life::Detached),
@@ -229,6 +229,15 @@ impl World {
             request.start,
             self.unprotected_fault
         )
+    }
+
+    /// Returns whether the core names lost sectors that the request touches: it does unless a device fails reads.
+    fn is_named(&self, request: &Pending) -> bool {
+        let (Some(core), Some(no)) = (&self.core, self.disks[request.disk].no) else { return false };
+        let end = request.sector + u64::from(request.sectors) + 8;
+        let mut runs = core.lost_runs(no).into_iter();
+        self.plan.faults.read_errors
+            || runs.any(|(first, sectors)| first.0 < end && request.sector < first.0 + sectors + 8)
     }
 
     /// Returns whether the cache takes all writes of a disk, so that none needs the origin: it does as long as there

@@ -12,7 +12,8 @@ use haversack_model::random::Random;
 
 /// One run in this many has its crashes while the pool record is being written.
 const RUNS_WITH_RECORD_CRASHES: u64 = 4;
-/// One run in this many loses a device of a pool without redundancy, and one any device of a pool with it.
+/// One run in this many loses a device of a pool without redundancy, one any device of a pool with it, and one has
+/// media that rot.
 const RUNS_WITH_LOSSES: u64 = 10;
 
 /// What to run.
@@ -127,18 +128,22 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let points = rng.range(3, 40).min(options.most_points);
     // Drawn separately, so that the other runs do not change.
     let mut apart = Random::scrambled(seed.rotate_left(32));
-    let mut losses = None;
+    let (mut losses, mut damages) = (None, None);
     match apart.below(RUNS_WITH_LOSSES) {
         0 => plan.without_second_copies(&mut apart),
         1 => {
             plan.losing_any(&mut apart);
             losses = Some(apart);
         }
+        2 => {
+            plan.damaging(&mut apart);
+            damages = Some(apart);
+        }
         _ => {}
     }
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;
-    world.losses = losses;
+    (world.losses, world.damages) = (losses, damages);
     let mut apart = Random::scrambled(!seed);
     world.record_crashes = apart.one_in(RUNS_WITH_RECORD_CRASHES).then_some(apart);
     let result = panic::catch_unwind(AssertUnwindSafe(|| world.long_run(points)));

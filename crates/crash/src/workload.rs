@@ -85,6 +85,7 @@ impl World {
             if self.rng.below(1000) < 4 {
                 self.fault_something()?;
             }
+            self.damage_something()?;
             let asks = self.pending < self.plan.depth && self.rng.percent(busy);
             if asks || !self.advance()? {
                 self.random_request()?;

@@ -199,6 +199,8 @@ pub struct World {
     pub(crate) record_crashes: Option<Random>,
     /// Chooses losses of any device that the pool can do without; not in all runs.
     pub(crate) losses: Option<Random>,
+    /// Chooses what rots; only in runs with damaged media.
+    pub(crate) damages: Option<Random>,
     /// The pool reported that every dirty block has two copies when it last ran, and nothing was lost since.
     pub(crate) whole: bool,
     pub(crate) torn_store: bool,
@@ -253,6 +255,7 @@ impl World {
             trigger: None,
             record_crashes: None,
             losses: None,
+            damages: None,
             whole: false,
             torn_store: false,
             unprotected_fault: false,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
+use haversack_core::JobError;
 use haversack_engine::label::{self, Label};
 use haversack_engine::{DiskSpec, EngineError, Held, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
@@ -110,6 +111,15 @@ pub(crate) fn close_if_unused(disk: &Disk) -> std::result::Result<Option<Held>, 
     let closed =
         disk.with(|inner| inner.vhost_user.as_ref().map(|server| server.close_if_unused()).transpose());
     closed.map_err(|processes| processes.into_iter().map(in_use).collect())
+}
+
+/// How a disk is detached.
+#[derive(Clone, Copy)]
+struct DetachOptions {
+    /// Even if clients are connected.
+    force: bool,
+    /// Lost sectors are given up.
+    accept_loss: bool,
 }
 
 impl Daemon {
@@ -240,7 +250,7 @@ impl Daemon {
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
-                wait(&pool.backend.detach(handle, true)?)?;
+                wait(&pool.backend.detach(handle, true, false)?)?;
                 if known.is_none() {
                     self.forget_unused(pool, disk.id)?;
                 }
@@ -431,12 +441,16 @@ impl Daemon {
 
     /// Cleans a disk and detaches it. A disk that could not be attached yet is no longer retried. Unless
     /// `force` is set, the call is refused if clients are connected, or if dirty data would remain that nothing
-    /// writes back.
+    /// writes back. Lost sectors are given up only if `accept_loss` repeats the disk's name.
     ///
     /// # Errors
     /// There is no such disk, it is neither attached nor waiting to be, or the call is refused as above.
-    pub fn detach(self: &Arc<Self>, name: &str, force: bool) -> Result<Job> {
+    pub fn detach(self: &Arc<Self>, name: &str, force: bool, accept_loss: Option<&str>) -> Result<Job> {
         let disk = self.disk(name)?;
+        if accept_loss.is_some_and(|repeated| repeated != name) {
+            return Err(DaemonError::Bad(format!("accept_loss must repeat the disk's name, '{name}'")));
+        }
+        let options = DetachOptions { force, accept_loss: accept_loss.is_some() };
         if !force {
             self.check_unused(name, &disk)?;
             self.check_left_clean(name, &disk)?;
@@ -466,7 +480,7 @@ impl Daemon {
         let started = self.jobs.start(JobKind::Detach, name, move |control| {
             let _closed = closed;
             match handle {
-                Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle, force),
+                Some(handle) => daemon.finish_detach(control, &name_too, &disk, handle, options),
                 None => daemon.give_up(&name_too, &disk),
             }
         });
@@ -497,15 +511,21 @@ impl Daemon {
         name: &str,
         disk: &Disk,
         handle: DiskHandle,
-        force: bool,
+        options: DetachOptions,
     ) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
         let cached_bytes = cached_bytes(&*pool.backend, handle);
-        let begun = pool.backend.detach(handle, force).map_err(|error| match error {
+        let DetachOptions { force, accept_loss } = options;
+        let begun = pool.backend.detach(handle, force, accept_loss).map_err(|error| match error {
             EngineError::Connected { disk, clients } => DaemonError::InUse { disk, clients },
             error => error.into(),
         });
-        let end = begun.and_then(|job| control.follow(&job));
+        let end = begun.and_then(|job| control.follow(&job)).map_err(|error| match error {
+            DaemonError::Engine(EngineError::Job(JobError::DataLost)) => {
+                DaemonError::DataLost { disk: name.to_string() }
+            }
+            error => error,
+        });
         if end.is_err() {
             disk.with(|inner| inner.state = DiskState::Attached);
             return end;

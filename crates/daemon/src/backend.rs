@@ -13,7 +13,7 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{Held, MissingDevice, NbdClient, VhostUserConfig, VhostUserServer};
-use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SectorNo, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
@@ -70,8 +70,10 @@ pub trait Backend: Send + Sync {
     fn clock_runs(&self) -> bool;
     /// See [`Handle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
-    /// See [`Handle::detach`].
-    fn detach(&self, disk: DiskHandle, force: bool) -> Result<StartedJob>;
+    /// See [`Handle::detach`] and [`Handle::detach_accepting_loss`].
+    fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob>;
+    /// See [`Handle::lost_runs`].
+    fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>>;
     /// See [`Handle::clean`].
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob>;
     /// See [`Handle::forget`].
@@ -153,8 +155,12 @@ impl Backend for Handle {
         Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
     }
 
-    fn detach(&self, disk: DiskHandle, force: bool) -> Result<StartedJob> {
-        Handle::detach(self, disk, force).map(boxed)
+    fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob> {
+        let detach = if accept_loss { Handle::detach_accepting_loss } else { Handle::detach };
+        detach(self, disk, force).map(boxed)
+    }
+    fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
+        Handle::lost_runs(self, disk)
     }
 
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {

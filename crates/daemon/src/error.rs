@@ -59,6 +59,15 @@ pub enum DaemonError {
         /// Bytes that its origin does not have.
         dirty_bytes: u64,
     },
+    /// A disk cannot be detached since dirty data of it is lost.
+    #[error(
+        "dirty data of disk '{disk}' is lost, the rest is at the origin: 'disk lost {disk}' lists it, 'disk detach {disk} \
+         --accept-loss {disk}' gives it up"
+    )]
+    DataLost {
+        /// The disk.
+        disk: String,
+    },
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -119,6 +128,7 @@ impl DaemonError {
             DaemonError::LeftDirty { .. } => {
                 (409, "dirty", "make its origin available and wait until it is attached, or give --force")
             }
+            DaemonError::DataLost { .. } => (409, "dirty", "repeat its name as accept_loss to give it up"),
             DaemonError::Engine(error) => engine_class(error),
             DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
                 (400, "bad-request", "correct the figure")

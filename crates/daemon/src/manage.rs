@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, Size};
+use haversack_api::{AddDevice, DiskChange, DiskConfig, DiskState, Job, JobKind, LostData, LostRange, Size};
 use haversack_engine::error::EngineError;
 use haversack_engine::pool::Formatting;
-use haversack_model::{DeviceNo, DiskHandle, DiskId, SECTOR_BYTES};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, SECTOR_BYTES, SectorNo};
 
 use crate::attach::close_if_unused;
 use crate::backend::StartedJob;
-use crate::daemon::{Daemon, Disk};
+use crate::daemon::{Daemon, Disk, not_attached};
 use crate::error::{DaemonError, Result};
 use crate::exclusive::Store;
 use crate::jobs::JobControl;
@@ -18,6 +18,9 @@ use crate::locked::Locked;
 use crate::policy::News;
 use crate::state::RememberedDisk;
 use crate::{policy, settings};
+
+/// Maximum number of ranges in a list of what is lost.
+const MOST_RANGES: usize = 10_000;
 
 impl Daemon {
     /// Writes all blocks that are dirty now back to the origin.
@@ -162,6 +165,26 @@ impl Daemon {
             by_api: disk.by_api,
             attached: true,
         })?)
+    }
+
+    /// Returns where data of an attached disk is lost.
+    ///
+    /// # Errors
+    /// There is no such disk, or it is not attached.
+    pub fn lost(&self, name: &str) -> Result<LostData> {
+        let disk = self.disk(name)?;
+        let handle = disk.with(|inner| inner.handle.ok_or_else(|| not_attached(name, inner.state)))?;
+        let runs = self.pool(&disk.config().pool)?.backend.lost_runs(handle)?;
+        let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
+        let range = |(first, sectors): &(SectorNo, u64)| LostRange {
+            offset_bytes: bytes(first.0),
+            length_bytes: bytes(*sectors),
+        };
+        Ok(LostData {
+            bytes: runs.iter().map(|run| bytes(run.1)).sum(),
+            more_ranges: runs.len().saturating_sub(MOST_RANGES) as u64,
+            ranges: runs.iter().take(MOST_RANGES).map(range).collect(),
+        })
     }
 
     /// Forgets a detached disk. Its dirty data is destroyed only if its name is repeated.

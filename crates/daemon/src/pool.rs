@@ -174,6 +174,9 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
         }
         EngineEvent::OriginBack { disk } => ("origin-back", disk_name(*disk), "the origin is back".into()),
         EngineEvent::DataLost { disk, runs } => ("data-lost", disk_name(*disk), losses(runs)),
+        EngineEvent::LossAccepted { disk, runs } => {
+            ("loss-accepted", disk_name(*disk), format!("as the origin has it from now on: {}", losses(runs)))
+        }
         EngineEvent::DeviceError { path, offset_bytes, errno } => {
             let error = std::io::Error::from_raw_os_error(*errno);
             ("device-error", pool.to_string(), format!("{} at byte {offset_bytes}: {error}", path.display()))

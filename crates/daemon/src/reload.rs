@@ -33,7 +33,7 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
     }
     for (name, _) in left_out {
         tracing::info!(disk = name, "no longer configured, detaching");
-        if let Err(error) = daemon.detach(&name, false) {
+        if let Err(error) = daemon.detach(&name, false, None) {
             tracing::error!(disk = name, "cannot detach: {error}");
         }
     }

@@ -26,7 +26,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, MissingDevice, NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, WriteMode};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -45,6 +45,7 @@ struct Fake {
     monitored: Mutex<Vec<DiskHandle>>,
     filters: Mutex<BTreeMap<u16, AdmissionConfig>>,
     peers: Mutex<Vec<String>>,
+    lost: Mutex<Vec<(SectorNo, u64)>>,
     /// Blocks that guests read until records are taken next.
     reads: Mutex<Vec<u64>>,
 }
@@ -110,7 +111,13 @@ impl Backend for Fake {
         self.attached.lock().unwrap().push(shown(disk, &spec));
         Ok((disk, job(true)?))
     }
-    fn detach(&self, disk: DiskHandle, _: bool) -> Result<StartedJob> {
+    fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
+        Ok(self.lost.lock().unwrap().clone())
+    }
+    fn detach(&self, disk: DiskHandle, _: bool, accept_loss: bool) -> Result<StartedJob> {
+        if !accept_loss && !self.lost.lock().unwrap().is_empty() {
+            return Err(JobError::DataLost.into());
+        }
         self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }
@@ -300,6 +307,23 @@ async fn what_takes_something_away_needs_a_word_and_no_client() {
         assert!(refusal["error"].as_str().unwrap().contains("'vm1' is in use by NBD client pid 7 (qemu)"));
     }
     assert_eq!(api.work("DELETE", "/v1/disks/vm1?force=true", Value::Null).await["state"], "done");
+}
+
+#[tokio::test]
+async fn what_is_lost_is_listed_and_given_up_only_by_name() {
+    let api = Api::new();
+    assert_eq!(api.call("GET", "/v1/disks/vm1/lost", Value::Null).await.0, 404);
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    *api.fake.lost.lock().unwrap() = vec![(SectorNo(8), 4), (SectorNo(24), 8)];
+    let (status, lost) = api.call("GET", "/v1/disks/vm1/lost", Value::Null).await;
+    assert_eq!((status, &lost["bytes"], &lost["more_ranges"]), (200, &json!(6144), &json!(0)));
+    assert_eq!(lost["ranges"][0], json!({"offset_bytes": 4096, "length_bytes": 2048}));
+    assert_eq!(api.call("DELETE", "/v1/disks/vm1?accept_loss=vm2", Value::Null).await.0, 400);
+    let job = api.work("DELETE", "/v1/disks/vm1", Value::Null).await;
+    assert_eq!(job["state"], "failed");
+    assert!(job["error"].as_str().unwrap().contains("--accept-loss vm1"), "{job}");
+    assert_eq!(api.work("DELETE", "/v1/disks/vm1?accept_loss=vm1", Value::Null).await["state"], "done");
+    assert_eq!(api.call("GET", "/v1/disks/vm1/lost", Value::Null).await.0, 409);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Sender;
 
 use haversack_core::{JobError, JobId, ManageError, NewDevice, Progress};
-use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES};
+use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
@@ -71,13 +71,30 @@ impl Reactor {
     }
 
     pub(crate) fn detach(&mut self, disk: DiskHandle, force: bool) -> Result<JobId> {
+        self.start_detach(disk, force, |core, now, number| core.detach(now, number))
+    }
+
+    pub(crate) fn detach_accepting_loss(&mut self, disk: DiskHandle, force: bool) -> Result<JobId> {
+        self.start_detach(disk, force, |core, now, number| core.detach_accepting_loss(now, number))
+    }
+
+    fn start_detach(
+        &mut self,
+        disk: DiskHandle,
+        force: bool,
+        call: impl FnOnce(&mut LiveCore, Micros, DiskNo) -> std::result::Result<JobId, ManageError>,
+    ) -> Result<JobId> {
         let clients = self.users_of(disk);
         if !force && !clients.is_empty() {
             return Err(EngineError::Connected { disk: self.spec(disk)?.0.name, clients });
         }
-        let job = self.disk_call(disk, |core, now, number| core.detach(now, number))?;
+        let job = self.disk_call(disk, call)?;
         self.afterwards.push((job, Afterwards::Detached(disk)));
         Ok(job)
+    }
+
+    pub(crate) fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
+        Ok(self.core.lost_runs(self.attached(disk)?))
     }
 
     /// Forgets a detached disk. It has no handle, so it is named by its permanent identity.

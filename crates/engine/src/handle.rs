@@ -206,6 +206,24 @@ impl Handle {
         self.job(move |reactor| reactor.detach(disk, force))
     }
 
+    /// Does so too, and gives up lost sectors: once everything else is at the origin, they are as the origin has
+    /// them.
+    ///
+    /// # Errors
+    /// See [`Handle::detach`].
+    pub fn detach_accepting_loss(&self, disk: DiskHandle, force: bool) -> Result<Job> {
+        self.job(move |reactor| reactor.detach_accepting_loss(disk, force))
+    }
+
+    /// Returns the lost sectors of a disk: in runs, first sector and number of sectors, in order. Reads of them
+    /// fail until they are written.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
+        self.run(move |reactor| reactor.lost_runs(disk))?
+    }
+
     /// Writes all blocks that are dirty now back to the origin.
     ///
     /// # Errors
@@ -494,6 +512,13 @@ pub enum EngineEvent {
         /// The disk.
         disk: DiskId,
         /// All lost ranges of the disk: first sector and number of sectors, in order.
+        runs: Vec<(SectorNo, u64)>,
+    },
+    /// Lost sectors of a disk were given up with a detach: they are as the origin has them.
+    LossAccepted {
+        /// The disk.
+        disk: DiskId,
+        /// First sector and number of sectors, in order.
         runs: Vec<(SectorNo, u64)>,
     },
     /// A cache device returned an error.

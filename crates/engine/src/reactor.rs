@@ -709,6 +709,13 @@ impl Reactor {
         }
     }
 
+    fn tell_given_up(&mut self, number: DiskNo) {
+        let runs = self.core.given_up(number).to_vec();
+        if let Some(info) = self.core.disk_info(number).filter(|_| !runs.is_empty()) {
+            self.tell(&EngineEvent::LossAccepted { disk: info.id, runs });
+        }
+    }
+
     fn after_job(&mut self, job: JobId, succeeded: bool) {
         let Some(at) = self.afterwards.iter().position(|(id, _)| *id == job) else { return };
         let (_, afterwards) = self.afterwards.swap_remove(at);
@@ -717,6 +724,7 @@ impl Reactor {
         }
         match afterwards {
             Afterwards::Detached(disk) => {
+                self.tell_given_up(disk.number());
                 for client in self.clients_of(disk) {
                     self.client(client, |client, context| client.close(context));
                 }

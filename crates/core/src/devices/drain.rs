@@ -6,7 +6,6 @@
 
 use haversack_model::DeviceNo;
 
-use crate::durability::record::RecordVersion;
 use crate::store::Store;
 use crate::store::segment::{SegmentNo, SegmentState};
 
@@ -20,8 +19,6 @@ pub(crate) struct Drain {
     begun: usize,
     /// Segments that were started and are not free yet.
     segments: Vec<SegmentNo>,
-    /// The version of the record that notes the loss of blocks on the device.
-    loss_version: Option<RecordVersion>,
 }
 
 impl Drain {
@@ -52,15 +49,5 @@ impl Drain {
     /// Whether no segment is left that was started and is not free.
     pub fn is_done(&self) -> bool {
         self.segments.is_empty()
-    }
-
-    /// Returns the version of the record that notes the loss of blocks on the device.
-    pub fn loss_version(&self) -> Option<RecordVersion> {
-        self.loss_version
-    }
-
-    /// Notes which version of the record notes the loss of blocks on the device.
-    pub fn note_loss(&mut self, version: RecordVersion) {
-        self.loss_version = Some(version);
     }
 }

@@ -117,7 +117,7 @@ impl<M: Memory> Core<M> {
                 wait = true;
                 continue;
             }
-            let poisoned = versions.is_damaged();
+            let poisoned = versions.is_damaged(self.disk(disk).inside(block));
             if poisoned && !covered {
                 self.fail(number, RequestError::DataLost);
                 return Err(Park::None);
@@ -316,7 +316,9 @@ impl<M: Memory> Core<M> {
             if let Some(staged) = self.resolve(disk, block).staged {
                 self.unstage(staged.frame);
             }
-            self.disk_mut(disk).lost.remove(&block.0);
+            let d = self.disk_mut(disk);
+            d.lost.remove(&block.0);
+            d.damaged.remove(block);
         }
     }
 

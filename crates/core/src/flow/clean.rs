@@ -11,7 +11,7 @@
 //!   blocks are cleaned. That is a write past the cache, so the region is marked first: a device that has
 //!   left may come back in a crash.
 //! - A block counts as clean only after the origin was flushed, and only if it was not written in the
-//!   meantime.
+//!   meantime. A damaged block stays dirty: its valid sectors are written once (`damage.rs`).
 //! - The rate limit holds unless something waits for the cleaner.
 
 pub(crate) mod cleaner;
@@ -28,7 +28,7 @@ use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::origin_gate::permit::Permit;
-use crate::store::segment::{NONE, SegmentNo};
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 use cleaner::{Cleaning, Phase, ROUND};
 
@@ -112,7 +112,7 @@ impl<M: Memory> Core<M> {
         let mut asked = std::mem::take(&mut self.disk_mut(disk).cleaner.asked);
         asked.retain(|block| {
             let versions = self.resolve(disk, *block);
-            let on_flash = versions.flash.is_some_and(|(_, slot)| slot.dirty() && !slot.poisoned());
+            let on_flash = versions.flash.is_some_and(|(_, slot)| self.needs_cleaning(disk, slot));
             versions.is_staged_dirty() || on_flash
         });
         self.disk_mut(disk).cleaner.asked = asked;
@@ -174,15 +174,13 @@ impl<M: Memory> Core<M> {
                 break;
             }
         }
-        let mut oldest = [NONE; SEGMENTS_TRIED];
-        for (place, segment) in oldest.iter_mut().zip(self.store.longest_dirty(disk)) {
-            *place = segment;
-        }
-        for segment in oldest.into_iter().take_while(|segment| *segment != NONE) {
-            if self.disk(disk).cleaner.blocks.len() == room {
-                break;
-            }
-            self.pick_segment(disk, segment, room, &mut unflushed);
+        let (mut tried, mut next) = (0, self.store.longest_dirty(disk, None));
+        while let Some(segment) = next
+            && tried < SEGMENTS_TRIED
+            && self.disk(disk).cleaner.blocks.len() < room
+        {
+            tried += usize::from(self.pick_segment(disk, segment, room, &mut unflushed));
+            next = self.store.longest_dirty(disk, next);
         }
         if unflushed {
             self.durability.want(self.disk(disk).last_commit_seq);
@@ -194,24 +192,29 @@ impl<M: Memory> Core<M> {
         cleaner.pressed &= cleaner.blocks.is_empty();
     }
 
-    fn pick_segment(&mut self, disk: DiskNo, segment: SegmentNo, room: usize, unflushed: &mut bool) {
+    /// Picks blocks from a segment. Returns false if it has none that the cleaner could ever write.
+    fn pick_segment(&mut self, disk: DiskNo, segment: SegmentNo, room: usize, unflushed: &mut bool) -> bool {
+        let mut any = false;
         for number in self.store.slots_of(segment) {
-            let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) else { continue };
+            let slot = self.store.slot(number).primary();
+            let Some(slot) = slot.filter(|slot| self.needs_cleaning(disk, *slot)) else { continue };
+            any = true;
             let mut block = slot.block();
             // The block and the dirty ones that follow it, wherever they are.
             while self.disk(disk).cleaner.blocks.len() < room && self.pick_block(disk, block, unflushed) {
                 block = BlockNo(block.0 + 1);
             }
             if self.disk(disk).cleaner.blocks.len() >= room {
-                return;
+                break;
             }
         }
+        any
     }
 
     fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
         let versions = self.resolve(disk, block);
         let Some((number, slot)) = versions.flash else { return false };
-        if !slot.dirty() || slot.poisoned() || self.locks.get(disk, block).is_some() {
+        if !self.needs_cleaning(disk, slot) || self.locks.get(disk, block).is_some() {
             return false;
         }
         // A newer version is about to replace it, unless that one waits for the space that this one takes.
@@ -249,6 +252,15 @@ impl<M: Memory> Core<M> {
                 continue;
             }
             if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {
+                continue;
+            }
+            // Once the frame is gone, only the record shows that other sectors of the block are lost.
+            if staged.poisoned && !self.has_recorded_loss(disk) {
+                continue;
+            }
+            if staged.mask == 0 {
+                self.lose(disk, staged.block);
+                self.unstage(staging_frame);
                 continue;
             }
             let Some(frame) = self.frames.take() else { break };
@@ -430,12 +442,19 @@ impl<M: Memory> Core<M> {
         if cleaning.staged {
             let written = versions.staged.filter(|s| s.version == cleaning.seq && !s.committing);
             let Some(staged) = written else { return false };
+            if staged.poisoned {
+                self.lose(disk, cleaning.block);
+            }
             self.unstage(staged.frame);
             self.wake_staging();
             return true;
         }
-        let written = versions.flash_of(cleaning.seq).filter(|(_, slot)| slot.dirty() && !slot.poisoned());
-        let Some((number, _)) = written else { return false };
+        let written = versions.flash_of(cleaning.seq).filter(|(_, slot)| slot.dirty());
+        let Some((number, slot)) = written else { return false };
+        if slot.poisoned() {
+            self.note_valid_cleaned(disk, slot);
+            return false;
+        }
         self.store.cleaned(number);
         true
     }

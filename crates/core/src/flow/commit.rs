@@ -219,6 +219,9 @@ impl<M: Memory> Core<M> {
         if let Some((number, _)) = older {
             self.store.supersede(number, seq);
         }
+        if poisoned {
+            self.note_damaged(disk, staged.block);
+        }
         let stats = &mut self.disk_mut(disk).stats;
         if dirty {
             stats.flash_write_blocks += 1;
@@ -313,6 +316,9 @@ impl<M: Memory> Core<M> {
             self.store.page_written(segment);
         }
         for frame in batch.frames.drain(..) {
+            if landed && !self.disk(disk).damaged.is_empty() {
+                self.forget_repaired(disk, self.staging.get(frame).block);
+            }
             if counts || self.staging.get(frame).superseded {
                 self.unstage(frame);
             } else {

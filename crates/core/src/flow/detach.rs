@@ -2,8 +2,12 @@
 //!
 //! Invariants
 //! - When a detach ends well, the disk has nothing staged, dirty or lost and no I/O in flight, and the record
-//!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin.
+//!   durably says that it is not dirty. Everything that was acknowledged is durable at the origin, but for
+//!   what was lost if that is accepted.
 //! - A job that gives up leaves the disk active and its dirty blocks in the cache.
+//! - An accepted loss is dropped only when everything else is done, no device is leaving that could bring
+//!   lost blocks back, and the record says that the disk has lost something: a crash from then on finds that,
+//!   or the end of the detach. And the detach ends only when no durable page calls what was dropped dirty.
 
 use haversack_model::{DiskNo, Micros};
 
@@ -11,7 +15,8 @@ use crate::action::{JobError, JobId};
 use crate::core::Core;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
-use crate::jobs::JobKind;
+use crate::format::record::Damage;
+use crate::jobs::{JobKind, Loss};
 use crate::lifecycle::Event;
 use crate::memory::Memory;
 
@@ -66,6 +71,19 @@ impl<M: Memory> Core<M> {
     /// # Errors
     /// The disk is not attached or has a job.
     pub fn detach(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.start_detach(now, disk, Loss::Refused)
+    }
+
+    /// Detaches a disk, and gives up what is lost: once everything else is at the origin, lost sectors are as
+    /// the origin has them.
+    ///
+    /// # Errors
+    /// The disk is not attached or has a job.
+    pub fn detach_accepting_loss(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.start_detach(now, disk, Loss::Accepted)
+    }
+
+    fn start_detach(&mut self, now: Micros, disk: DiskNo, loss: Loss) -> Result<JobId, ManageError> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
@@ -74,16 +92,20 @@ impl<M: Memory> Core<M> {
         d.life.happened(Event::Detach);
         d.cleaner.clean_all();
         d.intents.clear_soon();
-        Ok(self.start_job(disk, JobKind::Detach { total }, None))
+        Ok(self.start_job(disk, JobKind::Detach { total, loss }, None))
     }
 
-    pub(crate) fn drive_detach(&mut self, disk: DiskNo, version: Option<RecordVersion>) {
+    pub(crate) fn drive_detach(&mut self, disk: DiskNo, loss: Loss, version: Option<RecordVersion>) {
         if let Some(version) = version {
             if self.durability.is_recorded(version) {
                 self.disk_mut(disk).life.happened(Event::Detached);
                 self.staging.drop_all_data(disk);
                 self.end_job(disk, Ok(()));
             }
+            return;
+        }
+        if loss == Loss::Dropped {
+            self.end_of_loss(disk);
             return;
         }
         let d = self.disk(disk);
@@ -95,12 +117,12 @@ impl<M: Memory> Core<M> {
         if staged || !self.is_quiet(disk) {
             return;
         }
-        let dirty = self.dirty_blocks(disk);
-        let lost = !self.disk(disk).lost.is_empty();
-        if dirty > 0 || lost {
-            if self.only_lost_left(disk) {
-                self.give_up_detaching(disk, JobError::DataLost);
-            }
+        let lost = self.dirty_blocks(disk) > 0 || !self.disk(disk).lost.is_empty();
+        if lost && !self.only_lost_left(disk) {
+            return;
+        }
+        if lost && loss == Loss::Refused {
+            self.give_up_detaching(disk, JobError::DataLost);
             return;
         }
         if !self.disk(disk).intents.is_clear() && self.alive_devices().next().is_some() {
@@ -109,6 +131,36 @@ impl<M: Memory> Core<M> {
         if !self.settle_origin(disk) {
             return;
         }
+        if !lost {
+            self.record_detached(disk);
+        } else if !self.devices.leaves_any() && self.has_recorded_loss(disk) {
+            self.drop_lost(disk);
+            self.advance_loss(disk);
+        }
+    }
+
+    /// Notes that what is lost was dropped.
+    fn advance_loss(&mut self, disk: DiskNo) {
+        if let Some(JobKind::Detach { loss, .. }) = self.disk_mut(disk).job.as_mut().map(|job| &mut job.kind)
+        {
+            *loss = Loss::Dropped;
+        }
+        self.touch(disk);
+    }
+
+    /// Continues when no durable page calls dirty what was dropped.
+    fn end_of_loss(&mut self, disk: DiskNo) {
+        let d = self.disk(disk);
+        let listed = !d.rewriting.is_empty() || self.devices.leaves_any();
+        let seq = d.last_commit_seq;
+        if !listed && (self.durability.want(seq) || self.alive_devices().next().is_none()) {
+            self.disk_mut(disk).damage = Damage::None;
+            self.record_detached(disk);
+        }
+    }
+
+    /// Makes the record say that nothing of the disk is dirty.
+    fn record_detached(&mut self, disk: DiskNo) {
         let clean_seq = self.durability.last();
         let d = self.disk_mut(disk);
         (d.cleaner.all, d.may_be_dirty, d.clean_seq) = (false, false, clean_seq);
@@ -127,15 +179,5 @@ impl<M: Memory> Core<M> {
         d.intents.clear_at_leisure();
         d.life.happened(Event::DetachFailed);
         self.end_job(disk, Err(error));
-    }
-
-    /// Whether no dirty block is left that can be cleaned.
-    fn only_lost_left(&self, disk: DiskNo) -> bool {
-        let segments = &self.store.disks[disk].segments;
-        let good = |n| self.store.slot(n).primary().is_some_and(|slot| slot.dirty() && !slot.poisoned());
-        self.disk(disk).flush.staged_dirty() == 0
-            && !segments
-                .iter()
-                .any(|s| self.store.segments[*s].dirty > 0 && self.store.slots_of(*s).any(good))
     }
 }

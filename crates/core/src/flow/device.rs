@@ -22,12 +22,11 @@ use crate::devices::Device;
 use crate::devices::drain::Drain;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
-use crate::format::record::Damage;
 use crate::io::Io;
 use crate::jobs::{PoolJob, PoolJobKind};
 use crate::media::IoFailure;
 use crate::memory::Memory;
-use crate::store::slot::SlotNo;
+use crate::store::slot::{Live, SlotNo};
 
 /// A device that was formatted to join a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,16 +100,13 @@ impl<M: Memory> Core<M> {
         let overtaken = self.store.lose_device(device, |disk, slot| single_copies.push((disk, slot)));
         let (mut lost, mut staged_anew) = (Vec::new(), Vec::new());
         for (disk, slot) in single_copies {
-            let staged = self.resolve(disk, slot.block()).staged.map_or(0, |s| s.mask);
-            let covered = slot.mask() & !staged == 0 && !slot.poisoned();
+            let covered = self.is_staged_over(disk, slot);
             if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
         }
         for (disk, block) in &lost {
             self.forget_clean_frame(*disk, *block);
-            let d = self.disk_mut(*disk);
-            d.lost.insert(block.0);
-            d.stats.lost_blocks += 1;
-            d.damage = d.damage.max(Damage::Lost);
+            self.lose(*disk, *block);
+            self.disk_mut(*disk).stats.lost_blocks += 1;
         }
         if self.stand_alone(self.alive_devices().collect()) {
             self.change_devices();
@@ -130,6 +126,15 @@ impl<M: Memory> Core<M> {
             }
         }
         self.wake_staging();
+    }
+
+    /// Whether what is staged of a block has everything that a slot has, and knows what the slot has lost.
+    fn is_staged_over(&self, disk: DiskNo, slot: Live) -> bool {
+        let inside = self.disk(disk).inside(slot.block());
+        self.resolve(disk, slot.block()).staged.is_some_and(|staged| {
+            let knows = staged.poisoned || staged.mask == inside || !slot.poisoned();
+            slot.mask() & !staged.mask == 0 && knows
+        })
     }
 
     /// Forgets staged clean sectors of a block whose dirty ones are lost. On flash they would silently

@@ -1,20 +1,18 @@
 //! Removal of a device in use: its segments are emptied and freed a few at a time, so that the device leaves
 //! with nothing on it.
 //!
-//! A segment's dirty blocks are staged again, to be committed on other devices. Then the segment is given up,
-//! as if another disk needed it: clean blocks are evicted, and pages are written until none lists anything
-//! that was in it.
+//! A segment's dirty blocks are staged again, to be committed on other devices; of a damaged block, what is
+//! valid and that the rest is lost. Then the segment is given up, as if another disk needed it: clean blocks
+//! are evicted, and pages are written until none lists anything that was in it.
 //!
 //! Invariants
 //! - No new blocks go to the device, so a segment that is free stays free: one pass over the device is
 //!   enough.
-//! - A lost block leaves the flash only when the record says that its disk has lost something.
 //! - Each call processes a bounded number of blocks, however large the device is.
 
 use haversack_model::{DeviceNo, DiskNo};
 
 use crate::core::Core;
-use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
@@ -73,8 +71,7 @@ impl<M: Memory> Core<M> {
         self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
-    /// Asks for the dirty blocks of a segment to be staged again; returns how many. Blocks that are damaged
-    /// on flash are noted as lost.
+    /// Asks for the dirty blocks of a segment to be staged again; returns how many.
     fn move_dirty(&mut self, segment: SegmentNo) -> u32 {
         let disk = DiskNo(self.store.segments[segment].owner);
         let mut asked = 0;
@@ -84,31 +81,13 @@ impl<M: Memory> Core<M> {
             }
             let block = self.store.slot(number).block();
             let versions = self.resolve(disk, block);
-            let Some((primary, p)) = versions.flash else { continue };
-            if p.poisoned() {
-                if self.has_recorded_loss(disk) {
-                    self.store.invalidate(disk, block);
-                    self.disk_mut(disk).lost.insert(block.0);
-                }
-            } else if versions.staged.is_none() {
+            let Some((primary, _)) = versions.flash else { continue };
+            if versions.staged.is_none() {
                 self.ask_restage(disk, primary);
                 asked += 1;
             }
         }
         asked
-    }
-
-    /// Makes the record say that the disk has lost something. Returns true when it durably does: until then
-    /// only the flash shows it.
-    fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
-        let d = self.disk_mut(disk);
-        let is_new = d.damage < Damage::Lost;
-        d.damage = d.damage.max(Damage::Lost);
-        if is_new || self.devices.drain.loss_version().is_none() {
-            let version = self.change_record();
-            self.devices.drain.note_loss(version);
-        }
-        self.devices.drain.loss_version().is_some_and(|version| self.durability.is_recorded(version))
     }
 
     /// Keeps the device in use. Segments that are already being given up are given up all the same.

@@ -90,5 +90,6 @@ impl<M: Memory> Core<M> {
         let d = self.disk_mut(disk);
         d.since_seq = since_seq;
         d.lost.clear();
+        d.damaged.clear();
     }
 }

@@ -82,11 +82,7 @@ impl<M: Memory> Core<M> {
         self.now = now;
         for disk in self.disks.places() {
             let Some(d) = self.disks.get_mut(disk) else { continue };
-            let cancels = d.job.as_ref().is_some_and(|j| {
-                j.id == job
-                    && j.version.is_none()
-                    && matches!(j.kind, JobKind::Clean { .. } | JobKind::Detach { .. })
-            });
+            let cancels = d.job.as_ref().is_some_and(|j| j.id == job && j.may_be_cancelled());
             if cancels {
                 d.cleaner.all = false;
                 d.intents.clear_at_leisure();
@@ -105,7 +101,7 @@ impl<M: Memory> Core<M> {
     pub fn progress(&self, job: JobId) -> Option<Progress> {
         let d = self.disks.iter().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
         match d.job.as_ref()?.kind {
-            JobKind::Clean { total, .. } | JobKind::Detach { total } => {
+            JobKind::Clean { total, .. } | JobKind::Detach { total, .. } => {
                 Some(Progress { done_blocks: d.cleaner.done_blocks.min(total), total_blocks: total })
             }
             _ => None,
@@ -129,7 +125,7 @@ impl<M: Memory> Core<M> {
             JobKind::Mode(mode) if recorded => self.end_mode(disk, mode),
             JobKind::Release if recorded || planted(Bug::ReleaseUnrecorded) => self.drive_release(disk),
             JobKind::Clean { since_us, .. } => self.drive_clean_job(disk, since_us),
-            JobKind::Detach { .. } => self.drive_detach(disk, version),
+            JobKind::Detach { loss, .. } => self.drive_detach(disk, loss, version),
             JobKind::Resize { before, sectors, stage } => self.drive_resize(disk, before, sectors, stage),
             JobKind::Forget if recorded => self.drive_forget(disk),
             JobKind::Attach | JobKind::Mode(_) | JobKind::Release | JobKind::Forget => {}

@@ -3,6 +3,7 @@
 mod around;
 pub mod clean;
 pub mod commit;
+pub mod damage;
 mod detach;
 pub mod device;
 pub mod drain;

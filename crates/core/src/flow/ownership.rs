@@ -137,8 +137,9 @@ impl<M: Memory> Core<M> {
         (d.mode, d.target) = (config.mode, config.target);
         d.tuning = config.tuning();
         d.life.attach(epoch);
-        d.damage = Damage::None;
+        (d.damage, d.loss_version) = (Damage::None, None);
         d.lost.clear();
+        d.given_up.clear();
         d.may_be_dirty |= config.mode.defers_origin();
         d.monitor = None;
         d.last_request_us = now;

@@ -269,6 +269,7 @@ impl<M: Memory> Core<M> {
         stats.lost_blocks += u64::from(lost);
         self.event(Event::Corruption { disk, device, offset_bytes, lost });
         if lost {
+            self.note_damaged(disk, self.store.slot(slot_no).block());
             self.store.poison(slot_no);
         } else {
             self.store.evict(slot_no);

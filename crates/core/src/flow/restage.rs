@@ -4,6 +4,8 @@
 //! Invariants
 //! - Only what was verified, is still dirty in the same version, and has no staged frame is staged again. So
 //!   a restage never replaces newer data.
+//! - A damaged block is staged again with its valid sectors, even if there are none: that its other sectors
+//!   are lost gets the same copies as data.
 //! - A pool counts as rebuilt only when every dirty block durably has its second copy, no device is leaving
 //!   and the purge is over.
 
@@ -14,7 +16,7 @@ use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::store::segment::SegmentState;
-use crate::store::slot::{Live, SlotNo};
+use crate::store::slot::SlotNo;
 
 /// Blocks of a disk read at a time.
 const AT_A_TIME: u32 = 16;
@@ -40,9 +42,8 @@ impl<M: Memory> Core<M> {
             }
             let disk = DiskNo(s.owner);
             for number in self.store.slots_of(segment) {
-                let is_good = |slot: &Live| slot.dirty() && !slot.poisoned();
-                let good = self.store.slot(number).primary().filter(is_good);
-                if good.is_some() && self.store.mirror_of(number).is_none() {
+                let is_dirty = self.store.slot(number).primary().is_some_and(|slot| slot.dirty());
+                if is_dirty && self.store.mirror_of(number).is_none() {
                     self.disk_mut(disk).restage.push_back(number);
                 }
             }
@@ -101,12 +102,16 @@ impl<M: Memory> Core<M> {
     pub(crate) fn drive_restage(&mut self, disk: DiskNo) {
         while self.disk(disk).restaging < AT_A_TIME {
             let Some(number) = self.disk_mut(disk).restage.pop_front() else { break };
-            let is_good = |slot: &Live| slot.dirty() && !slot.poisoned();
-            let Some(slot) = self.store.slot(number).primary().filter(is_good) else { continue };
+            let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) else { continue };
             if self.store.owner_of(number) != disk || self.resolve(disk, slot.block()).staged.is_some() {
                 continue;
             }
             let room = self.staging.free() > self.staging.capacity() / 8;
+            if room && slot.mask() == 0 {
+                let frame = self.staging.allocate().expect("there is room");
+                self.stage(disk, slot.block(), frame, 0, true);
+                continue;
+            }
             let frame = if room { self.frames.take() } else { None };
             let Some(frame) = frame else {
                 self.disk_mut(disk).restage.push_front(number);
@@ -136,6 +141,7 @@ impl<M: Memory> Core<M> {
                 self.disk_mut(disk).restage.push_back(mirror);
             } else {
                 self.damaged(disk, number);
+                self.disk_mut(disk).restage.push_back(number);
             }
         }
         self.free_frame(from, false);

@@ -1,9 +1,10 @@
 //! Retreat: a disk that cannot get a second place for its dirty blocks works without the cache.
 //!
 //! In a redundant pool a dirty block is written to two devices. Dirty blocks of a released disk stay until
-//! the disk is forgotten. If they fill all devices but one, waiting for a second place would never end. A
-//! disk in this situation cleans what it has on flash, gives up its segments, and then has its staged blocks
-//! cleaned, like a disk that gets no space at all. It returns to the cache when there are two places again.
+//! the disk is forgotten, and damaged blocks until they are written or given up. If their segments fill all
+//! devices but one, waiting for a second place would never end. A disk in this situation cleans what it has
+//! on flash, drops damaged blocks, gives up its segments, and then has its staged blocks cleaned, like a disk
+//! that gets no space at all. It returns to the cache when there are two places again.
 //!
 //! Invariant: staged blocks are cleaned past the cache only when the disk owns no segment. Then no page lists
 //! older versions of them that a crash could bring back.
@@ -11,13 +12,16 @@
 use haversack_model::{DeviceNo, DiskNo};
 
 use crate::core::Core;
+use crate::disk::Disk;
 use crate::memory::Memory;
+use crate::store::segment::SegmentNo;
 
 /// Segments checked for two on different devices before checking for blocks of released disks.
 const FIRST_LOOK: usize = 16;
 
 impl<M: Memory> Core<M> {
-    /// Whether dirty blocks of the disk cannot get a second place until a released disk is forgotten.
+    /// Whether dirty blocks of the disk cannot get a second place until a released disk is forgotten, or the
+    /// loss of damaged blocks is accepted.
     pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
         if self.dirty_copies() < 2 || self.is_dormant(disk) || !self.may_be_dirty(disk) {
             return false;
@@ -28,7 +32,10 @@ impl<M: Memory> Core<M> {
         if devices.any(|device| Some(device) != first) && self.store.all_usable() {
             return false;
         }
-        let leaves_dirt = |disk: DiskNo| self.store.disks[disk].dirty > 0 && self.is_dormant(disk);
+        let leaves_dirt = |disk: DiskNo| {
+            let stays = self.is_dormant(disk) || !self.disk(disk).damaged.is_empty();
+            self.store.disks[disk].dirty > 0 && stays
+        };
         self.disks.numbers().any(leaves_dirt)
             && self.store.usable_devices().filter(|device| self.has_place(*device)).nth(1).is_none()
     }
@@ -40,17 +47,26 @@ impl<M: Memory> Core<M> {
 
     /// Whether any segment of the device is free or could become free.
     fn has_place(&self, device: DeviceNo) -> bool {
-        self.store.segments_on(device).any(|segment| {
-            let left = |owner: u16| self.disks.get(DiskNo(owner)).is_some_and(|d| d.life.is_dormant());
-            segment.dirty == 0 || !left(segment.owner)
+        self.store.numbers_on(device).any(|number| {
+            let segment = &self.store.segments[number];
+            let owner = self.disks.get(DiskNo(segment.owner));
+            let stays = |d: &Disk| d.life.is_dormant() || !d.damaged.is_empty() && self.has_damage(number);
+            segment.dirty == 0 || !owner.is_some_and(stays)
         })
     }
 
-    /// Starts to clean the disk's blocks on flash, and gives up its segments one by one.
+    /// Whether a segment has damaged blocks, which cannot be cleaned.
+    fn has_damage(&self, segment: SegmentNo) -> bool {
+        self.store.slots_of(segment).any(|number| self.store.live(number).is_some_and(|s| s.poisoned()))
+    }
+
+    /// Starts to clean the disk's blocks on flash, and gives up its segments one by one. Damaged blocks do not
+    /// hold them.
     pub(crate) fn retreat(&mut self, disk: DiskNo) {
         if !std::mem::replace(&mut self.disk_mut(disk).cleaner.pressed, true) {
             self.touch(disk);
         }
+        self.lose_damaged(disk);
         if self.store.reclaiming() == 0
             && let Some(segment) = self.store.coldest_segment(disk, None)
         {

@@ -159,6 +159,7 @@ impl<M: Memory> Core<M> {
         } else {
             staged.protected = self.store.was_evicted(disk, block);
         }
+        staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && staged.mask != inside;
         if let Some((number, _)) = flash.filter(|s| s.1.dirty()) {
             let segment = self.store.segment_of(number);
             staged.since_us = staged.since_us.min(self.store.segments[segment].dirty_since_us);

@@ -249,7 +249,8 @@ impl Recovered {
         }
     }
 
-    /// Drops blocks that must not be kept because of persistence, intent maps or doubt.
+    /// Drops blocks that must not be kept because of persistence, intent maps or doubt. A damaged block that
+    /// is clean is one whose loss was accepted: the origin counts.
     fn keep(&mut self, pool: &Pool) {
         for segment in self.store.segments.numbers() {
             let owner = self.store.segments[segment].owner;
@@ -259,12 +260,13 @@ impl Recovered {
             for number in self.store.slots_of(segment) {
                 let Some(slot) = self.store.slot(number).primary() else { continue };
                 let marked = has(&self.intents[owner as usize].marked, slot.block().0 >> log2);
+                let accepted = slot.poisoned() && !slot.dirty();
                 let drop = match record.persistence {
                     Persistence::All => !slot.dirty() && (marked || self.distrust_clean),
                     Persistence::Dirty => !slot.dirty(),
                     Persistence::None => true,
                 };
-                if drop {
+                if drop || accepted {
                     self.store.invalidate(disk, slot.block());
                 }
             }

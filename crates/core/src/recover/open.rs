@@ -330,6 +330,7 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
     if survived {
         core.adopt_staging();
     }
+    core.adopt_damaged();
     report.disks = core.summaries();
     core.restage_unmirrored();
     if core.rebuilding() {

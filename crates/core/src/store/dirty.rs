@@ -4,6 +4,7 @@
 //! Invariant: the set has exactly the disk's segments with dirty blocks, each with its `dirty_since_us`.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use haversack_model::{DiskNo, Micros};
 
@@ -14,9 +15,14 @@ use super::segment::SegmentNo;
 pub type DirtySegments = BTreeSet<(Micros, SegmentNo)>;
 
 impl Store {
-    /// Returns the disk's segments with dirty blocks, the longest dirty first.
-    pub fn longest_dirty(&self, disk: DiskNo) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.disks[disk].dirty_segments.iter().map(|(_, number)| *number)
+    /// Returns the disk's longest dirty segment or, after one that is still dirty, the next.
+    pub fn longest_dirty(&self, disk: DiskNo, after: Option<SegmentNo>) -> Option<SegmentNo> {
+        let set = &self.disks[disk].dirty_segments;
+        let start = match after {
+            Some(after) => Bound::Excluded((self.segments[after].dirty_since_us, after)),
+            None => Bound::Unbounded,
+        };
+        set.range((start, Bound::Unbounded)).next().map(|(_, number)| *number)
     }
 
     /// Returns when the disk's longest dirty block on flash became dirty, as far as is known.

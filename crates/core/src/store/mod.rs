@@ -504,11 +504,13 @@ impl Store {
         });
     }
 
-    /// Marks a live slot whose data is damaged: it must not be read, nor may its sectors be read from
-    /// elsewhere.
+    /// Marks a live slot whose data is damaged, and its second copy: they must not be read, nor may their
+    /// sectors be read from elsewhere.
     pub fn poison(&mut self, number: SlotNo) {
-        let slot = self.expect_live(number);
-        self.set(number, slot.with_poisoned(true).with_mask(0));
+        for copy in [Some(number), self.mirror_of(number)].into_iter().flatten() {
+            let slot = self.expect_live(copy);
+            self.set(copy, slot.with_poisoned(true).with_mask(0));
+        }
     }
 
     /// Makes the slots that batch `seq` superseded live again: the batch failed.
@@ -662,7 +664,8 @@ impl Store {
         }
         assert_eq!(entries, self.index.len());
         for disk in self.disks.numbers() {
-            let dirty: Vec<SegmentNo> = self.longest_dirty(disk).collect();
+            let dirty: Vec<SegmentNo> =
+                self.disks[disk].dirty_segments.iter().map(|(_, number)| *number).collect();
             assert!(dirty.is_sorted_by_key(|number| self.segments[*number].dirty_since_us));
             let has = |number: &&SegmentNo| self.segments[**number].dirty > 0;
             assert_eq!(dirty.len(), self.disks[disk].segments.iter().filter(has).count());

@@ -29,11 +29,6 @@ impl Store {
         self.devices.iter().flatten().all(|d| d.alive && !d.draining)
     }
 
-    /// Returns the segments of a device.
-    pub fn segments_on(&self, device: DeviceNo) -> impl Iterator<Item = &Segment> {
-        self.numbers_on(device).map(|number| &self.segments[number])
-    }
-
     /// Returns the numbers of the segments of a device.
     pub fn numbers_on(&self, device: DeviceNo) -> impl Iterator<Item = SegmentNo> + use<> {
         self.devices[device].as_ref().map(DeviceSpace::numbers).into_iter().flatten()

@@ -3,6 +3,7 @@
 mod bad_input;
 mod cleaning;
 mod common;
+mod damage;
 mod devices;
 mod jobs;
 mod leaving;

@@ -1,7 +1,7 @@
 //! `/v1/disks`
 
 use axum::extract::State;
-use haversack_api::{DiskChange, DiskConfig, DiskStatus, ErrorBody, ForgetDisk, Job, ResizeDisk};
+use haversack_api::{DiskChange, DiskConfig, DiskStatus, ErrorBody, ForgetDisk, Job, LostData, ResizeDisk};
 use serde::Deserialize;
 
 use super::Control;
@@ -44,19 +44,30 @@ pub async fn change(
 pub struct Detach {
     #[serde(default)]
     force: bool,
+    accept_loss: Option<String>,
 }
 
 /// Writes back a disk's dirty blocks and detaches it. Clean blocks stay in the cache. The job can be cancelled.
 #[utoipa::path(delete, path = "/v1/disks/{disk}",
     params(("disk" = String, Path, description = "Name of the disk"),
-        ("force" = Option<bool>, Query, description = "Detach even if clients are connected; their requests fail")),
-    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+        ("force" = Option<bool>, Query, description = "Detach even if clients are connected; their requests fail"),
+        ("accept_loss" = Option<String>, Query,
+            description = "Name of the disk, repeated: give up lost data once everything else is at the origin")),
+    responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
 pub async fn detach(
     State(control): State<Control>,
     Part(disk): Part<String>,
-    Query(Detach { force }): Query<Detach>,
+    Query(Detach { force, accept_loss }): Query<Detach>,
 ) -> JobAnswer {
-    start(&control, move |daemon| daemon.detach(&disk, force)).await
+    start(&control, move |daemon| daemon.detach(&disk, force, accept_loss.as_deref())).await
+}
+
+/// Lost data of an attached disk: reads of it fail until it is written again.
+#[utoipa::path(get, path = "/v1/disks/{disk}/lost", params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 200, body = LostData), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn lost(State(control): State<Control>, Part(disk): Part<String>) -> Answer<LostData> {
+    answer(&control, move |daemon| daemon.lost(&disk)).await
 }
 
 /// Writes all currently dirty blocks to the origin. The job can be cancelled.

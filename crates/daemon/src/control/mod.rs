@@ -45,6 +45,7 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .route("/v1/pools/{pool}/devices/{device}", delete(pools::remove_device))
         .route("/v1/disks", get(disks::list).post(disks::attach))
         .route("/v1/disks/{disk}", get(disks::show).patch(disks::change).delete(disks::detach))
+        .route("/v1/disks/{disk}/lost", get(disks::lost))
         .route("/v1/disks/{disk}/flush", post(disks::flush))
         .route("/v1/disks/{disk}/resize", post(disks::resize))
         .route("/v1/disks/{disk}/forget", post(disks::forget))

@@ -28,6 +28,7 @@ use super::{disks, policy, pools, system};
         disks::attach,
         disks::change,
         disks::detach,
+        disks::lost,
         disks::flush,
         disks::resize,
         disks::forget,

@@ -1,0 +1,48 @@
+//! The blocks of a disk that are damaged on flash. What is done about them is in `flow/damage.rs`.
+//!
+//! A block stays here until a whole version of it is on flash, or longer: whether it is damaged is decided by
+//! its slot.
+
+use std::collections::BTreeMap;
+
+use haversack_model::BlockNo;
+
+use crate::store::slot::Live;
+
+/// See the module. Each block with the sequence number of the version whose valid sectors the origin has.
+#[derive(Default)]
+pub(crate) struct DamagedBlocks(BTreeMap<u64, Option<u64>>);
+
+impl DamagedBlocks {
+    /// Adds a block, with valid sectors that the origin may lack.
+    pub fn note(&mut self, block: BlockNo) {
+        self.0.insert(block.0, None);
+    }
+
+    /// Notes that the origin has the valid sectors of a slot.
+    pub fn note_cleaned(&mut self, slot: Live) {
+        self.0.insert(slot.block().0, Some(slot.seq()));
+    }
+
+    /// Whether the origin has the valid sectors of a damaged block's slot.
+    pub fn is_cleaned(&self, slot: Live) -> bool {
+        self.0.get(&slot.block().0) == Some(&Some(slot.seq()))
+    }
+
+    pub fn remove(&mut self, block: BlockNo) {
+        self.0.remove(&block.0);
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockNo> + '_ {
+        self.0.keys().copied().map(BlockNo)
+    }
+}

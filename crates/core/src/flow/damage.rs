@@ -1,0 +1,165 @@
+//! Damaged blocks (see `damaged.rs`): dirty blocks whose data on flash is bad, and has no good second copy. Their slots are
+//! poisoned: sectors outside the mask are lost, those inside were written since.
+//!
+//! The cleaner writes the valid sectors to the origin. The block stays dirty all the same, so that nothing
+//! evicts it, overtakes it or takes an older version for it; it only is not cleaned again. It leaves when all
+//! of it is written, or when the loss is accepted (`detach.rs`).
+//!
+//! Invariant: every poisoned slot that is live, or may become so again, is of a block in the disk's table.
+
+use std::collections::BTreeSet;
+
+use haversack_model::{BlockNo, DiskNo, SectorNo};
+
+use crate::core::Core;
+use crate::disk::runs;
+use crate::format::record::Damage;
+use crate::memory::Memory;
+use crate::store::slot::{Live, SlotNo};
+
+impl<M: Memory> Core<M> {
+    /// Notes that a slot of the block is, or is about to be, poisoned.
+    pub(crate) fn note_damaged(&mut self, disk: DiskNo, block: BlockNo) {
+        self.disk_mut(disk).damaged.note(block);
+    }
+
+    /// Notes the damaged blocks that recovery found.
+    pub(crate) fn adopt_damaged(&mut self) {
+        for segment in self.store.segments.numbers() {
+            if self.store.segments[segment].dirty == 0 {
+                continue;
+            }
+            for number in self.store.slots_of(segment) {
+                if let Some(slot) = self.store.live(number).filter(|slot| slot.poisoned()) {
+                    self.note_damaged(self.store.owner_of(number), slot.block());
+                }
+            }
+        }
+    }
+
+    /// Notes that the block is on flash in a new version. If that is whole, the block is not damaged any more.
+    pub(crate) fn forget_repaired(&mut self, disk: DiskNo, block: BlockNo) {
+        let poisoned = self.store.lookup(disk, block).is_some_and(|(_, slot)| slot.poisoned());
+        if !poisoned {
+            self.disk_mut(disk).damaged.remove(block);
+        }
+    }
+
+    /// Notes that the origin has the valid sectors of a damaged block.
+    pub(crate) fn note_valid_cleaned(&mut self, disk: DiskNo, slot: Live) {
+        self.disk_mut(disk).damaged.note_cleaned(slot);
+    }
+
+    /// Whether a slot has anything that the cleaner should write to the origin.
+    pub(crate) fn needs_cleaning(&self, disk: DiskNo, slot: Live) -> bool {
+        slot.dirty() && (!slot.poisoned() || slot.mask() != 0 && !self.disk(disk).damaged.is_cleaned(slot))
+    }
+
+    /// Returns the disk's damaged blocks on flash, in order.
+    fn damaged_slots(&self, disk: DiskNo) -> impl Iterator<Item = (SlotNo, Live)> + '_ {
+        let blocks = self.disk(disk).damaged.blocks();
+        blocks.filter_map(move |block| self.store.lookup(disk, block).filter(|(_, slot)| slot.poisoned()))
+    }
+
+    /// Whether everything dirty that the disk has is lost, or at the origin.
+    pub(crate) fn only_lost_left(&self, disk: DiskNo) -> bool {
+        let left = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
+        let damaged = self.damaged_slots(disk).filter(left).count() as u64;
+        self.disk(disk).flush.staged_dirty() == 0 && self.store.disks[disk].dirty == damaged
+    }
+
+    /// Notes that dirty sectors of a block are lost, and that nothing in the cache will say so.
+    pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo) {
+        let d = self.disk_mut(disk);
+        d.lost.insert(block.0);
+        d.damage = d.damage.max(Damage::Lost);
+    }
+
+    /// Makes the record say that the disk has lost something. Returns true when it durably does.
+    pub(crate) fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
+        let d = self.disk_mut(disk);
+        if d.damage < Damage::Lost || d.loss_version.is_none() {
+            d.damage = d.damage.max(Damage::Lost);
+            let version = self.change_record();
+            self.disk_mut(disk).loss_version = Some(version);
+        }
+        self.disk(disk).loss_version.is_some_and(|version| self.durability.is_recorded(version))
+    }
+
+    /// Drops damaged blocks of which the origin has what is valid, once the record says that the disk has
+    /// lost something. From then on they count as lost with a device: a restart does not know them.
+    pub(crate) fn lose_damaged(&mut self, disk: DiskNo) {
+        let is_idle = |(_, slot): &(SlotNo, Live)| !self.needs_cleaning(disk, *slot);
+        let slots: Vec<(SlotNo, Live)> = self.damaged_slots(disk).filter(is_idle).collect();
+        if slots.is_empty() || !self.has_recorded_loss(disk) {
+            return;
+        }
+        for (_, slot) in slots {
+            let block = slot.block();
+            let versions = self.resolve(disk, block);
+            if self.locks.get(disk, block).is_some() || self.commit_in_flight(versions.commit_seq()) {
+                continue;
+            }
+            if let Some(staged) = versions.staged.filter(|staged| !staged.dirty || staged.mask == 0) {
+                self.unstage(staged.frame);
+            }
+            if !versions.staged.is_some_and(|staged| staged.mask == self.disk(disk).inside(block)) {
+                self.lose(disk, block);
+            }
+            self.store.invalidate(disk, block);
+            self.disk_mut(disk).damaged.remove(block);
+        }
+    }
+
+    /// Drops what the cache has of damaged blocks, and forgets what was lost with devices. Asks for pages
+    /// that no longer call these blocks dirty.
+    pub(crate) fn drop_lost(&mut self, disk: DiskNo) {
+        let given_up = self.lost_runs(disk);
+        let slots: Vec<(SlotNo, Live)> = self.damaged_slots(disk).collect();
+        let mut segments = BTreeSet::new();
+        for (number, slot) in slots {
+            let copies = [Some(number), self.store.mirror_of(number)];
+            segments.extend(copies.into_iter().flatten().map(|copy| self.store.segment_of(copy)));
+            self.store.invalidate(disk, slot.block());
+        }
+        for segment in segments {
+            self.ask_rewrite(disk, segment);
+        }
+        let d = self.disk_mut(disk);
+        d.damaged.clear();
+        d.lost.clear();
+        d.given_up = given_up;
+    }
+
+    /// Returns the runs of lost sectors that the last detach gave up, in order: first sector and number of
+    /// sectors.
+    pub fn given_up(&self, disk: DiskNo) -> &[(SectorNo, u64)] {
+        self.disks.get(disk).map_or(&[], |d| &d.given_up)
+    }
+
+    /// Returns the runs of sectors that are lost, in order: first sector and number of sectors. Their only
+    /// dirty copy is damaged, or went with a device. Reads of them fail until they are written.
+    pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
+        let Some(d) = self.disks.get(disk) else { return Vec::new() };
+        let mut blocks: Vec<BlockNo> =
+            d.lost.iter().copied().map(BlockNo).chain(d.damaged.blocks()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut found: Vec<(SectorNo, u64)> = Vec::new();
+        for block in blocks {
+            for (first, count) in runs(self.lost_sectors(disk, block)) {
+                let sector = d.sector(block, first);
+                match found.last_mut() {
+                    Some((start, sectors)) if start.0 + *sectors == sector => *sectors += u64::from(count),
+                    _ => found.push((SectorNo(sector), u64::from(count))),
+                }
+            }
+        }
+        found
+    }
+
+    fn lost_sectors(&self, disk: DiskNo, block: BlockNo) -> u8 {
+        let inside = self.disk(disk).inside(block);
+        self.resolve_sectors(disk, block, inside).damaged
+    }
+}

@@ -1,0 +1,266 @@
+//! Dirty blocks that are damaged on flash: what stays of them, and how the disk gets rid of what is lost.
+
+use crate::common::*;
+use haversack_core::offline::{self, OfflineError};
+use haversack_core::{Action, CoreConfig, Damage, DiskConfig, Event, JobError, JobId, RequestError};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo};
+
+const SECTORS: u64 = 40_960;
+/// Where the data of a device begins.
+const DATA_STARTS: u64 = 9_437_184;
+
+/// Each block is committed at once, alone.
+fn one_by_one() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn config() -> DiskConfig {
+    DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
+}
+
+fn rig(devices: &[u32], redundancy: bool) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(devices, redundancy, one_by_one());
+    let disk = rig.attach(&config(), 1);
+    (rig, disk)
+}
+
+/// Writes a block full of ones and damages it on flash, where its only copy is. Returns the device.
+fn damage(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
+    rig.log.clear();
+    rig.write(disk, block * 8, 8, 1);
+    rig.flush(disk);
+    let data = rig.log.iter().find_map(|action| match *action {
+        Action::WriteDevice { device, offset_bytes, .. } if offset_bytes >= DATA_STARTS => {
+            Some((device, offset_bytes))
+        }
+        _ => None,
+    });
+    let (device, offset_bytes) = data.expect("the block was committed");
+    rig.device(device).rot(offset_bytes + 5);
+    lost(rig, disk, block * 8, 8);
+    device
+}
+
+/// Damages a block and writes its first four sectors again, full of twos.
+fn damage_half(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
+    let device = damage(rig, disk, block);
+    rig.write(disk, block * 8, 4, 2);
+    rig.flush(disk);
+    device
+}
+
+/// Reads of these sectors fail.
+fn lost(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32) {
+    let read = rig.start_read(disk, sector, sectors);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+fn start_clean(rig: &mut Rig, disk: DiskNo) -> JobId {
+    let now = rig.now;
+    rig.core().clean(now, disk).expect("no job runs")
+}
+
+fn at_origin(rig: &Rig, disk: DiskNo, sector: u64, sectors: u32) -> Vec<u8> {
+    rig.origins[&disk].sectors(sector, sectors).iter().step_by(512).copied().collect()
+}
+
+fn cut(mut rig: Rig) -> (Rig, DiskNo) {
+    rig.wait(2 * one_by_one().flush_mark_us);
+    let mut rig = rig.after_power_cut(one_by_one());
+    let disk = rig.attach(&config(), 1);
+    (rig, disk)
+}
+
+#[test]
+fn the_valid_sectors_of_a_damaged_block_outlive_the_removal_of_its_device() {
+    let (mut rig, disk) = rig(&[4, 4], false);
+    damage(&mut rig, disk, 9);
+    damage_half(&mut rig, disk, 0);
+    for device in [0, 1] {
+        if device == 1 {
+            rig.add_device(4);
+        }
+        let job = rig.core().remove_device(0, DeviceNo(device)).expect("another is left");
+        rig.finish(job);
+        assert_eq!(rig.read(disk, 0, 4), [2; 4]);
+        lost(&mut rig, disk, 4, 1);
+        lost(&mut rig, disk, 72, 1);
+    }
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(4), 4), (SectorNo(72), 8)]);
+    let origins = std::mem::take(&mut rig.origins);
+    let mut shelf = rig.shutdown();
+    let left = shelf.take(2);
+    let mut rig = Rig::open(Shelf(vec![left]), memory(), one_by_one());
+    rig.origins = origins;
+    assert_eq!(rig.report.disks[0].damage, Damage::None, "what is lost is known");
+    let disk = rig.attach(&config(), 1);
+    assert_eq!(rig.read(disk, 0, 4), [2; 4]);
+    lost(&mut rig, disk, 4, 1);
+    lost(&mut rig, disk, 72, 1);
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(4), 4), (SectorNo(72), 8)]);
+}
+
+#[test]
+fn the_cleaner_writes_the_valid_sectors_of_a_damaged_block_once() {
+    let (mut rig, disk) = rig(&[4], false);
+    damage_half(&mut rig, disk, 0);
+    for writes in [1, 0] {
+        rig.log.clear();
+        let job = start_clean(&mut rig, disk);
+        assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+        assert_eq!(rig.log.iter().filter(|a| is_origin_write(a)).count(), writes);
+        assert_eq!(at_origin(&rig, disk, 0, 8), [2, 2, 2, 2, 7, 7, 7, 7]);
+        assert_eq!(rig.running().lost_runs(disk), [(SectorNo(4), 4)]);
+        lost(&mut rig, disk, 4, 4);
+    }
+    rig.write(disk, 1, 1, 3);
+    let job = start_clean(&mut rig, disk);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    assert_eq!(at_origin(&rig, disk, 0, 8), [2, 3, 2, 2, 7, 7, 7, 7]);
+    let (mut rig, disk) = cut(rig);
+    lost(&mut rig, disk, 4, 4);
+    rig.write(disk, 4, 4, 4);
+    rig.clean(disk);
+    assert_eq!(at_origin(&rig, disk, 0, 8), [2, 3, 2, 2, 4, 4, 4, 4]);
+    assert_eq!(rig.running().lost_runs(disk), []);
+}
+
+#[test]
+fn damaged_blocks_do_not_keep_the_cleaner_from_the_others() {
+    let mut rig = Rig::new(&[100], false, CoreConfig::default());
+    let config = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), 200_000) };
+    let disk = rig.attach(&config, 1);
+    for at in (0..160_000).step_by(800) {
+        rig.write(disk, at, 800, 1);
+    }
+    rig.flush(disk);
+    // One block in each segment.
+    let mut damaged = std::collections::BTreeSet::new();
+    for action in std::mem::take(&mut rig.log) {
+        if let Action::WriteDevice { offset_bytes, .. } = action
+            && offset_bytes >= DATA_STARTS
+            && damaged.insert((offset_bytes - DATA_STARTS) >> 20)
+        {
+            rig.device(DeviceNo(0)).rot(offset_bytes + 5);
+        }
+    }
+    let job = start_clean(&mut rig, disk);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    assert!(rig.usage(disk).dirty_blocks > 70);
+    rig.write(disk, 180_000, 8, 3);
+    let job = start_clean(&mut rig, disk);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    assert_eq!(at_origin(&rig, disk, 180_000, 8), [3; 8]);
+}
+
+#[test]
+fn a_pool_is_whole_again_although_blocks_are_damaged() {
+    let (mut rig, disk) = rig(&[4], true);
+    damage(&mut rig, disk, 9);
+    damage_half(&mut rig, disk, 0);
+    rig.add_device(4);
+    rig.run();
+    assert!(!rig.running().pool_stats().degraded);
+    let usage = rig.usage(disk);
+    assert_eq!((usage.dirty_blocks, usage.mirrored_blocks), (2, 2));
+    // The knowledge of the loss survives any device.
+    rig.core().fail_device(0, DeviceNo(0));
+    rig.run();
+    assert_eq!(rig.read(disk, 0, 4), [2; 4]);
+    lost(&mut rig, disk, 4, 1);
+    lost(&mut rig, disk, 72, 1);
+    assert!(rig.events.iter().all(|event| !matches!(event, Event::DeviceFailed { lost_blocks: 1.., .. })));
+}
+
+#[test]
+fn a_disk_is_let_go_of_when_the_loss_is_accepted() {
+    for crashes in [false, true] {
+        let (mut rig, disk) = rig(&[4, 4], false);
+        let failing = damage(&mut rig, disk, 18);
+        damage(&mut rig, disk, 9);
+        damage_half(&mut rig, disk, 0);
+        rig.write(disk, 800, 8, 3);
+        rig.flush(disk);
+        let refused = rig.core().detach(0, disk).expect("attached");
+        assert_eq!(rig.outcome(refused), Err(JobError::DataLost));
+        let job = rig.core().detach_accepting_loss(0, disk).expect("attached");
+        rig.finish(job);
+        assert_eq!(at_origin(&rig, disk, 0, 8), [2, 2, 2, 2, 7, 7, 7, 7]);
+        assert_eq!(at_origin(&rig, disk, 800, 8), [3; 8]);
+        assert_eq!((rig.usage(disk).dirty_blocks, rig.running().lost_runs(disk).len()), (0, 0));
+        if crashes {
+            rig = rig.after_power_cut(one_by_one());
+            assert_eq!(rig.report.disks[0].damage, Damage::None);
+            assert_eq!(rig.report.disks[0].dirty_blocks, 0);
+        }
+        // The data is readable again: what was damaged for a time must not come back.
+        rig.device(failing).rot(DATA_STARTS);
+        let disk = rig.attach(&config(), 1);
+        assert_eq!(rig.read(disk, 0, 8), [2, 2, 2, 2, 7, 7, 7, 7]);
+        assert_eq!(rig.read(disk, 72, 8), [7; 8]);
+        assert_eq!(rig.read(disk, 144, 8), [7; 8]);
+        rig.clean(disk);
+    }
+}
+
+#[test]
+fn what_a_failed_device_took_can_be_let_go_of_too() {
+    let (mut rig, disk) = rig(&[4, 4], false);
+    for block in 0..40 {
+        rig.write(disk, block * 80, 8, 1);
+    }
+    rig.flush(disk);
+    rig.core().fail_device(0, DeviceNo(1));
+    rig.run();
+    let lost_sectors: u64 = rig.running().lost_runs(disk).iter().map(|run| run.1).sum();
+    assert!(lost_sectors > 0);
+    let job = rig.core().detach_accepting_loss(0, disk).expect("attached");
+    rig.finish(job);
+    let mut rig = rig.after_power_cut(one_by_one());
+    assert_eq!(rig.report.disks[0].damage, Damage::None);
+    let disk = rig.attach(&config(), 1);
+    let mut sevens = 0;
+    for block in 0..40 {
+        let read = rig.read(disk, block * 80, 8);
+        assert_eq!(read, at_origin(&rig, disk, block * 80, 8));
+        sevens += u64::from(read == [7; 8]);
+    }
+    assert_eq!(sevens * 8, lost_sectors);
+}
+
+#[test]
+fn the_loss_is_accepted_only_when_everything_else_is_at_the_origin() {
+    let (mut rig, disk) = rig(&[4], false);
+    damage_half(&mut rig, disk, 0);
+    rig.origins.get_mut(&disk).expect("an origin").down = true;
+    let job = rig.core().detach_accepting_loss(0, disk).expect("attached");
+    assert_eq!(rig.outcome(job), Err(JobError::Origin));
+    rig.origins.get_mut(&disk).expect("an origin").down = false;
+    assert_eq!(rig.read(disk, 0, 4), [2; 4]);
+    lost(&mut rig, disk, 4, 1);
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(4), 4)]);
+}
+
+#[test]
+fn an_offline_flush_writes_the_valid_sectors_of_a_damaged_block() {
+    let (mut rig, disk) = rig(&[4], false);
+    damage_half(&mut rig, disk, 0);
+    rig.wait(2 * one_by_one().flush_mark_us);
+    let mut origins = std::mem::take(&mut rig.origins);
+    let mut shelf = rig.shutdown();
+    let origin = origins.get_mut(&disk).expect("an origin");
+    let result = offline::flush_disk(&mut shelf, disk_id(0), origin, |_| ());
+    assert_eq!(result, Err(OfflineError::DataLost { disk: disk_id(0), blocks: vec![BlockNo(0)] }));
+    let values: Vec<u8> = origin.sectors(0, 8).iter().step_by(512).copied().collect();
+    assert_eq!(values, [2, 2, 2, 2, 7, 7, 7, 7]);
+}
+
+#[test]
+fn a_loss_in_the_last_block_outlives_a_shrink() {
+    let (mut rig, disk) = rig(&[4], false);
+    damage(&mut rig, disk, 100);
+    let job = rig.core().resize(0, disk, 804).expect("no job runs");
+    rig.finish(job);
+    lost(&mut rig, disk, 800, 4);
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(800), 4)]);
+}

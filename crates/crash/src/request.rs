@@ -231,12 +231,14 @@ impl World {
         )
     }
 
-    /// Returns whether the core names lost sectors that the request touches: it does unless a device fails reads.
+    /// Returns whether the core names lost sectors that the request touches: it does unless a device fails reads, or a
+    /// write of them has come since.
     fn is_named(&self, request: &Pending) -> bool {
         let (Some(core), Some(no)) = (&self.core, self.disks[request.disk].no) else { return false };
         let end = request.sector + u64::from(request.sectors) + 8;
         let mut runs = core.lost_runs(no).into_iter();
         self.plan.faults.read_errors
+            || !self.oracle.quiet_since(request.disk, request.start)
             || runs.any(|(first, sectors)| first.0 < end && request.sector < first.0 + sectors + 8)
     }
 

@@ -103,7 +103,7 @@ impl<M: Memory> Core<M> {
             if let Some(staged) = versions.staged.filter(|staged| !staged.dirty || staged.mask == 0) {
                 self.unstage(staged.frame);
             }
-            if !versions.staged.is_some_and(|staged| staged.mask == self.disk(disk).inside(block)) {
+            if versions.staged.is_none_or(|staged| staged.mask != self.disk(disk).inside(block)) {
                 self.lose(disk, block);
             }
             self.store.invalidate(disk, block);

@@ -122,7 +122,7 @@ impl<M: Memory> Core<M> {
         let beyond = slot.block() > last;
         match self.store.live(number) {
             Some(live) if beyond || live.mask() & inside == 0 && !live.poisoned() => {
-                self.store.invalidate(disk, live.block())
+                self.store.invalidate(disk, live.block());
             }
             Some(live) if live.dirty() => self.store.trim(number, inside),
             Some(live) if live.mask() & !inside != 0 => self.store.invalidate(disk, live.block()),

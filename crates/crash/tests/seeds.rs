@@ -114,7 +114,7 @@ const BUGS: &[Bug] = &[
         replays: &[
             (ON_RECORD, "a_guests_flush_covers_what_another_host_left_in_the_origin_even_after_a_kill"),
             (ON_RECORD, "what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back"),
-            (ON_RECORD, "a_damaged_block_leaves_an_emptied_device_only_after_the_loss_is_on_record"),
+            (ON_RECORD, "a_damaged_block_is_known_as_lost_while_its_device_is_emptied"),
         ],
     },
     Bug {

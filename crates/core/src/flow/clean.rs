@@ -36,6 +36,8 @@ use cleaner::{Cleaning, Phase, ROUND};
 const RUN: usize = 256;
 /// Maximum number of segments that a round takes blocks from. The blocks that follow these may be in others.
 const SEGMENTS_TRIED: usize = 64;
+/// When the cleaner looks again while the record keeps it from starting a round.
+const BLOCKED_LOOK_US: Micros = 100_000;
 
 /// Adjacent blocks that are written together.
 struct Run {
@@ -87,7 +89,12 @@ impl<M: Memory> Core<M> {
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
         let blocked = self.loss_unrecorded() || self.durability.record.device_change_pending();
-        if d.cleaner.phase != Phase::Idle || blocked || !allowed || d.cleaner.retry_us > self.now {
+        if d.cleaner.phase != Phase::Idle || !allowed || d.cleaner.retry_us > self.now {
+            return;
+        }
+        if blocked {
+            // The end of what blocks it drives it again.
+            self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             return;
         }
         if !self.has_space(disk) && self.store.disks[disk].segments.is_empty() {

@@ -2,7 +2,9 @@
 
 use crate::common::*;
 use haversack_core::offline::{self, OfflineError};
-use haversack_core::{Action, CoreConfig, Damage, DiskConfig, Event, JobError, JobId, RequestError};
+use haversack_core::{
+    Action, CoreConfig, Damage, DiskConfig, Event, IoPurpose, JobError, JobId, RequestError,
+};
 use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo};
 
 const SECTORS: u64 = 40_960;
@@ -29,13 +31,11 @@ fn damage(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     rig.log.clear();
     rig.write(disk, block * 8, 8, 1);
     rig.flush(disk);
-    let data = rig.log.iter().find_map(|action| match *action {
-        Action::WriteDevice { device, offset_bytes, .. } if offset_bytes >= DATA_STARTS => {
-            Some((device, offset_bytes))
-        }
-        _ => None,
-    });
-    let (device, offset_bytes) = data.expect("the block was committed");
+    // A commit writes the data first, then its page.
+    let written = rig.log.iter().find(|asked| asked.purpose == Some(IoPurpose::Commit)).copied();
+    let Some(Action::WriteDevice { device, offset_bytes, .. }) = written.map(|asked| asked.action) else {
+        panic!("the block was committed")
+    };
     rig.device(device).rot(offset_bytes + 5);
     lost(rig, disk, block * 8, 8);
     device
@@ -136,9 +136,9 @@ fn damaged_blocks_do_not_keep_the_cleaner_from_the_others() {
     rig.flush(disk);
     // One block in each segment.
     let mut damaged = std::collections::BTreeSet::new();
-    for action in std::mem::take(&mut rig.log) {
-        if let Action::WriteDevice { offset_bytes, .. } = action
-            && offset_bytes >= DATA_STARTS
+    for asked in std::mem::take(&mut rig.log) {
+        if let Action::WriteDevice { offset_bytes, .. } = asked.action
+            && asked.purpose == Some(IoPurpose::Commit)
             && damaged.insert((offset_bytes - DATA_STARTS) >> 20)
         {
             rig.device(DeviceNo(0)).rot(offset_bytes + 5);

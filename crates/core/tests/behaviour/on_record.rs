@@ -75,7 +75,7 @@ fn what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back() {
 }
 
 #[test]
-fn a_damaged_block_leaves_an_emptied_device_only_after_the_loss_is_on_record() {
+fn a_damaged_block_is_known_as_lost_while_its_device_is_emptied() {
     let (mut rig, disk, device) = partly_dirty();
     let data = rig.log.iter().find_map(|asked| match asked.action {
         Action::WriteDevice { offset_bytes, .. } if asked.purpose == Some(IoPurpose::Commit) => {

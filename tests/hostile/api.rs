@@ -16,7 +16,7 @@ use crate::nbd::{SLACK, is_closed_by, threads};
 /// The time for a request, here.
 const REQUEST: Duration = Duration::from_secs(2);
 /// The CLI must not notice anything.
-const PROMPT: Duration = Duration::from_secs(3);
+const PROMPT: Duration = Duration::from_secs(10);
 const TOKEN: &str = "a-token-that-nobody-guesses";
 const HALF: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n";
 

@@ -75,10 +75,9 @@ pub enum Target {
     Equal,
     /// This many blocks.
     Blocks(u64),
-    /// A place in one pool shared by all disks with this target: disks that filled it most recently have the
-    /// most of it.
+    /// A place in one pool shared by all disks with this target: the coldest blocks of all of them make room.
     Shared {
-        /// Never less than this many blocks.
+        /// This many blocks of it make no room for other disks.
         at_least_blocks: u64,
         /// Never more than this many, unless no other disk needs them.
         at_most_blocks: u64,

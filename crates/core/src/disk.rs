@@ -38,8 +38,6 @@ pub(crate) struct Disk {
     pub mode: WriteMode,
     pub persistence: Persistence,
     pub target: Target,
-    /// Blocks that recently went to flash, while the disk shares the pool; halved from time to time.
-    pub filled_blocks: u64,
     /// Which filter `admission` is.
     pub admission_config: AdmissionConfig,
     pub admission: Box<dyn Admission>,
@@ -104,7 +102,6 @@ impl Disk {
             mode: defaults.mode,
             persistence: record.persistence,
             target: Target::Blocks(0),
-            filled_blocks: 0,
             admission_config: defaults.admission,
             admission: defaults.admission.build(0),
             sequential: Sequential::default(),

@@ -9,7 +9,6 @@
 pub mod action;
 pub mod bugs;
 pub mod checksum;
-mod common_pool;
 pub mod config;
 mod core;
 mod damaged;

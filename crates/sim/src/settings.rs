@@ -1,6 +1,6 @@
 //! What is simulated: traffic, caches, time.
 
-use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
+use haversack_core::{AdmissionConfig, CleanerConfig, Persistence, Target};
 use haversack_model::{BLOCK_BYTES, WriteMode};
 use haversack_policy::Config;
 
@@ -67,8 +67,10 @@ pub struct Pool {
     pub transfer_blocks: u32,
     /// May a disk exceed its target while nobody else needs the space?
     pub share_spare: bool,
-    /// Parts of the pool that the volumes should have, by name; the others share what says nothing.
+    /// Parts of the pool that the volumes should have, by name.
     pub targets: Vec<(String, u64)>,
+    /// What the others should have.
+    pub others: Target,
     /// What survives a restart.
     pub persistence: Persistence,
     /// Which blocks may enter.
@@ -92,6 +94,7 @@ impl Default for Pool {
             transfer_blocks: 8192,
             share_spare: true,
             targets: Vec::new(),
+            others: Target::Equal,
             persistence: Persistence::All,
             admission: AdmissionConfig::Always,
             sequential_cutoff_bytes: 0,

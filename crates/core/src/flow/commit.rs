@@ -183,7 +183,6 @@ impl<M: Memory> Core<M> {
         if on_probation {
             self.store.note_filled(disk, segments[0], seq);
         }
-        self.note_filled(disk, count as u64);
         for (copy, segment) in segments.iter().enumerate().take(copies) {
             self.write_copy(batch, copy, *segment, seq, &frames);
         }

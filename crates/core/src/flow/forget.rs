@@ -63,6 +63,7 @@ impl<M: Memory> Core<M> {
         }
         self.end_job(disk, Ok(()));
         self.disks.remove(disk);
+        self.store.share(disk, None);
         self.store.disks[disk] = DiskSpace::default();
     }
 

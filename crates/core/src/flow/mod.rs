@@ -3,6 +3,7 @@
 mod around;
 pub mod clean;
 pub mod commit;
+mod common;
 pub mod damage;
 mod detach;
 pub mod device;

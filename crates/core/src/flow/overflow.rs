@@ -18,14 +18,21 @@ use crate::memory::Memory;
 
 impl<M: Memory> Core<M> {
     /// Whether the disk has reached its limit of dirty blocks, both in its own share and with its part of the
-    /// unassigned space.
+    /// unassigned space; or in its own share, while all that share the pool have reached theirs together.
     pub(crate) fn dirty_full(&self, disk: DiskNo) -> bool {
         let limit = f64::from(self.disk(disk).tuning.cleaner.dirty_limit);
         let least = u64::from(self.commit_threshold());
         let dirty = self.dirty_blocks(disk);
-        let is_full = |base_blocks: u64| dirty >= ((base_blocks as f64 * limit) as u64).max(least);
+        if dirty < least {
+            return false;
+        }
+        let part = |blocks: u64| (blocks as f64 * limit) as u64;
         let base_blocks = self.dirty_base_blocks(disk);
-        is_full(base_blocks) && is_full(base_blocks + self.unassigned_blocks_a_disk())
+        let full = dirty >= part(base_blocks);
+        match self.disk(disk).target {
+            Target::Shared { .. } => full && self.store.common.dirty >= part(self.common_blocks()),
+            _ => full && dirty >= part(base_blocks + self.unassigned_blocks_a_disk()),
+        }
     }
 
     /// Returns the blocks that no disk's target claims, divided by the number of attached disks. Targets

@@ -134,7 +134,7 @@ impl<M: Memory> Core<M> {
             d.intents.mark_all_durably();
         }
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
-        (d.mode, d.target) = (config.mode, config.target);
+        d.mode = config.mode;
         d.tuning = config.tuning();
         d.life.attach(epoch);
         (d.damage, d.loss_version) = (Damage::None, None);
@@ -144,6 +144,7 @@ impl<M: Memory> Core<M> {
         d.monitor = None;
         d.last_request_us = now;
         self.staging.drop_all_data(disk);
+        self.change_target(disk, config.target);
         self.change_admission(disk, config.admission);
     }
 

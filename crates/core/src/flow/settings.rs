@@ -47,7 +47,7 @@ impl<M: Memory> Core<M> {
     pub fn set_target(&mut self, now: Micros, disk: DiskNo, target: Target) -> Result<(), ManageError> {
         self.now = now;
         self.attached(disk)?;
-        self.disk_mut(disk).target = target;
+        self.change_target(disk, target);
         self.wake_dirty(disk);
         self.settle();
         Ok(())

@@ -12,6 +12,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
+use crate::config::Target;
 use crate::core::Core;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
@@ -23,7 +24,7 @@ use crate::store::segment::{NONE, SegmentNo};
 const FREE_SHARE: u64 = 32;
 /// One of this many slots may wait for a page write that frees it: writing a page is worthwhile only for
 /// many.
-const PENDING_SHARE: u64 = 32;
+pub(super) const PENDING_SHARE: u64 = 32;
 /// Maximum number of blocks in a batch that costs little more than its page.
 const SMALL_BATCH: u64 = 8;
 
@@ -68,7 +69,9 @@ impl<M: Memory> Core<M> {
         if self.store.disks[disk].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
             let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
-            if !grown {
+            if !grown && self.shares(disk) {
+                self.make_common_room(disk, wanted, other_than);
+            } else if !grown {
                 if may_grow {
                     self.ask_for_segment(disk, other_than);
                 }
@@ -120,7 +123,7 @@ impl<M: Memory> Core<M> {
 
     /// Keeps a disk within its target if spare capacity is not shared.
     fn shrink_to_target(&mut self, disk: DiskNo, wanted: u64) {
-        if self.config.share_spare {
+        if self.config.share_spare || self.shares(disk) {
             return;
         }
         let space = &self.store.disks[disk];
@@ -132,16 +135,20 @@ impl<M: Memory> Core<M> {
         let space = &self.store.disks[disk];
         let slots = space.segments.len() as u64 * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
         self.config.share_spare
+            || self.shares(disk)
             || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
-    /// Asks for a segment when none is free: a disk above its target gives one up.
-    fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) {
+    /// Asks for a segment when none is free: a disk above its target gives one up. Returns whether one does.
+    pub(crate) fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
         let space = &self.store.disks[disk];
         let empty_handed = !self.store.owns_elsewhere(disk, other_than);
-        let below = space.live < self.target_blocks(disk) || space.segments.is_empty();
-        if self.store.reclaiming() > 0 || !(below || empty_handed && other_than.is_some()) {
-            return;
+        let shares = self.shares(disk);
+        let short = if shares { self.common_is_short() } else { space.live < self.target_blocks(disk) };
+        let below = short || space.segments.is_empty();
+        let dormant = shares && self.disks.iter().any(|d| d.life.is_dormant());
+        if self.store.reclaiming() > 0 || !(below || dormant || empty_handed && other_than.is_some()) {
+            return false;
         }
         // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
         let must = self.disk(disk).flush.staged_dirty() > 0;
@@ -151,19 +158,22 @@ impl<M: Memory> Core<M> {
             .filter(|d| !self.store.disks[*d].segments.is_empty())
             .filter(|d| *d != disk || other_than.is_some() && empty_handed)
             .filter(|d| must || self.store.disks[*d].segments.len() > 1 || self.is_dormant(*d))
-            .map(|d| (self.excess(d), d))
+            // Between sharers the common hands decide.
+            .filter(|d| !shares || empty_handed || self.is_dormant(*d) || below && !self.shares(*d))
+            .map(|d| (self.excess(d, shares), d))
             .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
             .collect();
         victims.sort_by_key(|(excess, d)| (std::cmp::Reverse(*excess), d.0));
         for (_, victim) in victims {
             if let Some(segment) = self.store.coldest_segment(victim, other_than) {
                 self.store.reclaim(segment, Some(disk));
-                return;
+                return true;
             }
             if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
                 self.touch(victim);
             }
         }
+        false
     }
 
     /// Whether the disk is dormant: its cached blocks are not in use through this pool.
@@ -194,9 +204,17 @@ impl<M: Memory> Core<M> {
         has
     }
 
-    fn excess(&self, disk: DiskNo) -> i64 {
-        let target = if self.is_dormant(disk) { 0 } else { self.target_blocks(disk) };
-        self.store.disks[disk].live as i64 - target as i64
+    /// Returns how many blocks a disk has that are not its own by its target: as sharers see it, or others.
+    fn excess(&self, disk: DiskNo, seen_by_sharer: bool) -> i64 {
+        let has = self.store.disks[disk].live as i64;
+        match self.disk(disk).target {
+            _ if self.is_dormant(disk) => has,
+            Target::Shared { at_least_blocks, .. } => {
+                let most = if seen_by_sharer { i64::MAX } else { self.common_excess() };
+                most.min(has - at_least_blocks as i64)
+            }
+            _ => has - self.target_blocks(disk) as i64,
+        }
     }
 
     /// Writes the pages of segments that are being emptied.

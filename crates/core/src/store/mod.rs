@@ -13,6 +13,7 @@
 //!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
+pub mod common;
 mod crowding;
 mod dirty;
 pub mod ghost;
@@ -34,6 +35,7 @@ use crate::checksum::mix;
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::hasher::NumberHasher;
 use crate::table::Table;
+use common::Common;
 use dirty::DirtySegments;
 use ghost::GhostChunk;
 use index::Index;
@@ -84,6 +86,12 @@ pub struct DiskSpace {
     pub free: u64,
     /// Dead slots that a batch may not use yet.
     pub pending: u64,
+    /// It shares the common pool.
+    shares: bool,
+    /// If it does: blocks that are not evicted for others.
+    reserved_blocks: u64,
+    /// If it does: how often the main hand went round its segments.
+    laps: u64,
     /// Its segments that may take a batch, by their number of free slots.
     free_lists: FreeLists,
     /// Its segments with dirty blocks, the longest dirty first.
@@ -92,6 +100,8 @@ pub struct DiskSpace {
     filled: VecDeque<(SegmentNo, u64)>,
     /// Index in `segments` of the main hand of replacement.
     hand: usize,
+    /// Index in `segments` where the last search for one to give to another disk ended.
+    giving_hand: usize,
     /// Index in `segments` where the last search for a page worth rewriting ended.
     rewrite_hand: usize,
 }
@@ -107,6 +117,10 @@ pub struct Store {
     /// By segment: addresses that its owner evicted lately.
     ghosts: Table<SegmentNo, GhostChunk>,
     pub disks: Table<DiskNo, DiskSpace>,
+    /// What the disks that share one pool have together.
+    pub common: Common,
+    /// Number of the newest batch with blocks on probation.
+    newest_filled: u64,
     pub devices: Table<DeviceNo, Option<DeviceSpace>>,
     /// Segments that are being emptied to change hands.
     reclaim: Reclaim,
@@ -136,6 +150,8 @@ impl Store {
             segments: Table::new(),
             ghosts: Table::new(),
             disks: Table::new(),
+            common: Common::default(),
+            newest_filled: 0,
             devices: Table::new(),
             reclaim: Reclaim::default(),
             flushed_seq: 0,
@@ -299,6 +315,11 @@ impl Store {
         let disk = &mut self.disks[DiskNo(before.owner)];
         disk.free = disk.free + u64::from(after.free) - u64::from(before.free);
         disk.pending = disk.pending + u64::from(after.pending) - u64::from(before.pending);
+        if disk.shares {
+            let common = &mut self.common;
+            common.free = common.free + u64::from(after.free) - u64::from(before.free);
+            common.pending = common.pending + u64::from(after.pending) - u64::from(before.pending);
+        }
         let dirty = (after.dirty_since_us, number);
         if before.dirty == 0 && after.dirty > 0 {
             disk.dirty_segments.insert(dirty);
@@ -363,6 +384,15 @@ impl Store {
         add(&mut disk.live);
         if !entry.protected() {
             add(&mut disk.probation);
+        }
+        if disk.shares {
+            add(&mut self.common.live);
+            if !entry.protected() {
+                add(&mut self.common.probation);
+            }
+            if entry.dirty() {
+                add(&mut self.common.dirty);
+            }
         }
         if entry.dirty() {
             add(&mut disk.dirty);
@@ -585,24 +615,25 @@ impl Store {
         self.written_pages.len()
     }
 
+    /// Returns the part of the ghost list that a block's address belongs to.
+    fn ghosts_of(&mut self, disk: DiskNo, hash: u64) -> Option<&mut GhostChunk> {
+        let space = &self.disks[disk];
+        let segments = if space.shares { &self.common.segments } else { &space.segments };
+        let chunk = (!segments.is_empty()).then(|| segments[ghost::chunk_of(hash, segments.len())])?;
+        Some(&mut self.ghosts[chunk])
+    }
+
     fn remember(&mut self, disk: DiskNo, block: BlockNo) {
         let hash = hash(disk, block);
-        let segments = &self.disks[disk].segments;
-        if !segments.is_empty() {
-            let chunk = segments[ghost::chunk_of(hash, segments.len())];
-            self.ghosts[chunk].insert(hash);
+        if let Some(ghosts) = self.ghosts_of(disk, hash) {
+            ghosts.insert(hash);
         }
     }
 
     /// Whether the block was recently evicted on probation. Asking removes it from the list.
     pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
-        let segments = &self.disks[disk].segments;
-        if segments.is_empty() {
-            return false;
-        }
-        let chunk = segments[ghost::chunk_of(hash, segments.len())];
-        self.ghosts[chunk].take(hash)
+        self.ghosts_of(disk, hash).is_some_and(|ghosts| ghosts.take(hash))
     }
 
     /// Returns the bytes of memory that the store takes.
@@ -620,6 +651,8 @@ impl Store {
             + self.segments.capacity() * size_of::<Segment>()
             + self.ghosts.capacity() * size_of::<GhostChunk>()
             + per_disk
+            + self.common.segments.capacity() * 4
+            + self.common.oldest.len() * 16
             + self.mirrors.capacity() * 9
             + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
@@ -674,5 +707,6 @@ impl Store {
         for (disk, seen) in self.disks.iter().zip(live) {
             assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);
         }
+        self.check_common();
     }
 }

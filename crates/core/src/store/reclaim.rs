@@ -41,6 +41,16 @@ impl Store {
         self.reclaim.segments.len()
     }
 
+    /// Whether a segment is being reclaimed for a disk.
+    pub fn reclaims_for(&self, disk: DiskNo) -> bool {
+        self.reclaim.segments.iter().any(|r| r.1 == Some(disk))
+    }
+
+    /// Returns the disks whose segments are being reclaimed.
+    pub(super) fn reclaimed_from(&self) -> impl Iterator<Item = DiskNo> + '_ {
+        self.reclaim.segments.iter().map(|r| DiskNo(self.segments[r.0].owner))
+    }
+
     /// Returns one of the segments that are being reclaimed. One that is free leaves the list, and the last
     /// one takes its place.
     pub fn look_at_reclaimed(&mut self, index: usize) -> Reclaiming {

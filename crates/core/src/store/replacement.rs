@@ -19,10 +19,20 @@ use super::slot::{Live, SlotNo};
 /// One of this many blocks of a disk may be on probation.
 const PROBATION_SHARE: u64 = 10;
 
+/// Whether the probation hand is to act before the main hand.
+pub(super) fn is_probation_due(probation: u64, live: u64) -> bool {
+    probation * PROBATION_SHARE > live
+}
+
 impl Store {
     /// Notes that commit `seq` put blocks on probation into `segment`.
     pub fn note_filled(&mut self, disk: DiskNo, segment: SegmentNo, seq: u64) {
-        self.disks[disk].filled.push_back((segment, seq));
+        let space = &mut self.disks[disk];
+        if space.filled.is_empty() && space.shares {
+            self.common.oldest.insert((seq, disk));
+        }
+        space.filled.push_back((segment, seq));
+        self.newest_filled = seq;
     }
 
     /// Evicts at least `wanted` blocks of the disk. Not all of their slots are free at once: those that a
@@ -36,8 +46,8 @@ impl Store {
             if fruitless > 5 * space.segments.len() {
                 break;
             }
-            let probation_first = space.probation * PROBATION_SHARE > space.live;
-            let more = match probation_first.then(|| self.probation_hand(disk)).flatten() {
+            let probation_first = is_probation_due(space.probation, space.live);
+            let more = match probation_first.then(|| self.probation_hand(disk, false)).flatten() {
                 Some(more) => more,
                 None => self.main_hand(disk),
             };
@@ -47,9 +57,9 @@ impl Store {
     }
 
     /// Moves the probation hand over the oldest batch; returns the number of evicted blocks. `None` if there
-    /// is no batch.
-    fn probation_hand(&mut self, disk: DiskNo) -> Option<u32> {
-        let (segment, seq) = self.disks[disk].filled.pop_front()?;
+    /// is no batch. If the disk's blocks are `kept`, they stay even if they were not hit.
+    pub(super) fn probation_hand(&mut self, disk: DiskNo, kept: bool) -> Option<u32> {
+        let (segment, seq) = self.next_filled(disk)?;
         let (owner, state) = {
             let s = &self.segments[segment];
             (s.owner, s.state)
@@ -61,7 +71,7 @@ impl Store {
         for number in self.slots_of(segment) {
             let on_probation = |slot: &Live| !slot.protected() && slot.seq() == seq;
             let Some(slot) = self.slot(number).primary().filter(on_probation) else { continue };
-            if slot.hits() == 0 && !slot.dirty() {
+            if slot.hits() == 0 && !slot.dirty() && !kept {
                 self.evict(number);
                 evicted += 1;
             } else {
@@ -71,13 +81,28 @@ impl Store {
         Some(evicted)
     }
 
+    /// Takes the disk's oldest batch out of the queue.
+    fn next_filled(&mut self, disk: DiskNo) -> Option<(SegmentNo, u64)> {
+        let space = &mut self.disks[disk];
+        let first = space.filled.pop_front()?;
+        if space.shares {
+            self.common.oldest.remove(&(first.1, disk));
+            if let Some((_, next)) = space.filled.front() {
+                self.common.oldest.insert((*next, disk));
+            }
+        }
+        Some(first)
+    }
+
     fn protect(&mut self, disk: DiskNo, number: SlotNo, slot: Live) {
         self.set(number, slot.with_protected(true).with_hits(0));
-        self.disks[disk].probation -= 1;
+        let space = &mut self.disks[disk];
+        space.probation -= 1;
+        self.common.probation -= u64::from(space.shares);
     }
 
     /// Moves the main hand over one segment; returns the number of evicted blocks.
-    fn main_hand(&mut self, disk: DiskNo) -> u32 {
+    pub(super) fn main_hand(&mut self, disk: DiskNo) -> u32 {
         let space = &mut self.disks[disk];
         if space.segments.is_empty() {
             return 0;
@@ -86,6 +111,12 @@ impl Store {
         let segment = space.segments[space.hand];
         // If hardly anything is protected, blocks on probation must make room.
         let all = space.probation * 2 > space.live && space.filled.is_empty();
+        self.sweep(segment, all)
+    }
+
+    /// Evicts the blocks of a segment that have no hits left, and takes one from the others: protected
+    /// blocks, or all.
+    fn sweep(&mut self, segment: SegmentNo, all: bool) -> u32 {
         let mut evicted = 0;
         for number in self.slots_of(segment) {
             let may_go = |slot: &Live| !slot.dirty() && (slot.protected() || all);

@@ -74,6 +74,8 @@ pub struct Segment {
     pub pending: u8,
     /// Index in the owner's list of segments.
     pub place: u32,
+    /// Index in the list of common segments, if its owner shares the pool.
+    pub common_place: u32,
     /// It is in the owner's free lists.
     listed: bool,
     /// The neighbours in its free list, or `NONE`.
@@ -101,6 +103,7 @@ impl Segment {
             free: SLOTS_PER_SEGMENT as u8,
             pending: 0,
             place: 0,
+            common_place: 0,
             listed: false,
             previous: NONE,
             next: NONE,

@@ -50,8 +50,6 @@ impl Store {
         })?;
         let number = self.devices[device].as_mut()?.free_segments.pop()?;
         self.own(number, disk);
-        let free = self.segments[number].free;
-        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
         Some(number)
     }
@@ -67,8 +65,6 @@ impl Store {
         };
         device.free_segments.swap_remove(at);
         self.own(number, disk);
-        let free = self.segments[number].free;
-        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
     }
 
@@ -78,7 +74,15 @@ impl Store {
         (segment.state, segment.owner, segment.place) =
             (SegmentState::Owned, disk.0, space.segments.len() as u32);
         space.segments.push(number);
-        self.ghosts[number] = super::GhostChunk::default();
+        if space.shares {
+            self.join_common(number);
+        } else {
+            self.ghosts[number] = super::GhostChunk::default();
+        }
+        let free = u64::from(self.segments[number].free);
+        let space = &mut self.disks[disk];
+        space.free += free;
+        self.common.free += if space.shares { free } else { 0 };
     }
 
     /// Returns the disk's coldest segment that it could give up, among some from the main hand on.
@@ -87,21 +91,24 @@ impl Store {
         let count = space.segments.len();
         (1..=count)
             .map(|step| space.segments[(space.hand + step) % count])
-            .filter(|number| {
-                let s = &self.segments[*number];
-                let usable = self.usable_devices().any(|d| d.0 == s.device && Some(d) != other_than);
-                usable
-                    && s.state == SegmentState::Owned
-                    && s.dirty == 0
-                    && s.superseded == 0
-                    && !s.page_writing
-                    && !self.slots_of(*number).any(|n| self.live(n).is_some_and(|slot| slot.mirror()))
-            })
+            .filter(|number| self.could_go(*number, other_than))
             .take(8)
             .min_by_key(|number| {
                 let worth = |n: SlotNo| self.live(n).map_or(0, |slot| 1 + u32::from(slot.hits()));
                 self.slots_of(*number).map(worth).sum::<u32>()
             })
+    }
+
+    /// Whether a disk could give the segment up now, and it is on a usable device other than `other_than`.
+    pub(super) fn could_go(&self, number: SegmentNo, other_than: Option<DeviceNo>) -> bool {
+        let s = &self.segments[number];
+        let usable = self.usable_devices().any(|d| d.0 == s.device && Some(d) != other_than);
+        usable
+            && s.state == SegmentState::Owned
+            && s.dirty == 0
+            && s.superseded == 0
+            && !s.page_writing
+            && !self.slots_of(number).any(|n| self.live(n).is_some_and(|slot| slot.mirror()))
     }
 
     /// Starts to empty a segment that holds nothing dirty. It is free once its pages list nothing.
@@ -128,6 +135,11 @@ impl Store {
         let disk = &mut self.disks[DiskNo(owner)];
         disk.free -= u64::from(free);
         Self::unplace(&mut disk.segments, &mut self.segments, place);
+        if disk.shares {
+            self.common.free -= u64::from(free);
+            self.leave_common(number);
+            self.leave_round_if_empty(DiskNo(owner));
+        }
         let s = &mut self.segments[number];
         (s.state, s.owner, s.stale) = (SegmentState::Free, NO_OWNER, false);
         if let Some(device) = self.devices[DeviceNo(device)].as_mut() {
@@ -266,7 +278,12 @@ impl Store {
             (s.live, s.dirty, s.superseded, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
         let place = self.segments[number].place;
-        Self::unplace(&mut self.disks[DiskNo(owner)].segments, &mut self.segments, place);
+        let disk = &mut self.disks[DiskNo(owner)];
+        Self::unplace(&mut disk.segments, &mut self.segments, place);
+        if disk.shares {
+            self.leave_common(number);
+            self.leave_round_if_empty(DiskNo(owner));
+        }
         let s = &mut self.segments[number];
         (s.state, s.owner) = (SegmentState::Dead, NO_OWNER);
     }
@@ -405,8 +422,6 @@ impl Store {
     /// Assigns a segment, all blank so far, to the disk that recovery found it to belong to.
     pub(crate) fn adopt_segment(&mut self, number: SegmentNo, disk: DiskNo) {
         self.own(number, disk);
-        let free = self.segments[number].free;
-        self.disks[disk].free += u64::from(free);
         self.relist(number, 0);
     }
 

@@ -435,22 +435,90 @@ fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
     assert_eq!(rig.usage(disk).segments, 2, "there are two places again");
 }
 
+/// A pool of 40 segments with a disk that scans and another that reads its working set again and again: returns
+/// what each has in the end, and which part of the working set's last reads missed.
+fn scan_beside_working_set(target: Target, working_set_blocks: u64) -> (u64, u64, f64) {
+    let mut rig = Rig::new(&[40], false, CoreConfig::default());
+    let [scanner, local] = [0, 1].map(|number| {
+        let mode = WriteMode::WriteInvalidate;
+        rig.attach(&DiskConfig { mode, target, ..DiskConfig::new(disk_id(number), 8 * 80_000) }, 1)
+    });
+    let (mut scanned, mut before) = (0, 0);
+    for round in 0..6 {
+        before = rig.stats(local).read_misses;
+        for block in (0..working_set_blocks).step_by(8) {
+            rig.read(local, block * 8, 64);
+            // Half as much is scanned as is used.
+            if block % 16 == 0 {
+                rig.read(scanner, (scanned * 8) % (8 * 80_000), 64);
+                scanned += 8;
+            }
+        }
+        rig.wait(1_000_000 * (round + 1));
+    }
+    rig.running().check();
+    let missed = (rig.stats(local).read_misses - before) as f64 / working_set_blocks as f64;
+    (rig.usage(scanner).usage_blocks, rig.usage(local).usage_blocks, missed)
+}
+
+const SHARED: Target = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
+
 #[test]
-fn one_pool_for_all_belongs_to_who_fills_it_last() {
+fn of_one_pool_the_scanner_loses_its_segments_first() {
+    let (scanner, local, missed) = scan_beside_working_set(SHARED, 6400);
+    assert!(local > 6200 && missed < 0.05, "{scanner} and {local} blocks, {missed} missed");
+    let (_, local, missed) = scan_beside_working_set(Target::Equal, 6400);
+    assert!(local < 5500 && missed > 0.1, "equal parts would do as well: {local} blocks, {missed} missed");
+}
+
+#[test]
+fn one_pool_goes_to_who_needs_it_but_for_what_is_reserved() {
     let mut rig = Rig::new(&[16], false, CoreConfig::default());
     let capacity = 16 * 253;
-    let shared = Target::Shared { at_least_blocks: 300, at_most_blocks: capacity };
+    let shared = Target::Shared { at_least_blocks: 600, at_most_blocks: capacity };
     let [first, late] = [0, 1].map(|number| reader(&mut rig, number, shared));
-    assert_eq!(rig.usage(first).target_blocks, capacity / 2, "nobody has filled anything");
     fill(&mut rig, first, 4800);
     assert!(rig.usage(first).usage_blocks > capacity * 8 / 10);
-    assert_eq!((rig.usage(first).target_blocks, rig.usage(late).target_blocks), (capacity, 300));
-    for _ in 0..4 {
+    for _ in 0..6 {
         fill(&mut rig, late, 4800);
         rig.wait(1_000_000);
     }
+    rig.running().check();
     let (first, late) = (rig.usage(first), rig.usage(late));
     assert!(late.usage_blocks > capacity / 2, "{late:?}");
-    assert!(first.usage_blocks < capacity / 2 && first.target_blocks >= 300, "{first:?}");
-    assert!(first.target_blocks + late.target_blocks <= capacity + 300);
+    assert!((550..capacity / 3).contains(&first.usage_blocks), "{first:?}");
+}
+
+#[test]
+fn a_sharer_stays_within_its_limit_while_others_need_space() {
+    let mut rig = Rig::new(&[16], false, CoreConfig::default());
+    let other = reader(&mut rig, 0, SHARED);
+    fill(&mut rig, other, 4800);
+    let limited = reader(&mut rig, 1, Target::Shared { at_least_blocks: 0, at_most_blocks: 500 });
+    for _ in 0..3 {
+        fill(&mut rig, limited, 4800);
+    }
+    assert!((100..=500 + 128).contains(&rig.usage(limited).usage_blocks), "{:?}", rig.usage(limited));
+}
+
+#[test]
+fn disks_with_parts_of_their_own_keep_them_beside_one_pool() {
+    let mut rig = Rig::new(&[32], false, CoreConfig::default());
+    let own = reader(&mut rig, 0, Target::Blocks(8 * 253));
+    let sharers = [1, 2].map(|number| reader(&mut rig, number, SHARED));
+    for _ in 0..4 {
+        fill(&mut rig, own, 4800);
+        sharers.iter().for_each(|sharer| fill(&mut rig, *sharer, 4800));
+    }
+    rig.running().check();
+    let has = rig.usage(own).usage_blocks;
+    assert!((6 * 253..=9 * 253).contains(&has), "{has}");
+    // It takes part from now on, and then no longer.
+    rig.core().set_target(0, own, SHARED).expect("attached");
+    fill(&mut rig, own, 4800);
+    rig.running().check();
+    rig.core().set_target(0, own, Target::Blocks(0)).expect("attached");
+    sharers.iter().for_each(|sharer| fill(&mut rig, *sharer, 4800));
+    rig.running().check();
+    assert!(rig.usage(own).usage_blocks < 3 * 253, "{:?}", rig.usage(own));
 }

@@ -96,7 +96,7 @@ fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimErr
             mode: settings.mode,
             phase: pool.phase,
             persistence: pool.persistence,
-            target: target.map_or(Target::Equal, |(_, blocks)| Target::Blocks(*blocks)),
+            target: target.map_or(pool.others, |(_, blocks)| Target::Blocks(*blocks)),
             admission: pool.admission,
             sequential_cutoff_bytes: pool.sequential_cutoff_bytes,
             cleaner: pool.cleaner,

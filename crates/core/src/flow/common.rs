@@ -1,0 +1,120 @@
+//! Disks that share one pool (`Target::Shared`): who makes room for a batch, and how segments get to the disks
+//! that need them.
+//!
+//! Blocks go in the order of the common hands, but slots that are free in another disk's segment help nobody
+//! else. If every batch were made room for by whoever has the oldest blocks, segments would change hands all
+//! the time, and with each go blocks whose turn it is not. So a disk whose own blocks will have their turn soon
+//! evicts those. Only a disk that grows, whose own blocks are among the newest, gets space from others: a
+//! segment of a disk that has slots to spare, the emptiest one.
+//!
+//! Invariants
+//! - A disk is a sharer in the store exactly if its target is `Shared`.
+//! - A sharer within its reservation loses nothing to others, and one at its limit evicts its own blocks.
+
+use haversack_model::{DeviceNo, DiskNo};
+
+use crate::config::Target;
+use crate::core::Core;
+use crate::disk::Disk;
+use crate::flow::space::PENDING_SHARE;
+use crate::format::geometry::SLOTS_PER_SEGMENT;
+use crate::memory::Memory;
+
+/// One of this many of a sharer's slots is kept free. It is less than of other disks, since what each keeps is
+/// lost to all.
+const KEPT_FREE: u64 = 128;
+/// A disk gives up a segment when it has so many slots to spare.
+const WORTH_A_SEGMENT: u64 = SLOTS_PER_SEGMENT as u64 * 3 / 4;
+
+fn shares(disk: &Disk) -> bool {
+    matches!(disk.target, Target::Shared { .. })
+}
+
+impl<M: Memory> Core<M> {
+    /// Sets the target of a disk.
+    pub(crate) fn change_target(&mut self, disk: DiskNo, target: Target) {
+        self.disk_mut(disk).target = target;
+        let reserved = match target {
+            Target::Shared { at_least_blocks, .. } => Some(at_least_blocks),
+            Target::Equal | Target::Blocks(_) => None,
+        };
+        self.store.share(disk, reserved);
+    }
+
+    /// Whether the disk shares the pool with others.
+    pub(crate) fn shares(&self, disk: DiskNo) -> bool {
+        shares(self.disk(disk))
+    }
+
+    /// Returns the blocks of the pool that its sharers have together.
+    pub(crate) fn common_blocks(&self) -> u64 {
+        let own = |disk: &Disk| if let Target::Blocks(blocks) = disk.target { blocks } else { 0 };
+        let owned: u64 = self.disks.iter().map(own).fold(0, u64::saturating_add);
+        self.capacity_blocks().saturating_sub(owned)
+    }
+
+    /// Returns the share, in blocks, that a sharer's dirty blocks are measured by, and that is shown: what it
+    /// has, or an equal part if that is more.
+    pub(crate) fn shared_blocks(&self, disk: DiskNo, at_least_blocks: u64, at_most_blocks: u64) -> u64 {
+        let sharers = self.disks.iter().filter(|disk| shares(disk)).count().max(1) as u64;
+        let has = self.store.disks[disk].live;
+        has.max(self.common_blocks() / sharers).min(at_most_blocks).max(at_least_blocks)
+    }
+
+    /// Whether the sharers have less than is theirs, since other disks exceed their targets.
+    pub(crate) fn common_is_short(&self) -> bool {
+        let slots = (self.store.common.segments.len() as u64 + 1) * u64::from(SLOTS_PER_SEGMENT);
+        slots < self.common_blocks()
+    }
+
+    /// Returns by how many blocks the sharers have more than is theirs.
+    pub(crate) fn common_excess(&self) -> i64 {
+        self.store.common.live as i64 - self.common_blocks() as i64
+    }
+
+    /// Makes room for a sharer's batch of `wanted` blocks while no segment is free: its own blocks if it is
+    /// their turn or soon will be, or a segment that another disk can do without, or at least what makes
+    /// others have one to spare. Until that comes, the oldest of its own.
+    pub(crate) fn make_common_room(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) {
+        let segments = self.store.disks[disk].segments.len() as u64;
+        let low = wanted + segments * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE;
+        let empty_handed = !self.store.owns_elsewhere(disk, other_than);
+        if !empty_handed && self.is_at_limit(disk, wanted) {
+            self.store.evict_blocks(disk, self.missing(disk, low));
+            return;
+        }
+        self.store.evict_in_turn(disk, self.missing(disk, low));
+        let missing = self.missing(disk, low);
+        let asked = self.store.reclaims_for(disk);
+        let short = missing > 0 || empty_handed;
+        if short && !asked && !self.ask_sharers(disk, other_than, empty_handed) {
+            self.store.evict_common(missing);
+        }
+        self.store.evict_blocks(disk, self.missing(disk, wanted));
+    }
+
+    /// Returns how many slots a disk lacks that are to be free.
+    fn missing(&self, disk: DiskNo, low: u64) -> u64 {
+        let space = &self.store.disks[disk];
+        let may_wait = space.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT) / PENDING_SHARE;
+        low.saturating_sub(space.free + space.pending.saturating_sub(may_wait))
+    }
+
+    fn is_at_limit(&self, disk: DiskNo, wanted: u64) -> bool {
+        let Target::Shared { at_most_blocks, .. } = self.disk(disk).target else { return false };
+        self.store.disks[disk].live + wanted > at_most_blocks
+    }
+
+    /// Asks for a segment that another disk can do without. A disk that has none at all gets one in any case.
+    fn ask_sharers(&mut self, disk: DiskNo, other_than: Option<DeviceNo>, empty_handed: bool) -> bool {
+        if !empty_handed && self.ask_for_segment(disk, other_than) {
+            return true;
+        }
+        let least_slots = if empty_handed { 1 } else { WORTH_A_SEGMENT };
+        if let Some(segment) = self.store.spare_segment(disk, least_slots, other_than) {
+            self.store.reclaim(segment, Some(disk));
+            return true;
+        }
+        empty_handed && self.ask_for_segment(disk, other_than)
+    }
+}

@@ -1,0 +1,96 @@
+//! One pool of many disks against the same requests to one disk: sharing costs about a point of hits at
+//! most, since segments belong to one disk, and here a disk has few.
+
+mod common;
+
+use common::{memory, simulate};
+use haversack_core::Target;
+use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
+use haversack_sim::rng::Rng;
+use haversack_sim::{PolicyName, Pool, Settings, Sizes, Traffic};
+use haversack_trace::{Access, Op, VolumeNo};
+
+/// Bytes of a disk.
+const DISK_BYTES: u64 = 1 << 30;
+/// Segments of the pool for each disk.
+const SEGMENTS_A_DISK: u64 = 10;
+
+/// Bursts of requests to disks of all kinds: one in five scans; the others have working sets of different
+/// sizes, which they use in different ways, and which some of them change half-way.
+fn bursts(disks: u64, requests: u64, seed: u64) -> Vec<Access> {
+    let mut rng = Rng::new(seed);
+    let mut scans = vec![0; disks as usize];
+    let mut all = Vec::new();
+    while (all.len() as u64) < requests {
+        // Some disks are busier than others.
+        let disk = (rng.unit().powi(2) * disks as f64) as u64;
+        let half = u64::from(2 * all.len() as u64 > requests && disk % 3 == 0);
+        for _ in 0..=rng.word() % 48 {
+            let blocks = 1 + rng.word() % 8;
+            let block = if disk % 5 == 1 {
+                scans[disk as usize] += blocks;
+                scans[disk as usize] % 100_000
+            } else {
+                let size = 1500.0 * (3 + disk % 11) as f64;
+                half * 20_000 + (rng.unit().powi(1 + (disk % 4) as i32) * size) as u64
+            };
+            all.push(Access {
+                time_ns: all.len() as u64 * 100_000,
+                offset_bytes: block * 4096,
+                length_bytes: (blocks * 4096) as u32,
+                volume: VolumeNo(disk as u32),
+                op: if rng.word() % 4 == 0 { Op::Write } else { Op::Read },
+            });
+        }
+    }
+    all
+}
+
+/// The same requests to one disk.
+fn on_one_disk(accesses: &[Access]) -> Vec<Access> {
+    let moved = |access: &Access| Access {
+        volume: VolumeNo(0),
+        offset_bytes: access.offset_bytes + u64::from(access.volume.0) * DISK_BYTES,
+        ..*access
+    };
+    accesses.iter().map(moved).collect()
+}
+
+fn hit_ratio(accesses: &[Access], disks: u64, segments: u64, others: Target) -> f64 {
+    let names: Vec<String> = (0..disks).map(|disk| format!("disk{disk}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let settings = Settings {
+        policies: vec![PolicyName::Core],
+        sizes: Sizes::Blocks(vec![segments * u64::from(SLOTS_PER_SEGMENT)]),
+        traffic: Traffic { warm_up: 0.3, ..Traffic::default() },
+        pool: Pool { others, ..Pool::default() },
+        ..Settings::default()
+    };
+    let report = simulate(&memory(accesses, &names), &settings);
+    1.0 - report.of(PolicyName::Core).next().expect("it was simulated").miss_ratio
+}
+
+fn compare(disks: u64, requests: u64) {
+    let accesses = bursts(disks, requests, 7);
+    let segments = SEGMENTS_A_DISK * disks;
+    let shared = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
+    let one = hit_ratio(&on_one_disk(&accesses), 1, segments, Target::Equal);
+    let many = hit_ratio(&accesses, disks, segments, shared);
+    assert!((0.2..0.9).contains(&one), "{one} could not show a difference");
+    assert!(many > one - 0.0125, "{disks} disks: {many:.4} of all accesses hit, {one:.4} on one disk");
+}
+
+#[test]
+fn two_disks_are_as_good_as_one() {
+    compare(2, 40_000);
+}
+
+#[test]
+fn fifty_disks_are_as_good_as_one() {
+    compare(50, 300_000);
+}
+
+#[test]
+fn a_thousand_disks_are_as_good_as_one() {
+    compare(1000, 1_000_000);
+}

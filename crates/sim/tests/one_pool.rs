@@ -7,7 +7,7 @@ mod common;
 use common::{memory, simulate};
 use haversack_core::Target;
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
-use haversack_sim::rng::Rng;
+use haversack_model::random::Random;
 use haversack_sim::{PolicyName, Pool, Settings, Sizes, Traffic};
 use haversack_trace::{Access, Op, VolumeNo};
 
@@ -19,15 +19,15 @@ const SEGMENTS_A_DISK: u64 = 10;
 /// Bursts of requests to disks of all kinds: one in five scans; the others have working sets of different
 /// sizes, which they use in different ways, and which some of them change half-way.
 fn bursts(disks: u64, requests: u64, seed: u64) -> Vec<Access> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut scans = vec![0; disks as usize];
     let mut all = Vec::new();
     while (all.len() as u64) < requests {
         // Some disks are busier than others.
         let disk = (rng.unit().powi(2) * disks as f64) as u64;
         let half = u64::from(2 * all.len() as u64 > requests && disk.is_multiple_of(3));
-        for _ in 0..=rng.word() % 48 {
-            let blocks = 1 + rng.word() % 8;
+        for _ in 0..=rng.bits() % 48 {
+            let blocks = 1 + rng.bits() % 8;
             let block = if disk % 5 == 1 {
                 scans[disk as usize] += blocks;
                 scans[disk as usize] % 100_000
@@ -40,7 +40,7 @@ fn bursts(disks: u64, requests: u64, seed: u64) -> Vec<Access> {
                 offset_bytes: block * 4096,
                 length_bytes: (blocks * 4096) as u32,
                 volume: VolumeNo(disk as u32),
-                op: if rng.word().is_multiple_of(4) { Op::Write } else { Op::Read },
+                op: if rng.bits().is_multiple_of(4) { Op::Write } else { Op::Read },
             });
         }
     }

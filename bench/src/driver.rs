@@ -28,7 +28,9 @@ pub fn disk_of_blocks(blocks: u64) -> DiskConfig {
 /// A core with devices that do nothing.
 pub struct Driver<M> {
     /// The core.
-    pub core: Core<M>,
+    pub core: Core,
+    /// What the core works in.
+    pub memory: M,
     /// The time.
     pub now: Micros,
     /// Reads leave zeroes in their frames.
@@ -46,16 +48,18 @@ impl<M: Memory> Driver<M> {
     ///
     /// # Panics
     /// When the core refuses any of it.
-    pub fn open(setup: &Setup, memory: M) -> Self {
+    pub fn open(setup: &Setup, mut memory: M) -> Self {
         let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
         let config =
             PoolConfig { id: Uuid([0x70; 16]), device_ids: vec![Uuid([0xDE; 16])], redundancy: false };
         pool::create(&mut media, &config).expect("a blank device becomes a pool");
-        let opened = Core::open(&mut media, memory, setup.config, &OpenOptions::default(), 0);
-        let (mut core, _) = opened.unwrap_or_else(|failure| panic!("opening: {}", failure.error));
-        let (disk, _) = core.attach(0, &setup.disk, 1, false).expect("a new disk can be attached");
+        let opened = Core::open(&mut media, &mut memory, setup.config, &OpenOptions::default(), 0);
+        let (mut core, _) = opened.unwrap_or_else(|error| panic!("opening: {error}"));
+        let (disk, _) =
+            core.with(&mut memory).attach(0, &setup.disk, 1, false).expect("a new disk can be attached");
         let mut driver = Driver {
             core,
+            memory,
             now: 0,
             zero_reads: setup.zero_reads,
             device_ios: 0,
@@ -82,7 +86,7 @@ impl<M: Memory> Driver<M> {
 
     /// Submits a request without carrying out its I/Os.
     pub fn submit(&mut self, request: Request) {
-        let taken = self.core.submit(self.now, request);
+        let taken = self.core.with(&mut self.memory).submit(self.now, request);
         taken.unwrap_or_else(|rejected| panic!("request {request:?}: {rejected}"));
     }
 
@@ -101,7 +105,7 @@ impl<M: Memory> Driver<M> {
     pub fn pass(&mut self, time: Micros) {
         self.now += time;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
-            self.core.tick(self.now);
+            self.core.with(&mut self.memory).tick(self.now);
             self.drain();
         }
     }
@@ -126,12 +130,14 @@ impl<M: Memory> Driver<M> {
                 Action::ReadOrigin { io, .. } => self.read_done(io),
                 Action::WriteDevice { io, .. } => {
                     self.device_ios += 1;
-                    self.core.complete(self.now, io, Ok(()));
+                    self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
                 }
                 Action::FlushDevice { io, .. }
                 | Action::WriteOrigin { io, .. }
                 | Action::ZeroOrigin { io, .. }
-                | Action::FlushOrigin { io, .. } => self.core.complete(self.now, io, Ok(())),
+                | Action::FlushOrigin { io, .. } => {
+                    self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
+                }
             }
         }
     }
@@ -141,11 +147,11 @@ impl<M: Memory> Driver<M> {
             self.scratch.clear();
             self.scratch.extend(self.core.pieces(io));
             for piece in &self.scratch {
-                let frame = self.core.memory_mut().frame_mut(piece.frame);
+                let frame = self.memory.frame_mut(piece.frame);
                 frame[piece.at..piece.at + piece.len].fill(0);
             }
         }
-        self.core.complete(self.now, io, Ok(()));
+        self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
     }
 
     /// Requests completed so far.

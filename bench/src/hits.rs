@@ -97,7 +97,7 @@ fn measure<M: Memory>(name: &str, memory: M, real: bool, rows: &mut Vec<Vec<Stri
     driver.zero_reads = false;
     if real {
         for frame in STAGING_FRAMES..STAGING_FRAMES + TRANSFER_FRAMES {
-            driver.core.memory_mut().frame_mut(FrameNo(frame)).fill(0);
+            driver.memory.frame_mut(FrameNo(frame)).fill(0);
         }
     }
     let mut rng = Random::new(1);

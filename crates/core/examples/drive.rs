@@ -61,7 +61,7 @@ impl Payloads for Buffers {
 }
 
 /// Carries out what the core asks for, until it asks for nothing.
-fn drain(core: &mut Core<HeapMemory<Buffers>>, device: &mut Device, origin: &mut [u8]) {
+fn drain(core: &mut Core, memory: &mut HeapMemory<Buffers>, device: &mut Device, origin: &mut [u8]) {
     while let Some(action) = core.poll() {
         println!("{action:?}");
         let (io, store, offset, writes) = match action {
@@ -70,13 +70,13 @@ fn drain(core: &mut Core<HeapMemory<Buffers>>, device: &mut Device, origin: &mut
             Action::ReadOrigin { io, sector, .. } => (io, &mut *origin, sector.0 * 512, false),
             Action::WriteOrigin { io, sector, .. } => (io, &mut *origin, sector.0 * 512, true),
             Action::FlushDevice { io, .. } | Action::FlushOrigin { io, .. } => {
-                core.complete(0, io, Ok(()));
+                core.with(memory).complete(0, io, Ok(()));
                 continue;
             }
             Action::ZeroOrigin { io, sector, sectors, .. } => {
                 let at = sector.0 as usize * 512;
                 origin[at..at + sectors as usize * 512].fill(0);
-                core.complete(0, io, Ok(()));
+                core.with(memory).complete(0, io, Ok(()));
                 continue;
             }
             Action::Complete { result, .. } => {
@@ -92,7 +92,7 @@ fn drain(core: &mut Core<HeapMemory<Buffers>>, device: &mut Device, origin: &mut
         let pieces: Vec<_> = core.pieces(io).collect();
         let mut at = offset as usize;
         for piece in pieces {
-            let frame = &mut core.memory_mut().frame_mut(piece.frame)[piece.at..piece.at + piece.len];
+            let frame = &mut memory.frame_mut(piece.frame)[piece.at..piece.at + piece.len];
             let place = &mut store[at..at + piece.len];
             if writes {
                 place.copy_from_slice(frame);
@@ -101,7 +101,7 @@ fn drain(core: &mut Core<HeapMemory<Buffers>>, device: &mut Device, origin: &mut
             }
             at += piece.len;
         }
-        core.complete(0, io, Ok(()));
+        core.with(memory).complete(0, io, Ok(()));
     }
 }
 
@@ -111,23 +111,27 @@ fn main() {
     let config = PoolConfig { id: Uuid([1; 16]), device_ids: vec![Uuid([2; 16])], redundancy: false };
     pool::create(&mut device, &config).expect("a blank device becomes a pool");
 
-    let memory = HeapMemory::new(64, 64, Buffers::default());
-    let opened = Core::open(&mut device, memory, CoreConfig::default(), &OpenOptions::default(), 0);
-    let (mut core, _) = opened.unwrap_or_else(|failure| panic!("{}", failure.error));
-    let (disk, _) = core.attach(0, &DiskConfig::new(DiskId([3; 16]), 2048), 1, false).expect("a new disk");
-    drain(&mut core, &mut device, &mut origin);
+    let mut memory = HeapMemory::new(64, 64, Buffers::default());
+    let opened = Core::open(&mut device, &mut memory, CoreConfig::default(), &OpenOptions::default(), 0);
+    let (mut core, _) = opened.unwrap_or_else(|error| panic!("{error}"));
+    let (disk, _) = core
+        .with(&mut memory)
+        .attach(0, &DiskConfig::new(DiskId([3; 16]), 2048), 1, false)
+        .expect("a new disk");
+    drain(&mut core, &mut memory, &mut device, &mut origin);
 
     let ops = [(Op::Write { fua: false }, 3, 9), (Op::Flush, 0, 0), (Op::Read, 0, 16)];
     for (number, (op, sector, sectors)) in ops.into_iter().enumerate() {
         println!("\n{op:?} of {sectors} sectors at {sector}");
         let tag = RequestTag(number as u64);
-        core.memory_mut().payloads.0.insert(tag, vec![42; sectors as usize * 512]);
-        core.submit(0, Request { tag, disk, op, sector: SectorNo(sector), sectors })
+        memory.payloads.0.insert(tag, vec![42; sectors as usize * 512]);
+        core.with(&mut memory)
+            .submit(0, Request { tag, disk, op, sector: SectorNo(sector), sectors })
             .expect("it fits the disk");
-        drain(&mut core, &mut device, &mut origin);
+        drain(&mut core, &mut memory, &mut device, &mut origin);
     }
 
-    let read = &core.memory().payloads.0[&RequestTag(2)];
+    let read = &memory.payloads.0[&RequestTag(2)];
     let first_bytes: Vec<u8> = read.chunks(512).map(|sector| sector[0]).collect();
     println!("\nread: {first_bytes:?}");
     assert_eq!(first_bytes, [7, 7, 7, 42, 42, 42, 42, 42, 42, 42, 42, 42, 7, 7, 7, 7]);

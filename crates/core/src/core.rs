@@ -9,6 +9,8 @@
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.
 //! - `settle` comes to an end in every call.
 
+use std::ops::{Deref, DerefMut};
+
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestError};
@@ -19,13 +21,12 @@ use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
 use crate::flow::request::state::{Park, RequestState};
-use crate::io::{Io, OriginFlushReason, Purpose};
+use crate::io::{Io, Purpose};
 use crate::jobs::Jobs;
 use crate::locks::Locks;
-use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
 use crate::pool_state::PoolState;
-use crate::schedule::{Schedule, Work};
+use crate::schedule::Schedule;
 use crate::slab::Slab;
 use crate::staging::Staging;
 use crate::stats::{DiskStats, DiskUsage, PoolStats};
@@ -33,13 +34,31 @@ use crate::store::slot::SlotNo;
 use crate::store::{PREFETCH_TOGETHER, Store};
 use crate::transfer::TransferFrames;
 
-/// Steps after which a call into the core counts as endless.
-const MOST_STEPS: u32 = 100_000;
+/// A core and the memory that it works in, for the time of a call.
+pub struct Call<'a, M> {
+    core: &'a mut Core,
+    /// Staging and transfer frames, and the payloads of requests.
+    pub(crate) memory: &'a mut M,
+}
+
+impl<M> Deref for Call<'_, M> {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        self.core
+    }
+}
+
+impl<M> DerefMut for Call<'_, M> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core {
+        self.core
+    }
+}
 
 /// The cache. See the module.
-pub struct Core<M> {
-    /// Staging and transfer frames, and the payloads of requests.
-    pub(crate) memory: M,
+pub struct Core {
     pub(crate) config: CoreConfig,
     /// The time of the present call.
     pub(crate) now: Micros,
@@ -65,12 +84,15 @@ pub struct Core<M> {
     pub(crate) schedule: Schedule,
 }
 
-impl<M: Memory> Core<M> {
-    /// Takes a request. Its completion is reported by an action.
-    ///
-    /// # Errors
-    /// See [`Rejected`]; nothing was started in that case.
-    pub fn submit(&mut self, now: Micros, request: Request) -> Result<(), Rejected> {
+impl Core {
+    /// Returns the core together with the memory to work in, for calls. It must always be the same memory.
+    #[inline]
+    pub fn with<'a, M: Memory>(&'a mut self, memory: &'a mut M) -> Call<'a, M> {
+        Call { core: self, memory }
+    }
+
+    /// Takes a request and queues it to be run.
+    pub(crate) fn accept(&mut self, now: Micros, request: Request) -> Result<(), Rejected> {
         self.now = now;
         let disk = self.disks.get_mut(request.disk).ok_or(Rejected::NoSuchDisk(request.disk))?;
         if disk.life.is_released() {
@@ -94,7 +116,6 @@ impl<M: Memory> Core<M> {
         let number = self.requests.take();
         self.begin(number, request);
         self.enqueue(number);
-        self.settle();
         Ok(())
     }
 
@@ -121,71 +142,6 @@ impl<M: Memory> Core<M> {
         self.store.prefetch(&blocks[..count]);
     }
 
-    /// Reports the result of an action.
-    pub fn complete(&mut self, now: Micros, io: IoId, result: Result<(), IoFailure>) {
-        self.now = now;
-        assert!(self.ios.contains(io.0), "{io:?} is in flight");
-        let mut done = std::mem::take(&mut self.ios[io.0]);
-        self.dispatch(&done, result);
-        done.frames.clear();
-        done.hits.clear();
-        done.fills.clear();
-        self.ios[io.0] = done;
-        self.ios.put(io.0);
-        self.settle();
-    }
-
-    fn dispatch(&mut self, io: &Io, result: Result<(), IoFailure>) {
-        if io.purpose.writes_device()
-            && let Some(device) = io.device
-        {
-            self.devices.written(device);
-        }
-        match io.purpose {
-            Purpose::None => unreachable!("an I/O in flight has a purpose"),
-            Purpose::Hit { request } => self.hit_done(io, request, result),
-            Purpose::Fill { request } => self.fill_done(io, request, result),
-            Purpose::Merge { frame, version, part } => self.merge_done(io, frame, version, part, result),
-            Purpose::Commit { batch, copy, seq } => self.commit_done(io, batch, copy, seq, result),
-            Purpose::Page { segment, seq } => self.page_done(io, segment, seq, result),
-            Purpose::Flush => self.pool_flush_done(io, result),
-            Purpose::Intent { seq } => self.intent_done(io, seq, result),
-            Purpose::Record { seq } => self.record_done(io, seq, result),
-            Purpose::CleanRead { at, slot } => self.clean_read_done(io, at, slot, result),
-            Purpose::CleanWrite => self.clean_write_done(io, result),
-            Purpose::Around { request } => self.around_done(io, request, result),
-            Purpose::Zero { request } => self.zero_done(io, request, result),
-            Purpose::FlushOrigin { reason, changes } => self.origin_flush_done(io, reason, changes, result),
-            Purpose::Restage { part } => self.restage_done(io, part, result),
-        }
-    }
-
-    fn origin_flush_done(
-        &mut self,
-        io: &Io,
-        reason: OriginFlushReason,
-        changes: u64,
-        result: Result<(), IoFailure>,
-    ) {
-        if result.is_ok() {
-            self.disk_mut(io.disk.expect("an origin is of a disk")).origin.flushed(changes);
-        }
-        match reason {
-            OriginFlushReason::Clean => self.clean_flush_done(io, result),
-            OriginFlushReason::Zero { request } => self.zero_flush_done(io, request, result),
-            OriginFlushReason::Guest => self.guest_flush_done(io, result),
-            OriginFlushReason::Settle => self.settle_flush_done(io, result),
-            OriginFlushReason::Intent => self.intent_flush_done(io, result),
-        }
-    }
-
-    /// Advances the time: background work that is due starts.
-    pub fn tick(&mut self, now: Micros) {
-        self.now = now;
-        self.touch_all();
-        self.settle();
-    }
-
     /// Returns when [`Core::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
         self.disks
@@ -206,6 +162,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Returns the next action to carry out.
+    #[inline]
     pub fn poll(&mut self) -> Option<Action> {
         self.schedule.next_action()
     }
@@ -220,21 +177,6 @@ impl<M: Memory> Core<M> {
             left -= len;
             (len > 0).then_some(Piece { frame: *frame, at, len })
         })
-    }
-
-    /// Returns the memory.
-    pub fn memory(&self) -> &M {
-        &self.memory
-    }
-
-    /// Returns the memory, to change.
-    pub fn memory_mut(&mut self) -> &mut M {
-        &mut self.memory
-    }
-
-    /// Ends the core and returns the memory.
-    pub fn into_memory(self) -> M {
-        self.memory
     }
 
     /// Returns the pool's identity.
@@ -299,10 +241,12 @@ impl<M: Memory> Core<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn disk(&self, disk: DiskNo) -> &Disk {
         &self.disks[disk]
     }
 
+    #[inline]
     pub(crate) fn disk_mut(&mut self, disk: DiskNo) -> &mut Disk {
         &mut self.disks[disk]
     }
@@ -328,6 +272,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Queues the disk, so that its background work is driven.
+    #[inline]
     pub(crate) fn touch(&mut self, disk: DiskNo) {
         self.schedule.touch(disk);
     }
@@ -344,30 +289,15 @@ impl<M: Memory> Core<M> {
         self.schedule.emit(Action::Event(event));
     }
 
-    /// Does everything that can be done now.
-    pub(crate) fn settle(&mut self) {
-        let mut steps = 0u32;
-        self.schedule.begin_call();
-        loop {
-            steps += 1;
-            assert!(steps < MOST_STEPS, "a call into the core comes to an end");
-            match self.schedule.next() {
-                Some(Work::Request(request)) => self.pump(request),
-                Some(Work::Disk(disk)) if self.disks.contains(disk) => self.drive(disk),
-                Some(Work::Disk(_)) => {}
-                None if self.drive_pool() || self.wake_stranded() => {}
-                None => break,
-            }
-        }
-    }
-
     /// Wakes all requests that wait for frames, once per call, if nothing is in flight whose end would wake
     /// them. A request that was woken for a frame may end up waiting for something else, and the frame would
     /// then go unused.
-    fn wake_stranded(&mut self) -> bool {
-        if self.ios.len() > 0 || !self.schedule.may_wake_stranded() {
-            return false;
-        }
+    #[inline]
+    pub(crate) fn wake_stranded(&mut self) -> bool {
+        self.ios.len() == 0 && self.schedule.may_wake_stranded() && self.wake_all_for_frames()
+    }
+
+    fn wake_all_for_frames(&mut self) -> bool {
         let mut waiting = self.frames.take_waiters();
         if self.staging.free() > 0 {
             waiting.extend(std::iter::from_fn(|| self.schedule.next_for_staging()));
@@ -379,27 +309,8 @@ impl<M: Memory> Core<M> {
         any
     }
 
-    fn drive(&mut self, disk: DiskNo) {
-        self.drive_intents(disk);
-        self.drive_rewrites(disk);
-        self.drive_restage(disk);
-        self.drive_commit(disk);
-        self.drive_flush(disk);
-        self.drive_cleaner(disk);
-        self.drive_job(disk);
-    }
-
-    fn drive_pool(&mut self) -> bool {
-        self.drive_leaving()
-            | self.drive_purge()
-            | self.drive_record()
-            | self.drive_reclaim()
-            | self.drive_pool_job()
-            | self.drive_mark()
-            | self.drive_pool_flush()
-    }
-
     /// Starts to describe an I/O. It is sent with [`Core::emit`].
+    #[inline]
     pub(crate) fn new_io(&mut self, purpose: Purpose) -> u32 {
         let number = self.ios.take();
         let io = &mut self.ios[number];
@@ -408,6 +319,7 @@ impl<M: Memory> Core<M> {
         number
     }
 
+    #[inline]
     pub(crate) fn emit(&mut self, action: Action) {
         self.schedule.emit(action);
     }
@@ -427,6 +339,7 @@ impl<M: Memory> Core<M> {
         self.emit(Action::WriteDevice { io: IoId(number), device, offset_bytes });
     }
 
+    #[inline]
     pub(crate) fn free_frame(&mut self, frame: FrameNo, for_origin: bool) {
         let freed = self.frames.put(frame, for_origin);
         if freed.own_work {
@@ -445,7 +358,7 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn enqueue(&mut self, request: u32) {
+    pub(crate) fn enqueue(&mut self, request: u32) {
         self.requests[request].queued = true;
         self.schedule.enqueue(request);
     }

@@ -14,7 +14,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 
 use crate::bugs::{Bug, planted};
 use crate::config::AdmissionConfig;
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::{Disk, runs};
 use crate::memory::{FrameNo, Memory};
 
@@ -28,7 +28,7 @@ impl Disk {
     }
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Sets which blocks of a disk may enter. The memory of a filter of the same kind stays.
     pub(crate) fn change_admission(&mut self, disk: DiskNo, config: AdmissionConfig) {
         let staging = &mut self.staging;
@@ -76,6 +76,34 @@ impl<M: Memory> Core<M> {
         cached || !bypass && self.miss(disk, block, Access::Write).admit
     }
 
+    /// Drops a block from the data stage, since it gets newer content or enters the cache.
+    pub(crate) fn drop_data(&mut self, disk: DiskNo, block: BlockNo) {
+        if !planted(Bug::StaleDataStage) {
+            self.staging.drop_data(disk, block);
+        }
+    }
+
+    /// Whether a write that would be staged goes past the cache instead, because none of its blocks may
+    /// enter.
+    pub(crate) fn filters_write(&mut self, number: u32) -> bool {
+        let (disk, blocks) =
+            (self.requests[number].disk, self.requests[number].next..self.requests[number].end);
+        if self.disk(disk).admission_config.is_always() {
+            return false;
+        }
+        let (mut enters, count) = (false, blocks.end - blocks.start);
+        for block in blocks.map(BlockNo) {
+            let cached = self.resolve(disk, block).is_cached();
+            enters |= self.admits_written(disk, block, cached, false);
+        }
+        if !enters {
+            self.disk_mut(disk).stats.not_admitted += count;
+        }
+        !enters
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Handles a block that was served from the data stage: it may enter now.
     pub(crate) fn data_stage_hit(&mut self, number: u32, block: BlockNo) {
         let disk = self.requests[number].disk;
@@ -107,31 +135,5 @@ impl<M: Memory> Core<M> {
             self.memory.copy(from, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
         }
         self.staging.keep_data(disk, block, frame, mask);
-    }
-
-    /// Drops a block from the data stage, since it gets newer content or enters the cache.
-    pub(crate) fn drop_data(&mut self, disk: DiskNo, block: BlockNo) {
-        if !planted(Bug::StaleDataStage) {
-            self.staging.drop_data(disk, block);
-        }
-    }
-
-    /// Whether a write that would be staged goes past the cache instead, because none of its blocks may
-    /// enter.
-    pub(crate) fn filters_write(&mut self, number: u32) -> bool {
-        let (disk, blocks) =
-            (self.requests[number].disk, self.requests[number].next..self.requests[number].end);
-        if self.disk(disk).admission_config.is_always() {
-            return false;
-        }
-        let (mut enters, count) = (false, blocks.end - blocks.start);
-        for block in blocks.map(BlockNo) {
-            let cached = self.resolve(disk, block).is_cached();
-            enters |= self.admits_written(disk, block, cached, false);
-        }
-        if !enters {
-            self.disk_mut(disk).stats.not_admitted += count;
-        }
-        !enters
     }
 }

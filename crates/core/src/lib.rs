@@ -8,6 +8,7 @@
 
 pub mod action;
 pub mod bugs;
+mod call;
 pub mod checksum;
 pub mod config;
 mod core;
@@ -51,7 +52,7 @@ pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
     MAX_REQUEST_SECTORS, Persistence, PoolConfig, StagingKind, Target, Tuning,
 };
-pub use core::Core;
+pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};
 pub use flow::device::NewDevice;
 pub use flow::job::Progress;
@@ -61,5 +62,5 @@ pub use media::{IoFailure, Media, OriginMedia, PageRead};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use monitor::{MonitorConfig, Records};
 pub use query::{CacheState, DiskInfo, Writer};
-pub use recover::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
+pub use recover::{DiskSummary, OpenOptions, OpenReport};
 pub use stats::{DiskStats, DiskUsage, PoolStats};

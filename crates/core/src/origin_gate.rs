@@ -25,10 +25,9 @@ use crate::action::{Action, IoId};
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
 use crate::io::{OriginFlushReason, Purpose};
-use crate::memory::Memory;
 use permit::{Application, CleaningFrom, Passed, Permit};
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Whether this host may write the origin at all.
     pub(crate) fn may_write_origin(&self, disk: DiskNo) -> bool {
         self.disk(disk).life.writes_origin() || planted(Bug::CleanAfterRelease)

@@ -6,7 +6,6 @@ use crate::action::IoId;
 use crate::core::Core;
 use crate::format::record::Damage;
 use crate::io::{IoPurpose, OriginFlushReason, Purpose};
-use crate::memory::Memory;
 
 /// A disk as the pool knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +47,7 @@ pub enum Writer {
     Guest,
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Returns what an I/O in flight is for, and whose blocks it carries if they are one disk's.
     pub fn purpose(&self, io: IoId) -> (IoPurpose, Option<DiskNo>) {
         let io = &self.ios[io.0];

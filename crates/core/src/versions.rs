@@ -12,7 +12,7 @@ use haversack_model::{BlockNo, DiskNo};
 
 use crate::bugs::{Bug, planted};
 use crate::core::Core;
-use crate::memory::{FrameNo, Memory};
+use crate::memory::FrameNo;
 use crate::staging::Staged;
 use crate::store::slot::{Live, SlotNo};
 
@@ -114,8 +114,9 @@ impl Sources {
     }
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Returns where a block is.
+    #[inline]
     pub(crate) fn resolve(&self, disk: DiskNo, block: BlockNo) -> Versions {
         Versions {
             staged: self.staging.find(disk, block).map(StagedVersion::of),
@@ -187,6 +188,7 @@ impl<M: Memory> Core<M> {
     }
 
     /// Whether a commit with this number may not have ended.
+    #[inline]
     pub(crate) fn commit_in_flight(&self, seq: u64) -> bool {
         seq > self.durability.completed()
     }

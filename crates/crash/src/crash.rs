@@ -50,7 +50,7 @@ impl World {
         self.shutdown()?;
         self.note_lost();
         self.note_whole();
-        self.core = None;
+        (self.core, self.memory) = (None, None);
         self.clear_flights();
         self.oracle.crash(false);
         for disk in &mut self.disks {
@@ -124,7 +124,8 @@ impl World {
         self.note_marks();
         self.note_lost();
         self.note_whole();
-        let memory = self.core.take().map(Core::into_memory);
+        self.core = None;
+        let memory = self.memory.take();
         self.oracle.crash(kind == CrashKind::Power);
         self.end_of_memory(kind, memory)
     }
@@ -210,29 +211,23 @@ impl World {
             let fork = self.rng.fork();
             let (config, now, unit) = (self.plan.core, self.now, self.plan.tear_unit);
             let mut media = FakeMedia::new(&mut self.devices, order.clone(), budget, fork, unit);
-            let opened = Core::open(&mut media, memory, config, &options, now);
+            let opened = Core::open(&mut media, &mut memory, config, &options, now);
             if media.dead || (in_store && opened.is_ok()) {
                 let dead = media.dead;
-                let left = match opened {
-                    Ok((core, _)) => core.into_memory(),
-                    Err(failure) => failure.memory,
-                };
                 let kind = if dead && self.rng.one_in(2) { CrashKind::Power } else { CrashKind::Kill };
                 self.torn_store = self.rng.one_in(2);
                 self.counts.crashes_in_open += 1;
                 tell(|| format!("{:>10} {kind:?} while opening", self.now));
                 self.oracle.crash(kind == CrashKind::Power);
-                memory = self.end_of_memory(kind, Some(left));
+                memory = self.end_of_memory(kind, Some(memory));
                 nested -= 1;
                 continue;
             }
             let (core, report) = match opened {
                 Ok(opened) => opened,
-                Err(failure) => {
-                    let failure = *failure;
-                    memory = failure.memory;
+                Err(error) => {
                     memory.disarm();
-                    match failure.error {
+                    match error {
                         PoolError::MissingDevice { .. }
                             if !options.accept_missing && self.devices.iter().any(|d| d.store.gone) =>
                         {
@@ -254,7 +249,7 @@ impl World {
             for place in &order {
                 self.devices[*place].plugged = self.devices[*place].no.is_some();
             }
-            self.core = Some(core);
+            (self.core, self.memory) = (Some(core), Some(memory));
             self.contents_void = false;
             self.disk_of.clear();
             for disk in &mut self.disks {

@@ -156,12 +156,12 @@ impl World {
         let unit = self.plan.tear_unit;
         self.clear_flights();
         self.jobs.clear();
-        let memory = self.fresh_memory();
+        let mut memory = self.fresh_memory();
         let (config, now) = (self.plan.core, self.now);
         let mut media = FakeMedia::new(&mut self.devices, order.clone(), None, Random::scrambled(1), unit);
         drop(offline::check(&mut media, true));
         let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-        let Ok((core, report)) = Core::open(&mut media, memory, config, &options, now) else {
+        let Ok((core, report)) = Core::open(&mut media, &mut memory, config, &options, now) else {
             return;
         };
         for device in &mut self.devices {
@@ -170,7 +170,7 @@ impl World {
         for (no, place) in &report.devices {
             self.devices[order[*place]].no = Some(*no);
         }
-        self.core = Some(core);
+        (self.core, self.memory) = (Some(core), Some(memory));
         self.disk_of.clear();
         for disk in &mut self.disks {
             (disk.no, disk.life) = (None, Life::Detached);

@@ -191,11 +191,11 @@ impl World {
     pub(crate) fn arm(&mut self) {
         let stores = self.rng.skewed(40) - 1;
         self.torn_store = self.rng.one_in(2);
-        self.core().memory_mut().arm(stores);
+        self.memory().arm(stores);
     }
 
     pub(crate) fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
-        let memory = self.core.as_ref().expect("the core is running").memory();
+        let memory = self.memory.as_ref().expect("the core is running");
         let mut bytes = Vec::with_capacity(pieces.iter().map(|p| p.len).sum());
         for piece in pieces {
             bytes.extend_from_slice(&memory.frame(piece.frame)[piece.at..piece.at + piece.len]);
@@ -204,7 +204,7 @@ impl World {
     }
 
     fn scatter(&mut self, pieces: &[Piece], bytes: &[u8]) {
-        let memory = self.core().memory_mut();
+        let memory = self.memory();
         let mut rest = bytes;
         for piece in pieces {
             let (now, later) = rest.split_at(piece.len);

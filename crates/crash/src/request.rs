@@ -73,7 +73,7 @@ impl World {
         let changes = !matches!(op, Op::Read | Op::Flush);
         let zero = matches!(op, Op::Discard | Op::WriteZeroes);
         let version = if changes { self.oracle.new_version(disk, sector, sectors, zero) } else { 0 };
-        let buffers = self.core().memory_mut().buffers();
+        let buffers = self.memory().buffers();
         while buffers.0.len() <= slot {
             buffers.0.push(Buffer::default());
         }
@@ -107,7 +107,7 @@ impl World {
                 Some(Pending { tag, disk, op, sector, sectors, start, version, deferred_since });
             self.pending += 1;
         } else {
-            self.core().memory_mut().buffers().0[slot].tag = 0;
+            self.memory().buffers().0[slot].tag = 0;
             if op == Op::Read {
                 self.oracle.drop_read(disk, start);
             }
@@ -137,7 +137,7 @@ impl World {
         self.pending -= 1;
         self.counts.requests += 1;
         let disk = request.disk;
-        let lost = self.core().memory_mut().buffers().0[slot].lost;
+        let lost = self.memory().buffers().0[slot].lost;
         match result {
             Err(error) => {
                 self.counts.errors += 1;
@@ -148,7 +148,7 @@ impl World {
         }
         match request.op {
             Op::Read => {
-                let buffer = &mut self.core().memory_mut().buffers().0[slot];
+                let buffer = &mut self.memory().buffers().0[slot];
                 buffer.tag = 0;
                 if result.is_err() {
                     self.oracle.drop_read(disk, request.start);
@@ -156,11 +156,11 @@ impl World {
                 }
                 let bytes = std::mem::take(&mut buffer.bytes);
                 let verdict = self.oracle.end_read(disk, request.start, request.sector, &bytes);
-                self.core().memory_mut().buffers().0[slot].bytes = bytes;
+                self.memory().buffers().0[slot].bytes = bytes;
                 verdict.map_err(Stop::Violation)
             }
             Op::Flush => {
-                self.core().memory_mut().buffers().0[slot].tag = 0;
+                self.memory().buffers().0[slot].tag = 0;
                 if result.is_ok() {
                     self.oracle.end_flush(disk, request.start);
                     let d = &mut self.disks[disk];
@@ -169,7 +169,7 @@ impl World {
                 Ok(())
             }
             op => {
-                self.core().memory_mut().buffers().0[slot].tag = 0;
+                self.memory().buffers().0[slot].tag = 0;
                 let outcome = match (result, op) {
                     (Err(_), _) => Outcome::Unknown,
                     (Ok(()), Op::Write { fua: true }) => Outcome::DoneDurable,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
-use haversack_core::{Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
+use haversack_core::{Call, Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
 
 use crate::created::{self, Created, Shape};
@@ -181,7 +181,9 @@ pub struct World {
     /// The parameters of the run.
     pub plan: Plan,
     pub(crate) now: Micros,
-    pub(crate) core: Option<Core<SimMemory>>,
+    pub(crate) core: Option<Core>,
+    /// What the core works in; there while it runs.
+    pub(crate) memory: Option<SimMemory>,
     pub(crate) devices: Vec<Device>,
     pub(crate) disks: Vec<Disk>,
     pub(crate) disk_of: HashMap<DiskNo, usize>,
@@ -241,6 +243,7 @@ impl World {
             rng,
             plan,
             core: None,
+            memory: None,
             devices,
             disks,
             disk_of: HashMap::new(),
@@ -306,8 +309,13 @@ impl World {
         Tear { unit: self.plan.tear_unit }
     }
 
-    pub(crate) fn core(&mut self) -> &mut Core<SimMemory> {
-        self.core.as_mut().expect("the core is running")
+    pub(crate) fn core(&mut self) -> Call<'_, SimMemory> {
+        let memory = self.memory.as_mut().expect("the core is running");
+        self.core.as_mut().expect("the core is running").with(memory)
+    }
+
+    pub(crate) fn memory(&mut self) -> &mut SimMemory {
+        self.memory.as_mut().expect("the core is running")
     }
 
     pub(crate) fn fresh_memory(&self) -> SimMemory {

@@ -13,21 +13,21 @@ use crate::front::{Client, ClientKind};
 use crate::handle::EngineEvent;
 use crate::live::{LiveDevice, LiveDisk};
 use crate::origin::OpenOrigin;
-use crate::reactor::{Afterwards, LiveCore, Reactor, put};
+use crate::reactor::{Afterwards, CoreCall, Reactor, put};
 use crate::snapshot::{DiskSnapshot, Snapshot};
 
 impl Reactor {
     /// Calls the core with the current time.
-    pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut LiveCore, Micros) -> R) -> R {
+    pub(crate) fn core_call<R>(&mut self, call: impl FnOnce(&mut CoreCall<'_>, Micros) -> R) -> R {
         self.now = self.clock.now_us();
-        call(&mut self.core, self.now)
+        call(&mut self.core.with(&mut self.memory), self.now)
     }
 
     /// Calls the core for an attached disk.
     pub(crate) fn disk_call<R>(
         &mut self,
         disk: DiskHandle,
-        call: impl FnOnce(&mut LiveCore, Micros, DiskNo) -> std::result::Result<R, ManageError>,
+        call: impl FnOnce(&mut CoreCall<'_>, Micros, DiskNo) -> std::result::Result<R, ManageError>,
     ) -> Result<R> {
         let number = self.attached(disk)?;
         Ok(self.core_call(|core, now| call(core, now, number))?)
@@ -82,7 +82,7 @@ impl Reactor {
         &mut self,
         disk: DiskHandle,
         force: bool,
-        call: impl FnOnce(&mut LiveCore, Micros, DiskNo) -> std::result::Result<JobId, ManageError>,
+        call: impl FnOnce(&mut CoreCall<'_>, Micros, DiskNo) -> std::result::Result<JobId, ManageError>,
     ) -> Result<JobId> {
         let clients = self.users_of(disk);
         if !force && !clients.is_empty() {
@@ -106,7 +106,7 @@ impl Reactor {
 
     /// Lists the users of a disk: its NBD connections by their peers, and its vhost-user queues.
     fn users_of(&self, disk: DiskHandle) -> Vec<String> {
-        let front = &self.core.memory().payloads;
+        let front = &self.memory.payloads;
         let mut users = front.peers(disk);
         match front.count(disk, ClientKind::VhostUser) {
             0 => {}
@@ -207,7 +207,7 @@ impl Reactor {
 
     /// Returns the numbers of a disk's clients.
     pub(crate) fn clients_of(&self, disk: DiskHandle) -> Vec<u32> {
-        self.core.memory().payloads.of_disk(disk)
+        self.memory.payloads.of_disk(disk)
     }
 
     /// Returns whether a disk is being shrunk. It had no clients when that began and must not get any.
@@ -229,7 +229,7 @@ impl Reactor {
             return Err(EngineError::ExportChanged { disk });
         }
         let most = client.max_connections;
-        if self.core.memory().payloads.count(client.disk, ClientKind::Nbd) >= most as usize {
+        if self.memory.payloads.count(client.disk, ClientKind::Nbd) >= most as usize {
             return Err(EngineError::TooManyConnections { disk, most });
         }
         let connection = NbdConnection::new(client, self.budget.clone()).map_err(EngineError::Socket)?;
@@ -239,7 +239,7 @@ impl Reactor {
 
     /// Adds a client; from now on it is polled for requests.
     pub(crate) fn add_client(&mut self, client: Box<dyn Client>) -> u32 {
-        let number = self.core.memory_mut().payloads.insert(client);
+        let number = self.memory.payloads.insert(client);
         self.client(number, |c, context| c.begin(context));
         number
     }

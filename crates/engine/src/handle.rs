@@ -438,7 +438,7 @@ impl Handle {
     /// # Errors
     /// The shard has stopped.
     pub fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>> {
-        self.run(move |reactor| reactor.core.memory().payloads.peers(disk))
+        self.run(move |reactor| reactor.memory.payloads.peers(disk))
     }
 
     /// Makes a negotiated NBD connection a client of a disk.

@@ -20,8 +20,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use haversack_core::{
-    Action, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
-    RequestTag, Writer,
+    Action, Call, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request,
+    RequestError, RequestTag, Writer,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
@@ -47,8 +47,8 @@ use crate::shard_clock::ShardClock;
 use crate::turn_times::TurnTimes;
 use crate::turns::Turns;
 
-/// The core as the engine runs it.
-pub(crate) type LiveCore = Core<SharedMemory<Front>>;
+/// The core and its memory during a call.
+pub(crate) type CoreCall<'a> = Call<'a, SharedMemory<Front>>;
 
 /// The longest sleep, so that work that depends on the time of day is never very late.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -62,7 +62,9 @@ const MOST_RUNS: usize = 1024;
 
 /// See the module documentation.
 pub(crate) struct Reactor {
-    pub(crate) core: LiveCore,
+    pub(crate) core: Core,
+    /// The memory that the core works in, and the clients, whose requests it answers.
+    pub(crate) memory: SharedMemory<Front>,
     pub(crate) ring: Ring,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
@@ -120,7 +122,7 @@ impl Reactor {
         letters: Letters,
     ) -> Result<(Reactor, OpenReport)> {
         let mut assembly = assembly::assemble(&config.name, &config.devices)?;
-        let memory = SharedMemory::open(
+        let mut memory = SharedMemory::open(
             &config.staging_path,
             config.staging_blocks,
             config.transfer_blocks,
@@ -133,8 +135,8 @@ impl Reactor {
         let now = clock.now_us();
         // With a clock that stands still, polling for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
-        let (core, report) = Core::open(&mut assembly.devices, memory, config.core, &config.open, now)
-            .map_err(|failure| assembly.explain(failure.error))?;
+        let (core, report) = Core::open(&mut assembly.devices, &mut memory, config.core, &config.open, now)
+            .map_err(|error| assembly.explain(error))?;
         assembly.tell();
         assembly.label();
         let mut opened: Vec<Option<CacheDevice>> = assembly.devices.devices.into_iter().map(Some).collect();
@@ -144,6 +146,7 @@ impl Reactor {
         }
         let reactor = Reactor {
             core,
+            memory,
             ring,
             clock,
             devices: live,
@@ -212,7 +215,7 @@ impl Reactor {
             return;
         }
         if self.stopped_cleanly
-            && let Err(error) = self.core.memory().empty_file()
+            && let Err(error) = self.memory.empty_file()
         {
             tracing::warn!(%error, "cannot empty the staging area");
         }
@@ -253,7 +256,7 @@ impl Reactor {
 
     fn landed(&mut self, landing: Landing) {
         if landing.result == Err(libc::EFAULT) {
-            self.core.memory().check_whole();
+            self.memory.check_whole();
         }
         match landing.owner {
             Owner::Mailbox => self.bell_listens = false,
@@ -277,7 +280,7 @@ impl Reactor {
             failure(errno)
         });
         self.ios -= 1;
-        self.core.complete(self.now, io, result);
+        self.core.with(&mut self.memory).complete(self.now, io, result);
         self.close_if_over(device);
     }
 
@@ -299,7 +302,7 @@ impl Reactor {
         client: u32,
         act: impl FnOnce(&mut dyn Client, &mut ClientContext<'_>) -> R,
     ) -> Option<R> {
-        let front = &mut self.core.memory_mut().payloads;
+        let front = &mut self.memory.payloads;
         let state = front.get_mut(client)?;
         let (ring, asked) = (&mut self.ring, &mut self.asked);
         let (now, poll_us) = (self.now, self.poll_us);
@@ -314,7 +317,7 @@ impl Reactor {
         if self.asked.is_empty() {
             return;
         }
-        let Some(disk) = self.core.memory_mut().payloads.get_mut(client).map(|client| client.disk()) else {
+        let Some(disk) = self.memory.payloads.get_mut(client).map(|client| client.disk()) else {
             return;
         };
         let is_attached = self.disks.get(disk).is_some();
@@ -390,7 +393,7 @@ impl Reactor {
     }
 
     fn submit(&mut self, disk: DiskHandle, request: Request) {
-        match self.core.submit(self.now, request) {
+        match self.core.with(&mut self.memory).submit(self.now, request) {
             Ok(()) => {}
             Err(Rejected::Busy) => self.backlog.push_back((disk, request)),
             Err(rejected) => {
@@ -408,10 +411,10 @@ impl Reactor {
     /// Lets all polled clients act. Returns true if one of them did something.
     fn polled(&mut self, mut act: impl FnMut(&mut dyn Client, &mut ClientContext<'_>) -> bool) -> bool {
         let (mut any, mut at) = (false, 0);
-        while let Some(client) = self.core.memory().payloads.polled(at) {
+        while let Some(client) = self.memory.payloads.polled(at) {
             any |= self.client(client, &mut act) == Some(true);
             // A client that is no longer polled has left its place in the list to the next one.
-            at += usize::from(self.core.memory().payloads.polled(at) == Some(client));
+            at += usize::from(self.memory.payloads.polled(at) == Some(client));
         }
         any
     }
@@ -432,7 +435,7 @@ impl Reactor {
         }
         let mut worked = false;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {
-            self.core.tick(self.now);
+            self.core.with(&mut self.memory).tick(self.now);
             worked = true;
         }
         for place in 0..self.disks.places() {
@@ -524,7 +527,7 @@ impl Reactor {
     fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, op: DeviceOp) {
         self.ios += 1;
         let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
-        let memory = self.core.memory();
+        let memory = &self.memory;
         let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
         if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
             live.start(io, op, offset_bytes, 0);
@@ -562,7 +565,7 @@ impl Reactor {
         let mut iovecs = self.spare_iovecs.pop().unwrap_or_default();
         iovecs.clear();
         if matches!(op, OriginOp::Read | OriginOp::Write) {
-            let memory = self.core.memory();
+            let memory = &self.memory;
             iovecs.extend(self.core.pieces(io).map(|piece| libc::iovec {
                 iov_base: memory.address(piece.frame, piece.at).cast(),
                 iov_len: piece.len,
@@ -612,14 +615,14 @@ impl Reactor {
         let io = request.io;
         self.spare_iovecs.push(request.iovecs);
         self.ios -= 1;
-        self.core.complete(self.now, io, result);
+        self.core.with(&mut self.memory).complete(self.now, io, result);
     }
 
     fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
         let tag = Tag::decode(tag);
         let Tag { client, slot, .. } = tag;
         let Some(result) = self.whole(tag, result) else { return };
-        let front = &mut self.core.memory_mut().payloads;
+        let front = &mut self.memory.payloads;
         let Some(state) = front.get_mut(client) else { return };
         let (disk, kind) = (state.disk(), state.kind());
         let (ring, asked) = (&mut self.ring, &mut self.asked);
@@ -638,7 +641,7 @@ impl Reactor {
         tag: Tag,
         result: std::result::Result<(), RequestError>,
     ) -> Option<std::result::Result<(), RequestError>> {
-        if let Some(disk) = self.core.memory_mut().payloads.get_mut(tag.client).map(|client| client.disk()) {
+        if let Some(disk) = self.memory.payloads.get_mut(tag.client).map(|client| client.disk()) {
             self.turns.ended(disk, tag.units.into(), self.now);
         }
         if self.parts.is_empty() {

@@ -165,6 +165,7 @@ impl Devices {
     }
 
     /// Whether any device is still leaving.
+    #[inline]
     pub fn leaves_any(&self) -> bool {
         !self.leaving.is_empty()
     }

@@ -167,6 +167,12 @@ impl Durability {
         self.is_durable(seq)
     }
 
+    /// Requests that everything completed becomes durable, and everything up to a number, which need not be;
+    /// returns whether it already is.
+    pub fn want_completed_and(&mut self, seq: u64) -> bool {
+        self.want(seq.max(self.completed()))
+    }
+
     /// Requests that everything completed becomes durable; returns whether it already is.
     pub fn want_completed(&mut self) -> bool {
         self.want(self.completed())

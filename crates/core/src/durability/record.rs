@@ -131,6 +131,12 @@ impl RecordWriter {
         self.durable >= version
     }
 
+    /// Whether there is nothing to do, and nothing to wait for.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.writing.is_none() && self.wanted <= self.durable
+    }
+
     /// Notes that no device is left to write the record to. Returns whether a version was still wanted.
     pub fn give_up(&mut self) -> bool {
         std::mem::replace(&mut self.durable, self.wanted) < self.wanted

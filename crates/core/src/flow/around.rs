@@ -25,7 +25,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
 
 use crate::action::{Op, RequestError};
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::flow::request::{AroundPhase, Park, RequestState};
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::locks::LockKind;
@@ -37,7 +37,40 @@ use crate::origin_gate::permit::Permit;
 const WRITE_WINDOW: u64 = 64;
 const ZERO_WINDOW: u64 = 2048;
 
-impl<M: Memory> Core<M> {
+impl Core {
+    fn window(&self, number: u32) -> impl Iterator<Item = BlockNo> + Clone + use<> {
+        let request = &self.requests[number];
+        (request.next..request.next + request.window).map(BlockNo)
+    }
+
+    fn pump_window_end(&mut self, number: u32) {
+        self.requests[number].park = Park::Around;
+        self.wake(number);
+    }
+
+    /// Ends the window. `done` blocks of it are finished.
+    pub(crate) fn leave_window(&mut self, number: u32, done: u64) {
+        let disk = self.requests[number].disk;
+        for block in self.window(number) {
+            self.unlock(disk, block);
+        }
+        let request = &mut self.requests[number];
+        request.next += done;
+        (request.window, request.phase) = (0, AroundPhase::Check);
+        // Zeroes may have dropped what writers at the dirty limit wait for.
+        self.wake_dirty(disk);
+        let request = &self.requests[number];
+        if request.park == Park::None && !request.queued {
+            self.pump_window_end(number);
+        }
+    }
+
+    pub(crate) fn is_zero_op(&self, number: u32) -> bool {
+        matches!(self.requests[number].op, Op::Discard | Op::WriteZeroes)
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn pump_around(&mut self, number: u32) {
         if self.requests[number].phase == AroundPhase::Purge {
             self.purge(number);
@@ -60,10 +93,6 @@ impl<M: Memory> Core<M> {
         if self.requests[number].phase == AroundPhase::Check {
             self.finish_if_done(number);
         }
-    }
-
-    pub(crate) fn is_zero_op(&self, number: u32) -> bool {
-        matches!(self.requests[number].op, Op::Discard | Op::WriteZeroes)
     }
 
     fn start_window(&mut self, number: u32) -> Result<(), Park> {
@@ -278,11 +307,6 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn window(&self, number: u32) -> impl Iterator<Item = BlockNo> + Clone + use<M> {
-        let request = &self.requests[number];
-        (request.next..request.next + request.window).map(BlockNo)
-    }
-
     pub(crate) fn zero_flush_done(&mut self, _: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
         self.requests[number].outstanding -= 1;
@@ -342,28 +366,7 @@ impl<M: Memory> Core<M> {
     }
 
     fn end_window(&mut self, number: u32) {
-        self.leave_window(number, self.requests[number].window);
-    }
-
-    /// Ends the window. `done` blocks of it are finished.
-    pub(crate) fn leave_window(&mut self, number: u32, done: u64) {
-        let disk = self.requests[number].disk;
-        for block in self.window(number) {
-            self.unlock(disk, block);
-        }
-        let request = &mut self.requests[number];
-        request.next += done;
-        (request.window, request.phase) = (0, AroundPhase::Check);
-        // Zeroes may have dropped what writers at the dirty limit wait for.
-        self.wake_dirty(disk);
-        let request = &self.requests[number];
-        if request.park == Park::None && !request.queued {
-            self.pump_window_end(number);
-        }
-    }
-
-    fn pump_window_end(&mut self, number: u32) {
-        self.requests[number].park = Park::Around;
-        self.wake(number);
+        let window = self.requests[number].window;
+        self.leave_window(number, window);
     }
 }

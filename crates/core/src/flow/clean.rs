@@ -20,7 +20,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, Micros, SECTOR_BYTES, WriteM
 
 use crate::action::{Event, JobError};
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::io::{Io, OriginFlushReason, Purpose};
@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Returns when the oldest dirty block became dirty, as far as is known.
     pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
         [self.store.dirty_since_us(disk), self.oldest_staged_us(disk)].into_iter().flatten().min()
@@ -65,6 +65,14 @@ impl<M: Memory> Core<M> {
         staged.map(|s| s.since_us).min()
     }
 
+    /// Returns the blocks that the cleaner's shares are relative to: the disk's target, but at least one
+    /// segment. Otherwise each write of a disk without a target would wait for the origin.
+    pub(crate) fn dirty_base_blocks(&self, disk: DiskNo) -> u64 {
+        self.target_blocks(disk).max(u64::from(SLOTS_PER_SEGMENT))
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Notes that a block that has been dirty since this time is staged.
     pub(crate) fn note_staged_since(&mut self, disk: DiskNo, since_us: Micros) {
         let cleaner = &mut self.disk_mut(disk).cleaner;
@@ -123,12 +131,6 @@ impl<M: Memory> Core<M> {
             versions.is_staged_dirty() || on_flash
         });
         self.disk_mut(disk).cleaner.asked = asked;
-    }
-
-    /// Returns the blocks that the cleaner's shares are relative to: the disk's target, but at least one
-    /// segment. Otherwise each write of a disk without a target would wait for the origin.
-    pub(crate) fn dirty_base_blocks(&self, disk: DiskNo) -> u64 {
-        self.target_blocks(disk).max(u64::from(SLOTS_PER_SEGMENT))
     }
 
     fn cleaning_due(&mut self, disk: DiskNo) -> bool {
@@ -190,7 +192,8 @@ impl<M: Memory> Core<M> {
             next = self.store.longest_dirty(disk, next);
         }
         if unflushed {
-            self.durability.want(self.disk(disk).last_commit_seq);
+            let seq = self.disk(disk).last_commit_seq;
+            self.durability.want(seq);
         }
         if self.disk(disk).flush.staged_dirty() > 0 && self.disk(disk).cleaner.eager(self.disk(disk).mode) {
             self.drive_commit(disk);

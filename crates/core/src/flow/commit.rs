@@ -24,7 +24,7 @@ pub(crate) mod batches;
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::Call;
 use crate::disk::runs;
 use crate::format::page::{self, Header, Kind, Place};
 use crate::io::{FlashPart, Io, Purpose};
@@ -35,7 +35,7 @@ use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Starts the batches that are due.
     pub(crate) fn drive_commit(&mut self, disk: DiskNo) {
         if self.store.usable_devices().next().is_none() {

@@ -18,7 +18,6 @@ use crate::core::Core;
 use crate::disk::Disk;
 use crate::flow::space::PENDING_SHARE;
 use crate::format::geometry::SLOTS_PER_SEGMENT;
-use crate::memory::Memory;
 
 /// One of this many of a sharer's slots is kept free. It is less than of other disks, since what each keeps is
 /// lost to all.
@@ -30,7 +29,7 @@ fn shares(disk: &Disk) -> bool {
     matches!(disk.target, Target::Shared { .. })
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Sets the target of a disk.
     pub(crate) fn change_target(&mut self, disk: DiskNo, target: Target) {
         self.disk_mut(disk).target = target;

@@ -11,18 +11,63 @@ use std::collections::BTreeSet;
 
 use haversack_model::{BlockNo, DiskNo, SectorNo};
 
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::{Live, SlotNo};
 
-impl<M: Memory> Core<M> {
+impl Core {
+    fn lost_sectors(&self, disk: DiskNo, block: BlockNo) -> u8 {
+        let inside = self.disk(disk).inside(block);
+        self.resolve_sectors(disk, block, inside).damaged
+    }
+
+    /// Returns the disk's damaged blocks on flash, in order.
+    fn damaged_slots(&self, disk: DiskNo) -> impl Iterator<Item = (SlotNo, Live)> + '_ {
+        let blocks = self.disk(disk).damaged.blocks();
+        blocks.filter_map(move |block| self.store.lookup(disk, block).filter(|(_, slot)| slot.poisoned()))
+    }
+
+    /// Whether a slot has anything that the cleaner should write to the origin.
+    pub(crate) fn needs_cleaning(&self, disk: DiskNo, slot: Live) -> bool {
+        slot.dirty() && (!slot.poisoned() || slot.mask() != 0 && !self.disk(disk).damaged.is_cleaned(slot))
+    }
+
     /// Notes that a slot of the block is, or is about to be, poisoned.
     pub(crate) fn note_damaged(&mut self, disk: DiskNo, block: BlockNo) {
         self.disk_mut(disk).damaged.note(block);
     }
 
+    /// Returns the runs of sectors that are lost, in order: first sector and number of sectors. Their only
+    /// dirty copy is damaged, or went with a device. Reads of them fail until they are written.
+    pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
+        let Some(d) = self.disks.get(disk) else { return Vec::new() };
+        let mut blocks: Vec<BlockNo> =
+            d.lost.iter().copied().map(BlockNo).chain(d.damaged.blocks()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let mut found: Vec<(SectorNo, u64)> = Vec::new();
+        for block in blocks {
+            for (first, count) in runs(self.lost_sectors(disk, block)) {
+                let sector = d.sector(block, first);
+                match found.last_mut() {
+                    Some((start, sectors)) if start.0 + *sectors == sector => *sectors += u64::from(count),
+                    _ => found.push((SectorNo(sector), u64::from(count))),
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the runs of lost sectors that the last detach gave up, in order: first sector and number of
+    /// sectors.
+    pub fn given_up(&self, disk: DiskNo) -> &[(SectorNo, u64)] {
+        self.disks.get(disk).map_or(&[], |d| &d.given_up)
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Notes the damaged blocks that recovery found.
     pub(crate) fn adopt_damaged(&mut self) {
         for segment in self.store.segments.numbers() {
@@ -31,7 +76,8 @@ impl<M: Memory> Core<M> {
             }
             for number in self.store.slots_of(segment) {
                 if let Some(slot) = self.store.live(number).filter(|slot| slot.poisoned()) {
-                    self.note_damaged(self.store.owner_of(number), slot.block());
+                    let disk = self.store.owner_of(number);
+                    self.note_damaged(disk, slot.block());
                 }
             }
         }
@@ -48,17 +94,6 @@ impl<M: Memory> Core<M> {
     /// Notes that the origin has the valid sectors of a damaged block.
     pub(crate) fn note_valid_cleaned(&mut self, disk: DiskNo, slot: Live) {
         self.disk_mut(disk).damaged.note_cleaned(slot);
-    }
-
-    /// Whether a slot has anything that the cleaner should write to the origin.
-    pub(crate) fn needs_cleaning(&self, disk: DiskNo, slot: Live) -> bool {
-        slot.dirty() && (!slot.poisoned() || slot.mask() != 0 && !self.disk(disk).damaged.is_cleaned(slot))
-    }
-
-    /// Returns the disk's damaged blocks on flash, in order.
-    fn damaged_slots(&self, disk: DiskNo) -> impl Iterator<Item = (SlotNo, Live)> + '_ {
-        let blocks = self.disk(disk).damaged.blocks();
-        blocks.filter_map(move |block| self.store.lookup(disk, block).filter(|(_, slot)| slot.poisoned()))
     }
 
     /// Whether everything dirty that the disk has is lost, or at the origin.
@@ -129,37 +164,5 @@ impl<M: Memory> Core<M> {
         d.damaged.clear();
         d.lost.clear();
         d.given_up = given_up;
-    }
-
-    /// Returns the runs of lost sectors that the last detach gave up, in order: first sector and number of
-    /// sectors.
-    pub fn given_up(&self, disk: DiskNo) -> &[(SectorNo, u64)] {
-        self.disks.get(disk).map_or(&[], |d| &d.given_up)
-    }
-
-    /// Returns the runs of sectors that are lost, in order: first sector and number of sectors. Their only
-    /// dirty copy is damaged, or went with a device. Reads of them fail until they are written.
-    pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
-        let Some(d) = self.disks.get(disk) else { return Vec::new() };
-        let mut blocks: Vec<BlockNo> =
-            d.lost.iter().copied().map(BlockNo).chain(d.damaged.blocks()).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let mut found: Vec<(SectorNo, u64)> = Vec::new();
-        for block in blocks {
-            for (first, count) in runs(self.lost_sectors(disk, block)) {
-                let sector = d.sector(block, first);
-                match found.last_mut() {
-                    Some((start, sectors)) if start.0 + *sectors == sector => *sectors += u64::from(count),
-                    _ => found.push((SectorNo(sector), u64::from(count))),
-                }
-            }
-        }
-        found
-    }
-
-    fn lost_sectors(&self, disk: DiskNo, block: BlockNo) -> u8 {
-        let inside = self.disk(disk).inside(block);
-        self.resolve_sectors(disk, block, inside).damaged
     }
 }

@@ -12,7 +12,7 @@
 use haversack_model::{DiskNo, Micros};
 
 use crate::action::{JobError, JobId};
-use crate::core::Core;
+use crate::core::Call;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
 use crate::format::record::Damage;
@@ -23,7 +23,7 @@ use crate::memory::Memory;
 /// A job that cleans gives up after this many failed rounds of cleaning and failed flushes of the origin.
 const MOST_FAILURES: u64 = 3;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Writes everything that is dirty now back to the origin.
     ///
     /// # Errors

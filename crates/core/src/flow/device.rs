@@ -17,7 +17,7 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Event, JobError, JobId};
 use crate::checksum;
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::devices::Device;
 use crate::devices::drain::Drain;
 use crate::durability::record::RecordVersion;
@@ -49,7 +49,12 @@ pub(crate) fn device_seed(id: Uuid) -> u64 {
     checksum::disk_seed(haversack_model::DiskId(id.0))
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
+    /// Requests a record with the present devices; returns the version that will hold it.
+    pub(crate) fn change_devices(&mut self) -> RecordVersion {
+        self.durability.record.change_devices()
+    }
+
     pub(crate) fn alive_devices(&self) -> impl Iterator<Item = DeviceNo> + '_ {
         let alive = |d: &Option<crate::store::DeviceSpace>| d.as_ref().is_some_and(|d| d.alive);
         self.store.devices.numbered().filter(move |(_, d)| alive(d)).map(|(number, _)| number)
@@ -59,6 +64,18 @@ impl<M: Memory> Core<M> {
         self.store.devices.get(device).is_some_and(|d| d.as_ref().is_some_and(|d| d.alive))
     }
 
+    /// Whether origins must not be written because the loss of the last device is not on record.
+    pub(crate) fn loss_unrecorded(&self) -> bool {
+        !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
+    }
+
+    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
+    pub fn next_device_no(&self) -> Option<DeviceNo> {
+        self.devices.next_number()
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Notes that a device has disappeared.
     pub fn fail_device(&mut self, now: Micros, device: DeviceNo) {
         self.now = now;
@@ -75,17 +92,13 @@ impl<M: Memory> Core<M> {
         self.settle();
     }
 
-    /// Whether origins must not be written because the loss of the last device is not on record.
-    pub(crate) fn loss_unrecorded(&self) -> bool {
-        !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
-    }
-
     /// Counts a failed read of a slot. A device with too many of them is no longer used.
     pub(crate) fn note_device_read(&mut self, io: &Io, place: SlotNo, result: Result<(), IoFailure>) {
         let Err(failure) = result else { return };
         let device = io.device.expect("the read is of a device");
         let (window_us, limit) = (self.config.device_error_window_us, self.config.device_read_errors);
-        let too_many = self.devices.note_failed_read(device, place, self.now, window_us, limit);
+        let now = self.now;
+        let too_many = self.devices.note_failed_read(device, place, now, window_us, limit);
         if failure == IoFailure::Gone || too_many {
             self.device_failed(device);
         }
@@ -157,16 +170,6 @@ impl<M: Memory> Core<M> {
             self.purge_before_whole();
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
-    }
-
-    /// Requests a record with the present devices; returns the version that will hold it.
-    pub(crate) fn change_devices(&mut self) -> RecordVersion {
-        self.durability.record.change_devices()
-    }
-
-    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
-    pub fn next_device_no(&self) -> Option<DeviceNo> {
-        self.devices.next_number()
     }
 
     /// Adds a formatted device to the pool. Dirty blocks without a second copy get one.

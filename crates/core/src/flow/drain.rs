@@ -12,7 +12,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
 use crate::store::slot::SlotNo;
@@ -21,7 +21,13 @@ use crate::store::slot::SlotNo;
 /// call. The last one may exceed it.
 const BLOCKS_AT_A_TIME: u32 = 256;
 
-impl<M: Memory> Core<M> {
+impl Core {
+    fn begin_segments(&mut self, device: DeviceNo) {
+        self.devices.drain.begin_segments(&self.store, device);
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Empties some more of a device. Returns true when nothing is left on it.
     pub(crate) fn drain(&mut self, device: DeviceNo) -> bool {
         if self.restages_all_disks() {
@@ -29,7 +35,7 @@ impl<M: Memory> Core<M> {
         }
         let mut asked = 0;
         loop {
-            self.devices.drain.begin_segments(&self.store, device);
+            self.begin_segments(device);
             let mut segments = self.devices.drain.take_segments();
             let before = segments.len();
             segments.retain(|segment| !self.empty_segment(*segment, &mut asked));

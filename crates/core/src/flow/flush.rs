@@ -18,14 +18,14 @@ use haversack_model::DiskNo;
 
 use crate::action::{Action, IoId, RequestError};
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::Call;
 use crate::flow::request::Park;
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
 use groups::OriginFlush;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn drive_pool_flush(&mut self) -> bool {
         if !self.durability.start_flush() {
             return false;
@@ -116,7 +116,8 @@ impl<M: Memory> Core<M> {
         if self.alive_devices().next().is_none() || planted(Bug::SkipDeviceFlush) {
             return true;
         }
-        if !self.durability.want(self.disk(disk).last_commit_seq) {
+        let seq = self.disk(disk).last_commit_seq;
+        if !self.durability.want(seq) {
             return false;
         }
         !self.devices.leaves_any() && !self.durability.record.device_change_pending()

@@ -9,7 +9,7 @@
 use haversack_model::{DiskId, DiskNo, Micros};
 
 use crate::action::JobId;
-use crate::core::Core;
+use crate::core::Call;
 use crate::error::ManageError;
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -17,7 +17,7 @@ use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
 use crate::store::DiskSpace;
 use crate::store::segment::SegmentState;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Forgets a detached disk and frees its space. Dirty blocks are destroyed only if the disk is named.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use haversack_model::{BlockNo, DiskNo};
 use super::request::AroundPhase;
 use crate::bugs::{Bug, planted};
 use crate::config::Persistence;
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, Place};
 use crate::io::{Io, OriginFlushReason, Purpose};
@@ -25,7 +25,7 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use map::{Clearing, add, has, no_regions, set};
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Whether the block's region is durably marked, so that the origin may be written past the cache there.
     /// Requests the mark if it is not.
     pub(crate) fn intent_marked(&mut self, disk: DiskNo, block: BlockNo) -> bool {
@@ -55,7 +55,9 @@ impl<M: Memory> Core<M> {
         map.any_wanted = true;
         false
     }
+}
 
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn drive_intents(&mut self, disk: DiskNo) {
         self.finish_intent_write(disk);
         self.clear_intents(disk);
@@ -240,8 +242,9 @@ impl<M: Memory> Core<M> {
             if s.owner != disk.0 || seq.is_some_and(|seq| seq <= flushed_seq) {
                 return false;
             }
+            let page_seq = s.page_seq;
             if seq.is_some() || !s.page_ready(flushed_seq) {
-                self.durability.want(s.page_seq);
+                self.durability.want(page_seq);
             } else if self.shrink_page(*segment) {
                 let s = &self.store.segments[*segment];
                 *seq = (!s.stale).then_some(s.page_seq);

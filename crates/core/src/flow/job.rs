@@ -9,7 +9,7 @@ use haversack_model::{DiskNo, Micros};
 
 use crate::action::{Event, JobError, JobId};
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::Disk;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
@@ -26,7 +26,7 @@ pub struct Progress {
     pub total_blocks: u64,
 }
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Returns a disk that the pool knows.
     pub(crate) fn known(&self, disk: DiskNo) -> Result<&Disk, ManageError> {
         self.disks.get(disk).ok_or(ManageError::NoSuchDisk(disk))
@@ -41,6 +41,23 @@ impl<M: Memory> Core<M> {
         Ok(d)
     }
 
+    pub(crate) fn dirty_blocks(&self, disk: DiskNo) -> u64 {
+        self.store.disks[disk].dirty + self.disk(disk).flush.staged_dirty()
+    }
+
+    /// Returns the progress of a job that cleans.
+    pub fn progress(&self, job: JobId) -> Option<Progress> {
+        let d = self.disks.iter().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
+        match d.job.as_ref()?.kind {
+            JobKind::Clean { total, .. } | JobKind::Detach { total, .. } => {
+                Some(Progress { done_blocks: d.cleaner.done_blocks.min(total), total_blocks: total })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Checks that the pool is not being stopped.
     pub(crate) fn running(&self) -> Result<(), ManageError> {
         if self.pool.is_stopping() { Err(ManageError::Stopping) } else { Ok(()) }
@@ -63,10 +80,6 @@ impl<M: Memory> Core<M> {
     /// Whether no I/O of the disk is in flight, for requests or in the background.
     pub(crate) fn is_quiet(&self, disk: DiskNo) -> bool {
         self.disk(disk).requests == 0 && !self.ios.iter().any(|(_, io)| io.disk == Some(disk))
-    }
-
-    pub(crate) fn dirty_blocks(&self, disk: DiskNo) -> u64 {
-        self.store.disks[disk].dirty + self.disk(disk).flush.staged_dirty()
     }
 
     /// Notes that the job has changed the record, and continues when the change is durable.
@@ -95,17 +108,6 @@ impl<M: Memory> Core<M> {
             }
         }
         false
-    }
-
-    /// Returns the progress of a job that cleans.
-    pub fn progress(&self, job: JobId) -> Option<Progress> {
-        let d = self.disks.iter().find(|d| d.job.as_ref().is_some_and(|j| j.id == job))?;
-        match d.job.as_ref()?.kind {
-            JobKind::Clean { total, .. } | JobKind::Detach { total, .. } => {
-                Some(Progress { done_blocks: d.cleaner.done_blocks.min(total), total_blocks: total })
-            }
-            _ => None,
-        }
     }
 
     pub(crate) fn end_job(&mut self, disk: DiskNo, result: Result<(), JobError>) {

@@ -20,7 +20,7 @@
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::devices::leaving::Leaving;
 use crate::durability::record::RecordVersion;
 use crate::format::record::Damage;
@@ -30,7 +30,7 @@ use crate::store::slot::SlotNo;
 /// Pages written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Starts the leaving of a device that the store has lost. Pages elsewhere may list the slots in
     /// `overtaken`; blocks in `staged`, which only it had, must be committed first.
     pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>, staged: Vec<(DiskNo, BlockNo)>) {
@@ -38,8 +38,41 @@ impl<M: Memory> Core<M> {
         self.devices.start_leaving(Leaving::new(device, overtaken, staged, &self.store));
     }
 
+    /// Returns true when the blocks that were staged or being committed when the device failed are durable,
+    /// or lost because there is no device to go to.
+    fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
+        // All versions on flash were lost with the device: one that is there now was committed since.
+        leaving.staged.retain(|(disk, block)| {
+            let versions = self.resolve(*disk, *block);
+            versions.is_staged_dirty() && versions.flash.is_none()
+        });
+        if self.store.usable_devices().next().is_none() {
+            for (disk, _) in leaving.staged.drain(..) {
+                let d = self.disk_mut(disk);
+                d.damage = d.damage.max(Damage::Lost);
+            }
+            return true;
+        }
+        if !leaving.staged.is_empty() {
+            return false;
+        }
+        self.durability.want(*leaving.committed_seq.get_or_insert(self.durability.last()))
+    }
+
+    /// Makes the record say that the device is gone. Returns the version of the record that will.
+    fn retire(&mut self, device: DeviceNo) -> RecordVersion {
+        let segments = self.store.devices[device].as_ref().map_or(0, |d| d.segments);
+        self.devices.retire(device, segments);
+        self.change_devices()
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Advances the devices that are leaving. Returns true if anything was done.
     pub(crate) fn drive_leaving(&mut self) -> bool {
+        if !self.devices.leaves_any() {
+            return false;
+        }
         let mut acted = false;
         for mut leaving in self.devices.take_leaving() {
             if let Some(version) = leaving.version {
@@ -66,27 +99,6 @@ impl<M: Memory> Core<M> {
         self.relist_as_clean(&mut leaving.listed_dirty) & self.commit_newer(leaving)
     }
 
-    /// Returns true when the blocks that were staged or being committed when the device failed are durable,
-    /// or lost because there is no device to go to.
-    fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
-        // All versions on flash were lost with the device: one that is there now was committed since.
-        leaving.staged.retain(|(disk, block)| {
-            let versions = self.resolve(*disk, *block);
-            versions.is_staged_dirty() && versions.flash.is_none()
-        });
-        if self.store.usable_devices().next().is_none() {
-            for (disk, _) in leaving.staged.drain(..) {
-                let d = self.disk_mut(disk);
-                d.damage = d.damage.max(Damage::Lost);
-            }
-            return true;
-        }
-        if !leaving.staged.is_empty() {
-            return false;
-        }
-        self.durability.want(*leaving.committed_seq.get_or_insert(self.durability.last()))
-    }
-
     /// Writes pages that list overtaken versions as dirty. Returns true when none is left.
     fn relist_as_clean(&mut self, listed_dirty: &mut Vec<SlotNo>) -> bool {
         let mut waiting = Vec::new();
@@ -102,18 +114,11 @@ impl<M: Memory> Core<M> {
             if ready && self.store.slot(number).dead().is_some() {
                 self.rewrite_page(segment);
             } else {
-                self.durability.want(page_seq.max(self.durability.completed()));
+                self.durability.want_completed_and(page_seq);
             }
             waiting.push(number);
         }
         listed_dirty.append(&mut waiting);
         listed_dirty.is_empty()
-    }
-
-    /// Makes the record say that the device is gone. Returns the version of the record that will.
-    fn retire(&mut self, device: DeviceNo) -> RecordVersion {
-        let segments = self.store.devices[device].as_ref().map_or(0, |d| d.segments);
-        self.devices.retire(device, segments);
-        self.change_devices()
     }
 }

@@ -1,10 +1,10 @@
 //! Writes flush marks that are due: see [`crate::durability`].
 
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::memory::Memory;
 use crate::store::segment::{Segment, SegmentNo, SegmentState};
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Returns the number up to which commits are durable and durably marked as such: damage to them is not
     /// mistaken for tearing.
     pub fn marked_seq(&self) -> u64 {
@@ -15,20 +15,23 @@ impl<M: Memory> Core<M> {
     pub fn last_seq(&self) -> u64 {
         self.durability.last()
     }
+}
 
+impl<M: Memory> Call<'_, M> {
     /// Writes a page for the sake of its mark if one is due. Any page that is ready will do.
     pub(crate) fn drive_mark(&mut self) -> bool {
         if self.durability.mark_due_us().is_none_or(|due_us| due_us > self.now) {
             return false;
         }
+        let again_us = self.now + self.config.flush_mark_us;
         if self.durability.is_mark_held() {
-            self.durability.put_off_mark(Some(self.now + self.config.flush_mark_us));
+            self.durability.put_off_mark(Some(again_us));
             return false;
         }
         let flushed_seq = self.durability.flushed();
         let is_owned = |s: &&Segment| s.state == SegmentState::Owned;
         let any_owned = self.store.segments.iter().any(|s| is_owned(&s));
-        self.durability.put_off_mark(any_owned.then(|| self.now + self.config.flush_mark_us));
+        self.durability.put_off_mark(any_owned.then_some(again_us));
         let is_ready = |number: &SegmentNo| {
             let s = &self.store.segments[*number];
             is_owned(&s) && s.page_ready(flushed_seq)

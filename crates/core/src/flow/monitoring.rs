@@ -4,10 +4,9 @@ use haversack_model::DiskNo;
 
 use crate::core::Core;
 use crate::error::ManageError;
-use crate::memory::Memory;
 use crate::monitor::{Monitor, MonitorConfig, Records};
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Starts to record the requests of a disk's guest, with an empty buffer, or stops with `None`. Attaching
     /// a disk stops it too.
     ///

@@ -14,9 +14,8 @@ use haversack_model::{BlockNo, DiskNo};
 
 use crate::config::Target;
 use crate::core::Core;
-use crate::memory::Memory;
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Whether the disk has reached its limit of dirty blocks, both in its own share and with its part of the
     /// unassigned space; or in its own share, while all that share the pool have reached theirs together.
     pub(crate) fn dirty_full(&self, disk: DiskNo) -> bool {

@@ -13,7 +13,7 @@ use haversack_model::{DiskNo, Micros};
 use crate::action::JobId;
 use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
-use crate::core::Core;
+use crate::core::Call;
 use crate::disk::Disk;
 use crate::error::ManageError;
 use crate::flow::request::Park;
@@ -27,7 +27,7 @@ use crate::memory::Memory;
 /// The epoch of a disk that no other host has had.
 const FIRST_EPOCH: u64 = 1;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Attaches a disk under an ownership epoch, so that it takes requests. If the epoch is the recorded one,
     /// its cached blocks stay valid. If it is higher, another host may have written the origin, and clean
     /// blocks are dropped.

@@ -11,11 +11,11 @@ use std::ops::ControlFlow;
 use haversack_model::Micros;
 
 use crate::action::{Event, JobError, JobId};
-use crate::core::Core;
+use crate::core::Call;
 use crate::jobs::{PoolJob, PoolJobKind};
 use crate::memory::Memory;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Stops the pool: commits everything staged and records the stop as clean. Requests in flight finish
     /// first.
     pub fn shutdown(&mut self, now: Micros) -> JobId {

@@ -12,14 +12,14 @@
 //!   two others.
 
 use crate::bugs::{Bug, planted};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::memory::Memory;
 use crate::store::slot::SlotNo;
 
 /// Slots whose pages are written at a time.
 const PAGES_AT_A_TIME: usize = 16;
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Starts the purge of slots on other devices which a device that is about to be gone has overtaken.
     pub(crate) fn purge_overtaken(&mut self, slots: Vec<SlotNo>) {
         if planted(Bug::TrustOvertaken) {
@@ -46,7 +46,9 @@ impl<M: Memory> Core<M> {
             self.devices.purge.owe();
         }
     }
+}
 
+impl<M: Memory> Call<'_, M> {
     /// Writes some pages. Returns true when the purge has just ended.
     pub(crate) fn drive_purge(&mut self) -> bool {
         // What a leaving device lists keeps other entries listed.
@@ -58,9 +60,11 @@ impl<M: Memory> Core<M> {
         let state = (self.durability.flushed(), self.durability.completed());
         if !self.devices.purge.is_done_at(state) {
             self.purge_some();
-            self.devices.purge.done_at((self.durability.flushed(), self.durability.completed()));
+            let state = (self.durability.flushed(), self.durability.completed());
+            self.devices.purge.done_at(state);
         }
-        let Some(seq) = self.devices.purge.ends_with(self.durability.last()) else { return false };
+        let last_seq = self.durability.last();
+        let Some(seq) = self.devices.purge.ends_with(last_seq) else { return false };
         if !self.durability.want(seq) {
             return false;
         }
@@ -84,7 +88,7 @@ impl<M: Memory> Core<M> {
                 self.shrink_page(self.store.segment_of(number));
             } else {
                 let page_seq = self.store.segments[self.store.segment_of(number)].page_seq;
-                self.durability.want(page_seq.max(self.durability.completed()));
+                self.durability.want_completed_and(page_seq);
             }
             waiting.push(number);
         }

@@ -20,7 +20,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, SECTOR_BYTES, Sect
 use crate::action::{Action, Event, IoId, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
-use crate::core::Core;
+use crate::core::Call;
 use crate::flow::request::Park;
 use crate::io::{FlashPart, Io, OriginPart, Purpose};
 use crate::locks::LockKind;
@@ -45,7 +45,7 @@ enum Step {
     Parked(Park),
 }
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn pump_read(&mut self, number: u32) {
         let mut run = Run::None;
         while self.requests[number].error.is_none() {
@@ -269,7 +269,8 @@ impl<M: Memory> Core<M> {
         stats.lost_blocks += u64::from(lost);
         self.event(Event::Corruption { disk, device, offset_bytes, lost });
         if lost {
-            self.note_damaged(disk, self.store.slot(slot_no).block());
+            let block = self.store.slot(slot_no).block();
+            self.note_damaged(disk, block);
             self.store.poison(slot_no);
         } else {
             self.store.evict(slot_no);

@@ -6,7 +6,7 @@
 //! - As long as any device is in use, a version is durable only when both copies on every device in use are.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
-use crate::core::Core;
+use crate::core::Call;
 use crate::durability::record::{RecordStep, RecordVersion, RecordWrite};
 use crate::format::geometry;
 use crate::format::record::PoolRecord;
@@ -15,7 +15,7 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::transfer::RESERVED_FRAMES;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Requests a write of the record. Returns the version that will hold the change.
     pub(crate) fn change_record(&mut self) -> RecordVersion {
         self.durability.record.change()
@@ -41,6 +41,9 @@ impl<M: Memory> Core<M> {
     }
 
     pub(crate) fn drive_record(&mut self) -> bool {
+        if self.durability.record.is_idle() {
+            return false;
+        }
         if self.alive_devices().next().is_none() {
             let behind = self.durability.record.give_up();
             if behind {

@@ -12,12 +12,12 @@ pub(crate) mod state;
 use haversack_model::{BlockNo, SECTOR_BYTES};
 
 use crate::action::{Action, Op, Request, RequestError};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::memory::{FrameNo, Memory};
 
 pub(crate) use state::{AroundPhase, Park, RequestState};
 
-impl<M: Memory> Core<M> {
+impl Core {
     pub(crate) fn begin(&mut self, number: u32, request: Request) {
         let (sector, sectors) = (request.sector.0, request.sectors);
         let disk = &mut self.disks[request.disk];
@@ -67,6 +67,21 @@ impl<M: Memory> Core<M> {
         }
     }
 
+    /// Returns the part of a block that a request touches, as a sector mask.
+    #[inline]
+    pub(crate) fn part(&self, number: u32, block: BlockNo) -> u8 {
+        let request = &self.requests[number];
+        self.disk(request.disk).part(block, request.sector, request.sectors).0
+    }
+
+    #[inline]
+    fn payload_at(&self, number: u32, block: BlockNo, at: u32) -> usize {
+        let request = &self.requests[number];
+        (self.disk(request.disk).sector(block, at) - request.sector) as usize * SECTOR_BYTES
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Runs a request as far as it can go.
     pub(crate) fn pump(&mut self, number: u32) {
         self.requests[number].queued = false;
@@ -158,17 +173,6 @@ impl<M: Memory> Core<M> {
             self.touch(disk);
         }
         self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });
-    }
-
-    /// Returns the part of a block that a request touches, as a sector mask.
-    pub(crate) fn part(&self, number: u32, block: BlockNo) -> u8 {
-        let request = &self.requests[number];
-        self.disk(request.disk).part(block, request.sector, request.sectors).0
-    }
-
-    fn payload_at(&self, number: u32, block: BlockNo, at: u32) -> usize {
-        let request = &self.requests[number];
-        (self.disk(request.disk).sector(block, at) - request.sector) as usize * SECTOR_BYTES
     }
 
     /// Copies sectors of a block from a frame to the reader.

@@ -14,13 +14,13 @@ use haversack_model::{BlockNo, DiskNo, Micros};
 
 use crate::action::JobId;
 use crate::config::DiskConfig;
-use crate::core::Core;
+use crate::core::Call;
 use crate::error::ManageError;
 use crate::jobs::{JobKind, ResizeStage};
 use crate::memory::Memory;
 use crate::store::slot::{SlotNo, Status};
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Changes the size. Content beyond a smaller size is dropped from the cache.
     ///
     /// # Errors
@@ -140,11 +140,12 @@ impl<M: Memory> Core<M> {
         let mut current = true;
         for segment in self.store.disks[disk].segments.clone() {
             let s = &self.store.segments[segment];
+            let page_seq = s.page_seq;
             if s.stale {
                 self.shrink_page(segment);
                 current = false;
             } else if !s.page_ready(self.durability.flushed()) {
-                self.durability.want(s.page_seq);
+                self.durability.want(page_seq);
                 current = false;
             }
         }

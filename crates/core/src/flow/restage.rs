@@ -11,7 +11,7 @@
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
-use crate::core::Core;
+use crate::core::Call;
 use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -21,7 +21,7 @@ use crate::store::slot::SlotNo;
 /// Blocks of a disk read at a time.
 const AT_A_TIME: u32 = 16;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn ask_restage(&mut self, disk: DiskNo, number: SlotNo) {
         let d = self.disk_mut(disk);
         if !d.restage.contains(&number) {

@@ -11,7 +11,7 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::Disk;
 use crate::memory::Memory;
 use crate::store::segment::SegmentNo;
@@ -19,7 +19,7 @@ use crate::store::segment::SegmentNo;
 /// Segments checked for two on different devices before checking for blocks of released disks.
 const FIRST_LOOK: usize = 16;
 
-impl<M: Memory> Core<M> {
+impl Core {
     /// Whether dirty blocks of the disk cannot get a second place until a released disk is forgotten, or the
     /// loss of damaged blocks is accepted.
     pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
@@ -59,7 +59,9 @@ impl<M: Memory> Core<M> {
     fn has_damage(&self, segment: SegmentNo) -> bool {
         self.store.slots_of(segment).any(|number| self.store.live(number).is_some_and(|s| s.poisoned()))
     }
+}
 
+impl<M: Memory> Call<'_, M> {
     /// Starts to clean the disk's blocks on flash, and gives up its segments one by one. Damaged blocks do not
     /// hold them.
     pub(crate) fn retreat(&mut self, disk: DiskNo) {

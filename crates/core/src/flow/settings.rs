@@ -9,12 +9,12 @@ use haversack_model::{DiskNo, Micros, WriteMode};
 
 use crate::action::JobId;
 use crate::config::{AdmissionConfig, CleanerConfig, DiskConfig, Persistence, Target};
-use crate::core::Core;
+use crate::core::Call;
 use crate::error::ManageError;
 use crate::jobs::JobKind;
 use crate::memory::Memory;
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     /// Changes the write mode. Nothing is lost or read again.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 use haversack_model::{DeviceNo, DiskNo};
 
 use crate::config::Target;
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -28,7 +28,78 @@ pub(super) const PENDING_SHARE: u64 = 32;
 /// Maximum number of blocks in a batch that costs little more than its page.
 const SMALL_BATCH: u64 = 8;
 
-impl<M: Memory> Core<M> {
+impl Core {
+    /// Asks for a segment when none is free: a disk above its target gives one up. Returns whether one does.
+    pub(crate) fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
+        let space = &self.store.disks[disk];
+        let empty_handed = !self.store.owns_elsewhere(disk, other_than);
+        let shares = self.shares(disk);
+        let short = if shares { self.common_is_short() } else { space.live < self.target_blocks(disk) };
+        let below = short || space.segments.is_empty();
+        let dormant = shares && self.disks.iter().any(|d| d.life.is_dormant());
+        if self.store.reclaiming() > 0 || !(below || dormant || empty_handed && other_than.is_some()) {
+            return false;
+        }
+        // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
+        let must = self.disk(disk).flush.staged_dirty() > 0;
+        let mut victims: Vec<(i64, DiskNo)> = self
+            .disks
+            .numbers()
+            .filter(|d| !self.store.disks[*d].segments.is_empty())
+            .filter(|d| *d != disk || other_than.is_some() && empty_handed)
+            .filter(|d| must || self.store.disks[*d].segments.len() > 1 || self.is_dormant(*d))
+            // Between sharers the common hands decide.
+            .filter(|d| !shares || empty_handed || self.is_dormant(*d) || below && !self.shares(*d))
+            .map(|d| (self.excess(d, shares), d))
+            .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
+            .collect();
+        victims.sort_by_key(|(excess, d)| (std::cmp::Reverse(*excess), d.0));
+        for (_, victim) in victims {
+            if let Some(segment) = self.store.coldest_segment(victim, other_than) {
+                self.store.reclaim(segment, Some(disk));
+                return true;
+            }
+            if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
+                self.touch(victim);
+            }
+        }
+        false
+    }
+
+    /// Returns how many blocks a disk has that are not its own by its target: as sharers see it, or others.
+    fn excess(&self, disk: DiskNo, seen_by_sharer: bool) -> i64 {
+        let has = self.store.disks[disk].live as i64;
+        match self.disk(disk).target {
+            _ if self.is_dormant(disk) => has,
+            Target::Shared { at_least_blocks, .. } => {
+                let most = if seen_by_sharer { i64::MAX } else { self.common_excess() };
+                most.min(has - at_least_blocks as i64)
+            }
+            _ => has - self.target_blocks(disk) as i64,
+        }
+    }
+
+    /// Whether the disk is dormant: its cached blocks are not in use through this pool.
+    pub(crate) fn is_dormant(&self, disk: DiskNo) -> bool {
+        self.disk(disk).life.is_dormant()
+    }
+
+    /// Returns on how many devices a dirty block should be.
+    pub(crate) fn dirty_copies(&self) -> usize {
+        if self.pool.is_redundant() && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
+    }
+
+    /// Requests a page of the segment that no longer lists what must not be listed.
+    pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: SegmentNo) {
+        let d = self.disk_mut(disk);
+        if !d.rewriting.contains(&segment) {
+            d.rewriting.push_back(segment);
+            self.touch(disk);
+        }
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     /// Returns the segments for the copies of a batch, on different devices.
     pub(crate) fn find_segments(
         &mut self,
@@ -139,53 +210,6 @@ impl<M: Memory> Core<M> {
             || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
-    /// Asks for a segment when none is free: a disk above its target gives one up. Returns whether one does.
-    pub(crate) fn ask_for_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> bool {
-        let space = &self.store.disks[disk];
-        let empty_handed = !self.store.owns_elsewhere(disk, other_than);
-        let shares = self.shares(disk);
-        let short = if shares { self.common_is_short() } else { space.live < self.target_blocks(disk) };
-        let below = short || space.segments.is_empty();
-        let dormant = shares && self.disks.iter().any(|d| d.life.is_dormant());
-        if self.store.reclaiming() > 0 || !(below || dormant || empty_handed && other_than.is_some()) {
-            return false;
-        }
-        // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.
-        let must = self.disk(disk).flush.staged_dirty() > 0;
-        let mut victims: Vec<(i64, DiskNo)> = self
-            .disks
-            .numbers()
-            .filter(|d| !self.store.disks[*d].segments.is_empty())
-            .filter(|d| *d != disk || other_than.is_some() && empty_handed)
-            .filter(|d| must || self.store.disks[*d].segments.len() > 1 || self.is_dormant(*d))
-            // Between sharers the common hands decide.
-            .filter(|d| !shares || empty_handed || self.is_dormant(*d) || below && !self.shares(*d))
-            .map(|d| (self.excess(d, shares), d))
-            .filter(|(excess, d)| *excess > 0 || empty_handed && *d != disk)
-            .collect();
-        victims.sort_by_key(|(excess, d)| (std::cmp::Reverse(*excess), d.0));
-        for (_, victim) in victims {
-            if let Some(segment) = self.store.coldest_segment(victim, other_than) {
-                self.store.reclaim(segment, Some(disk));
-                return true;
-            }
-            if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
-                self.touch(victim);
-            }
-        }
-        false
-    }
-
-    /// Whether the disk is dormant: its cached blocks are not in use through this pool.
-    pub(crate) fn is_dormant(&self, disk: DiskNo) -> bool {
-        self.disk(disk).life.is_dormant()
-    }
-
-    /// Returns on how many devices a dirty block should be.
-    pub(crate) fn dirty_copies(&self) -> usize {
-        if self.pool.is_redundant() && self.store.usable_devices().nth(1).is_some() { 2 } else { 1 }
-    }
-
     /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
         let some = !self.store.disks[disk].segments.is_empty() || self.store.free_segments(None) > 0;
@@ -202,19 +226,6 @@ impl<M: Memory> Core<M> {
             self.ask_for_segment(disk, None);
         }
         has
-    }
-
-    /// Returns how many blocks a disk has that are not its own by its target: as sharers see it, or others.
-    fn excess(&self, disk: DiskNo, seen_by_sharer: bool) -> i64 {
-        let has = self.store.disks[disk].live as i64;
-        match self.disk(disk).target {
-            _ if self.is_dormant(disk) => has,
-            Target::Shared { at_least_blocks, .. } => {
-                let most = if seen_by_sharer { i64::MAX } else { self.common_excess() };
-                most.min(has - at_least_blocks as i64)
-            }
-            _ => has - self.target_blocks(disk) as i64,
-        }
     }
 
     /// Writes the pages of segments that are being emptied.
@@ -299,20 +310,12 @@ impl<M: Memory> Core<M> {
         self.touch(io.disk.expect("a page is of a disk"));
     }
 
-    /// Requests a page of the segment that no longer lists what must not be listed.
-    pub(crate) fn ask_rewrite(&mut self, disk: DiskNo, segment: SegmentNo) {
-        let d = self.disk_mut(disk);
-        if !d.rewriting.contains(&segment) {
-            d.rewriting.push_back(segment);
-            self.touch(disk);
-        }
-    }
-
     /// Writes the requested pages as they become ready.
     pub(crate) fn drive_rewrites(&mut self, disk: DiskNo) {
         for _ in 0..self.disk(disk).rewriting.len() {
             let segment = self.disk_mut(disk).rewriting.pop_front().expect("counted");
             let s = &self.store.segments[segment];
+            let (page_seq, is_written) = (s.page_seq, !s.page_writing);
             if s.owner != disk.0 {
                 continue;
             }
@@ -320,8 +323,8 @@ impl<M: Memory> Core<M> {
                 if self.rewrite_page(segment) {
                     continue;
                 }
-            } else if !s.page_writing {
-                self.durability.want(s.page_seq);
+            } else if is_written {
+                self.durability.want(page_seq);
             }
             self.disk_mut(disk).rewriting.push_back(segment);
         }

@@ -18,7 +18,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 use crate::action::RequestError;
 use crate::bugs::{Bug, planted};
 use crate::checksum;
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::flow::request::Park;
 use crate::format::descriptor::Descriptor;
@@ -28,7 +28,14 @@ use crate::staging::Staged;
 use crate::store::slot::MAX_HITS;
 use crate::versions::Versions;
 
-impl<M: Memory> Core<M> {
+impl Core {
+    pub(crate) fn commit_threshold(&self) -> u32 {
+        let frames = self.staging.capacity() as u32;
+        self.config.commit_blocks.min(frames / 4).max(1)
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
     pub(crate) fn pump_write(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         while self.requests[number].error.is_none() && self.requests[number].next < self.requests[number].end
@@ -93,11 +100,6 @@ impl<M: Memory> Core<M> {
         if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
             self.touch(disk);
         }
-    }
-
-    pub(crate) fn commit_threshold(&self) -> u32 {
-        let frames = self.staging.capacity() as u32;
-        self.config.commit_blocks.min(frames / 4).max(1)
     }
 
     /// Returns how many staging frames clean blocks leave free for writes.

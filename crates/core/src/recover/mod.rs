@@ -17,7 +17,6 @@ pub(crate) mod scan;
 
 use haversack_model::{DeviceNo, DiskId, DiskNo};
 
-use crate::error::PoolError;
 use crate::format::record::Damage;
 
 /// How to open a pool.
@@ -30,14 +29,6 @@ pub struct OpenOptions {
     /// [`crate::Event::PoolLost`]): everything that is cached is void. Pass it until the pool was opened once
     /// with it.
     pub contents_void: bool,
-}
-
-/// The error with which a pool could not be opened, and the memory.
-pub struct OpenFailure<M> {
-    /// Why.
-    pub error: PoolError,
-    /// The memory that was passed in.
-    pub memory: M,
 }
 
 /// The state in which a pool was found when it was opened.

@@ -16,11 +16,11 @@ use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
 
 use super::entries::{self, Recovered};
 use super::scan::{self, IntentFound, Pool, Present};
-use super::{DiskSummary, OpenFailure, OpenOptions, OpenReport};
+use super::{DiskSummary, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
 use crate::config::{CoreConfig, Persistence};
-use crate::core::Core;
+use crate::core::{Call, Core};
 use crate::devices::{Device, Devices};
 use crate::disk::Disk;
 use crate::disks::Disks;
@@ -44,24 +44,21 @@ use crate::store::segment::SegmentNo;
 use crate::store::{PageContent, Store};
 use crate::transfer::{MIN_FRAMES, TransferFrames};
 
-impl<M: Memory> Core<M> {
-    /// Opens a pool. Its disks are known but not attached. With the staging area of a killed core, every
-    /// acknowledged write is kept.
+impl Core {
+    /// Opens a pool. Its disks are known but not attached. With the staging area of a killed core in `memory`,
+    /// every acknowledged write is kept.
     ///
     /// # Errors
-    /// See [`PoolError`]; the memory is returned with it. Nothing is written if the devices are not fit.
-    pub fn open(
+    /// See [`PoolError`]. Nothing is written if the devices are not fit.
+    pub fn open<M: Memory>(
         media: &mut dyn Media,
-        memory: M,
+        memory: &mut M,
         config: CoreConfig,
         options: &OpenOptions,
         now: Micros,
-    ) -> Result<(Core<M>, OpenReport), Box<OpenFailure<M>>> {
-        let mut memory = memory;
-        match prepare(media, &mut memory, options) {
-            Ok(opening) => Ok(build(opening, memory, config, now)),
-            Err(error) => Err(Box::new(OpenFailure { error, memory })),
-        }
+    ) -> Result<(Core, OpenReport), PoolError> {
+        let opening = prepare(media, memory, options)?;
+        Ok(build(opening, memory, config, now))
     }
 }
 
@@ -312,7 +309,7 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     Ok(())
 }
 
-fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros) -> (Core<M>, OpenReport) {
+fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: Micros) -> (Core, OpenReport) {
     let Opening { pool, recovered: r, survived, clean_stop } = opening;
     let devices = pool.present.iter().enumerate();
     let mut report = OpenReport {
@@ -326,29 +323,24 @@ fn build<M: Memory>(opening: Opening, memory: M, config: CoreConfig, now: Micros
         ..OpenReport::default()
     };
     let mut core = without_disks(&pool, r.store, memory, config, now);
-    core.adopt_disks(&pool.record.disks, r.intents);
+    let mut call = core.with(memory);
+    call.adopt_disks(&pool.record.disks, r.intents);
     if survived {
-        core.adopt_staging();
+        call.adopt_staging();
     }
-    core.adopt_damaged();
-    report.disks = core.summaries();
-    core.restage_unmirrored();
-    if core.rebuilding() {
-        core.purge_before_whole();
-        core.touch_all();
-        core.settle();
+    call.adopt_damaged();
+    report.disks = call.summaries();
+    call.restage_unmirrored();
+    if call.rebuilding() {
+        call.purge_before_whole();
+        call.touch_all();
+        call.settle();
     }
     (core, report)
 }
 
 /// Returns the core without its disks.
-fn without_disks<M: Memory>(
-    pool: &Pool,
-    store: Store,
-    memory: M,
-    config: CoreConfig,
-    now: Micros,
-) -> Core<M> {
+fn without_disks<M: Memory>(pool: &Pool, store: Store, memory: &M, config: CoreConfig, now: Micros) -> Core {
     let (staging_frames, frames) = (memory.staging_frames(), memory.frames());
     let device = |(number, present): (usize, &Option<Present>)| {
         let present = present.as_ref()?;
@@ -381,12 +373,11 @@ fn without_disks<M: Memory>(
         jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
-        memory,
         store,
     }
 }
 
-impl<M: Memory> Core<M> {
+impl<M: Memory> Call<'_, M> {
     fn adopt_disks(&mut self, records: &[Option<DiskRecord>], intents: Vec<IntentFound>) {
         for (at, (record, intents)) in records.iter().zip(intents).enumerate() {
             let number = DiskNo(at as u16);

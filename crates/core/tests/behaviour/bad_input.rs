@@ -14,8 +14,8 @@ const VERSION_AT: usize = 8;
 /// Opens and checks devices that must be refused alike, without a write.
 fn refused(shelf: &mut Shelf, options: OpenOptions) -> PoolError {
     let (before, writes) = (shelf.clone(), shelf.writes());
-    let opened = Core::open(shelf, memory(), CoreConfig::default(), &options, 0);
-    let error = opened.err().expect("the devices are refused").error;
+    let opened = Core::open(shelf, &mut memory(), CoreConfig::default(), &options, 0);
+    let error = opened.err().expect("the devices are refused");
     assert_eq!(shelf.writes(), writes, "nothing is written");
     assert!(shelf.same_bytes(&before));
     error
@@ -209,10 +209,10 @@ fn no_devices_and_too_little_memory_are_refused() {
     let error = refused(&mut Shelf(Vec::new()), OpenOptions::default());
     assert_eq!(error, PoolError::DeviceCount { devices: 0, ids: 0 });
     let mut shelf = used_pool();
-    let (before, small) = (shelf.clone(), HeapMemory::new(63, 64, Buffers::default()));
-    let failure = Core::open(&mut shelf, small, CoreConfig::default(), &OpenOptions::default(), 0).err();
+    let (before, mut small) = (shelf.clone(), HeapMemory::new(63, 64, Buffers::default()));
+    let failure = Core::open(&mut shelf, &mut small, CoreConfig::default(), &OpenOptions::default(), 0).err();
     let needed = PoolError::Memory { needed: 64, staging: 63, transfer: 64 };
-    assert_eq!(failure.expect("63 frames are too few").error, needed);
+    assert_eq!(failure.expect("63 frames are too few"), needed);
     assert!(shelf.same_bytes(&before));
 }
 

@@ -285,8 +285,8 @@ fn a_device_that_only_just_joined_does_not_stand_in_for_the_first() {
     assert!(rig.jobs.contains_key(&job), "the device is in use");
     let mut shelf = rig.power_cut();
     shelf.take(0);
-    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
-    let error = opened.err().expect("the first device has the only copies").error;
+    let opened = Core::open(&mut shelf, &mut memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the first device has the only copies");
     assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
 }
 
@@ -304,8 +304,8 @@ fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
     assert!(rig.is_answered(write) && rig.is_answered(flush));
     let mut shelf = rig.power_cut();
     shelf.take(0);
-    let opened = Core::open(&mut shelf, memory(), CoreConfig::default(), &OpenOptions::default(), 0);
-    let error = opened.err().expect("the other device has the only copies").error;
+    let opened = Core::open(&mut shelf, &mut memory(), CoreConfig::default(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the other device has the only copies");
     assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
 }
 

@@ -159,7 +159,7 @@ fn the_data_stage_gives_way_to_writes() {
     let disk = data_stage(&mut rig, WriteMode::WriteBack, 100_000);
     let all: Vec<u64> = (0..1000).collect();
     assert_eq!(from_origin(&mut rig, disk, &all), 1000);
-    let frames = haversack_core::Memory::staging_frames(rig.core().memory_mut()) as usize;
+    let frames = rig.staging_frames() as usize;
     let kept = &all[1000 - frames * 3 / 4..];
     assert_eq!(from_origin(&mut rig, disk, kept), 0, "free frames hold what was read last");
     for block in 2000..2000 + frames as u64 {

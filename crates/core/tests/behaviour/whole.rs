@@ -143,8 +143,8 @@ fn a_device_that_was_left_alone_before_the_record_said_so_is_missed() {
     assert!(rig.running().pool_stats().degraded);
     let (mut shelf, _) = rig.kill();
     shelf.take(0);
-    let opened = Core::open(&mut shelf, memory(), config(), &OpenOptions::default(), 0);
-    let error = opened.err().expect("the first device has the only copies").error;
+    let opened = Core::open(&mut shelf, &mut memory(), config(), &OpenOptions::default(), 0);
+    let error = opened.err().expect("the first device has the only copies");
     assert!(matches!(error, PoolError::MissingDevice { device: DeviceNo(0), .. }), "{error}");
 }
 

@@ -73,7 +73,9 @@ impl Mean {
 /// See the module.
 pub struct Driver<M> {
     make: Make,
-    core: Core<M>,
+    core: Core,
+    /// What the core works in.
+    memory: M,
     /// What is on the devices, if anybody will ever read it.
     media: Option<PageMedia>,
     stations: Option<Stations>,
@@ -99,14 +101,12 @@ pub struct Driver<M> {
 
 fn open<M: SimMemory>(
     media: &mut PageMedia,
-    memory: M,
+    memory: &mut M,
     make: &Make,
     now: Micros,
-) -> Result<Core<M>, SimError> {
-    match Core::open(media, memory, make.core, &OpenOptions::default(), now) {
-        Ok((core, _)) => Ok(core),
-        Err(failure) => Err(SimError::Pool(failure.error)),
-    }
+) -> Result<Core, SimError> {
+    let opened = Core::open(media, memory, make.core, &OpenOptions::default(), now);
+    opened.map(|(core, _)| core).map_err(SimError::Pool)
 }
 
 impl<M: SimMemory> Driver<M> {
@@ -123,12 +123,14 @@ impl<M: SimMemory> Driver<M> {
             redundancy: make.redundancy,
         };
         pool::create(&mut media, &config)?;
-        let core = open(&mut media, M::of(make.staging_blocks, make.transfer_blocks), &make, 0)?;
+        let mut memory = M::of(make.staging_blocks, make.transfer_blocks);
+        let core = open(&mut media, &mut memory, &make, 0)?;
         let past = vec![Counts::default(); make.disks.len()];
         let origin_reads = vec![Mean::default(); make.disks.len()];
         let mut driver = Driver {
             make,
             core,
+            memory,
             media: M::SURVIVES.then_some(media),
             stations,
             now_ns: 0,
@@ -154,7 +156,8 @@ impl<M: SimMemory> Driver<M> {
     fn attach(&mut self, meter: &mut Meter) -> Result<(), SimError> {
         self.attaching = true;
         for disk in 0..self.make.disks.len() {
-            let attached = self.core.attach(self.now_us(), &self.make.disks[disk], EPOCH, false);
+            let now = self.now_us();
+            let attached = self.core.with(&mut self.memory).attach(now, &self.make.disks[disk], EPOCH, false);
             let refused = |error| SimError::Manage { disk: self.make.names[disk].clone(), error };
             let (number, _) = attached.map_err(refused)?;
             debug_assert_eq!(usize::from(number.0), disk, "disks keep their numbers");
@@ -204,7 +207,7 @@ impl<M: SimMemory> Driver<M> {
     fn look(&mut self) {
         let now = self.now_us();
         if self.core.next_wakeup().is_some_and(|due| due <= now) {
-            self.core.tick(now);
+            self.core.with(&mut self.memory).tick(now);
         }
         let due_ns = self.core.next_wakeup().map_or(u64::MAX, |due| due.saturating_mul(1000));
         self.look_ns = due_ns.max(self.now_ns + LOOK_NS);
@@ -240,7 +243,7 @@ impl<M: SimMemory> Driver<M> {
 
     fn submit(&mut self, arrived: Arrived) -> bool {
         let request = self.requests.begin(arrived);
-        match self.core.submit(self.now_ns / 1000, request) {
+        match self.core.with(&mut self.memory).submit(self.now_ns / 1000, request) {
             Ok(()) => true,
             Err(Rejected::Busy) => {
                 self.requests.end(request.tag);
@@ -346,10 +349,10 @@ impl<M: SimMemory> Driver<M> {
         if let (Some(media), Some((device, offset_bytes))) = (&mut self.media, write) {
             let offsets = (offset_bytes..).step_by(BLOCK_BYTES);
             for (piece, offset) in self.core.pieces(io).zip(offsets) {
-                media.store(usize::from(device), offset, self.core.memory().frame(piece.frame));
+                media.store(usize::from(device), offset, self.memory.frame(piece.frame));
             }
         }
-        self.core.complete(self.now_ns / 1000, io, Ok(()));
+        self.core.with(&mut self.memory).complete(self.now_ns / 1000, io, Ok(()));
     }
 
     /// Ends the core and opens the pool again. Requests in flight come again, as they do from a guest.
@@ -359,7 +362,8 @@ impl<M: SimMemory> Driver<M> {
     pub fn restart(&mut self, kind: RestartKind, meter: &mut Meter) -> Result<(), SimError> {
         if kind == RestartKind::Stop {
             let jobs = self.jobs_done + 1;
-            self.core.shutdown(self.now_us());
+            let now = self.now_us();
+            self.core.with(&mut self.memory).shutdown(now);
             self.drain(meter);
             self.run_until(meter, |driver| driver.jobs_done == jobs);
         }
@@ -370,11 +374,12 @@ impl<M: SimMemory> Driver<M> {
         let mut memory = M::of(self.make.staging_blocks, self.make.transfer_blocks);
         if kind != RestartKind::PowerLoss {
             let staged = 0..=self.make.staging_blocks;
-            staged.for_each(|index| memory.store_descriptor(index, self.core.memory().descriptor(index)));
+            staged.for_each(|index| memory.store_descriptor(index, self.memory.descriptor(index)));
         }
         let now = self.now_us();
         let media = self.media.as_mut().expect("a pool that is restarted keeps its metadata");
-        self.core = open(media, memory, &self.make, now)?;
+        self.core = open(media, &mut memory, &self.make, now)?;
+        self.memory = memory;
         self.look_ns = self.now_ns + LOOK_NS;
         self.attach(meter)
     }
@@ -472,10 +477,16 @@ impl<M: SimMemory> Driver<M> {
         meter: &mut Meter,
     ) -> Result<(), SimError> {
         let now = self.now_us();
-        self.core.set_target(now, disk, target).map_err(|error| self.refused(disk, error))?;
-        self.core.set_admission(now, disk, admission).map_err(|error| self.refused(disk, error))?;
+        self.core
+            .with(&mut self.memory)
+            .set_target(now, disk, target)
+            .map_err(|error| self.refused(disk, error))?;
+        self.core
+            .with(&mut self.memory)
+            .set_admission(now, disk, admission)
+            .map_err(|error| self.refused(disk, error))?;
         if self.mode(disk) != mode {
-            match self.core.set_mode(now, disk, mode) {
+            match self.core.with(&mut self.memory).set_mode(now, disk, mode) {
                 Ok(_) | Err(ManageError::Busy) => {}
                 Err(error) => return Err(self.refused(disk, error)),
             }

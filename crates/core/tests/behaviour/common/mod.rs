@@ -7,9 +7,9 @@ mod storage;
 use std::collections::HashMap;
 
 use haversack_core::{
-    Action, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory, IoFailure,
-    IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece, Rejected,
-    Request, RequestError, RequestTag,
+    Action, Call, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory,
+    IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece,
+    Rejected, Request, RequestError, RequestTag,
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -90,7 +90,8 @@ pub enum Fate {
 }
 
 pub struct Rig {
-    core: Option<Core<TestMemory>>,
+    core: Option<Core>,
+    memory: TestMemory,
     pub shelf: Shelf,
     /// Where the pool's devices are on the shelf.
     pub places: HashMap<DeviceNo, usize>,
@@ -116,11 +117,17 @@ impl Rig {
         Rig::open_with(shelf, memory, config, OpenOptions::default())
     }
 
-    pub fn open_with(mut shelf: Shelf, memory: TestMemory, config: CoreConfig, options: OpenOptions) -> Rig {
-        let opened = Core::open(&mut shelf, memory, config, &options, 0);
-        let (core, report) = opened.unwrap_or_else(|failure| panic!("{}", failure.error));
+    pub fn open_with(
+        mut shelf: Shelf,
+        mut memory: TestMemory,
+        config: CoreConfig,
+        options: OpenOptions,
+    ) -> Rig {
+        let opened = Core::open(&mut shelf, &mut memory, config, &options, 0);
+        let (core, report) = opened.unwrap_or_else(|error| panic!("{error}"));
         Rig {
             core: Some(core),
+            memory,
             shelf,
             places: report.devices.iter().copied().collect(),
             origins: HashMap::new(),
@@ -135,11 +142,15 @@ impl Rig {
         }
     }
 
-    pub fn core(&mut self) -> &mut Core<TestMemory> {
-        self.core.as_mut().expect("the core is running")
+    pub fn core(&mut self) -> Call<'_, TestMemory> {
+        self.core.as_mut().expect("the core is running").with(&mut self.memory)
     }
 
-    pub fn running(&self) -> &Core<TestMemory> {
+    pub fn staging_frames(&self) -> u32 {
+        self.memory.staging_frames()
+    }
+
+    pub fn running(&self) -> &Core {
         self.core.as_ref().expect("the core is running")
     }
 
@@ -204,7 +215,7 @@ impl Rig {
     ) -> Result<RequestTag, Rejected> {
         let (tag, now) = (RequestTag(self.next_tag), self.now);
         self.next_tag += 1;
-        self.core().memory_mut().payloads.0.insert(tag, payload);
+        self.memory.payloads.0.insert(tag, payload);
         let submitted = self.core().submit(now, Request { tag, disk, op, sector: SectorNo(sector), sectors });
         self.collect();
         submitted.map(|()| tag)
@@ -256,7 +267,7 @@ impl Rig {
 
     /// Takes a request's buffer.
     pub fn buffer(&mut self, tag: RequestTag) -> Vec<u8> {
-        self.core().memory_mut().payloads.0.remove(&tag).expect("the request had a buffer")
+        self.memory.payloads.0.remove(&tag).expect("the request had a buffer")
     }
 
     /// Runs until a request is answered, which must have succeeded.
@@ -440,16 +451,14 @@ impl Rig {
     }
 
     fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
-        let memory = self.running().memory();
-        pieces.iter().flat_map(|p| memory.frame(p.frame)[p.at..p.at + p.len].iter().copied()).collect()
+        pieces.iter().flat_map(|p| self.memory.frame(p.frame)[p.at..p.at + p.len].iter().copied()).collect()
     }
 
     fn scatter(&mut self, pieces: &[Piece], bytes: &[u8]) {
         let mut rest = bytes;
         for piece in pieces {
             let (now, later) = rest.split_at(piece.len);
-            self.core().memory_mut().frame_mut(piece.frame)[piece.at..piece.at + piece.len]
-                .copy_from_slice(now);
+            self.memory.frame_mut(piece.frame)[piece.at..piece.at + piece.len].copy_from_slice(now);
             rest = later;
         }
     }
@@ -485,8 +494,8 @@ impl Rig {
 
     /// Kills the core. I/O in flight never happened.
     pub fn kill(mut self) -> (Shelf, TestMemory) {
-        let core = self.core.take().expect("the core is running");
-        (self.shelf, core.into_memory())
+        self.core.take().expect("the core is running");
+        (self.shelf, self.memory)
     }
 
     /// Kills the core and opens the pool again, with what was staged and before the same origins.

@@ -92,7 +92,7 @@ pub struct IoId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct JobId(pub u32);
 
-/// What the driver must do. Each action with an `io` is answered by one [`crate::Core::complete`];
+/// What the driver must do. Each action with an `io` is answered by one [`crate::Call::complete`];
 /// [`crate::Core::pieces`] returns its memory. Actions may be carried out in any order and concurrently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
@@ -213,7 +213,7 @@ pub enum Event {
     },
     /// No cache device is left. Their contents become void as soon as the origins are written without them,
     /// and no device can record that. So writes wait until the caller has durably noted it outside the pool
-    /// and called [`crate::Core::loss_recorded`]. From then on the pool is opened with `contents_void`.
+    /// and called [`crate::Call::loss_recorded`]. From then on the pool is opened with `contents_void`.
     PoolLost,
     /// A block read from flash failed its checksum.
     Corruption {

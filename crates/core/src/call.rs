@@ -1,4 +1,8 @@
-//! Calls into the core: requests, completions and the time go in, and all flows run until nothing changes.
+//! Calls into the core: requests, completions and the time go in.
+//!
+//! Each call that may change anything ends in [`Call::settle`], which runs the requests that can proceed and
+//! drives the background work of the disks that something happened to, until nothing changes any more. Every
+//! decision is made from the state, so a missed wake-up can delay work but never corrupt data.
 //!
 //! Invariants
 //! - A request is completed exactly once; an action with an I/O is answered exactly once.

@@ -118,7 +118,7 @@ pub struct Tuning {
 }
 
 impl DiskConfig {
-    /// Returns the part that [`crate::Core::tune`] takes over.
+    /// Returns the part that [`crate::Call::tune`] takes over.
     pub fn tuning(&self) -> Tuning {
         Tuning { sequential_cutoff_bytes: self.sequential_cutoff_bytes, cleaner: self.cleaner }
     }

@@ -1,13 +1,8 @@
 //! The cache as a state machine: requests and completions in, actions out.
 //!
-//! [`Core`] owns the parts and dispatches to the flows, one file each under `flow/`. Each public call ends in
-//! [`Core::settle`], which runs the requests that can proceed and drives the background work of the disks
-//! that something happened to, until nothing changes any more. Every decision is made from the state, so a
-//! missed wake-up can delay work but never corrupt data.
-//!
-//! Invariants
-//! - A request is completed exactly once; an action with an I/O is answered exactly once.
-//! - `settle` comes to an end in every call.
+//! [`Core`] owns the components, each with its invariants in its own file. It does not own the memory that it
+//! works in: that is lent to it for each call ([`Call`], `call.rs`), and the flows, one file each under `flow/`,
+//! are methods of the two. What needs no memory is a method of [`Core`].
 
 use std::ops::{Deref, DerefMut};
 
@@ -142,7 +137,7 @@ impl Core {
         self.store.prefetch(&blocks[..count]);
     }
 
-    /// Returns when [`Core::tick`] should be called, if at all.
+    /// Returns when [`Call::tick`] should be called, if at all.
     pub fn next_wakeup(&self) -> Option<Micros> {
         self.disks
             .numbered()

@@ -4,7 +4,7 @@
 //! clock, starts no thread, takes no lock and uses no randomness. So the daemon, the simulator and the crash
 //! simulator run the same code, and any run can be repeated exactly.
 //!
-//! Start at [`Core`]. [`pool::create`] creates a pool, [`Core::open`] opens one.
+//! Start at [`Core`]. [`pool::create`] creates a pool, [`Core::open`] opens one, [`Core::with`] calls it.
 
 pub mod action;
 pub mod bugs;

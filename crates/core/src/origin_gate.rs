@@ -6,7 +6,7 @@
 //! returned it, while the conditions checked for it still hold.
 //!
 //! Invariants
-//! - Only the owner of a disk writes its origin: after [`Core::release`] was called no write is started.
+//! - Only the owner of a disk writes its origin: after [`crate::Call::release`] was called no write is started.
 //! - A write past the cache starts only when the loss of the last device, if there was one, is durably noted
 //!   outside the pool; when each of its blocks is marked in the write-intent map; and when no durable page
 //!   calls a block dirty, unless the write replaces the whole block and its caller drops what pages list

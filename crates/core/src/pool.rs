@@ -202,7 +202,7 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     Ok(())
 }
 
-/// Formats a device so that it can join an open pool with [`crate::Core::add_device`].
+/// Formats a device so that it can join an open pool with [`crate::Call::add_device`].
 ///
 /// # Errors
 /// See [`PoolError`]. Nothing is written unless the device is fit.

@@ -121,7 +121,7 @@ const BUGS: &[Bug] = &[
         name: "flush marks, shrunk disks, cleans and waiting writes when a device fails",
         seeds: &[2003988, 2102131, 5804161, 6101617, 7105534, 7503163, 8203731, 8204621, 8601567, 8802774],
         replays: &[
-            ("src/durability.rs", "a_mark_does_not_cover_what_a_leaving_device_may_have_lost"),
+            ("src/durability/mod.rs", "a_mark_does_not_cover_what_a_leaving_device_may_have_lost"),
             (JOBS, "a_clean_fails_if_a_device_takes_dirty_blocks_with_it"),
             (JOBS, "writes_wait_for_room_when_the_last_device_is_lost_and_the_origin_is_away"),
             (JOBS, "evicted_content_does_not_come_back_when_a_disk_shrinks_and_grows"),

@@ -200,6 +200,13 @@ impl Disk {
     pub fn inside(&self, block: BlockNo) -> u8 {
         inside(block, self.phase, self.sectors)
     }
+
+    /// Whether these are all sectors of a block that is at least partly inside the disk. A block that is being shrunk
+    /// away is never whole: it may be damaged, and stays so until it is dropped.
+    pub fn is_whole(&self, block: BlockNo, mask: u8) -> bool {
+        let inside = self.inside(block);
+        inside != 0 && mask == inside
+    }
 }
 
 /// Returns how many sectors before its disk a grid of this phase starts.

@@ -207,8 +207,8 @@ impl<M: Memory> Call<'_, M> {
     fn install(&mut self, disk: DiskNo, frame: FrameNo, index: usize, copies: usize, seq: u64) -> bool {
         let staged = *self.staging.get(frame);
         let older = self.resolve_waiting(frame).flash;
-        let inside = self.disk(disk).inside(staged.block);
-        let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && staged.mask != inside;
+        let whole = self.disk(disk).is_whole(staged.block, staged.mask);
+        let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && !whole;
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
         let entry = Live::new(staged.block, staged.mask, staged.crc, seq)
             .with_dirty(dirty)

@@ -148,7 +148,7 @@ impl<M: Memory> Call<'_, M> {
             staged.commit_seq = s.commit_seq;
             staged.mask |= s.mask;
             staged.dirty |= s.dirty;
-            staged.poisoned = s.poisoned && staged.mask != inside;
+            staged.poisoned = s.poisoned && !self.disk(disk).is_whole(block, staged.mask);
             (staged.protected, staged.hits) = (s.protected, (s.hits + 1).min(MAX_HITS));
             if s.dirty {
                 staged.since_us = s.since_us;
@@ -161,7 +161,8 @@ impl<M: Memory> Call<'_, M> {
         } else {
             staged.protected = self.store.was_evicted(disk, block);
         }
-        staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && staged.mask != inside;
+        let whole = self.disk(disk).is_whole(block, staged.mask);
+        staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && !whole;
         if let Some((number, _)) = flash.filter(|s| s.1.dirty()) {
             let segment = self.store.segment_of(number);
             staged.since_us = staged.since_us.min(self.store.segments[segment].dirty_since_us);

@@ -447,6 +447,9 @@ impl<M: Memory> Call<'_, M> {
             self.disk_mut(d.disk).flush.staged(staged.group);
         }
         self.staging.insert(frame, staged);
+        if d.poisoned {
+            self.note_damaged(d.disk, d.block);
+        }
         true
     }
 

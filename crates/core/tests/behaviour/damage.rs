@@ -28,6 +28,13 @@ fn rig(devices: &[u32], redundancy: bool) -> (Rig, DiskNo) {
 
 /// Writes a block full of ones and damages it on flash, where its only copy is. Returns the device.
 fn damage(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
+    let device = rot(rig, disk, block);
+    lost(rig, disk, block * 8, 8);
+    device
+}
+
+/// As [`damage`], but the core does not know yet.
+fn rot(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     rig.log.clear();
     rig.write(disk, block * 8, 8, 1);
     rig.flush(disk);
@@ -37,7 +44,6 @@ fn damage(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
         panic!("the block was committed")
     };
     rig.device(device).rot(offset_bytes + 5);
-    lost(rig, disk, block * 8, 8);
     device
 }
 
@@ -98,6 +104,20 @@ fn the_valid_sectors_of_a_damaged_block_outlive_the_removal_of_its_device() {
     lost(&mut rig, disk, 4, 1);
     lost(&mut rig, disk, 72, 1);
     assert_eq!(rig.running().lost_runs(disk), [(SectorNo(4), 4), (SectorNo(72), 8)]);
+}
+
+#[test]
+fn a_damaged_block_that_is_being_moved_is_listed_as_lost_after_a_kill() {
+    let (mut rig, disk) = rig(&[4, 4], false);
+    let device = rot(&mut rig, disk, 9);
+    let now = rig.now;
+    rig.core().remove_device(now, device).expect("another is left");
+    rig.run_without(is_device_write);
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(72), 8)]);
+    let mut rig = rig.after_kill(one_by_one());
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(72), 8)]);
+    let disk = rig.attach(&config(), 1);
+    lost(&mut rig, disk, 72, 1);
 }
 
 #[test]

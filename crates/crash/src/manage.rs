@@ -1,7 +1,7 @@
 //! Management calls.
 
 use haversack_core::{JobId, ManageError, Op, pool};
-use haversack_model::{SECTOR_BYTES, WriteMode};
+use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::created::{self, Created, Shape};
 use crate::device::Payload;
@@ -111,13 +111,17 @@ impl World {
         unfinished.into_iter().try_for_each(|disk| self.give_up(disk))
     }
 
-    /// Notes which sectors the core reports as lost: the next core cannot know.
+    /// Notes which sectors the core reports as lost: the next core cannot know. Their blocks count whole: a sector that
+    /// was written since is lost too if a power cut takes that write, which was not flushed.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for disk in &mut self.disks {
             let Some(no) = disk.no else { continue };
             for (first, sectors) in core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied()) {
-                disk.lost.extend(first.0..first.0 + sectors);
+                let shift = (SECTORS_PER_BLOCK - u64::from(disk.config.phase)) % SECTORS_PER_BLOCK;
+                let start = (first.0 + shift) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+                let end = (first.0 + sectors + shift).next_multiple_of(SECTORS_PER_BLOCK);
+                disk.lost.extend(start.saturating_sub(shift)..end - shift);
             }
         }
     }

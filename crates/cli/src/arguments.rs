@@ -251,7 +251,7 @@ pub enum PolicyCommand {
     Set {
         /// Allocator: none, equal, static, wss, rwss, utility, trd, urd or max-min; off for no policy.
         allocator: String,
-        /// Other keys of the [policy] section, such as window=5min or spare=idle.
+        /// Other keys of the policy section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<String>,
     },

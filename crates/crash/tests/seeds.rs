@@ -138,6 +138,11 @@ const BUGS: &[Bug] = &[
         seeds: &[21203554, 21403247, 21404250],
         replays: &[(DAMAGE, "a_damaged_block_that_is_being_moved_is_listed_as_lost_after_a_kill")],
     },
+    Bug {
+        name: "damaged blocks hold the segments that a disk needs whose device is being removed",
+        seeds: &[21401199],
+        replays: &[(DAMAGE, "damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves")],
+    },
 ];
 
 /// Seeds of bugs that are not on record or have no test of their own, and of defects of the simulator.

@@ -98,9 +98,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Whether everything dirty that the disk has is lost, or at the origin.
     pub(crate) fn only_lost_left(&self, disk: DiskNo) -> bool {
-        let left = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
-        let damaged = self.damaged_slots(disk).filter(left).count() as u64;
-        self.disk(disk).flush.staged_dirty() == 0 && self.store.disks[disk].dirty == damaged
+        self.disk(disk).flush.staged_dirty() == 0 && self.only_damage_on_flash(disk)
     }
 
     /// Notes that dirty sectors of a block are lost, and that nothing in the cache will say so.
@@ -144,6 +142,22 @@ impl<M: Memory> Call<'_, M> {
             self.store.invalidate(disk, block);
             self.disk_mut(disk).damaged.remove(block);
         }
+    }
+
+    /// Drops the damaged blocks of disks that have nothing else dirty on flash. In a pool of few segments they
+    /// can be all that keeps each of them from a disk that has none for what it has staged.
+    pub(crate) fn lose_damaged_for_space(&mut self) {
+        for disk in self.disks.places() {
+            if self.disks.contains(disk) && !self.is_dormant(disk) && self.only_damage_on_flash(disk) {
+                self.lose_damaged(disk);
+            }
+        }
+    }
+
+    /// Whether what is dirty on flash is damaged, and the origin has the valid sectors.
+    fn only_damage_on_flash(&self, disk: DiskNo) -> bool {
+        let idle = |(_, slot): &(SlotNo, Live)| slot.dirty() && !self.needs_cleaning(disk, *slot);
+        self.store.disks[disk].dirty == self.damaged_slots(disk).filter(idle).count() as u64
     }
 
     /// Drops what the cache has of damaged blocks, and forgets what was lost with devices. Asks for pages

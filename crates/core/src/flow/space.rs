@@ -170,6 +170,9 @@ impl<M: Memory> Call<'_, M> {
         }
         if best.is_none() {
             self.disk_mut(disk).cleaner.pressed = true;
+            if none_there && self.store.reclaiming() == 0 {
+                self.lose_damaged_for_space();
+            }
         }
         best
     }

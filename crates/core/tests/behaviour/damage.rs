@@ -1,5 +1,7 @@
 //! Dirty blocks that are damaged on flash: what stays of them, and how the disk gets rid of what is lost.
 
+use std::collections::BTreeSet;
+
 use crate::common::*;
 use haversack_core::offline::{self, OfflineError};
 use haversack_core::{
@@ -10,6 +12,9 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo};
 const SECTORS: u64 = 40_960;
 /// Where the data of a device begins.
 const DATA_STARTS: u64 = 9_437_184;
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// A segment begins with its pages.
+const PAGES_BYTES: u64 = 8192;
 
 /// Each block is committed at once, alone.
 fn one_by_one() -> CoreConfig {
@@ -45,6 +50,22 @@ fn rot(rig: &mut Rig, disk: DiskNo, block: u64) -> DeviceNo {
     };
     rig.device(device).rot(offset_bytes + 5);
     device
+}
+
+/// Damages one block in each segment of the only device that has been written. Returns how many.
+fn rot_each_segment(rig: &mut Rig, device: DeviceNo) -> usize {
+    let mut damaged = BTreeSet::new();
+    // The newest are still dirty.
+    for asked in std::mem::take(&mut rig.log).into_iter().rev() {
+        if let Action::WriteDevice { offset_bytes, .. } = asked.action
+            && asked.purpose == Some(IoPurpose::Commit)
+            && (offset_bytes - DATA_STARTS) % SEGMENT_BYTES >= PAGES_BYTES
+            && damaged.insert((offset_bytes - DATA_STARTS) / SEGMENT_BYTES)
+        {
+            rig.device(device).rot(offset_bytes + 5);
+        }
+    }
+    damaged.len()
 }
 
 /// Damages a block and writes its first four sectors again, full of twos.
@@ -154,16 +175,7 @@ fn damaged_blocks_do_not_keep_the_cleaner_from_the_others() {
         rig.write(disk, at, 800, 1);
     }
     rig.flush(disk);
-    // One block in each segment.
-    let mut damaged = std::collections::BTreeSet::new();
-    for asked in std::mem::take(&mut rig.log) {
-        if let Action::WriteDevice { offset_bytes, .. } = asked.action
-            && asked.purpose == Some(IoPurpose::Commit)
-            && damaged.insert((offset_bytes - DATA_STARTS) >> 20)
-        {
-            rig.device(DeviceNo(0)).rot(offset_bytes + 5);
-        }
-    }
+    rot_each_segment(&mut rig, DeviceNo(0));
     let job = start_clean(&mut rig, disk);
     assert_eq!(rig.outcome(job), Err(JobError::DataLost));
     assert!(rig.usage(disk).dirty_blocks > 70);
@@ -283,4 +295,29 @@ fn a_loss_in_the_last_block_outlives_a_shrink() {
     rig.finish(job);
     lost(&mut rig, disk, 800, 4);
     assert_eq!(rig.running().lost_runs(disk), [(SectorNo(800), 4)]);
+}
+
+/// A small pool, in which damaged blocks hold each segment. A disk whose only place is on a device that is
+/// being removed gets another all the same.
+#[test]
+fn damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves() {
+    let (mut rig, first) = rig(&[2], false);
+    for at in (0..3200).step_by(800) {
+        rig.write(first, at, 800, 1);
+    }
+    rig.flush(first);
+    let held = rot_each_segment(&mut rig, DeviceNo(0));
+    assert_eq!(held, 2, "the disk has all segments of the device");
+    let job = start_clean(&mut rig, first);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    let leaving = rig.add_device(2);
+    let second = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
+    assert_eq!(damage(&mut rig, second, 9), leaving);
+    rig.write(second, 0, 8, 3);
+    let job = rig.core().remove_device(0, leaving).expect("another is left");
+    rig.finish(job);
+    rig.flush(second);
+    assert_eq!(rig.read(second, 0, 8), [3; 8]);
+    lost(&mut rig, second, 72, 8);
+    assert_eq!(rig.running().lost_runs(first).len(), 2);
 }

@@ -143,6 +143,7 @@ impl Core {
             .numbered()
             .filter_map(|(disk, d)| self.disk_wakeup(disk, d))
             .chain(self.durability.mark_due_us())
+            .chain(self.devices.has_lost_segments().then_some(self.now + 1))
             .min()
     }
 

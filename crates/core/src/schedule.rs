@@ -26,6 +26,8 @@ pub(crate) struct Schedule {
     staging_waiters: VecDeque<u32>,
     /// In this call, waiters have been woken although nothing is in flight.
     woke_stranded: bool,
+    /// In this call, a step has been made with the segments of a lost device.
+    stepped: bool,
 }
 
 /// What to do next.
@@ -77,7 +79,12 @@ impl Schedule {
     /// Notes that a call into the core begins.
     #[inline]
     pub fn begin_call(&mut self) {
-        self.woke_stranded = false;
+        (self.woke_stranded, self.stepped) = (false, false);
+    }
+
+    /// Returns true the first time in a call: a step may be made with the segments of a lost device.
+    pub fn may_step(&mut self) -> bool {
+        !std::mem::replace(&mut self.stepped, true)
     }
 
     /// Returns true the first time in a call: stranded requests may be woken once.

@@ -4,13 +4,16 @@
 use haversack_model::{BlockNo, DeviceNo, DiskNo};
 
 use crate::durability::record::RecordVersion;
-use crate::store::Store;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
+use crate::store::{LostDevice, Store};
 
 /// A device that is leaving.
 pub(crate) struct Leaving {
     /// Its number.
     pub device: DeviceNo,
+    /// Its segments without dirty blocks, which are still to be taken out of the store's counts.
+    pub clean: Vec<SegmentNo>,
     /// Slots on other devices with older versions of its blocks, which pages may list.
     pub overtaken: Vec<SlotNo>,
     /// Of these, the slots that pages may list as dirty.
@@ -25,22 +28,25 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// Returns the state of a device that the store has just lost. Pages elsewhere may list the slots in
-    /// `overtaken`.
-    pub fn new(
-        device: DeviceNo,
-        overtaken: Vec<SlotNo>,
-        staged: Vec<(DiskNo, BlockNo)>,
-        store: &Store,
-    ) -> Leaving {
-        let dirty = overtaken.iter().copied().filter(|number| store.is_listed_dirty_in_vain(*number));
-        Leaving {
+    /// Returns the state of a device that the store has just lost.
+    pub fn new(device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo)>, store: &Store) -> Leaving {
+        let mut leaving = Leaving {
             device,
-            listed_dirty: dirty.collect(),
-            overtaken,
+            clean: lost.clean,
+            overtaken: Vec::new(),
+            listed_dirty: Vec::new(),
             staged,
             committed_seq: None,
             version: None,
-        }
+        };
+        leaving.add_overtaken(lost.overtaken, store);
+        leaving
+    }
+
+    /// Notes slots on other devices with older versions of its blocks, which pages may list.
+    pub fn add_overtaken(&mut self, overtaken: Vec<SlotNo>, store: &Store) {
+        let dirty = overtaken.iter().copied().filter(|number| store.is_listed_dirty_in_vain(*number));
+        self.listed_dirty.extend(dirty);
+        self.overtaken.extend(overtaken);
     }
 }

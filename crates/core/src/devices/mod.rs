@@ -8,12 +8,15 @@ pub(crate) mod drain;
 pub(crate) mod leaving;
 pub(crate) mod purge;
 
+use std::collections::VecDeque;
+
 use haversack_model::{DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::config::MAX_DEVICES;
 use crate::format::record::{DeviceRecord, DeviceState};
 use crate::read_errors::ReadErrors;
 use crate::store::Store;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 use crate::table::Table;
 use drain::Drain;
@@ -49,6 +52,8 @@ pub(crate) struct Devices {
     retired: Table<DeviceNo, Option<(Uuid, u32)>>,
     /// Devices that are no longer used and not yet gone from the record.
     leaving: Vec<Leaving>,
+    /// Segments of devices that are gone, which the store still knows.
+    gone: VecDeque<SegmentNo>,
     /// How far the device that is being removed has been emptied.
     pub drain: Drain,
     /// What the pages of other devices must no longer list.
@@ -61,7 +66,14 @@ impl Devices {
         used: Table<DeviceNo, Option<Device>>,
         retired: Table<DeviceNo, Option<(Uuid, u32)>>,
     ) -> Devices {
-        Devices { used, retired, leaving: Vec::new(), drain: Drain::default(), purge: Purge::default() }
+        Devices {
+            used,
+            retired,
+            leaving: Vec::new(),
+            gone: VecDeque::new(),
+            drain: Drain::default(),
+            purge: Purge::default(),
+        }
     }
 
     /// Adds a device.
@@ -157,6 +169,26 @@ impl Devices {
     /// Takes out the devices that are leaving; those that are not gone are put back.
     pub fn take_leaving(&mut self) -> Vec<Leaving> {
         std::mem::take(&mut self.leaving)
+    }
+
+    /// Notes that a device is gone: the store is to forget its segments.
+    pub fn forget_segments(&mut self, segments: Vec<SegmentNo>) {
+        self.gone.extend(segments);
+    }
+
+    /// Whether the store is to forget any segments.
+    pub fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// Returns the next segment that the store is to forget.
+    pub fn next_gone(&mut self) -> Option<SegmentNo> {
+        self.gone.pop_front()
+    }
+
+    /// Whether lost devices have segments that the next call is to process.
+    pub fn has_lost_segments(&self) -> bool {
+        !self.gone.is_empty() || self.leaving.iter().any(|l| !l.clean.is_empty())
     }
 
     /// Whether the device is still leaving.

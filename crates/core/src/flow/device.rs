@@ -110,7 +110,7 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         let mut single_copies = Vec::new();
-        let overtaken = self.store.lose_device(device, |disk, slot| single_copies.push((disk, slot)));
+        let lost_device = self.store.lose_device(device, |disk, slot| single_copies.push((disk, slot)));
         let (mut lost, mut staged_anew) = (Vec::new(), Vec::new());
         for (disk, slot) in single_copies {
             let covered = self.is_staged_over(disk, slot);
@@ -124,7 +124,7 @@ impl<M: Memory> Call<'_, M> {
         if self.stand_alone(self.alive_devices().collect()) {
             self.change_devices();
         }
-        self.leave(device, overtaken, staged_anew);
+        self.leave(device, lost_device, staged_anew);
         self.keep_last_place();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
@@ -262,7 +262,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Stops using a device that was emptied.
     pub(crate) fn remove_emptied(&mut self, device: DeviceNo) {
-        let overtaken = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
-        self.leave(device, overtaken, Vec::new());
+        let lost = self.store.lose_device(device, |_, _| unreachable!("the device was emptied"));
+        self.leave(device, lost, Vec::new());
     }
 }

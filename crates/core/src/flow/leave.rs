@@ -14,6 +14,8 @@
 //! - In a redundant pool, from the failure on the record says that the other devices stand alone. It says so
 //!   of the failed device only if it already did before: it may be missing at the next start.
 //! - The store forgets what a device's pages list only when the record says that the device is gone.
+//! - A call takes a bounded number of segments out of the store, unless they have dirty blocks. The record
+//!   says that the device is gone only when all have been searched for what they overtook.
 //! - While any device is in use, no flush is complete as long as a device is leaving, and flush marks do not
 //!   advance.
 
@@ -23,19 +25,53 @@ use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
 use crate::devices::leaving::Leaving;
 use crate::durability::record::RecordVersion;
+use crate::format::page::NO_OWNER;
 use crate::format::record::Damage;
 use crate::memory::Memory;
+use crate::store::LostDevice;
+use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
 
 /// Pages written at a time.
 const PAGES_AT_A_TIME: usize = 16;
+/// Segments of a lost device that a call processes: some hundred microseconds, however large the device is.
+const SEGMENTS_AT_A_TIME: usize = 8;
 
 impl Core {
-    /// Starts the leaving of a device that the store has lost. Pages elsewhere may list the slots in
-    /// `overtaken`; blocks in `staged`, which only it had, must be committed first.
-    pub(crate) fn leave(&mut self, device: DeviceNo, overtaken: Vec<SlotNo>, staged: Vec<(DiskNo, BlockNo)>) {
+    /// Starts the leaving of a device that the store has lost. Blocks in `staged`, which only it had, must be
+    /// committed first.
+    pub(crate) fn leave(&mut self, device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo)>) {
         self.durability.hold_mark();
-        self.devices.start_leaving(Leaving::new(device, overtaken, staged, &self.store));
+        self.devices.start_leaving(Leaving::new(device, lost, staged, &self.store));
+    }
+
+    /// Takes some clean segments of a lost device out of the store's counts, once in a call. Returns true
+    /// when none is left.
+    fn lose_clean(&mut self, leaving: &mut Leaving) -> bool {
+        if !leaving.clean.is_empty() && self.schedule.may_step() {
+            let mut overtaken = Vec::new();
+            let left = leaving.clean.len().saturating_sub(SEGMENTS_AT_A_TIME);
+            for segment in leaving.clean.drain(left..) {
+                self.store.lose_clean(segment, &mut overtaken);
+            }
+            leaving.add_overtaken(overtaken, &self.store);
+        }
+        leaving.clean.is_empty()
+    }
+
+    /// Forgets some segments of devices that are gone, once in a call. Returns true if that was all.
+    fn forget_gone(&mut self) -> bool {
+        if self.devices.has_gone() && self.schedule.may_step() {
+            for _ in 0..SEGMENTS_AT_A_TIME {
+                let Some(segment) = self.devices.next_gone() else { break };
+                self.store.forget_segment(segment);
+            }
+            if !self.devices.has_gone() {
+                self.wake_around_all();
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns true when the blocks that were staged or being committed when the device failed are durable,
@@ -70,19 +106,23 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Advances the devices that are leaving. Returns true if anything was done.
     pub(crate) fn drive_leaving(&mut self) -> bool {
+        let mut acted = self.forget_gone();
         if !self.devices.leaves_any() {
-            return false;
+            return acted;
         }
-        let mut acted = false;
         for mut leaving in self.devices.take_leaving() {
+            let is_clean_lost = self.lose_clean(&mut leaving);
             if let Some(version) = leaving.version {
                 if self.durability.is_recorded(version) {
-                    self.store.forget_device(leaving.device);
+                    let segments = self.store.numbers_on(leaving.device);
+                    let is_owned = |number: &SegmentNo| self.store.segments[*number].owner != NO_OWNER;
+                    let owned: Vec<SegmentNo> = segments.filter(is_owned).collect();
+                    self.devices.forget_segments(owned);
                     self.wake_around_all();
                     acted = true;
                     continue;
                 }
-            } else if planted(Bug::LeaveAtOnce) || self.may_go(&mut leaving) {
+            } else if is_clean_lost && (planted(Bug::LeaveAtOnce) || self.may_go(&mut leaving)) {
                 self.purge_overtaken(std::mem::take(&mut leaving.overtaken));
                 leaving.version = Some(self.retire(leaving.device));
                 acted = true;

@@ -51,9 +51,11 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Writes some pages. Returns true when the purge has just ended.
     pub(crate) fn drive_purge(&mut self) -> bool {
-        // What a leaving device lists keeps other entries listed.
-        let waits =
-            self.devices.leaves_any() || self.pool.is_stopping() || !self.frames.suffices_request(1, false);
+        // What the store knows of a device that leaves or is gone keeps other entries listed.
+        let waits = self.devices.leaves_any()
+            || self.devices.has_gone()
+            || self.pool.is_stopping()
+            || !self.frames.suffices_request(1, false);
         if self.devices.purge.is_over() || waits {
             return false;
         }

@@ -44,6 +44,7 @@ use segment::{FreeLists, Segment, SegmentNo, SegmentState};
 use slot::{Live, Slot, SlotNo, Status, View};
 
 pub use pages::PageContent;
+pub use space::LostDevice;
 
 /// A cache device as the store sees it.
 #[derive(Clone)]
@@ -234,7 +235,10 @@ impl Store {
         let mut found = None;
         let number = self.index.find(hash(disk, block), |number| {
             let slot = self.slots[number.0 as usize];
-            let wanted = slot.block() == block && self.owner_of(number) == disk;
+            // What a lost device has is not taken out of the tables at once.
+            let segment = &self.segments[number.segment()];
+            let wanted =
+                slot.block() == block && segment.owner == disk.0 && segment.state != SegmentState::Dead;
             found = slot.primary().filter(|_| wanted);
             found.is_some()
         })?;

@@ -109,6 +109,9 @@ impl Store {
         }
         space.hand = (space.hand + 1) % space.segments.len();
         let segment = space.segments[space.hand];
+        if self.segments[segment].state == SegmentState::Dead {
+            return 0;
+        }
         // If hardly anything is protected, blocks on probation must make room.
         let all = space.probation * 2 > space.live && space.filled.is_empty();
         self.sweep(segment, all)

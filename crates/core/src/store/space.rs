@@ -6,7 +6,8 @@
 //!   anything in it.
 //! - No disk takes a segment of a device that is being emptied, not on record yet, or no longer used.
 //! - After a device is lost, the store keeps what its pages list as dead entries until the record says that
-//!   the device is gone: a crash may bring them back.
+//!   the device is gone: a crash may bring them back. Clean blocks become dead one segment at a time; until
+//!   then no lookup finds them.
 //! - A batch may write over a dead slot only if it is the only entry of its block.
 
 use haversack_model::{DeviceNo, DiskNo};
@@ -16,6 +17,15 @@ use super::slot::{Live, Slot, SlotNo, Status, View};
 use super::{DeviceSpace, Store, hash};
 use crate::format::page::NO_OWNER;
 use crate::table::Table;
+
+/// What a lost device leaves behind.
+#[derive(Default)]
+pub struct LostDevice {
+    /// Older versions elsewhere that pages may list, so far.
+    pub overtaken: Vec<SlotNo>,
+    /// Its segments without dirty blocks: [`Store::lose_clean`] is to be called for each.
+    pub clean: Vec<SegmentNo>,
+}
 
 impl Store {
     /// Returns the devices that new blocks may go to.
@@ -155,19 +165,27 @@ impl Store {
     }
 
     /// Stops using a device: nothing on it is live any more. Dirty blocks with a second copy elsewhere
-    /// continue with that. `lost` is called with each dirty block that had none. What the device's pages list
-    /// stays known until [`Store::forget_device`]. Returns the older versions elsewhere that may be listed.
-    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> Vec<SlotNo> {
-        let Some(space) = self.devices[device].as_mut() else { return Vec::new() };
+    /// continue with that. `lost` is called with each dirty block that had none. Clean blocks are not found any
+    /// more; the caller takes them out of the tables. What the device's pages list stays known until
+    /// [`Store::forget_segment`].
+    pub fn lose_device(&mut self, device: DeviceNo, mut lost: impl FnMut(DiskNo, Live)) -> LostDevice {
+        let mut result = LostDevice::default();
+        let Some(space) = self.devices[device].as_mut() else { return result };
         space.alive = false;
         space.free_segments.clear();
-        let numbers = space.numbers();
-        let mut overtaken = Vec::new();
-        for number in numbers {
-            self.segments[number].state = SegmentState::Dead;
-            if self.segments[number].owner != NO_OWNER {
+        for number in space.numbers() {
+            let s = &mut self.segments[number];
+            s.state = SegmentState::Dead;
+            if s.owner == NO_OWNER {
+                continue;
+            }
+            let (clean, free) = (s.dirty == 0 && s.superseded == 0, s.free);
+            if clean {
+                result.clean.push(number);
+                self.relist(number, free);
+            } else {
                 self.lose_segment(number, &mut lost);
-                self.find_overtaken(number, &mut overtaken);
+                self.find_overtaken(number, &mut result.overtaken);
                 let free = self.segments[number].free;
                 self.relist(number, free);
             }
@@ -175,7 +193,14 @@ impl Store {
         let elsewhere = |segment: SegmentNo| self.segments[segment].device != device.0;
         self.superseded.retain(|s| elsewhere(s.1.segment()));
         self.written_pages.retain(|p| elsewhere(p.1));
-        overtaken
+        result
+    }
+
+    /// Takes a segment without dirty blocks of a device that was lost out of the counts. Adds the older
+    /// versions elsewhere that may be listed to `overtaken`.
+    pub fn lose_clean(&mut self, number: SegmentNo, overtaken: &mut Vec<SlotNo>) {
+        self.lose_segment(number, &mut |_, _| unreachable!("nothing in it is dirty"));
+        self.find_overtaken(number, overtaken);
     }
 
     fn lose_segment(&mut self, number: SegmentNo, lost: &mut impl FnMut(DiskNo, Live)) {
@@ -254,15 +279,8 @@ impl Store {
         listed.filter(overtaken).collect()
     }
 
-    /// Forgets the contents of a device that is gone.
-    pub fn forget_device(&mut self, device: DeviceNo) {
-        let Some(space) = self.devices[device].as_ref() else { return };
-        for number in space.numbers() {
-            self.bury(number);
-        }
-    }
-
-    fn bury(&mut self, number: SegmentNo) {
+    /// Forgets the contents of a segment of a device that is gone.
+    pub fn forget_segment(&mut self, number: SegmentNo) {
         let owner = self.segments[number].owner;
         if owner == NO_OWNER {
             return;

@@ -71,6 +71,40 @@ fn a_removal_empties_a_device_step_by_step() {
 }
 
 #[test]
+fn a_failure_takes_clean_blocks_out_step_by_step() {
+    let mut rig = Rig::new(&[70, 70], false, CoreConfig::default());
+    let disk = rig.disk(0, 250_000, WriteMode::WriteBack);
+    for at in (0..240_000).step_by(128) {
+        rig.read(disk, at, 128);
+    }
+    rig.wait(10_000_000);
+    let before = rig.usage(disk).usage_blocks;
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(1));
+    rig.collect();
+    let gone = before - rig.usage(disk).usage_blocks;
+    assert!(gone > 0 && gone <= 8 * 253, "{gone} blocks in one call");
+    // None of them is found any more, nor are reads in flight believed.
+    rig.origins.get_mut(&disk).expect("an origin").bytes.fill(8);
+    rig.log.clear();
+    let values: Vec<u8> = (0..240_000).step_by(6400).flat_map(|at| rig.read(disk, at, 8)).collect();
+    assert!(values.contains(&8) && values.iter().all(|value| [7, 8].contains(value)));
+    let is_gone = |asked: &Asked| matches!(asked.action, Action::ReadDevice { device: DeviceNo(1), .. });
+    assert!(!rig.log.iter().any(is_gone));
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.wait(1_000_000);
+    rig.running().check();
+    let left = rig.usage(disk).usage_blocks;
+    assert!(left < before - 8000, "{left} of {before} blocks are left");
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    assert_eq!(rig.report.devices, [(DeviceNo(0), 0)]);
+    let disk = rig.disk(0, 250_000, WriteMode::WriteBack);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+}
+
+#[test]
 fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
     let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

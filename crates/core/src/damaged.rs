@@ -33,6 +33,11 @@ impl DamagedBlocks {
         self.0.remove(&block.0);
     }
 
+    /// Forgets the blocks behind `last`.
+    pub fn forget_beyond(&mut self, last: BlockNo) {
+        self.0.retain(|block, _| *block <= last.0);
+    }
+
     pub fn clear(&mut self) {
         self.0.clear();
     }

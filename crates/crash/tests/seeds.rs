@@ -143,6 +143,14 @@ const BUGS: &[Bug] = &[
         seeds: &[21401199],
         replays: &[(DAMAGE, "damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves")],
     },
+    Bug {
+        name: "what a failed device took from behind the end of a smaller disk is lost when it grows again",
+        seeds: &[27005487],
+        replays: &[(
+            DAMAGE,
+            "what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows_again",
+        )],
+    },
 ];
 
 /// Seeds of bugs that are not on record or have no test of their own, and of defects of the simulator.

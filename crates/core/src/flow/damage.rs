@@ -144,6 +144,13 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
+    /// Forgets losses behind a disk's last block, which is now `last`.
+    pub(crate) fn forget_lost_beyond(&mut self, disk: DiskNo, last: BlockNo) {
+        let d = self.disk_mut(disk);
+        d.lost.retain(|block| *block <= last.0);
+        d.damaged.forget_beyond(last);
+    }
+
     /// Drops the damaged blocks of disks that have nothing else dirty on flash. In a pool of few segments they
     /// can be all that keeps each of them from a disk that has none for what it has staged.
     pub(crate) fn lose_damaged_for_space(&mut self) {

@@ -108,6 +108,7 @@ impl<M: Memory> Call<'_, M> {
                 self.cut_slot(disk, number, last, inside);
             }
         }
+        self.forget_lost_beyond(disk, last);
         self.wake_dirty(disk);
         true
     }

@@ -321,3 +321,26 @@ fn damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves() {
     lost(&mut rig, second, 72, 8);
     assert_eq!(rig.running().lost_runs(first).len(), 2);
 }
+
+#[test]
+fn what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows_again() {
+    let (mut rig, disk) = rig(&[4, 4], false);
+    let now = rig.now;
+    rig.write(disk, 0, 8, 1);
+    rig.write(disk, 800, 8, 1);
+    rig.flush(disk);
+    for device in [0, 1] {
+        rig.core().fail_device(now, DeviceNo(device));
+        if device == 0 {
+            rig.add_device(4);
+        }
+    }
+    rig.run();
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(0), 8), (SectorNo(800), 8)]);
+    for sectors in [400, SECTORS] {
+        let job = rig.core().resize(now, disk, sectors).expect("no job runs");
+        rig.finish(job);
+        assert_eq!(rig.running().lost_runs(disk), [(SectorNo(0), 8)]);
+    }
+    rig.read(disk, 800, 8);
+}

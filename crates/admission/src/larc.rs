@@ -2,9 +2,9 @@
 //! and the list's size adapts to the hit ratio.
 //!
 //! C is the disk's share of the cache, and C_r the size of the ghost list, initially 0.1 C. A hit shrinks it by
-//! C / C_r, to no less than 0.1 C: the cached blocks serve well, so replace them slowly. A miss grows it by C /
-//! (C - C_r), to no more than 0.9 C: learn quickly. The ghost list is in LRU order, always has room for one
-//! block, and never for more than 4 Mi.
+//! C / (C - C_r), to no less than 0.1 C: the cached blocks serve well, so replace them slowly. A miss grows it by
+//! C / C_r, to no more than 0.9 C: learn quickly. With a constant hit ratio h it settles at (1 - h) C. The ghost
+//! list is in LRU order, always has room for one block, and never for more than 4 Mi.
 //!
 //! Source: LARC (Huang, Wei, Chen, Chen, Feng, MSST'13), algorithm 1, which CloudCache uses for comparison.
 
@@ -62,8 +62,8 @@ impl Larc {
 
 impl Admission for Larc {
     fn hit(&mut self, _: BlockNo, _: Op) {
-        if self.ghosts_wanted > 0.0 {
-            let shrunk = self.ghosts_wanted - self.cache_blocks / self.ghosts_wanted;
+        if self.cache_blocks > 0.0 {
+            let shrunk = self.ghosts_wanted - self.cache_blocks / (self.cache_blocks - self.ghosts_wanted);
             self.ghosts_wanted = shrunk.max(least(self.cache_blocks));
         }
     }
@@ -72,7 +72,7 @@ impl Admission for Larc {
         if self.cache_blocks <= 0.0 {
             return Verdict::default();
         }
-        let grown = self.ghosts_wanted + self.cache_blocks / (self.cache_blocks - self.ghosts_wanted);
+        let grown = self.ghosts_wanted + self.cache_blocks / self.ghosts_wanted;
         self.ghosts_wanted = grown.min(most(self.cache_blocks));
         if self.ghosts.remove(block.0).is_some() {
             return Verdict { admit: true, ..Verdict::default() };
@@ -106,26 +106,54 @@ mod tests {
         larc.miss(BlockNo(block), Op::Read).admit
     }
 
-    /// C = 10: C_r is 1, 1 + 10/9 = 19/9, 19/9 + 10/(71/9) = 19/9 + 90/71, and so on.
+    /// C = 20: a miss takes C_r from 2 to 2 + 20/2 = 12, and then to 12 + 20/12; a hit from there to
+    /// 41/3 - 20 / (20 - 41/3).
     #[test]
     fn by_hand() {
-        let mut larc = Larc::new(10);
-        assert_eq!(larc.ghosts_wanted(), 1.0);
+        let mut larc = Larc::new(20);
+        assert_eq!(larc.ghosts_wanted(), 2.0);
         assert!(!miss(&mut larc, 1));
-        assert!((larc.ghosts_wanted() - 19.0 / 9.0).abs() < 1e-12);
+        assert_eq!(larc.ghosts_wanted(), 12.0);
         assert!(!miss(&mut larc, 2));
-        assert!((larc.ghosts_wanted() - (19.0 / 9.0 + 90.0 / 71.0)).abs() < 1e-12);
+        assert!((larc.ghosts_wanted() - 41.0 / 3.0).abs() < 1e-12);
+        larc.hit(BlockNo(9), Op::Read);
+        assert!((larc.ghosts_wanted() - (41.0 / 3.0 - 60.0 / 19.0)).abs() < 1e-12);
         assert!(!miss(&mut larc, 3));
         assert!(miss(&mut larc, 1), "1 is a ghost");
         assert_eq!(larc.ghosts(), 2);
-        // Hits shrink the list to 0.1 C; the next miss grows it to 19/9, which leaves room for two: block 2 is
-        // forgotten.
-        (0..10).for_each(|_| larc.hit(BlockNo(1), Op::Read));
-        assert_eq!(larc.ghosts_wanted(), 1.0);
-        assert!(!miss(&mut larc, 4));
-        assert_eq!(larc.ghosts(), 2);
-        assert!(!miss(&mut larc, 2));
-        assert!(miss(&mut larc, 4));
+    }
+
+    #[test]
+    fn a_shorter_list_forgets_at_the_next_miss() {
+        let mut larc = Larc::new(40);
+        (0..100).for_each(|block| assert!(!miss(&mut larc, block)));
+        assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (36.0, 36));
+        (0..100).for_each(|_| larc.hit(BlockNo(99), Op::Read));
+        assert_eq!(larc.ghosts_wanted(), 4.0);
+        assert!(!miss(&mut larc, 200));
+        assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (14.0, 14));
+        assert!(miss(&mut larc, 99) && !miss(&mut larc, 80));
+    }
+
+    /// With a constant hit ratio h the list is (1 - h) C long: (1 - h) C / C_r = h C / (C - C_r).
+    #[test]
+    fn it_settles_at_the_miss_ratio() {
+        for hits_of_ten in [3, 5, 7] {
+            let mut larc = Larc::new(100_000);
+            for block in 0..4_000_000 {
+                if block % 10 < hits_of_ten {
+                    larc.hit(BlockNo(block), Op::Read);
+                } else {
+                    miss(&mut larc, block);
+                }
+            }
+            let expected = 100_000.0 * (10 - hits_of_ten) as f64 / 10.0;
+            assert!(
+                (larc.ghosts_wanted() / expected - 1.0).abs() < 0.01,
+                "{} {expected}",
+                larc.ghosts_wanted()
+            );
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn staged_writes_pass_the_filter_whole() {
 }
 
 #[test]
-fn larc_lets_in_what_is_missed_again_within_a_tenth_of_the_share() {
+fn larc_lets_in_what_is_missed_again_soon() {
     let mut rig = Rig::new(&[8], false, CoreConfig::default());
     let disk = reader(&mut rig, 0, Target::Equal);
     rig.core().set_admission(0, disk, AdmissionConfig::Larc { cache_blocks: 100 }).expect("attached");

@@ -28,7 +28,7 @@ pub enum CliError {
         waited: Span,
     },
     /// The daemon refused.
-    #[error("{}; {}", .0.error, .0.hint)]
+    #[error("{}", refused(.0))]
     Refused(ErrorBody),
     /// The daemon's answer is not the expected one.
     #[error(
@@ -102,3 +102,7 @@ impl CliError {
 
 /// A result of a command.
 pub type Result<T> = std::result::Result<T, CliError>;
+
+fn refused(body: &ErrorBody) -> String {
+    if body.hint.is_empty() { body.error.clone() } else { format!("{}; {}", body.error, body.hint) }
+}

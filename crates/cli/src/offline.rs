@@ -25,7 +25,7 @@ pub fn create(
     let id = pool::create(devices, formatting, redundancy).map_err(failed)?;
     let made = json!({ "name": name, "id": id.to_string(), "devices": devices });
     let text = format!(
-        "pool {id} is made; put it into haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
+        "pool {id} created. Add this to haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
     );
     output::print(as_json, &made, &text)
 }

@@ -243,7 +243,7 @@ fn curve_text(curve: &DiskCurve) -> String {
 pub fn measured_rows(m: &Measured) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("blocks read", m.reads.to_string()),
-        ("blocks written", format!("{}, {} of them again", m.writes, m.overwrites)),
+        ("blocks written", format!("{} ({} overwrites)", m.writes, m.overwrites)),
         ("working set", Size(m.wss_bytes).rounded()),
     ];
     let reused = m.rwss_bytes.iter().map(|bytes| Size(*bytes).rounded()).collect::<Vec<_>>().join(", ");

@@ -10,7 +10,7 @@ pub enum ControlError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// A line of a log is invalid.
-    #[error("line {line} of the log is no entry: {reason}; a log has one JSON object a line")]
+    #[error("line {line} of the log is not an entry: {reason}; a log has one JSON object per line")]
     BadLine {
         /// Its number, counted from 1.
         line: usize,
@@ -19,14 +19,14 @@ pub enum ControlError {
     },
     /// A decision precedes the configuration with which it was made.
     #[error(
-        "line {line} of the log has a decision, but no configuration comes before it; begin with the start of the log"
+        "line {line} of the log has a decision with no configuration before it; start from the beginning of the log"
     )]
     NoConfig {
         /// Its number, counted from 1.
         line: usize,
     },
     /// Nothing was decided for a disk.
-    #[error("nothing was decided of disk '{disk}'; the last decision was of {known}")]
+    #[error("no decision concerns disk '{disk}'; the last one was about {known}")]
     NotDecided {
         /// The disk.
         disk: String,

@@ -23,7 +23,7 @@ pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> 
     let mut text = format!("{disk} is {}.\n", input.state.name());
     match &input.window {
         Some(window) => text.push_str(&measured(window)),
-        None => text.push_str("Nothing was measured of it yet.\n"),
+        None => text.push_str("No window has been measured yet.\n"),
     }
     text.push_str(&decided(decision, input, plan));
     Ok(text)
@@ -44,18 +44,18 @@ fn measured(window: &DiskWindow) -> String {
     let percent = |ratio: f64| ratio * 100.0;
     let _ = writeln!(
         text,
-        "In {seconds:.0} s it read {} blocks, {:.1} % of them from the cache, and wrote {}, {:.1} % of all accesses \
-         over what it had accessed before.",
+        "Last window ({seconds:.0} s): {} blocks read, {:.1} % from the cache; {} written; {:.1} % of all accesses \
+         overwrote a block accessed before.",
         window.reads,
         percent(window.hit_ratio()),
         window.writes,
         percent(window.overwrite_ratio()),
     );
     let reused = window.rwss_blocks.first().copied().unwrap_or(0);
-    let _ = writeln!(text, "It used {}, and {} again.", size(window.wss_blocks), size(reused));
+    let _ = writeln!(text, "Distinct blocks: {}. Used again: {}.", size(window.wss_blocks), size(reused));
     let _ = writeln!(
         text,
-        "To hit all that could be hit takes {}; for reads after reads and writes {}; of reads alone {}.",
+        "Cache needed for every possible hit: {}; for read hits after reads and writes: {}; after reads alone: {}.",
         size(window.trd.blocks_needed()),
         size(window.urd.blocks_needed()),
         size(window.read_only.blocks_needed()),
@@ -67,27 +67,28 @@ fn decided(decision: &Decision, input: &DiskInput, plan: &DiskPlan) -> String {
     let mut text = String::new();
     let had = size(input.target_blocks);
     let limit = match input.limit_blocks {
-        limit if limit >= decision.inputs.pool_blocks => "no limit".into(),
-        limit => format!("a limit of {}", size(limit)),
+        limit if limit >= decision.inputs.pool_blocks => "none".into(),
+        limit => size(limit).to_string(),
     };
     let _ = writeln!(
         text,
-        "It must have {}, has {limit} and priority {}; it demands {}.",
-        size(input.reservation_blocks),
+        "Reservation: {}. Limit: {limit}. Priority: {}. Demand: {}.",
+        if input.reservation_blocks == 0 { "none".into() } else { size(input.reservation_blocks) },
         input.priority,
         size(plan.demand_blocks),
     );
     let _ = match plan.target {
-        Target::Blocks(blocks) => writeln!(text, "It had {had} and gets {}: {}.", size(blocks), plan.reason),
-        Target::Shared { .. } => writeln!(text, "It had {had}: {}.", plan.reason),
+        Target::Blocks(blocks) => {
+            writeln!(text, "Share: {had} before, {} now: {}.", size(blocks), plan.reason)
+        }
+        Target::Shared { .. } => writeln!(text, "Share: {had} before: {}.", plan.reason),
     };
     let (mode, admission) = (plan.write_mode, plan.admission.name());
-    let _ = writeln!(text, "Its write mode is {mode}, admission {admission}.");
+    let _ = writeln!(text, "Write mode: {mode}. Admission: {admission}.");
     let (pool, cause) = (size(decision.inputs.pool_blocks), &decision.cause);
     let _ = writeln!(text, "The pool of {pool} was divided because of: {cause}. {}.", decision.plan.reason);
     if let Some(gap) = &decision.plan.gap {
-        let _ =
-            writeln!(text, "The solver '{}' missed {:.3} % of the bound.", gap.solver, gap.relative * 100.0);
+        let _ = writeln!(text, "Solver '{}': {:.3} % below the bound.", gap.solver, gap.relative * 100.0);
     }
     text
 }

@@ -123,7 +123,7 @@ fn a_decision_is_explained() {
     pair.window();
     let decision = pair.window();
     let text = explain::explain(&decision, "local").unwrap();
-    for part in ["local is active", "read 2000 blocks", "50.0 %", "demand", "The pool of 1000 blocks"] {
+    for part in ["local is active", "2000 blocks read", "50.0 %", "Demand", "The pool of 1000 blocks"] {
         assert!(text.contains(part), "'{part}' is not in: {text}");
     }
     let refused = explain::explain(&decision, "other").unwrap_err().to_string();

@@ -143,13 +143,13 @@ pub enum ManageError {
     #[error("disk {0} is not known to the pool")]
     NoSuchDisk(DiskNo),
     /// The disk is already attached.
-    #[error("disk {0} is attached already")]
+    #[error("disk {0} is already attached")]
     Attached(DiskId),
     /// The disk is not attached.
     #[error("disk {0} is not attached")]
     NotAttached(DiskId),
     /// The disk table is full.
-    #[error("the pool knows as many disks as it can; forget one first")]
+    #[error("the pool's disk table is full; forget a disk first")]
     DiskTableFull,
     /// A job of the disk or device is running.
     #[error("another management job is running on it; wait for it or cancel it")]
@@ -203,7 +203,7 @@ pub enum ManageError {
     #[error("cache device {0} is the only one; add another first")]
     LastDevice(DeviceNo),
     /// The pool is full of devices.
-    #[error("the pool has as many cache devices as it can")]
+    #[error("the pool already has the maximum number of cache devices")]
     DeviceTableFull,
     /// The new device is not fit.
     #[error(transparent)]

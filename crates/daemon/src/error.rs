@@ -113,11 +113,11 @@ impl DaemonError {
         matches!(self, DaemonError::Engine(EngineError::Job(JobError::Cancelled)))
     }
 
-    /// Returns the HTTP status, a code for programs, and a hint.
+    /// Returns the HTTP status, a code for programs, and a hint, which is empty if the message says what to do.
     pub fn class(&self) -> (u16, &'static str, &'static str) {
         match self {
             DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
-            DaemonError::Bad(_) => (400, "bad-request", "correct the request; docs/api.md describes it"),
+            DaemonError::Bad(_) => (400, "bad-request", "correct the request"),
             DaemonError::Conflict { hint, .. } => (409, "conflict", hint),
             DaemonError::Dirty { .. } => {
                 (409, "dirty", "attach and flush it first, or repeat its name to destroy the data")
@@ -133,9 +133,9 @@ impl DaemonError {
             DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
                 (400, "bad-request", "correct the figure")
             }
-            DaemonError::Control(_) => (409, "conflict", "the message says what was expected"),
+            DaemonError::Control(_) => (409, "conflict", ""),
             DaemonError::PoolClosed { .. } => {
-                (503, "pool-failed", "mend what the message names; the pool is tried again by itself")
+                (503, "pool-failed", "fix what the message names; the daemon retries by itself")
             }
             DaemonError::Helper(_) => {
                 (502, "origin", "check the origin's URI and that its store can be reached")
@@ -149,7 +149,7 @@ impl DaemonError {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
-            DaemonError::System(_) => (500, "system", "see the message"),
+            DaemonError::System(_) => (500, "system", "see the daemon's log"),
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }
     }
@@ -175,7 +175,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         }
         EngineError::Connected { .. } => (409, "in-use", "disconnect them first"),
         EngineError::Shrinks { .. } => {
-            (409, "shrinks", "if that is meant, give --shrink and the disk's name (--confirm NAME)")
+            (409, "shrinks", "to confirm, use --shrink and the disk's name (--confirm NAME)")
         }
         EngineError::Serve(_) => (422, "socket", "give the disk's vhost_user socket another path"),
         EngineError::Detached | EngineError::Unknown(_) => {
@@ -185,20 +185,18 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {
             (409, "conflict", "give the disk an image of its own")
         }
-        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
-            (409, "conflict", "the message says what was expected")
-        }
+        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => (409, "conflict", ""),
         EngineError::Origin { .. } | EngineError::OriginTooSmall { .. } => {
             (502, "origin", "check the origin's URI, that its store can be reached, and its size")
         }
         EngineError::Job(JobError::Origin) => (502, "origin", "try again when the origin is back"),
-        EngineError::Job(_) => (409, "job-failed", "the message says why"),
+        EngineError::Job(_) => (409, "job-failed", "see the daemon's log"),
         EngineError::Io { .. }
         | EngineError::WrongKind { .. }
         | EngineError::StagingSize { .. }
         | EngineError::StagingTruncated { .. }
         | EngineError::StagingWithoutHeader { .. } => (422, "device", "check the path and its permissions"),
-        EngineError::Ring(_) => (500, "system", "see the message"),
+        EngineError::Ring(_) => (500, "system", "see the daemon's log"),
         _ => (500, "engine", "see the daemon's log"),
     }
 }

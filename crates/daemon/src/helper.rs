@@ -64,7 +64,7 @@ pub enum HelperError {
         last_line: String,
     },
     /// It does not answer.
-    #[error("the helper of disk '{disk}' does not answer on {socket} after {} s", START_TIME.as_secs())]
+    #[error("the helper of disk '{disk}' has not answered on {socket} within {} s", START_TIME.as_secs())]
     Silent {
         /// The disk.
         disk: String,

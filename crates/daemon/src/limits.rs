@@ -54,7 +54,7 @@ impl fmt::Display for Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
     /// All are taken.
-    #[error("there are {most} {what} already")]
+    #[error("the maximum of {most} {what} is reached")]
     All {
         /// What is counted.
         what: &'static str,
@@ -62,7 +62,7 @@ pub enum Full {
         most: usize,
     },
     /// The peer's limit is reached.
-    #[error("{peer} has {most} {what} already")]
+    #[error("{peer} already has {most} {what}, the maximum")]
     Peer {
         /// The peer.
         peer: Peer,

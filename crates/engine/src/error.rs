@@ -20,7 +20,7 @@ pub enum EngineError {
         source: io::Error,
     },
     /// Another process uses the device.
-    #[error("{path}: in use by {by}; stop that, or give another device")]
+    #[error("{path}: in use by {by}; stop it, or name another device")]
     InUse {
         /// The device.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum EngineError {
         by: String,
     },
     /// A device that was to become a cache device holds data.
-    #[error("{path}: {what} is on it, and would be lost; give another device, or --force to overwrite it")]
+    #[error("{path}: {what} is on it and would be lost; name another device, or use --force to overwrite it")]
     NotBlank {
         /// The device.
         path: PathBuf,
@@ -36,14 +36,14 @@ pub enum EngineError {
         what: String,
     },
     /// A device to be wiped carries no pool.
-    #[error("{path}: carries no Haversack pool: nothing to wipe")]
+    #[error("{path}: no Haversack pool on it; nothing to wipe")]
     NothingToWipe {
         /// The device.
         path: PathBuf,
     },
     /// None of the listed devices belongs to a pool.
     #[error(
-        "no device of pool '{pool}' is found: {why}; check the paths, or make the pool if there was none"
+        "no device of pool '{pool}' is found: {why}; check the paths, or create the pool if it does not exist yet"
     )]
     NoDevices {
         /// The pool's name.
@@ -52,7 +52,9 @@ pub enum EngineError {
         why: String,
     },
     /// The listed devices belong to several pools.
-    #[error("pool '{pool}': the listed devices are of several pools, list those of one: {devices}")]
+    #[error(
+        "pool '{pool}': the listed devices belong to several pools; list the devices of one pool: {devices}"
+    )]
     SeveralPools {
         /// The pool's name.
         pool: String,
@@ -74,7 +76,7 @@ pub enum EngineError {
     },
     /// Another process uses the origin.
     #[error(
-        "origin {path}: in use by {by}; an image has one writer: stop that, or give the disk its own image"
+        "origin {path}: in use by {by}; an image has one writer; stop it, or give the disk its own image"
     )]
     OriginInUse {
         /// The file or device.
@@ -180,7 +182,7 @@ pub enum EngineError {
         disk: String,
     },
     /// An export already has the most NBD connections allowed.
-    #[error("disk '{disk}' has {most} NBD connections, as many as it may: close some or allow more")]
+    #[error("disk '{disk}' has {most} NBD connections, the maximum; close some, or raise the limit")]
     TooManyConnections {
         /// The disk's name.
         disk: String,
@@ -210,7 +212,9 @@ pub enum EngineError {
         clients: Vec<String>,
     },
     /// The new size is smaller than the disk, and shrinking was not allowed.
-    #[error("disk '{disk}' has {present_bytes} bytes: at {new_bytes} bytes, what it has beyond is lost")]
+    #[error(
+        "disk '{disk}' has {present_bytes} bytes; shrinking it to {new_bytes} bytes destroys everything beyond"
+    )]
     Shrinks {
         /// The disk's name.
         disk: String,

@@ -45,7 +45,7 @@ pub enum ServerError {
         bytes: usize,
     },
     /// More input after the end of negotiation.
-    #[error("negotiation is over, it takes no more input")]
+    #[error("the negotiation is over and takes no more input")]
     NegotiationOver,
     /// A request has the wrong magic number.
     #[error(
@@ -175,7 +175,7 @@ pub enum ClientError {
         bytes: usize,
     },
     /// More input after the end of negotiation.
-    #[error("negotiation is over, it takes no more input")]
+    #[error("the negotiation is over and takes no more input")]
     NegotiationOver,
     /// A reply has a magic number that is not valid in this session.
     #[error("reply begins with {found:#010x}, expected a simple reply or a chunk; the stream is out of step")]
@@ -215,7 +215,7 @@ pub enum ClientError {
     },
     /// A chunk reaches outside its request.
     #[error(
-        "{length_bytes} bytes at byte {offset_bytes} for request {cookie:#x}, which lie outside the request"
+        "{length_bytes} bytes at byte {offset_bytes} for request {cookie:#x}, which are outside the request"
     )]
     OutsideRequest {
         /// The request.
@@ -226,7 +226,9 @@ pub enum ClientError {
         length_bytes: u32,
     },
     /// A chunk repeats data of another chunk.
-    #[error("{length_bytes} bytes at byte {offset_bytes} for request {cookie:#x}, part of which came before")]
+    #[error(
+        "{length_bytes} bytes at byte {offset_bytes} for request {cookie:#x}, part of which was received before"
+    )]
     Overlap {
         /// The request.
         cookie: u64,

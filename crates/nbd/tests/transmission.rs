@@ -163,7 +163,7 @@ fn a_server_that_breaks_the_protocol_is_found_out() {
         (
             [chunk(hole_kind, false, 0, &hole(4096, 600)), chunk(hole_kind, true, 0, &hole(4608, 512))]
                 .concat(),
-            "part of which came before",
+            "part of which was received before",
         ),
         (chunk(c::REPLY_TYPE_BLOCK_STATUS, true, 0, &[0; 12]), "unknown or was not asked for"),
         (chunk(77, true, 0, b""), "unknown or was not asked for"),

@@ -61,13 +61,13 @@ pub enum PolicyError {
         expected: &'static str,
     },
     /// Two disks have the same name.
-    #[error("disk '{disk}' is there twice; each disk is told of once in a window")]
+    #[error("disk '{disk}' appears twice; a window has one record per disk")]
     TwiceThere {
         /// The disk.
         disk: String,
     },
     /// An event of an unknown disk.
-    #[error("disk '{disk}' is not known; tell of it with an event 'new' or 'migrating-in' first")]
+    #[error("disk '{disk}' is unknown; send an event 'new' or 'migrating-in' for it first")]
     UnknownDisk {
         /// The disk.
         disk: String,

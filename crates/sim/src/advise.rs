@@ -268,7 +268,7 @@ fn life_reason(report: &Report, chosen: &Choice, flash: Flash) -> String {
     let rate = bytes(chosen.flash_bytes_per_day);
     match chosen.years_of_life {
         _ if !report.trace.timed => {
-            "The trace has no times, so rates and years of life cannot be told.".into()
+            "The trace has no times, so rates and the life of the flash cannot be computed.".into()
         }
         None => "It writes nothing to flash.".into(),
         Some(years) => {

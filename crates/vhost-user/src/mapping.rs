@@ -132,9 +132,8 @@ fn page_bytes(file: BorrowedFd) -> io::Result<u64> {
     let of_file = rustix::fs::fstatfs(file)?;
     let kind = of_file.f_type as u64 & u64::from(u32::MAX);
     if let Some((_, name)) = SLOW_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind) {
-        let what = format!(
-            "its file is on {name}: whoever touches it may have to wait for ever; use a local file system"
-        );
+        let what =
+            format!("its file is on {name}: an access to it may block forever; use a local file system");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let huge = kind == HUGETLBFS_MAGIC;

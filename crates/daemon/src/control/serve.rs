@@ -195,9 +195,9 @@ fn closing(status: StatusCode, code: &str, what: String) -> Response {
 }
 
 async fn tell_last_words(mut stream: Box<dyn Stream>, why: &str) {
-    let hint = "close connections to the daemon that nobody uses, then try again";
+    let hint = "close unused connections to the daemon, then try again";
     let body = serde_json::json!({
-        "error": format!("the daemon takes no more connections: {why}"), "code": "busy", "hint": hint,
+        "error": format!("the daemon accepts no more connections: {why}"), "code": "busy", "hint": hint,
     })
     .to_string();
     let text = format!(

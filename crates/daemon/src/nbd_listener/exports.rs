@@ -112,7 +112,7 @@ impl Done {
         let found = self.exports.found.as_ref();
         let found = found.filter(|found| self.exports.look_up(&found.export.name).as_ref() == Some(*found));
         let Some(Found { pool, disk, .. }) = found.filter(|found| found.export == self.agreed.export) else {
-            return Err(io::Error::other("the export was detached or has changed meanwhile"));
+            return Err(io::Error::other("the export was detached or changed during the negotiation"));
         };
         let peer = self.client.peer();
         let socket = self.client.into_fd()?;

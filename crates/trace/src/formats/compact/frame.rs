@@ -103,7 +103,7 @@ pub(super) fn read(bytes: &mut Bytes, raw: &mut Vec<u8>) -> Result<Option<FrameH
         }
         Ok(other) => {
             let found = format!("{other} bytes instead of {raw_bytes}");
-            Err(bytes.damaged(offset, "a payload of the size its header tells", found))
+            Err(bytes.damaged(offset, "a payload of the size in its header", found))
         }
         Err(error) => Err(bytes.damaged(offset, "a payload that can be uncompressed", error)),
     }

@@ -65,7 +65,7 @@ impl Index {
         let wrong = |expected| bytes.damaged(offset_bytes, expected, "fewer bytes".into());
         let at = read_names(&raw, header.names, &mut names).map_err(wrong)?;
         if raw.len() - at != header.count as usize * ENTRY_BYTES {
-            return Err(wrong("an index of as many blocks as its header tells"));
+            return Err(wrong("an index with the number of blocks in its header"));
         }
         let entries = raw[at..].chunks_exact(ENTRY_BYTES).map(|entry| Entry {
             offset_bytes: u64_at(entry, 0),

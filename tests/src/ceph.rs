@@ -10,6 +10,9 @@ use crate::{Error, Place, Result, tools};
 /// The pool of the images.
 const POOL: &str = "vms";
 
+/// An OSD is started this many times at most.
+const OSD_STARTS: u32 = 5;
+
 /// A running cluster with a pool for images.
 #[derive(Debug)]
 pub struct Ceph {
@@ -51,9 +54,22 @@ impl Ceph {
         let osd_id = uuid()?;
         run("ceph", &["osd", "new", &osd_id])?;
         run("ceph-osd", &["-i", "0", "--mkfs", "--osd-uuid", &osd_id])?;
-        let mut osd = daemon("ceph-osd", "0")?;
         run("ceph", &["osd", "crush", "add", "osd.0", "1", "host=localhost", "root=default"])?;
-        osd.wait_for(PATIENCE, || Ok(run("ceph", &["osd", "stat"])?.contains("1 up")))?;
+        let is_up = || Ok(run("ceph", &["osd", "stat"])?.contains("1 up"));
+        let mut osd = daemon("ceph-osd", "0")?;
+        // An OSD that asks the monitor before it has got the cluster's identity from it ends ("wrong fsid").
+        for _ in 1..OSD_STARTS {
+            match osd.wait_for(PATIENCE, is_up) {
+                Err(Error::Failed { output, .. }) if output.contains("wrong fsid") => {
+                    osd = daemon("ceph-osd", "0")?;
+                }
+                started => {
+                    started?;
+                    break;
+                }
+            }
+        }
+        osd.wait_for(PATIENCE, is_up)?;
         run("ceph", &["osd", "pool", "create", POOL, "8"])?;
         Ok(Self { _monitor: monitor, _osd: osd, config })
     }

@@ -83,6 +83,7 @@ impl<M: Memory> Call<'_, M> {
             && self.requests[number].error.is_none()
             && self.requests[number].next < self.requests[number].end
         {
+            debug_assert_ne!(self.requests[number].overflow_end, Some(self.requests[number].next));
             if let Err(park) = self.start_window(number) {
                 if self.requests[number].error.is_none() {
                     self.park(number, park);
@@ -97,7 +98,8 @@ impl<M: Memory> Call<'_, M> {
 
     fn start_window(&mut self, number: u32) -> Result<(), Park> {
         let request = &self.requests[number];
-        let (disk, next, left) = (request.disk, request.next, request.end - request.next);
+        let end = request.overflow_end.unwrap_or(request.end);
+        let (disk, next, left) = (request.disk, request.next, end - request.next);
         let zeroes = self.is_zero_op(number);
         let window = if zeroes {
             left.min(ZERO_WINDOW)
@@ -237,9 +239,9 @@ impl<M: Memory> Call<'_, M> {
             let block = BlockNo(self.requests[number].next + index as u64);
             let cached = self.requests[number].cached & 1 << index != 0;
             let part = self.part(number, block);
-            let (bypass, overflow) = (self.requests[number].bypass, self.requests[number].overflow);
+            let RequestState { bypass, overflow_end, .. } = self.requests[number];
             let d = self.disk_mut(disk);
-            d.stats.overflowed_blocks += u64::from(overflow && is_clear);
+            d.stats.overflowed_blocks += u64::from(overflow_end.is_some() && is_clear);
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
             let keep = is_clear && keeps(d.mode, cached);

@@ -1,8 +1,8 @@
 //! Overflow: writes that would make more of a disk's share dirty than its limit.
 //!
-//! Such a write goes past the cache to the origin if none of its blocks is dirty: otherwise it would wait for
-//! the cleaner to write other blocks there first. If some of its blocks are dirty, the origin must not get
-//! them before they are clean, and the write waits.
+//! Such a write goes past the cache to the origin, up to the first of its blocks that is dirty: otherwise it
+//! would wait for the cleaner to write other blocks there first. The origin must not get a dirty block before it
+//! is clean; that block is staged, which makes nothing else dirty.
 //!
 //! Invariants, for modes that defer the origin
 //! - No request fails because the cache chose to go to the origin. What the origin refuses is staged as soon
@@ -50,19 +50,32 @@ impl Core {
         self.capacity_blocks().saturating_sub(assigned) / attached.max(1)
     }
 
-    /// Sends the rest of a write that found the limit reached to the origin, if possible. Returns whether it
-    /// does.
+    /// Sends the rest of a write that found the limit reached to the origin, up to its first dirty block, if
+    /// possible. Returns whether it does.
     pub(crate) fn overflows(&mut self, number: u32) -> bool {
         let request = &self.requests[number];
         let disk = request.disk;
-        let mut blocks = (request.next..request.end).map(BlockNo);
-        if self.disk(disk).cleaner.origin_failed || blocks.any(|block| self.resolve(disk, block).is_dirty()) {
+        let (next, end) = (request.next, request.end);
+        if self.disk(disk).cleaner.origin_failed {
+            return false;
+        }
+        let dirty = (next..end).find(|block| self.resolve(disk, BlockNo(*block)).is_dirty());
+        if dirty.is_some_and(|dirty| dirty == next || self.is_zero_op(number)) {
             return false;
         }
         let request = &mut self.requests[number];
-        (request.bypass, request.overflow, request.stages_zeroes) = (true, true, false);
+        (request.bypass, request.overflow_end, request.stages_zeroes) = (true, dirty.or(Some(end)), false);
         self.touch(disk);
         true
+    }
+
+    /// Stages the rest of a write whose blocks up to the first dirty one have gone past the cache.
+    pub(crate) fn end_overflow(&mut self, number: u32) {
+        let request = &mut self.requests[number];
+        let is_over = request.overflow_end.is_some_and(|end| request.next == end && end < request.end);
+        if is_over && request.outstanding == 0 {
+            (request.bypass, request.overflow_end) = (false, None);
+        }
     }
 
     /// Whether a write past the cache could be staged instead.
@@ -76,7 +89,7 @@ impl Core {
         self.disk_mut(disk).cleaner.origin_failed = true;
         let zeroes = self.is_zero_op(number);
         let request = &mut self.requests[number];
-        (request.bypass, request.overflow, request.stages_zeroes) = (false, false, zeroes);
+        (request.bypass, request.overflow_end, request.stages_zeroes) = (false, None, zeroes);
         self.leave_window(number, 0);
     }
 }

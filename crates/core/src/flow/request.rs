@@ -85,6 +85,7 @@ impl<M: Memory> Call<'_, M> {
     /// Runs a request as far as it can go.
     pub(crate) fn pump(&mut self, number: u32) {
         self.requests[number].queued = false;
+        self.end_overflow(number);
         let request = &self.requests[number];
         let (disk, op) = (request.disk, request.op);
         if !self.disk(disk).life.is_owned() && request.outstanding == 0 && request.phase == AroundPhase::Check

@@ -59,13 +59,21 @@ fn a_write_goes_on_past_the_cache_after_its_dirty_blocks() {
 }
 
 #[test]
-fn a_write_before_dirty_blocks_waits_for_the_cleaner() {
+fn a_write_goes_past_the_cache_before_and_after_its_dirty_blocks() {
     let (mut rig, disk) = rig();
-    let write = rig.start_write(disk, 72, 16, 2);
-    rig.run_without(cleans);
-    assert!(!rig.is_answered(write));
-    rig.answered(write);
-    assert_eq!(rig.read(disk, 72, 16), [2; 16]);
+    let (mut answered, mut overflowed) = (Vec::new(), 0);
+    for (sector, sectors, past) in [(72, 16, 1), (40, 3280, 10)] {
+        answered.push(rig.start_write(disk, sector, sectors, 2));
+        rig.run_without(cleans);
+        assert!(answered.iter().all(|write| rig.is_answered(*write)));
+        overflowed += past;
+        assert_eq!(rig.stats(disk).overflowed_blocks, overflowed);
+        assert_eq!(rig.origins[&disk].sectors(sector, 8), [2; 8 * 512]);
+        assert_ne!(rig.origins[&disk].sectors(80, 8), [2; 8 * 512], "what is dirty is not overtaken");
+    }
+    for at in [40, 72, 80, 3312] {
+        assert_eq!(rig.read(disk, at, 8), [2; 8]);
+    }
 }
 
 #[test]

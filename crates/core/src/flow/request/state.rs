@@ -49,8 +49,8 @@ pub(crate) struct RequestState {
     pub retries: Vec<(BlockNo, u8)>,
     /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
-    /// It goes past the cache because too much is dirty.
-    pub overflow: bool,
+    /// It goes past the cache because too much is dirty, up to this block.
+    pub overflow_end: Option<u64>,
     /// Its writes past the cache are durable at the origin when they are answered.
     pub durable: bool,
     /// The origin refused its zeroes: the rest of them is staged.
@@ -79,7 +79,7 @@ impl Default for RequestState {
             queued: false,
             retries: Vec::new(),
             bypass: false,
-            overflow: false,
+            overflow_end: None,
             durable: false,
             stages_zeroes: false,
             phase: AroundPhase::Check,

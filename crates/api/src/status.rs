@@ -430,6 +430,6 @@ pub struct ErrorBody {
     pub code: String,
     /// What was found and what was expected.
     pub error: String,
-    /// What to do. Empty if the error says it.
+    /// What to do.
     pub hint: String,
 }

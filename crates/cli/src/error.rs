@@ -28,7 +28,7 @@ pub enum CliError {
         waited: Span,
     },
     /// The daemon refused.
-    #[error("{}", refused(.0))]
+    #[error("{}; {}", .0.error, .0.hint)]
     Refused(ErrorBody),
     /// The daemon's answer is not the expected one.
     #[error(
@@ -102,7 +102,3 @@ impl CliError {
 
 /// A result of a command.
 pub type Result<T> = std::result::Result<T, CliError>;
-
-fn refused(body: &ErrorBody) -> String {
-    if body.hint.is_empty() { body.error.clone() } else { format!("{}; {}", body.error, body.hint) }
-}

@@ -113,7 +113,7 @@ impl DaemonError {
         matches!(self, DaemonError::Engine(EngineError::Job(JobError::Cancelled)))
     }
 
-    /// Returns the HTTP status, a code for programs, and a hint, which is empty if the message says what to do.
+    /// Returns the HTTP status, a code for programs, and a hint.
     pub fn class(&self) -> (u16, &'static str, &'static str) {
         match self {
             DaemonError::NoSuch { .. } => (404, "not-found", "list what there is with 'haversack status'"),
@@ -133,7 +133,7 @@ impl DaemonError {
             DaemonError::Control(ControlError::Policy(PolicyError::BadFigure { .. })) => {
                 (400, "bad-request", "correct the figure")
             }
-            DaemonError::Control(_) => (409, "conflict", ""),
+            DaemonError::Control(_) => (409, "conflict", "see 'haversack policy show'"),
             DaemonError::PoolClosed { .. } => {
                 (503, "pool-failed", "fix what the message names; the daemon retries by itself")
             }
@@ -185,7 +185,7 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {
             (409, "conflict", "give the disk an image of its own")
         }
-        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => (409, "conflict", ""),
+        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => (409, "conflict", "see 'haversack status'"),
         EngineError::Origin { .. } | EngineError::OriginTooSmall { .. } => {
             (502, "origin", "check the origin's URI, that its store can be reached, and its size")
         }

@@ -78,6 +78,28 @@ pub enum Bug {
     TrustOvertaken,
     /// A pool is called whole while pages list entries that only one device has overtaken.
     WholeTooEarly,
+    /// Lost sectors of a damaged block are read from the origin.
+    HideDamage,
+    /// A version of the record counts as durable as soon as it is wanted.
+    RecordUnwritten,
+    /// Flush marks cover commits that are completed but not flushed.
+    MarkUnflushed,
+    /// The loss of dirty blocks counts as recorded at once.
+    LossUnrecorded,
+    /// A pool is called rebuilt although dirty blocks lack their second copy.
+    RebuiltTooEarly,
+    /// A device is emptied without moving dirty blocks whose other copy is elsewhere.
+    DrainLeavesMirrors,
+    /// A disk grows over what pages still list from its larger past.
+    GrowOverOld,
+    /// What the cleaner has written of a damaged block makes all of it clean.
+    CleanDamaged,
+    /// A request that waits for staging frames is forgotten.
+    ForgetWaiter,
+    /// A disk is owned again under an epoch that it already had.
+    ReuseEpoch,
+    /// A new disk's intent pages start over, although an older disk had its number.
+    RestartIntents,
 }
 
 /// All bugs that the simulator must catch.
@@ -118,6 +140,17 @@ pub const ALL: &[Bug] = &[
     Bug::TrustWhatIsLeft,
     Bug::TrustOvertaken,
     Bug::WholeTooEarly,
+    Bug::HideDamage,
+    Bug::RecordUnwritten,
+    Bug::MarkUnflushed,
+    Bug::LossUnrecorded,
+    Bug::RebuiltTooEarly,
+    Bug::DrainLeavesMirrors,
+    Bug::GrowOverOld,
+    Bug::CleanDamaged,
+    Bug::ForgetWaiter,
+    Bug::ReuseEpoch,
+    Bug::RestartIntents,
 ];
 
 #[cfg(feature = "bug-zoo")]

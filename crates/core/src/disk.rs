@@ -164,9 +164,14 @@ impl Disk {
     /// Whether everything staged is to be committed now. Writes that wait for the cleaner need that: staged
     /// blocks count as dirty, and only blocks on flash are cleaned.
     pub fn commit_all(&self) -> bool {
-        self.cleaner.eager(self.mode)
+        self.commits_eagerly()
             || !self.dirty_waiters.is_empty()
             || self.job.as_ref().is_some_and(Job::commits)
+    }
+
+    /// Whether dirty blocks are staged that the cleaner is to write as soon as it can. Clean ones have time.
+    pub fn commits_eagerly(&self) -> bool {
+        self.flush.staged_dirty() > 0 && self.cleaner.eager(self.mode)
     }
 
     /// Returns how many sectors before sector 0 of the disk block 0 starts.

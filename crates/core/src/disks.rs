@@ -9,6 +9,7 @@ use std::ops::{Index, IndexMut};
 
 use haversack_model::{DiskId, DiskNo};
 
+use crate::bugs::{Bug, planted};
 use crate::config::MAX_DISKS;
 use crate::disk::Disk;
 use crate::table::Table;
@@ -43,7 +44,9 @@ impl Disks {
         if self.known.get(number).is_none() {
             self.adopt(None, 1);
         }
-        disk.intents.generation = self.intent_generations[number];
+        if !planted(Bug::RestartIntents) {
+            disk.intents.generation = self.intent_generations[number];
+        }
         self.known[number] = Some(disk);
     }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use haversack_model::DiskNo;
 
 use crate::action::Action;
+use crate::bugs::{Bug, planted};
 use crate::table::Table;
 
 /// See the module.
@@ -95,7 +96,9 @@ impl Schedule {
 
     /// Notes that a request waits for staging frames.
     pub fn wait_for_staging(&mut self, request: u32) {
-        self.staging_waiters.push_back(request);
+        if !planted(Bug::ForgetWaiter) {
+            self.staging_waiters.push_back(request);
+        }
     }
 
     /// Whether any request waits for staging frames.

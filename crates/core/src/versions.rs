@@ -76,7 +76,7 @@ impl Versions {
         let poisoned = self.staged.is_some_and(|staged| staged.poisoned)
             || self.flash.is_some_and(|(_, slot)| slot.poisoned());
         let cached = self.staged.map_or(0, |s| s.mask) | self.flash.map_or(0, |(_, slot)| slot.mask());
-        poisoned && inside & !cached != 0 || self.lost
+        (poisoned && inside & !cached != 0 || self.lost) && !planted(Bug::HideDamage)
     }
 
     /// Returns the version on flash, if commit `seq` wrote it.

@@ -185,7 +185,9 @@ fn engine_class(error: &EngineError) -> (u16, &'static str, &'static str) {
         EngineError::OriginInUse { .. } | EngineError::OriginIsCacheDevice { .. } => {
             (409, "conflict", "give the disk an image of its own")
         }
-        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => (409, "conflict", "see 'haversack status'"),
+        EngineError::Manage(_) | EngineError::InUse { .. } | EngineError::Pool(_) => {
+            (409, "conflict", "see 'haversack status'")
+        }
         EngineError::Origin { .. } | EngineError::OriginTooSmall { .. } => {
             (502, "origin", "check the origin's URI, that its store can be reached, and its size")
         }

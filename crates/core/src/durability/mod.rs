@@ -216,7 +216,8 @@ impl Durability {
 
     /// Returns the present flush mark.
     pub fn mark(&self) -> u64 {
-        self.mark.held_at.unwrap_or(self.flushed)
+        let flushed = if planted(Bug::MarkUnflushed) { self.completed() } else { self.flushed };
+        self.mark.held_at.unwrap_or(flushed)
     }
 
     /// Holds the mark where it is: a device is leaving that is not flushed any more.

@@ -195,7 +195,7 @@ impl<M: Memory> Call<'_, M> {
             let seq = self.disk(disk).last_commit_seq;
             self.durability.want(seq);
         }
-        if self.disk(disk).flush.staged_dirty() > 0 && self.disk(disk).cleaner.eager(self.disk(disk).mode) {
+        if self.disk(disk).commits_eagerly() {
             self.drive_commit(disk);
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
@@ -461,7 +461,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let written = versions.flash_of(cleaning.seq).filter(|(_, slot)| slot.dirty());
         let Some((number, slot)) = written else { return false };
-        if slot.poisoned() {
+        if slot.poisoned() && !planted(Bug::CleanDamaged) {
             self.note_valid_cleaned(disk, slot);
             return false;
         }

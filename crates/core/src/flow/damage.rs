@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use haversack_model::{BlockNo, DiskNo, SectorNo};
 
+use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::format::record::Damage;
@@ -110,6 +111,9 @@ impl<M: Memory> Call<'_, M> {
 
     /// Makes the record say that the disk has lost something. Returns true when it durably does.
     pub(crate) fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
+        if planted(Bug::LossUnrecorded) {
+            return true;
+        }
         let d = self.disk_mut(disk);
         if d.damage < Damage::Lost || d.loss_version.is_none() {
             d.damage = d.damage.max(Damage::Lost);

@@ -13,6 +13,7 @@
 use haversack_model::{BlockNo, DiskNo, Micros};
 
 use crate::action::JobId;
+use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::Call;
 use crate::error::ManageError;
@@ -57,7 +58,7 @@ impl<M: Memory> Call<'_, M> {
                 ResizeStage::Beyond
             }
             ResizeStage::Beyond if !shrinks || self.drop_beyond(disk, sectors) => ResizeStage::Forgotten,
-            ResizeStage::Forgotten if !shrinks || self.nothing_listed(disk) => {
+            ResizeStage::Forgotten if !shrinks || planted(Bug::GrowOverOld) || self.nothing_listed(disk) => {
                 self.end_job(disk, Ok(()));
                 return;
             }
@@ -87,7 +88,8 @@ impl<M: Memory> Call<'_, M> {
         let trimmed = self.staging.all_of(disk).any(|f| self.staging.get(f).trimmed);
         let no_device = self.alive_devices().next().is_none();
         let marked = self.disk(disk).intents.is_durably_marked();
-        !trimmed && (no_device || marked && (shrinks || self.pages_current(disk)))
+        !trimmed
+            && (no_device || marked && (shrinks || planted(Bug::GrowOverOld) || self.pages_current(disk)))
     }
 
     /// Whether no page lists dropped content.

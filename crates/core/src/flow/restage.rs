@@ -11,6 +11,7 @@
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
+use crate::bugs::{Bug, planted};
 use crate::core::Call;
 use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
@@ -58,8 +59,9 @@ impl<M: Memory> Call<'_, M> {
     /// Whether every dirty block durably has the copies that it should have, no obsolete version would be
     /// believed if a device were missing, and no device is leaving.
     pub(crate) fn rebuilt(&mut self) -> bool {
-        let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty;
-        let waiting = self.disks.iter().any(|d| !d.restage.is_empty() || d.restaging > 0);
+        let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty && !planted(Bug::RebuiltTooEarly);
+        let restages = self.disks.iter().any(|d| !d.restage.is_empty() || d.restaging > 0);
+        let waiting = restages && !planted(Bug::RebuiltTooEarly);
         if waiting
             || self.devices.leaves_any()
             || !self.devices.purge.is_over()

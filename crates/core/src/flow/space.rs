@@ -14,6 +14,7 @@ use haversack_model::{DeviceNo, DiskNo};
 
 use crate::config::Target;
 use crate::core::{Call, Core};
+use crate::format::geometry::SLOTS_PER_SEGMENT;
 use crate::io::{Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -75,8 +76,15 @@ impl Core {
                 let most = if seen_by_sharer { i64::MAX } else { self.common_excess() };
                 most.min(has - at_least_blocks as i64)
             }
-            _ => has - self.target_blocks(disk) as i64,
+            _ => has.max(self.room_with_one_less(disk)) - self.target_blocks(disk) as i64,
         }
+    }
+
+    /// Returns the blocks that the disk would have room for with one segment less. A disk that keeps within a
+    /// lower target than before has free slots that others need.
+    fn room_with_one_less(&self, disk: DiskNo) -> i64 {
+        let segments = self.store.disks[disk].segments.len() as i64;
+        (segments - 1) * i64::from(SLOTS_PER_SEGMENT)
     }
 
     /// Whether the disk is dormant: its cached blocks are not in use through this pool.
@@ -132,8 +140,7 @@ impl<M: Memory> Call<'_, M> {
 
     fn find_segment(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         self.shrink_to_target(disk, wanted);
-        let slots = self.store.disks[disk].segments.len() as u64
-            * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
+        let slots = self.store.disks[disk].segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT);
         let low = slots / FREE_SHARE + wanted;
         let may_wait = slots / PENDING_SHARE;
         let none_there = !self.store.owns_elsewhere(disk, other_than);
@@ -207,7 +214,7 @@ impl<M: Memory> Call<'_, M> {
 
     fn may_grow(&self, disk: DiskNo) -> bool {
         let space = &self.store.disks[disk];
-        let slots = space.segments.len() as u64 * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT);
+        let slots = space.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT);
         self.config.share_spare
             || self.shares(disk)
             || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8

@@ -97,7 +97,7 @@ impl<M: Memory> Call<'_, M> {
     /// Triggers a check for commits when enough is staged.
     pub(crate) fn touch_if_due(&mut self, disk: DiskNo) {
         let staged = self.staging.lists[disk].len;
-        if staged >= self.commit_threshold() || self.disk(disk).cleaner.eager(self.disk(disk).mode) {
+        if staged >= self.commit_threshold() || self.disk(disk).commits_eagerly() {
             self.touch(disk);
         }
     }

@@ -1,7 +1,7 @@
 //! What each write mode sends where, and when it answers.
 
 use crate::common::*;
-use haversack_core::{Action, CoreConfig, Op};
+use haversack_core::{Action, CoreConfig, IoPurpose, Op};
 use haversack_model::{DiskNo, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 8000;
@@ -271,5 +271,23 @@ fn an_origin_that_fails_a_write_fails_the_request() {
         rig.origins.get_mut(&disk).expect("an origin").down = false;
         assert_eq!(rig.read(disk, 0, 8), [7; 8], "{mode}");
         assert_eq!(rig.stats(disk).failed_requests, 1);
+    }
+}
+
+/// What is read into the cache of a disk that the cleaner serves at once need not be committed block by block.
+#[test]
+fn clean_fills_are_committed_together_in_every_mode() {
+    let modes =
+        [WriteMode::WriteBack, WriteMode::WriteThrough(WriteThroughAck::Cache), WriteMode::WriteInvalidate];
+    for mode in modes {
+        let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
+        let disk = rig.disk(0, 8000, mode);
+        rig.log.clear();
+        for block in 0..32 {
+            rig.read(disk, block * 16, 8);
+        }
+        let commits = rig.log.iter().filter(|asked| asked.purpose == Some(IoPurpose::Commit)).count();
+        assert_eq!(rig.usage(disk).usage_blocks, 32, "{mode}");
+        assert_eq!(commits, 2 * 2, "{mode}: two batches, each with its page");
     }
 }

@@ -241,6 +241,24 @@ fn without_sharing_a_disk_keeps_within_its_target() {
 }
 
 #[test]
+fn without_sharing_a_disk_gets_what_another_may_no_longer_have() {
+    let mut rig = Rig::new(&[7], false, CoreConfig { share_spare: false, ..CoreConfig::default() });
+    let [first, second] =
+        [(0, 1400), (1, 300)].map(|(n, blocks)| reader(&mut rig, n, Target::Blocks(blocks)));
+    fill(&mut rig, first, 1400);
+    fill(&mut rig, second, 300);
+    rig.core().set_target(0, first, Target::Blocks(350)).expect("attached");
+    fill(&mut rig, first, 2000);
+    assert!(rig.usage(first).usage_blocks <= 350 + 128);
+    rig.core().set_target(0, second, Target::Blocks(1350)).expect("attached");
+    for _ in 0..3 {
+        fill(&mut rig, second, 1350);
+    }
+    let used = rig.usage(second).usage_blocks;
+    assert!(used >= 1150, "{used}");
+}
+
+#[test]
 fn equal_targets_divide_the_pool() {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
     let disks = [0, 1, 2].map(|number| reader(&mut rig, number, Target::Equal));

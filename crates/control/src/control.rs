@@ -218,7 +218,7 @@ impl Control {
             sample_blocks: self.sample_blocks,
             touches: config.demand == DemandRule::TouchCount,
         };
-        Observer::new(observer, now_us, disk_blocks, counters)
+        Observer::new(observer, now_us, disk_blocks, counters)?.ending_at(self.due_us())
     }
 
     /// Notes a disk's new size in blocks. Samples do not depend on it; if touches are counted, the count

@@ -87,6 +87,8 @@ impl Samples {
 pub struct Observer {
     config: ObserverConfig,
     opened_us: Micros,
+    /// When the measurement of intensity begins.
+    late_from_us: Micros,
     all: Samples,
     reads: Samples,
     /// Reads at the end of the window, for intensity.
@@ -112,17 +114,28 @@ impl Observer {
         if window_us < measurement_us {
             return Err(PolicyError::WindowTooShort { window_us, measurement_us });
         }
+        let late_from_us = late_from(&config, now_us.saturating_add(window_us));
         Ok(Observer {
             config,
             opened_us: now_us,
+            late_from_us,
             all: Samples::new(sample_blocks),
             reads: Samples::new(sample_blocks),
-            late: late(&config, now_us)?,
+            late: late(&config, late_from_us)?,
             late_reads: 0,
             touches: config.touches.then(|| touches(disk_blocks)),
             before: *counters,
             lost: 0,
         })
+    }
+
+    /// Notes that the first window will be shorter: a disk that joins others takes part in their windows.
+    ///
+    /// # Errors
+    /// Only the errors of [`new`](Self::new).
+    pub fn ending_at(self, closes_us: Micros) -> Result<Observer, PolicyError> {
+        let late_from_us = late_from(&self.config, closes_us);
+        Ok(Observer { late: late(&self.config, late_from_us)?, late_from_us, ..self })
     }
 
     /// Returns how many records were lost since the window began; its figures do not include them.
@@ -148,7 +161,7 @@ impl Observer {
         self.reads.thin_out(shift);
         // Each recorded block stands for those that were not recorded.
         let passed_over = (1u64 << shift) - 1;
-        let late_us = late_from(&self.config, self.opened_us);
+        let late_us = self.late_from_us;
         for record in records.iter() {
             let blocks = records.blocks(record);
             match record.kind {
@@ -212,7 +225,7 @@ impl Observer {
     }
 
     fn intensity(&self, now_us: Micros, length_us: Micros) -> Intensity {
-        let measured_us = now_us.saturating_sub(late_from(&self.config, self.opened_us)).min(length_us);
+        let measured_us = now_us.saturating_sub(self.late_from_us).min(length_us);
         let scale = 1.0 / self.reads.highest_rate;
         let unique = (self.late.sizes().wss_blocks as f64 * scale).round() as u64;
         let read_blocks = (self.late_reads as f64 * scale).round() as u64;
@@ -227,7 +240,8 @@ impl Observer {
         let window = self.window(now_us, counters);
         self.all.turn();
         self.reads.turn();
-        self.late = late(&self.config, now_us)?;
+        self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
+        self.late = late(&self.config, self.late_from_us)?;
         (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
         Ok(window)
     }
@@ -238,14 +252,14 @@ fn touches(disk_blocks: u64) -> Hec {
     Hec::new(disk_blocks, HEC_BLOCKS, HEC_BLOCKS)
 }
 
-/// Returns when the measurement of intensity begins.
-fn late_from(config: &ObserverConfig, opened_us: Micros) -> Micros {
-    opened_us.saturating_add(config.window_us - config.measurement_us)
+/// Returns when the measurement of intensity begins in a window that ends then.
+fn late_from(config: &ObserverConfig, closes_us: Micros) -> Micros {
+    closes_us.saturating_sub(config.measurement_us)
 }
 
-fn late(config: &ObserverConfig, opened_us: Micros) -> Result<WorkingSetWindow, PolicyError> {
+fn late(config: &ObserverConfig, late_from_us: Micros) -> Result<WorkingSetWindow, PolicyError> {
     let places = u32::try_from(config.sample_blocks).unwrap_or(u32::MAX);
-    WorkingSetWindow::new(config.measurement_us.max(1), late_from(config, opened_us), places)
+    WorkingSetWindow::new(config.measurement_us.max(1), late_from_us, places)
 }
 
 /// Returns WSS, and RWSS_1 to RWSS_4, of a sample that began with the window.

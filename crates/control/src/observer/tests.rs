@@ -55,6 +55,24 @@ fn the_example_of_eci_cache() {
     assert_eq!(window.read_only.blocks_needed(), 0, "no block was read twice");
 }
 
+/// A disk that comes late in the window, as in vCacheShare's boot storm, has an intensity at its end.
+#[test]
+fn a_newcomers_intensity_is_measured_until_the_window_of_the_others_ends() {
+    for (attached_us, length_us) in [(950_000, 50_000), (300_000, 100_000)] {
+        let config = ObserverConfig {
+            window_us: WINDOW_US,
+            measurement_us: 100_000,
+            sample_blocks: 64,
+            touches: false,
+        };
+        let observer = Observer::new(config, attached_us, 1 << 20, &Counters::default()).unwrap();
+        let mut observer = observer.ending_at(WINDOW_US).unwrap();
+        note(&mut observer, 970_000, Recorded::Read, (0..10).chain(0..10));
+        let intensity = observer.close(WINDOW_US, &counters(10, 10, 0)).unwrap().intensity;
+        assert_eq!(intensity, Intensity { length_us, read_blocks: 20, unique_read_blocks: 10 });
+    }
+}
+
 #[test]
 fn what_was_used_in_the_window_before_is_not_cold_and_what_was_not_is_forgotten() {
     let mut observer = observer(4096);

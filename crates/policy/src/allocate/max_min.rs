@@ -6,7 +6,7 @@
 //! chunks the chunks are smaller, so that parts do not round to nothing. Reservations of disks hold at every
 //! level.
 //!
-//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 2.2 and
+//! Source: Liu, Ge, Du and Huang, "SSD as a Cloud Cache? Carefully Design about It", 2015, sections 3.3 and
 //! 4.2, figure 7, equation 3. The paper's C_i = w_i / sum w * C is the result if all demand more than they get.
 
 use std::collections::BTreeMap;

@@ -72,8 +72,8 @@ impl Core {
     }
 
     /// Makes room for a sharer's batch of `wanted` blocks while no segment is free: its own blocks if it is
-    /// their turn or soon will be, or a segment that another disk can do without, or at least what makes
-    /// others have one to spare. Until that comes, the oldest of its own.
+    /// their turn or soon will be, otherwise those of all whose turn it is, and a segment that another disk can
+    /// do without. Until that comes, the oldest of its own.
     pub(crate) fn make_common_room(&mut self, disk: DiskNo, wanted: u64, other_than: Option<DeviceNo>) {
         let segments = self.store.disks[disk].segments.len() as u64;
         let low = wanted + segments * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE;
@@ -86,8 +86,10 @@ impl Core {
         let missing = self.missing(disk, low);
         let asked = self.store.reclaims_for(disk);
         let short = missing > 0 || empty_handed;
-        if short && !asked && !self.ask_sharers(disk, other_than, empty_handed) {
+        // What is not the sharers' goes first.
+        if short && !asked && (empty_handed || !self.ask_for_segment(disk, other_than)) {
             self.store.evict_common(missing);
+            self.ask_sharers(disk, other_than, empty_handed);
         }
         self.store.evict_blocks(disk, self.missing(disk, wanted));
     }
@@ -104,16 +106,15 @@ impl Core {
         self.store.disks[disk].live + wanted > at_most_blocks
     }
 
-    /// Asks for a segment that another disk can do without. A disk that has none at all gets one in any case.
-    fn ask_sharers(&mut self, disk: DiskNo, other_than: Option<DeviceNo>, empty_handed: bool) -> bool {
-        if !empty_handed && self.ask_for_segment(disk, other_than) {
-            return true;
-        }
+    /// Asks for a segment that another sharer can do without. A disk that has none at all gets one in any case.
+    fn ask_sharers(&mut self, disk: DiskNo, other_than: Option<DeviceNo>, empty_handed: bool) {
         let least_slots = if empty_handed { 1 } else { WORTH_A_SEGMENT };
-        if let Some(segment) = self.store.spare_segment(disk, least_slots, other_than) {
+        // What a disk has just got is not taken away before it is used.
+        let waits = |disk| self.staging.lists[disk].len > 0;
+        if let Some(segment) = self.store.spare_segment(disk, least_slots, other_than, waits) {
             self.store.reclaim(segment, Some(disk));
-            return true;
+        } else if empty_handed {
+            self.ask_for_segment(disk, other_than);
         }
-        empty_handed && self.ask_for_segment(disk, other_than)
     }
 }

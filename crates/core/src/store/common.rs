@@ -204,18 +204,21 @@ impl Store {
         self.common.laps.insert((space.laps, disk));
     }
 
-    /// Returns the segment that another sharer than the asker can best do without: of the disks with the most slots to spare, but
-    /// at least so many, the segment with the fewest live blocks.
+    /// Returns the segment that another sharer than the asker can best do without: of the disks with the most
+    /// slots to spare, but at least so many, the segment with the fewest live blocks. The last segment of a
+    /// disk goes only if it is empty and no blocks of the disk wait for it.
     pub fn spare_segment(
         &mut self,
         asker: DiskNo,
         least_slots: u64,
         other_than: Option<DeviceNo>,
+        waits: impl Fn(DiskNo) -> bool,
     ) -> Option<SegmentNo> {
         let giving: Vec<DiskNo> = self.reclaimed_from().collect();
         let spare = |(disk, space): (DiskNo, &DiskSpace)| {
             let gives =
                 space.shares && !space.segments.is_empty() && disk != asker && !giving.contains(&disk);
+            let gives = gives && (space.segments.len() > 1 || space.live == 0 && !waits(disk));
             gives.then(|| (space.spare_slots(), disk)).filter(|(slots, _)| *slots >= least_slots)
         };
         let mut givers: Vec<(u64, DiskNo)> = self.disks.numbered().filter_map(spare).collect();

@@ -97,11 +97,14 @@ pub enum Persistence {
     None,
 }
 
-/// Share of the pool: `equal` or a size.
+/// Share of the pool: `auto`, `equal` or a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// An equal part among all attached disks with this target, or what the policy assigns.
+    /// What the policy assigns; if there is no policy, a place in one pool with all other disks of this target,
+    /// between the disk's reservation and its limit.
     #[default]
+    Auto,
+    /// What the policy assigns; if there is no policy, a part as large as that of every other disk without a size.
     Equal,
     /// This many bytes, whatever the policy would assign.
     Bytes(Size),
@@ -112,6 +115,7 @@ as_string!(Target);
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Target::Auto => f.write_str("auto"),
             Target::Equal => f.write_str("equal"),
             Target::Bytes(size) => size.fmt(f),
         }
@@ -123,8 +127,9 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, String> {
         match text {
+            "auto" => Ok(Target::Auto),
             "equal" => Ok(Target::Equal),
-            size => size.parse().map(Target::Bytes).map_err(|e| format!("{e}; or 'equal'")),
+            size => size.parse().map(Target::Bytes).map_err(|e| format!("{e}; or 'auto' or 'equal'")),
         }
     }
 }
@@ -445,7 +450,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Share of the pool: a size; equal for an equal share or what the policy assigns.
+    /// Share of the pool: a size; auto for a place in one pool with other disks, equal for an equal part, or what the
+    /// policy assigns.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -582,10 +588,10 @@ mod tests {
             assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);
         }
         assert!("writeback".parse::<Mode>().unwrap_err().contains("or auto"));
-        for text in ["equal", "5GiB"] {
+        for text in ["auto", "equal", "5GiB"] {
             assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
-        assert!("most".parse::<Target>().unwrap_err().contains("'equal'"));
+        assert!("most".parse::<Target>().unwrap_err().contains("'auto' or 'equal'"));
     }
 
     #[test]

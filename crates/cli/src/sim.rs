@@ -140,10 +140,10 @@ pub struct PoolArguments {
     /// Staging memory [default: 64MiB, but at most 1/64 of the cache].
     #[arg(long)]
     pub staging: Option<Size>,
-    /// Keep every disk within its target, even if no other disk needs the space.
+    /// Keep disks with targets within them, even if no other disk needs the space.
     #[arg(long)]
     pub no_spare: bool,
-    /// Target of a disk; the others share equally. May be repeated.
+    /// Target of a disk; the others share one pool. May be repeated.
     #[arg(long, value_name = "DISK=SIZE", value_parser = target)]
     pub target: Vec<(String, Size)>,
     /// What survives a restart.
@@ -153,7 +153,8 @@ pub struct PoolArguments {
     /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
-    /// Allocator that divides the pool: none, equal, static, wss, rwss, utility, trd, urd or max-min.
+    /// Allocator that divides the pool: none, equal, static, wss, rwss, utility, trd, urd or max-min. [default: none,
+    /// one pool for all disks]
     #[arg(long, value_parser = haversack_policy::named)]
     pub allocator: Option<Config>,
     /// Length of a window, after which the next decision is made. [default: as the allocator's system does]
@@ -277,8 +278,8 @@ impl AdmissionArgument {
 }
 
 impl PoolArguments {
-    /// Returns the control loop's configuration, if any option needs one: without an allocator all disks get
-    /// equal parts.
+    /// Returns the control loop's configuration, if any option needs one: without an allocator all disks share
+    /// one pool.
     fn control(&self, mode: Option<Mode>) -> Option<Config> {
         let auto = mode == Some(Mode::Auto);
         let by_share = matches!(self.admission, Some(AdmissionArgument::Rule(_)));

@@ -71,7 +71,7 @@ impl Default for CleanerConfig {
 /// How much of the pool a disk should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// The pool divided by the number of attached disks with this target.
+    /// An equal part, for each attached disk with this target or `Shared`, of what other targets leave.
     Equal,
     /// This many blocks.
     Blocks(u64),

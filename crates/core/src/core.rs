@@ -254,10 +254,7 @@ impl Core {
             Target::Shared { at_least_blocks, at_most_blocks } => {
                 self.shared_blocks(disk, at_least_blocks, at_most_blocks)
             }
-            Target::Equal => {
-                let sharers = self.disks.iter().filter(|d| d.target == Target::Equal).count();
-                self.capacity_blocks() / sharers.max(1) as u64
-            }
+            Target::Equal => self.equal_blocks(),
         }
     }
 

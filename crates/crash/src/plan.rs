@@ -221,6 +221,23 @@ impl Plan {
         (self.core.commit_blocks, self.core.flush_after_blocks) = (rng.pick(&[1, 2, 4, 8]), 4096);
     }
 
+    /// All disks share one pool, as a daemon's do that is told nothing else; there may be fewer segments than
+    /// disks.
+    pub fn sharing(&mut self, rng: &mut Random) {
+        if rng.one_in(3) {
+            let devices = rng.range(1, 2).max(u64::from(self.faults.loss) * 2);
+            self.devices = vec![rng.range(2, 3) as u32; devices as usize];
+        }
+        while self.disks.len() < 6 && rng.one_in(2) {
+            self.disks.push(disk(rng, self.disks.len(), 512));
+            self.blank.push(rng.one_in(4));
+        }
+        for disk in &mut self.disks {
+            let at_least_blocks = rng.pick(&[0, 0, 0, 100, 400]);
+            disk.target = Target::Shared { at_least_blocks, at_most_blocks: u64::MAX };
+        }
+    }
+
     /// Flash rots under dirty blocks that have one copy, in a pool that gets or loses a device now and then. The
     /// cleaner leaves them there for a while.
     pub fn damaging(&mut self, rng: &mut Random) {

@@ -15,6 +15,8 @@ const RUNS_WITH_RECORD_CRASHES: u64 = 4;
 /// One run in this many loses a device of a pool without redundancy, one any device of a pool with it, and one has
 /// media that rot.
 const RUNS_WITH_LOSSES: u64 = 10;
+/// One run in this many has disks that all share one pool.
+const RUNS_WITH_SHARING: u64 = 4;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +142,10 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
             damages = Some(apart);
         }
         _ => {}
+    }
+    let mut apart = Random::scrambled(seed.rotate_left(16));
+    if apart.one_in(RUNS_WITH_SHARING) {
+        plan.sharing(&mut apart);
     }
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;

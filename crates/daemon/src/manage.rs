@@ -129,8 +129,8 @@ impl Daemon {
         new: DiskConfig,
     ) -> Result<()> {
         let backend = &self.pool(&new.pool)?.backend;
-        if new.target != old.target {
-            backend.set_target(handle, settings::target(new.target))?;
+        if settings::target(&new) != settings::target(old) {
+            backend.set_target(handle, settings::target(&new))?;
         }
         if new.admission != old.admission {
             backend.set_admission(handle, settings::admission(new.admission, 0))?;

@@ -113,24 +113,29 @@ pub fn core_config(disk: &DiskConfig, sectors: u64) -> Result<core::DiskConfig, 
             Persistence::Dirty => core::Persistence::Dirty,
             Persistence::None => core::Persistence::None,
         },
-        target: target(disk.target),
-        admission: admission(disk.admission, share_blocks(disk.target)),
+        target: target(disk),
+        admission: admission(disk.admission, share_blocks(disk)),
         sequential_cutoff_bytes: disk.sequential_cutoff.0,
         cleaner: cleaner(disk.cleaner),
     })
 }
 
-/// Converts a share for the core.
-pub fn target(target: Target) -> core::Target {
-    match target {
+/// Returns a disk's share for the core, while no policy assigns one.
+pub fn target(disk: &DiskConfig) -> core::Target {
+    let blocks = |size: Size| size.0 / BLOCK_BYTES as u64;
+    match disk.target {
+        Target::Auto => core::Target::Shared {
+            at_least_blocks: blocks(disk.reservation),
+            at_most_blocks: disk.limit.map_or(u64::MAX, blocks),
+        },
         Target::Equal => core::Target::Equal,
-        Target::Bytes(size) => core::Target::Blocks(size.0 / BLOCK_BYTES as u64),
+        Target::Bytes(size) => core::Target::Blocks(blocks(size)),
     }
 }
 
 /// Returns the share that the operator gave a disk; 0 if it is not known until the disk is in its pool.
-fn share_blocks(share: Target) -> u64 {
-    if let core::Target::Blocks(blocks) = target(share) { blocks } else { 0 }
+fn share_blocks(disk: &DiskConfig) -> u64 {
+    if let core::Target::Blocks(blocks) = target(disk) { blocks } else { 0 }
 }
 
 /// Converts the admission of a disk with a share of this many blocks for the core.
@@ -171,6 +176,20 @@ mod tests {
         disk.id = Some(derived.to_string());
         assert_eq!(disk_id(&disk), Ok(derived));
         assert_ne!(disk_id(&DiskConfig::new("vm2", "main", "/dev/b")), Ok(derived));
+    }
+
+    #[test]
+    fn without_a_policy_disks_share_one_pool_within_what_is_reserved_and_allowed() {
+        let mut disk = DiskConfig::new("vm1", "main", "/dev/b");
+        let shared =
+            |at_least_blocks, at_most_blocks| core::Target::Shared { at_least_blocks, at_most_blocks };
+        assert_eq!(target(&disk), shared(0, u64::MAX));
+        (disk.reservation, disk.limit) = (Size(8192), Some(Size(40_960)));
+        assert_eq!(target(&disk), shared(2, 10));
+        disk.target = Target::Equal;
+        assert_eq!(target(&disk), core::Target::Equal);
+        disk.target = Target::Bytes(Size(16_384));
+        assert_eq!(target(&disk), core::Target::Blocks(4));
     }
 
     #[test]

@@ -424,7 +424,8 @@ async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_ope
     assert_eq!(api.fake.monitored.lock().unwrap().len(), 2);
     assert_eq!(api.call("DELETE", "/v1/policy", Value::Null).await.0, 200);
     assert!(api.fake.monitored.lock().unwrap().is_empty());
-    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Equal, Target::Blocks(100)));
+    let one_pool = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
+    assert_eq!((blocks(&api, 0), blocks(&api, 1)), (one_pool, Target::Blocks(100)));
 }
 
 #[tokio::test]

@@ -246,7 +246,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            allocator: AllocatorRule::Equal,
+            allocator: AllocatorRule::None,
             demand: DemandRule::Wss,
             forecast: Method::LastValue,
             filter_outliers: false,
@@ -335,8 +335,8 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
     let base = Config::default();
     let read_only = Config { demand: DemandRule::ReadOnly, window_us: minute, ..base.clone() };
     Ok(match name {
-        "none" => Config { allocator: AllocatorRule::None, ..base },
-        "equal" => base,
+        "none" => base,
+        "equal" => Config { allocator: AllocatorRule::Equal, ..base },
         "static" => Config { allocator: AllocatorRule::Static, ..base },
         "wss" => Config {
             allocator: AllocatorRule::Proportional { spare: Spare::Shared },

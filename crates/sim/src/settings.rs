@@ -94,7 +94,7 @@ impl Default for Pool {
             transfer_blocks: 8192,
             share_spare: true,
             targets: Vec::new(),
-            others: Target::Equal,
+            others: Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX },
             persistence: Persistence::All,
             admission: AdmissionConfig::Always,
             sequential_cutoff_bytes: 0,

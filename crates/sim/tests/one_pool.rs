@@ -8,6 +8,7 @@ use common::{memory, simulate};
 use haversack_core::Target;
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
 use haversack_model::random::Random;
+use haversack_policy::{Config, named};
 use haversack_sim::{PolicyName, Pool, Settings, Sizes, Traffic};
 use haversack_trace::{Access, Op, VolumeNo};
 
@@ -58,13 +59,18 @@ fn on_one_disk(accesses: &[Access]) -> Vec<Access> {
 }
 
 fn hit_ratio(accesses: &[Access], disks: u64, segments: u64, others: Target) -> f64 {
+    hits(accesses, disks, segments, Pool { others, ..Pool::default() }, None)
+}
+
+fn hits(accesses: &[Access], disks: u64, segments: u64, pool: Pool, control: Option<Config>) -> f64 {
     let names: Vec<String> = (0..disks).map(|disk| format!("disk{disk}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let settings = Settings {
         policies: vec![PolicyName::Core],
         sizes: Sizes::Blocks(vec![segments * u64::from(SLOTS_PER_SEGMENT)]),
         traffic: Traffic { warm_up: 0.3, ..Traffic::default() },
-        pool: Pool { others, ..Pool::default() },
+        pool,
+        control,
         ..Settings::default()
     };
     let report = simulate(&memory(accesses, &names), &settings);
@@ -78,6 +84,17 @@ fn compare(disks: u64, accesses: &[Access]) {
     let many = hit_ratio(accesses, disks, segments, shared);
     assert!((0.2..0.9).contains(&one), "{one} could not show a difference");
     assert!(many > one - 0.01, "{disks} disks: {many:.4} of all accesses hit, {one:.4} on one disk");
+}
+
+#[test]
+fn disks_share_one_pool_unless_told_otherwise() {
+    let accesses = bursts(5, 40_000, 7);
+    let hits = |allocator: Option<&str>| {
+        let control = allocator.map(|name| named(name).expect("known"));
+        hits(&accesses, 5, 5 * SEGMENTS_A_DISK, Pool::default(), control)
+    };
+    assert_eq!(hits(None), hits(Some("none")));
+    assert_ne!(hits(None), hits(Some("equal")));
 }
 
 #[test]

@@ -45,19 +45,36 @@ impl Core {
         shares(self.disk(disk))
     }
 
+    /// Returns the blocks that targets in blocks leave, and how many disks have the targets `Equal` and `Shared`.
+    fn divided(&self) -> (u64, [u64; 2]) {
+        let (mut left_blocks, mut counts) = (self.capacity_blocks(), [0; 2]);
+        for disk in self.disks.iter() {
+            match disk.target {
+                Target::Blocks(blocks) => left_blocks = left_blocks.saturating_sub(blocks),
+                Target::Equal => counts[0] += 1,
+                Target::Shared { .. } => counts[1] += 1,
+            }
+        }
+        (left_blocks, counts)
+    }
+
+    /// Returns the part of a disk with the target `Equal`.
+    pub(crate) fn equal_blocks(&self) -> u64 {
+        let (left_blocks, [equals, sharers]) = self.divided();
+        left_blocks / (equals + sharers).max(1)
+    }
+
     /// Returns the blocks of the pool that its sharers have together.
     pub(crate) fn common_blocks(&self) -> u64 {
-        let own = |disk: &Disk| if let Target::Blocks(blocks) = disk.target { blocks } else { 0 };
-        let owned: u64 = self.disks.iter().map(own).fold(0, u64::saturating_add);
-        self.capacity_blocks().saturating_sub(owned)
+        let (left_blocks, [equals, sharers]) = self.divided();
+        left_blocks - left_blocks / (equals + sharers).max(1) * equals
     }
 
     /// Returns the share, in blocks, that a sharer's dirty blocks are measured by, and that is shown: what it
     /// has, or an equal part if that is more.
     pub(crate) fn shared_blocks(&self, disk: DiskNo, at_least_blocks: u64, at_most_blocks: u64) -> u64 {
-        let sharers = self.disks.iter().filter(|disk| shares(disk)).count().max(1) as u64;
         let has = self.store.disks[disk].live;
-        has.max(self.common_blocks() / sharers).min(at_most_blocks).max(at_least_blocks)
+        has.max(self.equal_blocks()).min(at_most_blocks).max(at_least_blocks)
     }
 
     /// Whether the sharers have less than is theirs, since other disks exceed their targets.

@@ -266,7 +266,7 @@ fn equal_targets_divide_the_pool() {
         assert_eq!(rig.usage(disk).target_blocks, 8 * 253 / 3);
     }
     rig.core().set_target(0, disks[0], Target::Blocks(10)).expect("attached");
-    assert_eq!(rig.usage(disks[1]).target_blocks, 8 * 253 / 2);
+    assert_eq!(rig.usage(disks[1]).target_blocks, (8 * 253 - 10) / 2);
 }
 
 #[test]
@@ -517,6 +517,26 @@ fn a_sharer_stays_within_its_limit_while_others_need_space() {
         fill(&mut rig, limited, 4800);
     }
     assert!((100..=500 + 128).contains(&rig.usage(limited).usage_blocks), "{:?}", rig.usage(limited));
+}
+
+#[test]
+fn a_disk_with_an_equal_part_gets_it_beside_one_pool() {
+    for equal_first in [true, false] {
+        let mut rig = Rig::new(&[32], false, CoreConfig::default());
+        let targets = [Target::Equal, SHARED, SHARED].into_iter().zip(0..);
+        let mut disks: Vec<_> = targets.map(|(target, number)| reader(&mut rig, number, target)).collect();
+        let equal = disks[0];
+        if !equal_first {
+            disks.reverse();
+        }
+        for _ in 0..4 {
+            disks.iter().for_each(|disk| fill(&mut rig, *disk, 4800));
+        }
+        rig.running().check();
+        let (has, target) = (rig.usage(equal).usage_blocks, rig.usage(equal).target_blocks);
+        assert_eq!(target, 32 * 253 / 3);
+        assert!((target * 3 / 4..=target * 5 / 4).contains(&has), "{has} of {target} blocks");
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub fn apply(
         backend.set_target(disk.disk, target)?;
         applied.target = Some(target);
     }
-    if config.target != haversack_api::Target::Equal {
+    if matches!(config.target, haversack_api::Target::Bytes(_)) {
         kept.push(format!("target {} is the operator's", config.target));
     }
     apply_admission(backend, disk, config, plan, applied, &mut kept)?;
@@ -98,7 +98,7 @@ fn change_mode(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, mode: WriteMode
 pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskConfig) {
     let restored = || -> Result<()> {
         let backend = &daemon.pool(pool)?.backend;
-        backend.set_target(disk.disk, settings::target(config.target))?;
+        backend.set_target(disk.disk, settings::target(config))?;
         backend.set_admission(disk.disk, settings::admission(config.admission, disk.usage.target_blocks))?;
         if disk.mode != config.mode.at_first() {
             change_mode(daemon, pool, disk, config.mode.at_first())?;

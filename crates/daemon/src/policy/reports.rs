@@ -69,7 +69,7 @@ pub fn report(
 ) -> DiskReport {
     let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
     let fixed_blocks = match config.target {
-        Target::Equal => None,
+        Target::Auto | Target::Equal => None,
         Target::Bytes(size) => Some(blocks(size.0)),
     };
     let wishes = Wishes {

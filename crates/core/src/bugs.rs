@@ -88,8 +88,6 @@ pub enum Bug {
     LossUnrecorded,
     /// A pool is called rebuilt although dirty blocks lack their second copy.
     RebuiltTooEarly,
-    /// A device is emptied without moving dirty blocks whose other copy is elsewhere.
-    DrainLeavesMirrors,
     /// A disk grows over what pages still list from its larger past.
     GrowOverOld,
     /// What the cleaner has written of a damaged block makes all of it clean.
@@ -145,7 +143,6 @@ pub const ALL: &[Bug] = &[
     Bug::MarkUnflushed,
     Bug::LossUnrecorded,
     Bug::RebuiltTooEarly,
-    Bug::DrainLeavesMirrors,
     Bug::GrowOverOld,
     Bug::CleanDamaged,
     Bug::ForgetWaiter,

@@ -179,6 +179,7 @@ impl World {
                     return Ok(());
                 }
                 self.disks[disk].life = Life::Released;
+                self.fail_to_attach_under_old_epoch(disk)?;
                 self.let_go(disk)?;
                 if clean && self.trusts_origins() {
                     self.check_origin(disk, "after a clean release")?;

@@ -12,6 +12,15 @@ use crate::world::{Device, Flow, Life, Stop, World, device_id, device_store, vio
 use haversack_model::random::Random;
 
 impl World {
+    /// A released disk may be written by another host, so it is taken back only under a higher epoch.
+    pub(crate) fn fail_to_attach_under_old_epoch(&mut self, disk: usize) -> Flow {
+        let (now, config, epoch) = (self.now, self.disks[disk].config.clone(), self.disks[disk].epoch);
+        match self.core().attach(now, &config, epoch, false) {
+            Ok(_) => violation!("disk {disk} was released and attached again with the same epoch {epoch}"),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Attaches a disk with its epoch and waits for it.
     pub fn attach(&mut self, disk: usize) -> Flow {
         let now = self.now;

@@ -12,7 +12,6 @@
 
 use haversack_model::{DeviceNo, DiskNo};
 
-use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
 use crate::memory::Memory;
 use crate::store::segment::{SegmentNo, SegmentState};
@@ -75,9 +74,7 @@ impl<M: Memory> Call<'_, M> {
     }
 
     fn has_dirty_copy(&self, number: SlotNo) -> bool {
-        self.store
-            .live(number)
-            .is_some_and(|slot| slot.dirty() || slot.mirror() && !planted(Bug::DrainLeavesMirrors))
+        self.store.live(number).is_some_and(|slot| slot.dirty() || slot.mirror())
     }
 
     /// Asks for the dirty blocks of a segment to be staged again; returns how many.

@@ -144,6 +144,14 @@ const BUGS: &[Bug] = &[
         replays: &[(DAMAGE, "damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves")],
     },
     Bug {
+        name: "a disk that shares the pool has only segments of a failed device, and gets no other",
+        seeds: &[36102744],
+        replays: &[(
+            SHARES,
+            "a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own",
+        )],
+    },
+    Bug {
         name: "what a failed device took from behind the end of a smaller disk is lost when it grows again",
         seeds: &[27005487],
         replays: &[(

@@ -36,7 +36,7 @@ impl Core {
         let empty_handed = !self.store.owns_elsewhere(disk, other_than);
         let shares = self.shares(disk);
         let short = if shares { self.common_is_short() } else { space.live < self.target_blocks(disk) };
-        let below = short || space.segments.is_empty();
+        let below = short || !self.store.owns_elsewhere(disk, None);
         let dormant = shares && self.disks.iter().any(|d| d.life.is_dormant());
         if self.store.reclaiming() > 0 || !(below || dormant || empty_handed && other_than.is_some()) {
             return false;

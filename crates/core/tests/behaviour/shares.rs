@@ -3,7 +3,7 @@
 use crate::common::*;
 use haversack_core::{AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, Op, StagingKind, Target};
 use haversack_model::random::Random;
-use haversack_model::{DiskNo, WriteMode, WriteThroughAck};
+use haversack_model::{DeviceNo, DiskNo, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 40_000;
 
@@ -559,4 +559,26 @@ fn disks_with_parts_of_their_own_keep_them_beside_one_pool() {
     sharers.iter().for_each(|sharer| fill(&mut rig, *sharer, 4800));
     rig.running().check();
     assert!(rig.usage(own).usage_blocks < 3 * 253, "{:?}", rig.usage(own));
+}
+
+#[test]
+fn a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own() {
+    let mut rig = Rig::new(&[2], false, CoreConfig { commit_blocks: 8, ..CoreConfig::default() });
+    let shared = Target::Shared { at_least_blocks: 0, at_most_blocks: 5000 };
+    let sharer =
+        rig.attach(&DiskConfig { target: shared, cleaner: LAZY, ..DiskConfig::new(disk_id(0), 8000) }, 1);
+    rig.write(sharer, 0, 80, 1);
+    rig.flush(sharer);
+    fill(&mut rig, sharer, 400);
+    rig.add_device(2);
+    let other = reader(&mut rig, 1, Target::Blocks(1000));
+    fill(&mut rig, other, 500);
+    let now = rig.now;
+    // A newer version of what only the failed device had must be on flash before the device can go.
+    let write = rig.start_write(sharer, 0, 80, 2);
+    rig.run_without(is_device_write);
+    assert!(rig.is_answered(write));
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.flush(sharer);
+    assert_eq!(rig.read(sharer, 0, 80), [2; 80]);
 }

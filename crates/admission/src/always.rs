@@ -2,16 +2,16 @@
 
 use haversack_model::BlockNo;
 
-use crate::{Admission, Admit, Op, Verdict};
+use crate::{Access, Admission, Admit, Verdict};
 
 /// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Always;
 
 impl Admission for Always {
-    fn hit(&mut self, _: BlockNo, _: Op) {}
+    fn hit(&mut self, _: BlockNo, _: Access) {}
 
-    fn miss(&mut self, _: BlockNo, _: Op) -> Verdict {
+    fn miss(&mut self, _: BlockNo, _: Access) -> Verdict {
         Verdict { admit: true, ..Verdict::default() }
     }
 

@@ -14,7 +14,7 @@
 
 use haversack_model::BlockNo;
 
-use crate::{Admission, Admit, Op, Verdict};
+use crate::{Access, Admission, Admit, Verdict};
 
 /// The number of runs tracked at a time.
 const RUNS: usize = 16;
@@ -113,11 +113,11 @@ impl Hec {
 }
 
 impl Admission for Hec {
-    fn hit(&mut self, block: BlockNo, _: Op) {
+    fn hit(&mut self, block: BlockNo, _: Access) {
         self.note(block.0);
     }
 
-    fn miss(&mut self, block: BlockNo, _: Op) -> Verdict {
+    fn miss(&mut self, block: BlockNo, _: Access) -> Verdict {
         Verdict { admit: self.note(block.0), ..Verdict::default() }
     }
 
@@ -131,9 +131,10 @@ impl Admission for Hec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Op;
 
     fn admitted(hec: &mut Hec, blocks: &[u64]) -> Vec<bool> {
-        blocks.iter().map(|block| hec.miss(BlockNo(*block), Op::Read).admit).collect()
+        blocks.iter().map(|block| hec.miss(BlockNo(*block), Op::Read.into()).admit).collect()
     }
 
     #[test]

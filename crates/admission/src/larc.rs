@@ -11,7 +11,7 @@
 use haversack_model::BlockNo;
 
 use crate::lru::Lru;
-use crate::{Admission, Admit, Op, Verdict};
+use crate::{Access, Admission, Admit, Verdict};
 
 /// See the module documentation.
 pub struct Larc {
@@ -61,14 +61,14 @@ impl Larc {
 }
 
 impl Admission for Larc {
-    fn hit(&mut self, _: BlockNo, _: Op) {
+    fn hit(&mut self, _: BlockNo, _: Access) {
         if self.cache_blocks > 0.0 {
             let shrunk = self.ghosts_wanted - self.cache_blocks / (self.cache_blocks - self.ghosts_wanted);
             self.ghosts_wanted = shrunk.max(least(self.cache_blocks));
         }
     }
 
-    fn miss(&mut self, block: BlockNo, _: Op) -> Verdict {
+    fn miss(&mut self, block: BlockNo, _: Access) -> Verdict {
         if self.cache_blocks <= 0.0 {
             return Verdict::default();
         }
@@ -101,9 +101,10 @@ impl Admission for Larc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Op;
 
     fn miss(larc: &mut Larc, block: u64) -> bool {
-        larc.miss(BlockNo(block), Op::Read).admit
+        larc.miss(BlockNo(block), Op::Read.into()).admit
     }
 
     /// C = 20: a miss takes C_r from 2 to 2 + 20/2 = 12, and then to 12 + 20/12; a hit from there to
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(larc.ghosts_wanted(), 12.0);
         assert!(!miss(&mut larc, 2));
         assert!((larc.ghosts_wanted() - 41.0 / 3.0).abs() < 1e-12);
-        larc.hit(BlockNo(9), Op::Read);
+        larc.hit(BlockNo(9), Op::Read.into());
         assert!((larc.ghosts_wanted() - (41.0 / 3.0 - 60.0 / 19.0)).abs() < 1e-12);
         assert!(!miss(&mut larc, 3));
         assert!(miss(&mut larc, 1), "1 is a ghost");
@@ -128,7 +129,7 @@ mod tests {
         let mut larc = Larc::new(40);
         (0..100).for_each(|block| assert!(!miss(&mut larc, block)));
         assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (36.0, 36));
-        (0..100).for_each(|_| larc.hit(BlockNo(99), Op::Read));
+        (0..100).for_each(|_| larc.hit(BlockNo(99), Op::Read.into()));
         assert_eq!(larc.ghosts_wanted(), 4.0);
         assert!(!miss(&mut larc, 200));
         assert_eq!((larc.ghosts_wanted(), larc.ghosts()), (14.0, 14));
@@ -142,7 +143,7 @@ mod tests {
             let mut larc = Larc::new(100_000);
             for block in 0..4_000_000 {
                 if block % 10 < hits_of_ten {
-                    larc.hit(BlockNo(block), Op::Read);
+                    larc.hit(BlockNo(block), Op::Read.into());
                 } else {
                     miss(&mut larc, block);
                 }
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn the_smallest_shares() {
         let mut nothing = Larc::new(0);
-        nothing.hit(BlockNo(1), Op::Read);
+        nothing.hit(BlockNo(1), Op::Read.into());
         assert!(!miss(&mut nothing, 1) && !miss(&mut nothing, 1));
         let mut one = Larc::new(1);
         assert!(!miss(&mut one, 1) && miss(&mut one, 1));

@@ -7,12 +7,14 @@
 mod always;
 mod hec;
 mod larc;
+mod learned;
 pub mod lru;
 mod staging;
 
 pub use always::Always;
 pub use hec::Hec;
 pub use larc::Larc;
+pub use learned::Learned;
 pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
 
 use haversack_model::BlockNo;
@@ -27,11 +29,35 @@ pub enum Op {
     Write,
 }
 
+/// An access to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Its kind.
+    pub op: Op,
+    /// The number of blocks of its request.
+    pub blocks: u32,
+    /// Whether its request continues an earlier one.
+    pub continues: bool,
+    /// The time, in accesses of the pool.
+    pub now: u64,
+    /// How long a block stays in the cache after its last use, in accesses of the pool, if any was evicted yet.
+    pub stay: Option<u64>,
+}
+
+impl From<Op> for Access {
+    /// Returns an access of one block of which nothing else is known.
+    fn from(op: Op) -> Access {
+        Access { op, blocks: 1, continues: false, now: 0, stay: None }
+    }
+}
+
 /// What to do with a block that is not in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// Whether it is admitted now.
     pub admit: bool,
+    /// Whether it is worth so much that it needs no probation.
+    pub protect: bool,
     /// The block whose staged data must be dropped.
     pub forget: Option<BlockNo>,
 }
@@ -39,10 +65,10 @@ pub struct Verdict {
 /// The filter of one disk.
 pub trait Admission: Send {
     /// Notes an access to a block that is in the cache.
-    fn hit(&mut self, block: BlockNo, op: Op);
+    fn hit(&mut self, block: BlockNo, access: Access);
 
     /// Notes an access to a block that is not in the cache.
-    fn miss(&mut self, block: BlockNo, op: Op) -> Verdict;
+    fn miss(&mut self, block: BlockNo, access: Access) -> Verdict;
 
     /// Returns whether data of the block that a read brings is, or is to be, staged.
     fn stages(&self, block: BlockNo) -> bool {
@@ -85,6 +111,8 @@ pub enum Admit {
         /// The disk's share of the cache.
         cache_blocks: u64,
     },
+    /// A block whose like is mostly used again while it would stay.
+    Learned,
 }
 
 impl Admit {
@@ -95,6 +123,7 @@ impl Admit {
             Admit::Staging { kind, .. } => kind.name(),
             Admit::Hec { .. } => "hec",
             Admit::Larc { .. } => "larc",
+            Admit::Learned => "learned",
         }
     }
 
@@ -115,6 +144,11 @@ impl Admit {
             (Admit::Larc { .. }, Admit::Larc { .. }) => true,
             _ => self == other,
         }
+    }
+
+    /// Returns whether it needs to know how long blocks stay.
+    pub fn needs_stay(&self) -> bool {
+        matches!(self, Admit::Learned)
     }
 
     /// Checks the sizes.
@@ -148,6 +182,7 @@ impl Admit {
                 Box::new(Hec::new(disk_blocks, region_blocks, run_blocks))
             }
             Admit::Larc { cache_blocks } => Box::new(Larc::new(cache_blocks)),
+            Admit::Learned => Box::new(Learned::new(disk_blocks)),
         }
     }
 }

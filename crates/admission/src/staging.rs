@@ -19,7 +19,7 @@ use haversack_model::{BLOCK_BYTES, BlockNo};
 use serde::{Deserialize, Serialize};
 
 use crate::lru::Lru;
-use crate::{Admission, Admit, Op, Verdict};
+use crate::{Access, Admission, Admit, Op, Verdict};
 
 /// Size of a staged address, including its place in the table.
 pub const ENTRY_BYTES: u64 = 32;
@@ -122,12 +122,12 @@ impl Staging {
 }
 
 impl Admission for Staging {
-    fn hit(&mut self, _: BlockNo, _: Op) {}
+    fn hit(&mut self, _: BlockNo, _: Access) {}
 
-    fn miss(&mut self, BlockNo(block): BlockNo, op: Op) -> Verdict {
+    fn miss(&mut self, BlockNo(block): BlockNo, access: Access) -> Verdict {
         let accesses = self.addresses.get(block).unwrap_or(0);
         if accesses >= self.reuses {
-            return Verdict { admit: true, forget: self.drop_block(block) };
+            return Verdict { admit: true, forget: self.drop_block(block), ..Verdict::default() };
         }
         let displaced = self.addresses.put(block, accesses + 1);
         if displaced == Some(block) {
@@ -136,11 +136,11 @@ impl Admission for Staging {
         let forget = displaced.and_then(|block| self.data.remove(block).map(|_| BlockNo(block)));
         // A known block displaces no address, and a block that loses its data leaves room for another's, so
         // there is at most one block to forget.
-        let other = match op {
+        let other = match access.op {
             Op::Write => self.data.remove(block).map(|_| BlockNo(block)),
             Op::Read => self.stage_data(block),
         };
-        Verdict { admit: false, forget: forget.or(other) }
+        Verdict { forget: forget.or(other), ..Verdict::default() }
     }
 
     fn stages(&self, BlockNo(block): BlockNo) -> bool {
@@ -180,17 +180,17 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const ADMIT: Verdict = Verdict { admit: true, forget: None };
-    const WAIT: Verdict = Verdict { admit: false, forget: None };
+    const ADMIT: Verdict = Verdict { admit: true, protect: false, forget: None };
+    const WAIT: Verdict = Verdict { admit: false, protect: false, forget: None };
 
     /// Returns the verdict, and whether the block's data is to be staged now.
     fn read(staging: &mut Staging, block: u64) -> (Verdict, bool) {
-        let verdict = staging.miss(BlockNo(block), Op::Read);
+        let verdict = staging.miss(BlockNo(block), Op::Read.into());
         (verdict, staging.stages(BlockNo(block)))
     }
 
     fn write(staging: &mut Staging, block: u64) -> (Verdict, bool) {
-        let verdict = staging.miss(BlockNo(block), Op::Write);
+        let verdict = staging.miss(BlockNo(block), Op::Write.into());
         (verdict, staging.stages(BlockNo(block)))
     }
 
@@ -261,7 +261,7 @@ mod tests {
                     staging.resize(&admit(20_000 + block * 1000), &mut |block| { kept.remove(&block.0); });
                     prop_assert_eq!(kept.len(), staging.data.len() as usize);
                 }
-                let verdict = staging.miss(BlockNo(block), if write { Op::Write } else { Op::Read });
+                let verdict = staging.miss(BlockNo(block), if write { Op::Write } else { Op::Read }.into());
                 if let Some(BlockNo(forget)) = verdict.forget {
                     prop_assert!(kept.remove(&forget));
                 }

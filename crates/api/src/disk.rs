@@ -134,7 +134,7 @@ impl FromStr for Target {
     }
 }
 
-/// Which blocks may enter the cache: `auto`, `always`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`,
+/// Which blocks may enter the cache: `auto`, `always`, `learned`, `hec`, `larc`, `reuse(N)`, `reuse(N, ADDRESSES)`, `address(N)`,
 /// `data(N)` or `hybrid(N)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
@@ -150,6 +150,8 @@ pub enum Admission {
         /// Addresses remembered.
         addresses: u32,
     },
+    /// A block whose like is mostly used again while it would stay.
+    Learned,
     /// A block in a 4 MiB region that was accessed before, outside long runs.
     Hec,
     /// A block that misses again while it is in an adaptive list, sized by the disk's share.
@@ -180,6 +182,7 @@ impl fmt::Display for Admission {
         match self {
             Admission::Auto => f.write_str("auto"),
             Admission::Always => f.write_str("always"),
+            Admission::Learned => f.write_str("learned"),
             Admission::Hec => f.write_str("hec"),
             Admission::Larc => f.write_str("larc"),
             Admission::Reuse { n, addresses: REUSE_ADDRESSES } => write!(f, "reuse({n})"),
@@ -197,8 +200,8 @@ impl FromStr for Admission {
     fn from_str(text: &str) -> Result<Admission, String> {
         let wrong = || {
             format!(
-                "'{text}' is not an admission: expected auto, always, hec, larc, reuse(N), reuse(N, ADDRESSES), \
-                 address(N), data(N) or hybrid(N)"
+                "'{text}' is not an admission: expected auto, always, learned, hec, larc, reuse(N), \
+                 reuse(N, ADDRESSES), address(N), data(N) or hybrid(N)"
             )
         };
         let (name, arguments) = match text.strip_suffix(')').and_then(|open| open.split_once('(')) {
@@ -210,6 +213,7 @@ impl FromStr for Admission {
         match (name, &arguments[..]) {
             ("auto", []) => Ok(Admission::Auto),
             ("always", []) => Ok(Admission::Always),
+            ("learned", []) => Ok(Admission::Learned),
             ("hec", []) => Ok(Admission::Hec),
             ("larc", []) => Ok(Admission::Larc),
             ("reuse", [n]) => Ok(Admission::Reuse { n: count(n)?, addresses: REUSE_ADDRESSES }),
@@ -455,7 +459,7 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Which blocks may enter the cache: always, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for always
+    /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for always
     /// or what the policy chooses.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -558,6 +562,7 @@ mod tests {
         for text in [
             "auto",
             "always",
+            "learned",
             "hec",
             "larc",
             "reuse(2)",
@@ -581,7 +586,7 @@ mod tests {
             "hybrid()",
         ] {
             assert!(
-                text.parse::<Admission>().unwrap_err().contains("expected auto, always, hec, larc, reuse(N)")
+                text.parse::<Admission>().unwrap_err().contains("expected auto, always, learned, hec, larc")
             );
         }
         for text in ["auto", "wb", "pt"] {

@@ -46,7 +46,7 @@ pub struct PolicySettings {
     /// Portions in which space is assigned, for `max-min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Size>,
-    /// Which blocks may enter the cache: `always`, `larc`, `hec`, `address(N)`, `data(N)` or `hybrid(N)`.
+    /// Which blocks may enter the cache: `always`, `learned`, `larc`, `hec`, `address(N)`, `data(N)` or `hybrid(N)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<String>,
     /// Memory for staging of all disks together, as a fraction of the pool.

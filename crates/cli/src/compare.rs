@@ -17,7 +17,7 @@ pub struct Compare {
     /// Allocators. [default: all but static]
     #[arg(long, value_delimiter = ',')]
     pub allocators: Vec<String>,
-    /// Admission filters: always, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
+    /// Admission filters: always, learned, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
     #[arg(long, value_delimiter = ',')]
     pub admissions: Vec<String>,
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, or auto. [default: wb,auto]

@@ -149,7 +149,7 @@ pub struct PoolArguments {
     /// What survives a restart.
     #[arg(long, value_enum, default_value = "all")]
     pub persistence: Survives,
-    /// Which blocks may enter the cache: always, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
+    /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
     /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
@@ -267,6 +267,7 @@ impl AdmissionArgument {
         match self {
             AdmissionArgument::Rule(rule) => rule,
             AdmissionArgument::Fixed(Admission::Auto | Admission::Always) => AdmissionRule::Always,
+            AdmissionArgument::Fixed(Admission::Learned) => AdmissionRule::Learned,
             AdmissionArgument::Fixed(Admission::Hec) => AdmissionRule::Hec,
             AdmissionArgument::Fixed(Admission::Larc) => AdmissionRule::Larc,
             AdmissionArgument::Fixed(Admission::Staging { kind, n }) => AdmissionRule::staging(kind, n),
@@ -321,6 +322,7 @@ impl PoolArguments {
                 Some(AdmissionArgument::Fixed(Admission::Reuse { n, addresses })) => {
                     AdmissionConfig::reuse(n, addresses)
                 }
+                Some(AdmissionArgument::Fixed(Admission::Learned)) => AdmissionConfig::Learned,
                 _ => AdmissionConfig::Always,
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,

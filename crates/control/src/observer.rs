@@ -187,14 +187,14 @@ impl Observer {
             self.late_reads += 1;
         }
         if let Some(touches) = &mut self.touches {
-            touches.hit(BlockNo(block), Op::Read);
+            touches.hit(BlockNo(block), Op::Read.into());
         }
     }
 
     fn write(&mut self, block: u64, passed_over: u64) {
         self.all.access(block, Kind::Write, passed_over);
         if let Some(touches) = &mut self.touches {
-            touches.hit(BlockNo(block), Op::Write);
+            touches.hit(BlockNo(block), Op::Write.into());
         }
     }
 

@@ -9,24 +9,15 @@
 //! enters the cache or goes past it as a whole: it goes past if none of its blocks is cached and none may
 //! enter.
 
-use haversack_admission::{Op as Access, Verdict};
-use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
+use haversack_admission::{Access, Op as Kind, Verdict};
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode};
 
+use crate::action::Op;
 use crate::bugs::{Bug, planted};
 use crate::config::AdmissionConfig;
 use crate::core::{Call, Core};
-use crate::disk::{Disk, runs};
+use crate::disk::runs;
 use crate::memory::{FrameNo, Memory};
-
-impl Disk {
-    /// Notes that a block was read that the cache has.
-    #[inline]
-    pub fn read_hit(&mut self, block: BlockNo) {
-        if !self.admission_config.is_always() {
-            self.admission.hit(block, Access::Read);
-        }
-    }
-}
 
 impl Core {
     /// Sets which blocks of a disk may enter. The memory of a filter of the same kind stays.
@@ -43,10 +34,37 @@ impl Core {
         d.admission_config = config;
     }
 
+    /// Returns a request's access to a block as filters see it.
+    fn access(&mut self, number: u32, block: BlockNo) -> Access {
+        let request = &self.requests[number];
+        let kind = if request.op == Op::Read { Kind::Read } else { Kind::Write };
+        if !self.disk(request.disk).admission_config.needs_stay() {
+            return kind.into();
+        }
+        let blocks = request.sectors.div_ceil(SECTORS_PER_BLOCK as u32);
+        let (disk, continues) = (request.disk, request.continues);
+        let (now, stay) = self.store.note_use(disk, block);
+        Access { op: kind, blocks, continues, now, stay }
+    }
+
+    /// Notes that a request read a block that the cache has.
+    #[inline]
+    pub(crate) fn read_hit(&mut self, number: u32, block: BlockNo) {
+        let disk = self.requests[number].disk;
+        if !self.disk(disk).admission_config.is_always() {
+            let access = self.access(number, block);
+            self.disk_mut(disk).admission.hit(block, access);
+        }
+    }
+
     /// Asks the filter about a block that the cache does not have. Data of the block that it forgets is
     /// dropped.
-    fn miss(&mut self, disk: DiskNo, block: BlockNo, access: Access) -> Verdict {
+    fn miss(&mut self, number: u32, block: BlockNo) -> Verdict {
+        let (disk, access) = (self.requests[number].disk, self.access(number, block));
         let verdict = self.disk_mut(disk).admission.miss(block, access);
+        if verdict.protect {
+            self.store.protect_in_advance(disk, block);
+        }
         if let Some(forgotten) = verdict.forget {
             self.staging.drop_data(disk, forgotten);
         }
@@ -57,23 +75,18 @@ impl Core {
     pub(crate) fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
         let (disk, bypass) = (self.requests[number].disk, self.requests[number].bypass);
         let asks = !bypass && self.disk(disk).mode != WriteMode::PassThrough;
-        let admit = asks && self.miss(disk, block, Access::Read).admit;
+        let admit = asks && self.miss(number, block).admit;
         self.disk_mut(disk).stats.not_admitted += u64::from(!admit);
         admit && self.store.usable_devices().next().is_some()
     }
 
     /// Whether a block that was written past the cache may enter or stay.
-    pub(crate) fn admits_written(
-        &mut self,
-        disk: DiskNo,
-        block: BlockNo,
-        cached: bool,
-        bypass: bool,
-    ) -> bool {
+    pub(crate) fn admits_written(&mut self, number: u32, block: BlockNo, cached: bool, bypass: bool) -> bool {
         if cached {
-            self.disk_mut(disk).admission.hit(block, Access::Write);
+            let (disk, access) = (self.requests[number].disk, self.access(number, block));
+            self.disk_mut(disk).admission.hit(block, access);
         }
-        cached || !bypass && self.miss(disk, block, Access::Write).admit
+        cached || !bypass && self.miss(number, block).admit
     }
 
     /// Drops a block from the data stage, since it gets newer content or enters the cache.
@@ -94,7 +107,7 @@ impl Core {
         let (mut enters, count) = (false, blocks.end - blocks.start);
         for block in blocks.map(BlockNo) {
             let cached = self.resolve(disk, block).is_cached();
-            enters |= self.admits_written(disk, block, cached, false);
+            enters |= self.admits_written(number, block, cached, false);
         }
         if !enters {
             self.disk_mut(disk).stats.not_admitted += count;

@@ -146,10 +146,7 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "a disk that shares the pool has only segments of a failed device, and gets no other",
         seeds: &[36102744],
-        replays: &[(
-            SHARES,
-            "a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own",
-        )],
+        replays: &[(SHARES, "a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own")],
     },
     Bug {
         name: "what a failed device took from behind the end of a smaller disk is lost when it grows again",

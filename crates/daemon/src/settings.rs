@@ -145,6 +145,7 @@ pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConf
         Admission::Larc => AdmissionRule::Larc.of_share(share_blocks),
         Admission::Staging { kind, n } => AdmissionRule::staging(kind, n).of_share(share_blocks),
         Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
+        Admission::Learned => core::AdmissionConfig::Learned,
         Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }
 }

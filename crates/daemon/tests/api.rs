@@ -500,7 +500,7 @@ async fn a_filter_of_the_operators_goes_by_the_disks_share() {
     assert!(why["text"].as_str().unwrap().contains("admission hec is the operator's, not always"), "{why}");
     let (status, refused) = api.call("PATCH", "/v1/disks/vm2", json!({"admission": "hec(3)"})).await;
     let told = refused["error"].as_str().unwrap();
-    assert!(status == 422 && told.contains("expected auto, always, hec, larc, reuse(N)"), "{status} {told}");
+    assert!(status == 422 && told.contains("expected auto, always, learned, hec, larc"), "{status} {told}");
 }
 
 #[tokio::test]

@@ -136,6 +136,8 @@ pub enum AdmissionRule {
     Hec,
     /// Lazy adaptive replacement.
     Larc,
+    /// What is mostly used again while it would stay.
+    Learned,
 }
 
 /// Staging memory of all disks together.
@@ -158,13 +160,13 @@ const STAGING_SHARE: f64 = 0.005;
 impl std::str::FromStr for AdmissionRule {
     type Err = PolicyError;
 
-    /// Parses `always`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
+    /// Parses `always`, `learned`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
     /// reuses.
     fn from_str(text: &str) -> Result<AdmissionRule, PolicyError> {
         let unknown = || PolicyError::UnknownName {
             what: "admission",
             found: text.into(),
-            expected: "always, hec, larc, address(N), data(N) or hybrid(N)",
+            expected: "always, learned, hec, larc, address(N), data(N) or hybrid(N)",
         };
         let (name, reuses) = match text.strip_suffix(')').and_then(|open| open.split_once('(')) {
             Some((name, reuses)) => (name, Some(reuses.trim().parse().map_err(|_| unknown())?)),
@@ -173,6 +175,7 @@ impl std::str::FromStr for AdmissionRule {
         let staging = |kind| Ok(AdmissionRule::staging(kind, reuses.ok_or_else(unknown)?));
         match (name, reuses) {
             ("always", None) => Ok(AdmissionRule::Always),
+            ("learned", None) => Ok(AdmissionRule::Learned),
             ("hec", None) => Ok(AdmissionRule::Hec),
             ("larc", None) => Ok(AdmissionRule::Larc),
             ("address", _) => staging(StagingKind::Address),
@@ -212,6 +215,7 @@ impl AdmissionRule {
             }
             AdmissionRule::Hec => Admit::Hec { region_blocks: HEC_BLOCKS, run_blocks: HEC_BLOCKS },
             AdmissionRule::Larc => Admit::Larc { cache_blocks },
+            AdmissionRule::Learned => Admit::Learned,
         }
     }
 }

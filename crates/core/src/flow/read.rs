@@ -93,7 +93,7 @@ impl<M: Memory> Call<'_, M> {
         if first_try {
             self.count_read(disk, !fetches);
             if is_hit {
-                self.disk_mut(disk).read_hit(block);
+                self.read_hit(number, block);
             }
         }
         if let Some((frame, staged)) = sources.staged {

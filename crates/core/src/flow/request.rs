@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn begin(&mut self, number: u32, request: Request) {
         let (sector, sectors) = (request.sector.0, request.sectors);
         let disk = &mut self.disks[request.disk];
-        let mut bypass = false;
+        let (mut bypass, mut continues) = (false, false);
         let (mut next, mut end) = (0, 0);
         if request.op != Op::Flush {
             let (first, last) = disk.blocks(sector, sectors);
@@ -34,8 +34,10 @@ impl Core {
         match request.op {
             Op::Read | Op::Write { .. } => {
                 let cutoff = disk.tuning.sequential_cutoff_bytes;
-                let run = if cutoff > 0 { disk.sequential.note(sector, sectors) } else { 0 };
+                let noted = cutoff > 0 || disk.admission_config.needs_stay();
+                let run = if noted { disk.sequential.note(sector, sectors) } else { 0 };
                 bypass = cutoff > 0 && run > cutoff;
+                continues = run > bytes;
                 if request.op == Op::Read {
                     disk.stats.reads += 1;
                     disk.stats.read_bytes += bytes;
@@ -60,6 +62,7 @@ impl Core {
             end,
             retries,
             bypass,
+            continues,
             ..RequestState::default()
         };
         if stages && !bypass {

@@ -22,6 +22,7 @@ use haversack_model::{DeviceNo, DiskNo};
 
 use super::replacement::is_probation_due;
 use super::segment::SegmentNo;
+use super::stay::Stay;
 use super::{DiskSpace, Store};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
 
@@ -55,6 +56,8 @@ pub struct Common {
     pub free: u64,
     /// Dead slots that a batch may not use yet.
     pub pending: u64,
+    /// How long their blocks stay.
+    pub(super) stay: Stay,
     /// The oldest batch on probation of each sharer: its sequence number, and the disk.
     pub(super) oldest: BTreeSet<(u64, DiskNo)>,
     /// The sharers with segments, by how often the main hand went round their segments, in parts of [`LAP`].

@@ -24,6 +24,7 @@ mod replacement;
 pub mod segment;
 pub mod slot;
 mod space;
+mod stay;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -42,6 +43,7 @@ use index::Index;
 use reclaim::Reclaim;
 use segment::{FreeLists, Segment, SegmentNo, SegmentState};
 use slot::{Live, Slot, SlotNo, Status, View};
+use stay::{LastUses, Stay};
 
 pub use pages::PageContent;
 pub use space::LostDevice;
@@ -105,6 +107,8 @@ pub struct DiskSpace {
     giving_hand: usize,
     /// Index in `segments` where the last search for a page worth rewriting ended.
     rewrite_hand: usize,
+    /// If it does not share: how long its blocks stay.
+    stay: Stay,
 }
 
 /// The store. See the module.
@@ -133,6 +137,8 @@ pub struct Store {
     superseded: VecDeque<(u64, SlotNo)>,
     /// Pages that are written and not durable yet: sequence number and segment, in order of the numbers.
     written_pages: VecDeque<(u64, SegmentNo)>,
+    /// When some blocks were used last.
+    last_uses: LastUses,
 }
 
 /// Maximum number of blocks that [`Store::prefetch`] reads at once.
@@ -159,6 +165,7 @@ impl Store {
             mirrors: HashMap::default(),
             superseded: VecDeque::new(),
             written_pages: VecDeque::new(),
+            last_uses: LastUses::new(),
         }
     }
 
@@ -181,6 +188,7 @@ impl Store {
             alive: true,
             draining: false,
         });
+        self.last_uses.resize(self.slots.len());
         self.index = Index::new(0);
         let mut index = Index::new(self.slots.len());
         for number in 0..self.slots.len() as u32 {
@@ -660,6 +668,7 @@ impl Store {
             + self.mirrors.capacity() * 9
             + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
+            + self.last_uses.bytes()
     }
 
     /// Recounts everything and compares. For tests; slow.

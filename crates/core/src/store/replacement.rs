@@ -64,6 +64,7 @@ impl Store {
             let s = &self.segments[segment];
             (s.owner, s.state)
         };
+        let has_protected = self.has_protected(disk);
         let mut evicted = 0;
         if owner != disk.0 || state != SegmentState::Owned {
             return Some(0);
@@ -72,6 +73,9 @@ impl Store {
             let on_probation = |slot: &Live| !slot.protected() && slot.seq() == seq;
             let Some(slot) = self.slot(number).primary().filter(on_probation) else { continue };
             if slot.hits() == 0 && !slot.dirty() && !kept {
+                if !has_protected {
+                    self.note_eviction(number);
+                }
                 self.evict(number);
                 evicted += 1;
             } else {
@@ -79,6 +83,14 @@ impl Store {
             }
         }
         Some(evicted)
+    }
+
+    /// Whether at least half of the blocks that make room together with the disk's are protected.
+    fn has_protected(&self, disk: DiskNo) -> bool {
+        let (space, common) = (&self.disks[disk], &self.common);
+        let (probation, live) =
+            if space.shares { (common.probation, common.live) } else { (space.probation, space.live) };
+        probation * 2 <= live
     }
 
     /// Takes the disk's oldest batch out of the queue.
@@ -127,6 +139,7 @@ impl Store {
             if slot.hits() > 0 {
                 self.set(number, slot.with_hits(slot.hits() - 1));
             } else {
+                self.note_eviction(number);
                 self.evict(number);
                 evicted += 1;
             }

@@ -96,6 +96,30 @@ fn hec_lets_in_what_is_touched_again() {
     assert_eq!(rig.usage(disk).usage_blocks, 17);
 }
 
+/// Two disks share a pool of 2,024 blocks. Of one, 200 blocks are read again and again; 5,000 of the other in turn.
+#[test]
+fn learned_keeps_out_what_returns_too_late() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disks = [reader(&mut rig, 0, SHARED), reader(&mut rig, 1, SHARED)];
+    for disk in disks {
+        rig.core().set_admission(0, disk, AdmissionConfig::Learned).expect("attached");
+    }
+    let (mut before, mut random) = (None, Random::new(1));
+    for round in 0..4500 {
+        rig.read(disks[0], random.below(200) * 8, 8);
+        rig.read(disks[1], round * 64 % SECTORS, 64);
+        if round == 4000 {
+            before = Some(disks.map(|disk| rig.stats(disk)));
+        }
+    }
+    let [again, scanned] = before.expect("it came by");
+    let hits = rig.stats(disks[0]).read_hits - again.read_hits;
+    assert!(hits > 450, "{hits} of 499");
+    let now = rig.stats(disks[1]);
+    let (misses, kept_out) = (now.read_misses - scanned.read_misses, now.not_admitted - scanned.not_admitted);
+    assert!(misses > 2000 && kept_out * 4 > misses * 3, "{kept_out} of {misses}");
+}
+
 /// A disk that lets a block in at its third access, and keeps so many kilobytes of data until then.
 fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
     let disk = rig.disk(0, SECTORS, mode);

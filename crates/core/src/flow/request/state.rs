@@ -51,6 +51,8 @@ pub(crate) struct RequestState {
     pub bypass: bool,
     /// It goes past the cache because too much is dirty, up to this block.
     pub overflow_end: Option<u64>,
+    /// It continues an earlier one. Noted only for admission filters that go by it.
+    pub continues: bool,
     /// Its writes past the cache are durable at the origin when they are answered.
     pub durable: bool,
     /// The origin refused its zeroes: the rest of them is staged.
@@ -80,6 +82,7 @@ impl Default for RequestState {
             retries: Vec::new(),
             bypass: false,
             overflow_end: None,
+            continues: false,
             durable: false,
             stages_zeroes: false,
             phase: AroundPhase::Check,

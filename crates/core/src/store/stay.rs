@@ -1,0 +1,152 @@
+//! How long blocks stay after their last use: the characteristic time of the cache, which admission goes by.
+//!
+//! Time is counted in accesses of the pool. A hash sample of the blocks is remembered with the time of their last
+//! use. When one of them makes room, its age counts; the mean over the last evictions is how long a block stays.
+//! While nothing is evicted, blocks stay at least as long as that has been so. Blocks on probation go sooner, and
+//! count only if hardly any other are left. Disks that share the pool have one
+//! such time, every other disk has its own.
+//!
+//! Invariants
+//! - Nothing is known before the first evictions: until the pool is full, blocks stay for ever.
+
+use haversack_model::{BlockNo, DiskNo};
+
+use super::slot::SlotNo;
+use super::{Store, hash};
+
+/// Blocks that are remembered.
+const REMEMBERED: usize = 1 << 13;
+/// The sample is so small that all its blocks in the cache take one of so many places.
+const PLACES_EACH: usize = 4;
+/// The mean is over about so many evictions.
+const MEAN_OVER: u64 = 256;
+
+/// So many evictions are needed for a first mean.
+const LEAST_COUNTED: u64 = 16;
+
+#[derive(Clone, Copy, Default)]
+struct Use {
+    hash: u64,
+    at: u64,
+}
+
+/// Last uses of sampled blocks.
+pub(super) struct LastUses {
+    /// Accesses of the pool so far.
+    clock: u64,
+    /// A block is in the sample if these bits of its hash are 0.
+    sampled: u64,
+    /// Empty until a disk needs them.
+    uses: Vec<Use>,
+}
+
+impl LastUses {
+    pub(super) fn new() -> LastUses {
+        LastUses { clock: 0, sampled: 0, uses: Vec::new() }
+    }
+
+    /// Adapts the sample to a pool of this many blocks.
+    pub(super) fn resize(&mut self, blocks: usize) {
+        let one_in = (blocks * PLACES_EACH / REMEMBERED).max(1).next_power_of_two();
+        self.sampled = one_in as u64 - 1;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.uses.capacity() * size_of::<Use>()
+    }
+
+    fn place(&self, hash: u64) -> Option<usize> {
+        (hash & self.sampled == 0).then_some((hash >> 40) as usize % REMEMBERED)
+    }
+}
+
+/// The mean age of evicted blocks.
+#[derive(Default)]
+pub(super) struct Stay {
+    mean: f64,
+    counted: u64,
+    evicted_at: u64,
+}
+
+impl Stay {
+    fn add(&mut self, age: u64) {
+        self.counted += 1;
+        self.mean += (age as f64 - self.mean) / self.counted.min(MEAN_OVER) as f64;
+    }
+
+    fn at(&self, now: u64) -> Option<u64> {
+        (self.counted >= LEAST_COUNTED).then(|| (self.mean as u64).max(now - self.evicted_at).max(1))
+    }
+}
+
+impl Store {
+    /// Notes an access to a block, cached or not. Returns the time, and how long a block of the disk stays.
+    #[inline]
+    pub fn note_use(&mut self, disk: DiskNo, block: BlockNo) -> (u64, Option<u64>) {
+        let last = &mut self.last_uses;
+        last.clock += 1;
+        let hash = hash(disk, block);
+        if let Some(place) = last.place(hash) {
+            if last.uses.is_empty() {
+                last.uses = vec![Use::default(); REMEMBERED];
+            }
+            last.uses[place] = Use { hash, at: last.clock };
+        }
+        let now = last.clock;
+        (now, self.stay(disk).at(now))
+    }
+
+    fn stay(&mut self, disk: DiskNo) -> &mut Stay {
+        let space = &mut self.disks[disk];
+        if space.shares { &mut self.common.stay } else { &mut space.stay }
+    }
+
+    /// Notes that a block makes room for others.
+    pub(super) fn note_eviction(&mut self, number: SlotNo) {
+        if self.last_uses.uses.is_empty() {
+            return;
+        }
+        let (disk, block) = (self.owner_of(number), self.slot(number).block());
+        let (hash, now) = (hash(disk, block), self.last_uses.clock);
+        let used = self.last_uses.place(hash).map(|place| self.last_uses.uses[place]);
+        let stay = self.stay(disk);
+        stay.evicted_at = now;
+        if let Some(used) = used.filter(|used| used.hash == hash && used.at > 0) {
+            stay.add(now - used.at);
+        }
+    }
+
+    /// Makes sure that a block is protected when it comes in.
+    pub fn protect_in_advance(&mut self, disk: DiskNo, block: BlockNo) {
+        self.remember(disk, block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stay_is_the_mean_age_or_the_time_without_evictions() {
+        let mut stay = Stay::default();
+        for age in 0..15 {
+            stay.add(age);
+            assert_eq!(stay.at(100), None);
+        }
+        stay.add(15);
+        stay.evicted_at = 100;
+        assert_eq!((stay.at(100), stay.at(107), stay.at(108)), (Some(7), Some(7), Some(8)));
+        (0..MEAN_OVER * 10).for_each(|_| stay.add(1000));
+        assert!((999..=1000).contains(&stay.at(100).expect("known")), "{:?}", stay.at(100));
+    }
+
+    #[test]
+    fn the_sample_shrinks_as_the_pool_grows() {
+        let mut uses = LastUses::new();
+        let sampled = |uses: &LastUses| (0..1 << 16).filter(|hash| uses.place(*hash).is_some()).count();
+        uses.resize(REMEMBERED / PLACES_EACH);
+        assert_eq!(sampled(&uses), 1 << 16);
+        uses.resize(16 * REMEMBERED / PLACES_EACH);
+        assert_eq!(sampled(&uses), 1 << 12);
+    }
+}

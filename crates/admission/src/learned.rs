@@ -1,8 +1,8 @@
 //! Learned admission: a block is admitted if blocks of its category are mostly used again soon enough.
 //!
 //! How long a block stays after its last use is measured by the cache and passed with each access, in accesses
-//! of the pool. Soon enough is half of that: what is used again later takes more space than it is worth. The
-//! category is: read or write; how long ago the block was last accessed, in units of that half; how many earlier
+//! of the pool. Soon enough is seven tenths of that: what is used again later takes more space than it is worth. The
+//! category is: read or write; how long ago the block was last accessed, in units of that; how many earlier
 //! accesses are remembered; size of the request; whether it continues another. A sample of the blocks is
 //! followed to learn how often each category is used again in time: see [`ratios`]. Where this is nearly always
 //! so, blocks are protected at once: nothing more is to be learned on probation.
@@ -25,12 +25,12 @@ use ratios::Ratios;
 const MOST_REMEMBERED: u64 = 3 << 16;
 const LEAST_REMEMBERED: u64 = 1 << 10;
 /// A block is worth its space if it is used again within this fraction of the time that it would stay.
-const HORIZON: u64 = 2;
+const HORIZON: f64 = 0.7;
 /// Bounds of the ages that are told apart, in units of that.
 const AGES: [f32; 6] = [0.03, 0.12, 0.5, 1.0, 2.0, 8.0];
 /// The share of its like that must be used again in time for a block to be admitted, and to be protected.
 const ADMIT: f32 = 0.5;
-const PROTECT: f32 = 0.8;
+const PROTECT: f32 = 0.7;
 
 /// See the module documentation.
 pub struct Learned {
@@ -51,7 +51,7 @@ impl Learned {
     /// block stays.
     fn note(&mut self, BlockNo(block): BlockNo, access: Access) -> Option<f32> {
         let hash = mix(block);
-        let horizon = access.stay.map(|stay| stay.div_ceil(HORIZON));
+        let horizon = access.stay.map(|stay| ((stay as f64 * HORIZON) as u64).max(1));
         self.memory.tell_apart(horizon.unwrap_or(access.now), access.now);
         let seen = self.memory.note(hash, access.now);
         if horizon.is_some() != self.knows_stay {
@@ -164,8 +164,8 @@ mod tests {
             }
         }
         assert!(verdicts.iter().all(|(small, large)| *small == PROTECTED && !large.admit), "{verdicts:?}");
-        // With a horizon of 150 the small ones return too late as well.
-        disk.stay = Some(300);
+        // With a horizon of 140 the small ones return too late as well.
+        disk.stay = Some(200);
         for _ in 0..300 {
             (0..200).for_each(|block| assert!(disk.access(block, Op::Read, 1).forget.is_none()));
         }
@@ -189,7 +189,7 @@ mod tests {
             admitted += u64::from(verdict.admit);
             digest = mix(digest ^ u64::from(verdict.admit) ^ u64::from(verdict.protect) << 1);
         }
-        assert_eq!((admitted, digest), (105_562, 13_708_063_257_436_097_990));
+        assert_eq!((admitted, digest), (128_370, 4_468_788_975_665_185_925));
     }
 
     #[test]

@@ -14,7 +14,7 @@ const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
@@ -22,6 +22,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --runs N      so many seeds instead of so many points
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake in the core (needs the feature bug-zoo)
+  --learned     every admission filter is the one that learns
   --verbose     a line for every run
   --trace       a line for everything that happens: for one run
   --demo        a short run, told step by step";
@@ -32,6 +33,7 @@ struct Arguments {
     runs: u64,
     threads: usize,
     bug: Option<String>,
+    learned: bool,
     verbose: bool,
     demo: bool,
 }
@@ -43,6 +45,7 @@ fn arguments() -> Result<Arguments, String> {
         runs: u64::MAX,
         threads: 2,
         bug: None,
+        learned: false,
         verbose: false,
         demo: false,
     };
@@ -57,6 +60,7 @@ fn arguments() -> Result<Arguments, String> {
             "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
             "--bug" => parsed.bug = Some(value()?),
             "--verbose" => parsed.verbose = true,
+            "--learned" => parsed.learned = true,
             "--trace" => haversack_crash::trace(),
             "--demo" => parsed.demo = true,
             "--help" | "-h" => return Err(String::new()),
@@ -106,7 +110,7 @@ fn plant(_: &str) -> Result<(), String> {
 fn many(arguments: &Arguments) -> RunReport {
     let total = Mutex::new(RunReport::default());
     let (next, points, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let options = Options::default();
+    let options = Options { learned: arguments.learned, ..Options::default() };
     let begin = Instant::now();
     let work = || {
         if let Some(name) = &arguments.bug {

@@ -53,6 +53,8 @@ pub struct Plan {
     pub redundancy: bool,
     /// The disks.
     pub disks: Vec<DiskConfig>,
+    /// Every admission filter is the one that learns.
+    pub learned: bool,
     /// Which disks start with zeroes instead of data.
     pub blank: Vec<bool>,
     /// Staging frames.
@@ -190,6 +192,7 @@ impl Plan {
             devices: (0..devices).map(|_| rng.range(2, max_segments) as u32).collect(),
             redundancy: rng.percent(75),
             disks: (0..disks).map(|i| disk(rng, i, max_blocks)).collect(),
+            learned: false,
             blank: (0..disks).map(|_| rng.one_in(4)).collect(),
             staging_frames: rng.range(64, 256) as u32,
             transfer_frames: rng.range(64, 256) as u32,
@@ -238,6 +241,12 @@ impl Plan {
         }
     }
 
+    /// Every admission filter is the one that learns. Draws nothing.
+    pub fn learning(&mut self) {
+        self.learned = true;
+        self.disks.iter_mut().for_each(|disk| disk.admission = AdmissionConfig::Learned);
+    }
+
     /// Flash rots under dirty blocks that have one copy, in a pool that gets or loses a device now and then. The
     /// cleaner leaves them there for a while.
     pub fn damaging(&mut self, rng: &mut Random) {
@@ -264,6 +273,7 @@ impl Plan {
             devices: (0..devices).map(|_| 2).collect(),
             redundancy: true,
             disks: (0..disks).map(|i| disk(rng, i, 128)).collect(),
+            learned: false,
             blank: vec![false; disks],
             staging_frames: 64,
             transfer_frames: 64,

@@ -25,11 +25,13 @@ pub struct Options {
     pub most_points: u64,
     /// Percentage of runs that are scripts.
     pub script_percent: u64,
+    /// Every admission filter is the one that learns; apart from that a seed draws what it always draws.
+    pub learned: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { most_points: 400, script_percent: 20 }
+        Options { most_points: 400, script_percent: 20, learned: false }
     }
 }
 
@@ -111,8 +113,9 @@ pub fn run_seed(seed: u64, options: &Options) -> RunReport {
     };
     if let Some(what) = failure {
         counts.points += 1;
+        let learned = if options.learned { " --learned" } else { "" };
         report.violations.push(format!(
-            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --seed {seed} --runs 1",
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --seed {seed} --runs 1{learned}",
             counts.points
         ));
     }
@@ -146,6 +149,9 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled(seed.rotate_left(16));
     if apart.one_in(RUNS_WITH_SHARING) {
         plan.sharing(&mut apart);
+    }
+    if options.learned {
+        plan.learning();
     }
     let told = format!("{plan:?}");
     let mut world = World::new(plan, rng).map_err(|stop| format!("{stop:?}"))?;

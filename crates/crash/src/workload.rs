@@ -238,7 +238,8 @@ impl World {
                 self.disks[disk].config.target = target;
             }
             7 => {
-                let admission: AdmissionConfig = plan::admission(&mut self.rng);
+                let drawn = plan::admission(&mut self.rng);
+                let admission = if self.plan.learned { AdmissionConfig::Learned } else { drawn };
                 let set = self.core().set_admission(now, no, admission);
                 self.accepted(set, "set_admission")?;
                 self.disks[disk].config.admission = admission;

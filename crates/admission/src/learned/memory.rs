@@ -5,7 +5,7 @@
 //! unit follows the time that is of interest, so that entries reach back at least eight times as far.
 //!
 //! Invariants
-//! - An entry is 0 or counts at least one access.
+//! - An entry is 0 or counts at least one access, and its bits of the hash are not all 0.
 //! - No entry is older than three quarters of the times that can be told apart: the sweep passes every bucket
 //!   before one could get there.
 
@@ -64,21 +64,19 @@ impl Memory {
     pub fn note(&mut self, hash: u64, now: u64) -> Option<Seen> {
         self.sweep(now);
         let time = self.time(now);
-        let tag = (hash as u32) >> TAG_SHIFT;
+        let tag = ((hash as u32) >> TAG_SHIFT).max(1);
         let at = (u128::from(hash) * self.buckets.len() as u128 >> 64) as usize;
         let bucket = &mut self.buckets[at];
-        let known = |entry: &u32| *entry >> TAG_SHIFT == tag && *entry != 0 && *entry >> COUNT_SHIFT & 3 != 0;
-        let age = |entry: u32| time.wrapping_sub(entry) % TIMES;
-        let (way, seen) = match bucket.iter().position(known) {
-            Some(way) => {
-                let count = bucket[way] >> COUNT_SHIFT & 3;
-                (way, Some(Seen { age: u64::from(age(bucket[way])) << self.shift, count }))
-            }
-            None => {
-                let oldest =
-                    (0..WAYS).max_by_key(|way| if bucket[*way] == 0 { TIMES } else { age(bucket[*way]) });
-                (oldest.unwrap_or(0), None)
-            }
+        let known = bucket
+            .iter()
+            .enumerate()
+            .fold(0, |known, (way, entry)| known | u32::from(*entry >> TAG_SHIFT == tag) << way);
+        let (way, seen) = if known == 0 {
+            (oldest(bucket, time), None)
+        } else {
+            let way = known.trailing_zeros() as usize;
+            let age = u64::from(time.wrapping_sub(bucket[way]) % TIMES) << self.shift;
+            (way, Some(Seen { age, count: bucket[way] >> COUNT_SHIFT & 3 }))
         };
         let count = seen.map_or(1, |seen| (seen.count + 1).min(MOST_COUNTED));
         bucket[way] = tag << TAG_SHIFT | count << COUNT_SHIFT | time;
@@ -145,6 +143,15 @@ impl Memory {
         }
         self.swept_at = now;
     }
+}
+
+/// Returns which entry of a bucket is free, or else the oldest.
+fn oldest(bucket: &[u32; WAYS], time: u32) -> usize {
+    let key = |(way, entry): (usize, &u32)| {
+        let age = if *entry == 0 { TIMES } else { time.wrapping_sub(*entry) % TIMES };
+        age << 3 | way as u32
+    };
+    (bucket.iter().enumerate().map(key).fold(0, u32::max) % WAYS as u32) as usize
 }
 
 #[cfg(test)]

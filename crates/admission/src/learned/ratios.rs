@@ -60,6 +60,8 @@ struct Sample {
 pub struct Ratios {
     coarse: [Count; COARSE],
     fine: [[Count; FINE]; COARSE],
+    /// What follows from the counts.
+    ratios: [[f32; FINE]; COARSE],
     samples: Vec<[Sample; WAYS]>,
     shift: u32,
     hand: usize,
@@ -74,6 +76,7 @@ impl Ratios {
         Ratios {
             coarse: [Count::default(); COARSE],
             fine: [[Count::default(); FINE]; COARSE],
+            ratios: [[0.5; FINE]; COARSE],
             samples: vec![[Sample::default(); WAYS]; SETS],
             shift: FIRST_SHIFT,
             hand: 0,
@@ -88,9 +91,9 @@ impl Ratios {
     }
 
     /// Returns the share of accesses of a category whose blocks are used again in time.
+    #[inline]
     pub fn ratio(&self, category: (usize, usize)) -> f32 {
-        let coarse = self.coarse[category.0].ratio(0.5);
-        self.fine[category.0][category.1].ratio(coarse)
+        self.ratios[category.0][category.1]
     }
 
     /// Notes an access of a category to the block with this hash. Accesses up to `horizon` later are in time.
@@ -125,6 +128,8 @@ impl Ratios {
         let (coarse, fine) = (usize::from(category) / FINE, usize::from(category) % FINE);
         self.coarse[coarse].add(again);
         self.fine[coarse][fine].add(again);
+        let prior = self.coarse[coarse].ratio(0.5);
+        self.ratios[coarse] = self.fine[coarse].map(|fine| fine.ratio(prior));
     }
 
     /// Counts samples of two sets that were not used again in time.

@@ -15,11 +15,11 @@ use super::slot::SlotNo;
 use super::{Store, hash};
 
 /// Blocks that are remembered.
-const REMEMBERED: usize = 1 << 13;
+const REMEMBERED: usize = 1 << 16;
 /// The sample is so small that all its blocks in the cache take one of so many places.
-const PLACES_EACH: usize = 4;
+const PLACES_EACH: usize = 2;
 /// The mean is over about so many evictions.
-const MEAN_OVER: u64 = 256;
+const MEAN_OVER: u64 = 128;
 
 /// So many evictions are needed for a first mean.
 const LEAST_COUNTED: u64 = 16;

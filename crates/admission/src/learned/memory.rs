@@ -65,7 +65,7 @@ impl Memory {
         self.sweep(now);
         let time = self.time(now);
         let tag = ((hash as u32) >> TAG_SHIFT).max(1);
-        let at = (u128::from(hash) * self.buckets.len() as u128 >> 64) as usize;
+        let at = ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize;
         let bucket = &mut self.buckets[at];
         let known = bucket
             .iter()
@@ -139,7 +139,8 @@ impl Memory {
         for entry in self.buckets.iter_mut().flatten().filter(|entry| **entry != 0) {
             let age = u64::from(before.wrapping_sub(*entry) % TIMES) << old_shift >> shift;
             let rest = *entry & !(TIMES - 1);
-            *entry = if age > u64::from(OLDEST) { 0 } else { rest | after.wrapping_sub(age as u32) % TIMES };
+            *entry =
+                if age > u64::from(OLDEST) { 0 } else { rest | (after.wrapping_sub(age as u32) % TIMES) };
         }
         self.swept_at = now;
     }

@@ -337,10 +337,11 @@ pub struct DiskConfig {
     /// Weight of the disk in the policy, 0 to 1000000.
     #[serde(default = "priority")]
     pub priority: f64,
-    /// Smallest share that the policy may assign.
+    /// Smallest share that the policy may assign, and what the disk keeps of one pool without a policy.
     #[serde(default)]
     pub reservation: Size,
-    /// Largest share that the policy may assign; the whole pool if not given.
+    /// Largest share that the policy may assign or, without a policy, that the disk may have while others need the
+    /// space; the whole pool if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Size>,
     /// Sequential runs longer than this many bytes bypass the cache; 0 for never.

@@ -126,8 +126,9 @@ impl Core {
     /// Asks for a segment that another sharer can do without. A disk that has none at all gets one in any case.
     fn ask_sharers(&mut self, disk: DiskNo, other_than: Option<DeviceNo>, empty_handed: bool) {
         let least_slots = if empty_handed { 1 } else { WORTH_A_SEGMENT };
-        // What a disk has just got is not taken away before it is used.
-        let waits = |disk| self.staging.lists[disk].len > 0;
+        // What a disk has just got for its batch is not taken away before it is used.
+        let (batch, staging, disks) = (self.commit_threshold(), &self.staging, &self.disks);
+        let waits = |disk| staging.lists[disk].len >= batch || disks[disk].flush.staged_dirty() > 0;
         if let Some(segment) = self.store.spare_segment(disk, least_slots, other_than, waits) {
             self.store.reclaim(segment, Some(disk));
         } else if empty_handed {

@@ -286,9 +286,9 @@ impl DiskSpace {
         self.live <= self.reserved_blocks
     }
 
-    /// Returns how many slots are free, or about to be, beyond what the disk's next batches need.
+    /// Returns how many slots are free, or about to be, beyond what the next batches need of a disk in use.
     fn spare_slots(&self) -> u64 {
-        let needed = self.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE + KEPT_FOR_A_BATCH;
-        (self.free + self.pending).saturating_sub(needed)
+        let kept = self.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT) / KEPT_FREE + KEPT_FOR_A_BATCH;
+        (self.free + self.pending).saturating_sub(if self.live > 0 { kept } else { 0 })
     }
 }

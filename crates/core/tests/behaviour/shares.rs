@@ -544,6 +544,46 @@ fn a_sharer_stays_within_its_limit_while_others_need_space() {
 }
 
 #[test]
+fn more_sharers_than_segments_all_go_on_and_the_one_that_is_busy_gets_the_pool() {
+    const DISKS: u8 = 7;
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disks: Vec<_> = (0..DISKS)
+        .map(|number| {
+            rig.attach(&DiskConfig { target: SHARED, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
+        })
+        .collect();
+    for round in 0..3 {
+        for disk in &disks {
+            for block in 0..150 {
+                rig.write(*disk, block * 8, 8, round + 1);
+            }
+            rig.flush(*disk);
+        }
+    }
+    rig.wait(60_000_000);
+    // All others have a segment each, and none to spare.
+    let writer = disks[5];
+    for _ in 0..4 {
+        (0..600).for_each(|block| rig.write(writer, block * 8, 8, 9));
+        rig.wait(60_000_000);
+    }
+    assert!(rig.usage(writer).usage_blocks > 200, "{:?}", rig.usage(writer));
+    let busy = disks[4];
+    let mut missed = 0;
+    for _ in 0..12 {
+        let before = rig.stats(busy).read_misses;
+        (0..600).for_each(|block| drop(rig.read(busy, block * 8, 8)));
+        rig.wait(1_000_000);
+        missed = rig.stats(busy).read_misses - before;
+    }
+    rig.running().check();
+    for disk in disks.iter().filter(|disk| **disk != writer) {
+        assert_eq!(rig.read(*disk, 0, 8), [3; 8]);
+    }
+    assert!(missed < 60, "{missed} of 600 blocks missed, {:?}", rig.usage(busy));
+}
+
+#[test]
 fn a_disk_with_an_equal_part_gets_it_beside_one_pool() {
     for equal_first in [true, false] {
         let mut rig = Rig::new(&[32], false, CoreConfig::default());

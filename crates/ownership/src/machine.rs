@@ -1,0 +1,308 @@
+//! One host's side of a disk's ownership.
+//!
+//! The record is what survives a crash. `recording` is the record that is being made durable; what depends on
+//! it waits.
+//!
+//! Invariants
+//! - The epoch on record never decreases, and each epoch belongs to one host.
+//! - The origin is written, and a guest served, only while the record says durably that this host owns the
+//!   disk and no release is being written; the origin only when no other host has dirty blocks.
+//! - A release is told only when it is durable. After that this host serves the disk again only under a
+//!   higher epoch that the new owner has granted.
+//! - A host that depends on another's dirty blocks releases the disk to that host only.
+
+use std::collections::BTreeSet;
+
+use crate::message::{Grant, HostId, Message};
+
+/// What a host has durably on record about a disk.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Record {
+    /// It has never owned it.
+    #[default]
+    Unknown,
+    /// It owns it.
+    Owner {
+        /// Under this epoch.
+        epoch: u64,
+        /// The other hosts that still have dirty blocks.
+        peers: BTreeSet<HostId>,
+    },
+    /// It has released it.
+    Released {
+        /// To this host.
+        to: HostId,
+        /// And told it this.
+        grant: Grant,
+    },
+}
+
+impl Record {
+    /// Returns the epoch under which the host owns the disk or has released it.
+    pub fn epoch(&self) -> u64 {
+        match self {
+            Record::Unknown => 0,
+            Record::Owner { epoch, .. } => *epoch,
+            Record::Released { grant, .. } => grant.epoch,
+        }
+    }
+
+    /// Whether the host owns the disk.
+    pub fn is_owner(&self) -> bool {
+        matches!(self, Record::Owner { .. })
+    }
+}
+
+/// Where the guest is, as this host sees it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+enum Guest {
+    /// It does not use the disk here: it has stopped its queues, or was never here.
+    #[default]
+    Absent,
+    /// It uses the disk here, or wants to.
+    Present,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Step {
+    /// Send a message.
+    Send(HostId, Message),
+    /// End all writes to the origin, make the record durable, then call [`Ownership::recorded`].
+    Write {
+        /// The record.
+        record: Record,
+        /// The dirty blocks that this host has are obsolete: they go in the same transaction.
+        drops_dirty: bool,
+    },
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ownership {
+    me: HostId,
+    record: Record,
+    recording: Option<Record>,
+    guest: Guest,
+    /// The host that is asked for the disk, and what it was granted as far as this host knows.
+    asking: Option<(HostId, Option<Grant>)>,
+    #[cfg(test)]
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// A mistake that the tests plant, to see that the model finds it.
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests plant mistakes"))]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Flaw {
+    /// A release is told before it is durable.
+    TellEarly,
+    /// A guest is served before the ownership is durable.
+    ServeEarly,
+    /// A released disk is served when the guest is back.
+    ServeReleased,
+    /// A host that depends on peers releases the disk to anyone, and does not name them.
+    ReleaseUndrained,
+    /// A grant of an earlier epoch is believed.
+    OldGrant,
+    /// A host that was granted an epoch that it has not taken lets it go without recording that.
+    VoidUnrecorded,
+    /// The next owner keeps dirty blocks that others have overtaken.
+    KeepObsolete,
+    /// The next owner drops dirty blocks that are still needed.
+    DropNeeded,
+    /// The origin is written while peers have dirty blocks.
+    CleanUndrained,
+}
+
+impl Ownership {
+    /// Returns the state after a start, from what was on record.
+    pub fn new(me: HostId, record: Record) -> Ownership {
+        Ownership {
+            me,
+            record,
+            recording: None,
+            guest: Guest::Absent,
+            asking: None,
+            #[cfg(test)]
+            flaw: None,
+        }
+    }
+
+    #[cfg(test)]
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    #[cfg(not(test))]
+    fn has(&self, _: Flaw) -> bool {
+        false
+    }
+
+    /// Returns the record.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Whether this host owns the disk, durably and until further notice.
+    fn owns(&self) -> bool {
+        let takes = self.recording.as_ref().is_some_and(Record::is_owner);
+        let leaves = self.recording.is_some() && !takes;
+        let is_back = !self.record.is_owner() && self.record != Record::Unknown && self.is_guest_present();
+        self.record.is_owner() && !leaves
+            || takes && self.has(Flaw::ServeEarly)
+            || is_back && self.has(Flaw::ServeReleased)
+    }
+
+    /// Whether requests of the guest may be served.
+    pub fn may_serve(&self) -> bool {
+        self.owns() && self.is_guest_present()
+    }
+
+    /// Whether the origin may be written. Not while peers have dirty blocks: one that this host has cleaned
+    /// would look older than what a peer still has of it.
+    pub fn may_write_origin(&self) -> bool {
+        self.owns() && (self.peers().is_empty() || self.has(Flaw::CleanUndrained))
+    }
+
+    fn is_guest_present(&self) -> bool {
+        self.guest == Guest::Present
+    }
+
+    /// Returns the other hosts that have dirty blocks.
+    pub fn peers(&self) -> BTreeSet<HostId> {
+        match &self.record {
+            Record::Owner { peers, .. } => peers.clone(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// The guest uses the disk here: a KICK, or the first write. `source` is where it was before, as far as is
+    /// known. To be called again until [`Ownership::may_serve`].
+    pub fn guest_runs(&mut self, source: HostId) -> Option<Step> {
+        self.guest = Guest::Present;
+        match &self.record {
+            Record::Owner { .. } => self.asking = None,
+            // Its own record is newer than what others say.
+            Record::Released { to, grant } if self.asking.is_none() => {
+                self.asking = Some((*to, Some(grant.clone())));
+            }
+            Record::Unknown if self.asking.is_none() => self.asking = Some((source, None)),
+            _ => {}
+        }
+        let (host, granted) = self.asking.clone().filter(|_| self.recording.is_none())?;
+        Some(Step::Send(host, Message::Ask { granted }))
+    }
+
+    /// The guest has stopped its queues here, and what it was told is durable.
+    pub fn guest_stopped(&mut self) {
+        self.guest = Guest::Absent;
+        self.asking = None;
+    }
+
+    /// All blocks that the peers had are here or at the origin.
+    pub fn drained(&mut self) -> Option<Step> {
+        let Record::Owner { epoch, peers } = &self.record else { return None };
+        if peers.is_empty() || self.recording.is_some() {
+            return None;
+        }
+        let record = Record::Owner { epoch: *epoch, peers: BTreeSet::new() };
+        self.write(record, false)
+    }
+
+    fn write(&mut self, record: Record, drops_dirty: bool) -> Option<Step> {
+        self.recording = Some(record.clone());
+        Some(Step::Write { record, drops_dirty })
+    }
+
+    /// The record that was to be written is durable.
+    pub fn recorded(&mut self) -> Option<Step> {
+        self.record = self.recording.take()?;
+        match &self.record {
+            Record::Released { to, grant } => {
+                // The guest may have come since: what it is to ask for is newer than what it asked for.
+                if self.asking.is_some() {
+                    self.asking = Some((*to, Some(grant.clone())));
+                }
+                Some(Step::Send(*to, Message::Granted(grant.clone())))
+            }
+            _ => {
+                self.asking = None;
+                None
+            }
+        }
+    }
+
+    /// Takes in a message.
+    pub fn message(&mut self, from: HostId, message: Message) -> Option<Step> {
+        let asks = self.recording.is_none() && self.asking.as_ref().is_some_and(|(host, _)| *host == from);
+        match message {
+            Message::Ask { granted } => self.asked(from, granted),
+            Message::Granted(grant) => self.granted(grant),
+            Message::GoTo { to, grant } => {
+                if asks && grant.epoch > self.record.epoch() {
+                    self.asking = Some((to, Some(grant)));
+                }
+                None
+            }
+            Message::NotYet => None,
+        }
+    }
+
+    /// Whether the disk can be released to a host. One that depends on peers releases it to a peer only: no
+    /// chain of hosts forms.
+    fn can_release(&self, to: HostId) -> bool {
+        let drained = self.peers().iter().all(|peer| *peer == to) || self.has(Flaw::ReleaseUndrained);
+        self.record.is_owner() && self.recording.is_none() && !self.is_guest_present() && drained
+    }
+
+    fn asked(&mut self, from: HostId, granted: Option<Grant>) -> Option<Step> {
+        if let Some(grant) = granted.filter(|grant| grant.epoch > self.record.epoch()) {
+            return self.void(from, grant);
+        }
+        let answer = match &self.record {
+            Record::Owner { .. } if self.can_release(from) => return self.release(from),
+            Record::Released { to, grant } if self.recording.is_none() && *to == from => {
+                Message::Granted(grant.clone())
+            }
+            Record::Released { to, grant } if self.recording.is_none() => {
+                Message::GoTo { to: *to, grant: grant.clone() }
+            }
+            _ => Message::NotYet,
+        };
+        Some(Step::Send(from, answer))
+    }
+
+    /// Passes on a grant to this host that it has not taken, and now never will.
+    fn void(&mut self, from: HostId, grant: Grant) -> Option<Step> {
+        if self.asking.is_some() || self.recording.is_some() {
+            return Some(Step::Send(from, Message::NotYet));
+        }
+        let grant = Grant { epoch: grant.epoch + 1, ..grant };
+        if self.has(Flaw::VoidUnrecorded) {
+            return Some(Step::Send(from, Message::Granted(grant)));
+        }
+        self.write(Record::Released { to: from, grant }, false)
+    }
+
+    fn release(&mut self, to: HostId) -> Option<Step> {
+        let mut holders = if self.has(Flaw::ReleaseUndrained) { BTreeSet::new() } else { self.peers() };
+        holders.insert(self.me);
+        let grant = Grant { epoch: self.record.epoch() + 1, holders };
+        let step = self.write(Record::Released { to, grant: grant.clone() }, false);
+        if self.has(Flaw::TellEarly) {
+            return Some(Step::Send(to, Message::Granted(grant)));
+        }
+        step
+    }
+
+    fn granted(&mut self, grant: Grant) -> Option<Step> {
+        let is_new = grant.epoch > self.record.epoch() || self.has(Flaw::OldGrant);
+        if self.asking.is_none() || self.recording.is_some() || !is_new {
+            return None;
+        }
+        let mut peers = grant.holders;
+        let holds = peers.remove(&self.me);
+        let drops_dirty = !holds && !self.has(Flaw::KeepObsolete) || self.has(Flaw::DropNeeded);
+        self.write(Record::Owner { epoch: grant.epoch, peers }, drops_dirty)
+    }
+}

@@ -234,7 +234,7 @@ fn idle_connections_to_the_control_socket_leave_places() {
         let mut idle = (0..300).map(|_| at_the_socket(&daemon)).collect::<Result<Vec<_>>>()?;
         the_cli_works(&daemon)?;
         let answer = asked(idle.pop().expect("many"), &[], Duration::ZERO);
-        check(answer.contains("503") && answer.contains("takes no more"), format!("told: {answer}"))?;
+        check(answer.contains("503") && answer.contains("accepts no more"), format!("told: {answer}"))?;
         for stream in &mut idle {
             check(is_closed_by(stream, start + REQUEST + 2 * SLACK), "an idle connection stays".to_owned())?;
         }

@@ -59,7 +59,11 @@ fn a_disk_shrinks_only_by_name_and_without_clients() {
         let flushed = ["write -P 0x42 40M 8M", "flush"];
         clients::qemu_io(&daemon.uri("vm1"), &flushed)?;
         let bytes = (64 * MIB).to_string();
-        refused(&daemon, &["disk", "resize", "vm1", "32MiB"], &["vm1", &bytes, "destroys everything beyond", "--shrink"])?;
+        refused(
+            &daemon,
+            &["disk", "resize", "vm1", "32MiB"],
+            &["vm1", &bytes, "destroys everything beyond", "--shrink"],
+        )?;
         refused(&daemon, &["disk", "resize", "vm1", "32MiB", "--shrink"], &["vm1", "--confirm"])?;
         refused(
             &daemon,

@@ -268,15 +268,19 @@ impl<M: Memory> Call<'_, M> {
             if staged.poisoned && !self.has_recorded_loss(disk) {
                 continue;
             }
-            if staged.mask == 0 {
-                self.lose(disk, staged.block);
+            let inside = self.disk(disk).inside(staged.block);
+            let mask = staged.mask & inside;
+            if mask == 0 {
+                // All of it is lost, or the disk is being shrunk to end before it.
+                if staged.poisoned && inside != 0 {
+                    self.lose(disk, staged.block);
+                }
                 self.unstage(staging_frame);
                 continue;
             }
             let Some(frame) = self.frames.take() else { break };
             self.memory.copy(staging_frame, frame, 0, BLOCK_BYTES);
             self.locks.lock(disk, staged.block, LockKind::Clean);
-            let mask = staged.mask & self.disk(disk).inside(staged.block);
             self.disk_mut(disk).cleaner.blocks.push(Cleaning {
                 block: staged.block,
                 slot: SlotNo(0),

@@ -177,7 +177,8 @@ impl<M: Memory> Call<'_, M> {
         }
         if best.is_none() {
             self.disk_mut(disk).cleaner.pressed = true;
-            if none_there && self.store.reclaiming() == 0 {
+            // A segment that is being emptied may wait for a damaged block too: its page lists a copy of it.
+            if none_there && (self.store.reclaiming() == 0 || self.ios.len() == 0) {
                 self.lose_damaged_for_space();
             }
         }

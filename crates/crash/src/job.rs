@@ -239,7 +239,12 @@ impl World {
             self.oracle.resize(disk, d.config.sectors);
         }
         self.recent.retain(|(at, sector, n)| *at != disk || sector + u64::from(*n) <= d.config.sectors);
-        d.deferred.resize(d.config.sectors.div_ceil(8) as usize, false);
+        // What was written behind the new end may have made the last block of the disk dirty, and lost.
+        let length = d.config.sectors.div_ceil(8) as usize;
+        if d.deferred.get(length) == Some(&true) {
+            d.deferred[length - 1] = true;
+        }
+        d.deferred.resize(length, false);
     }
 
     /// Forbids the core to write the origin from now on.

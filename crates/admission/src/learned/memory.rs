@@ -12,9 +12,9 @@
 const WAYS: usize = 8;
 const TIME_BITS: u32 = 18;
 const TIMES: u32 = 1 << TIME_BITS;
-/// Entries that are older than so many units are dropped by the sweep.
+/// The sweep drops entries that are older than this many units.
 const OLDEST: u32 = TIMES / 2;
-/// The sweep passes all buckets in so many units.
+/// The sweep visits all buckets in this many units.
 const ROUND: u64 = (TIMES / 4) as u64;
 /// So many units are as long as the time of interest at most, and a sixteenth of that at least.
 const FINEST: u64 = (OLDEST / 8) as u64;
@@ -109,7 +109,7 @@ impl Memory {
         self.swept_at += due * every;
     }
 
-    /// Drops all that is too old after so many units without an access.
+    /// Drops all that is too old after this many units without an access.
     #[cold]
     fn sweep_all(&mut self, passed: u64) {
         let before = self.time(self.noted_at);

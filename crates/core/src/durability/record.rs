@@ -178,7 +178,7 @@ impl RecordWriter {
         }
     }
 
-    /// Notes that a copy was sent to so many devices under this number.
+    /// Notes that a copy was sent to this many devices under this number.
     pub fn sent(&mut self, write: RecordWrite, seq: u64, devices: u32) {
         self.pages += u64::from(devices) * write.pages().len() as u64;
         self.writing = Some(RecordWrite { in_flight: devices, seq, ..write });

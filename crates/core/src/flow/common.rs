@@ -22,7 +22,7 @@ use crate::format::geometry::SLOTS_PER_SEGMENT;
 /// One of this many of a sharer's slots is kept free. It is less than of other disks, since what each keeps is
 /// lost to all.
 const KEPT_FREE: u64 = 128;
-/// A disk gives up a segment when it has so many slots to spare.
+/// A disk gives up a segment when it has this many slots to spare.
 const WORTH_A_SEGMENT: u64 = SLOTS_PER_SEGMENT as u64 * 3 / 4;
 
 fn shares(disk: &Disk) -> bool {

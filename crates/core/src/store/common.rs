@@ -29,7 +29,7 @@ use crate::format::geometry::SLOTS_PER_SEGMENT;
 /// One of this many slots of a disk is not to spare, nor are those that a batch needs.
 const KEPT_FREE: u64 = 32;
 const KEPT_FOR_A_BATCH: u64 = 128;
-/// A disk's own blocks make room for it before their turn if no more than so many fourths of the queue of
+/// A disk's own blocks make room for it before their turn if no more than this many fourths of the queue of
 /// batches, or of the main hand's round, are before them.
 const EARLY: u64 = 3;
 /// The main hand's way round all segments.
@@ -65,7 +65,7 @@ pub struct Common {
 }
 
 impl Store {
-    /// Makes a disk a sharer of the common pool that keeps so many blocks in any case, or one on its own.
+    /// Makes a disk a sharer of the common pool that keeps this many blocks in any case, or a disk on its own.
     pub fn share(&mut self, disk: DiskNo, reserved_blocks: Option<u64>) {
         self.disks[disk].reserved_blocks = reserved_blocks.unwrap_or(0);
         if self.disks[disk].shares == reserved_blocks.is_some() {
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Evicts so many blocks of one sharer, as long as it is its turn or soon will be. What is reserved stays.
+    /// Evicts `wanted` blocks of one sharer, as long as it is its turn or soon will be. What is reserved stays.
     pub fn evict_in_turn(&mut self, disk: DiskNo, wanted: u64) {
         let space = &self.disks[disk];
         if space.segments.is_empty() || space.is_reserved() {
@@ -208,7 +208,7 @@ impl Store {
     }
 
     /// Returns the segment that another sharer than the asker can best do without: of the disks with the most
-    /// slots to spare, but at least so many, the segment with the fewest live blocks. The last segment of a
+    /// slots to spare, but at least `least_slots`, the segment with the fewest live blocks. The last segment of a
     /// disk goes only if it is empty and no blocks of the disk wait for it.
     pub fn spare_segment(
         &mut self,

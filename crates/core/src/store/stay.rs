@@ -16,9 +16,9 @@ use super::{Store, hash};
 
 /// Blocks that are remembered.
 const REMEMBERED: usize = 1 << 16;
-/// The sample is so small that all its blocks in the cache take one of so many places.
+/// The sample is so small that all its blocks in the cache take one of this many places.
 const PLACES_EACH: usize = 2;
-/// The mean is over about so many evictions.
+/// The mean is over about this many evictions.
 const MEAN_OVER: u64 = 128;
 
 /// So many evictions are needed for a first mean.

@@ -21,6 +21,7 @@ fn every_planted_mistake_is_caught() {
         halves.into_iter().flat_map(|half| half.join().expect("a hunt catches panics")).collect()
     });
     println!("{:<32} {:>14}  how", "bug", "caught after");
+    assert!(!found.is_empty(), "no planted mistake is called {}", wanted());
     let mut survivors = Vec::new();
     for (bug, (points, how)) in found {
         match how {

@@ -3,7 +3,8 @@
 //!
 //! The cleaner writes the valid sectors to the origin. The block stays dirty all the same, so that nothing
 //! evicts it, overtakes it or takes an older version for it; it only is not cleaned again. It leaves when all
-//! of it is written, or when the loss is accepted (`detach.rs`).
+//! of it is written, when the loss is accepted (`detach.rs`), or when it holds space that another disk cannot do
+//! without.
 //!
 //! Invariant: every poisoned slot that is live, or may become so again, is of a block in the disk's table.
 

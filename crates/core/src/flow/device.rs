@@ -111,10 +111,10 @@ impl<M: Memory> Call<'_, M> {
         }
         let mut single_copies = Vec::new();
         let lost_device = self.store.lose_device(device, |disk, slot| single_copies.push((disk, slot)));
-        let (mut lost, mut staged_anew) = (Vec::new(), Vec::new());
+        let (mut lost, mut superseded) = (Vec::new(), Vec::new());
         for (disk, slot) in single_copies {
             let covered = self.is_staged_over(disk, slot);
-            if covered { &mut staged_anew } else { &mut lost }.push((disk, slot.block()));
+            if covered { &mut superseded } else { &mut lost }.push((disk, slot.block()));
         }
         for (disk, block) in &lost {
             self.forget_clean_frame(*disk, *block);
@@ -124,7 +124,7 @@ impl<M: Memory> Call<'_, M> {
         if self.stand_alone(self.alive_devices().collect()) {
             self.change_devices();
         }
-        self.leave(device, lost_device, staged_anew);
+        self.leave(device, lost_device, superseded);
         self.keep_last_place();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {

@@ -129,3 +129,25 @@ fn an_idle_disk_keeps_nothing() {
     };
     compare(3, &(0..150_000).map(access).collect::<Vec<_>>());
 }
+
+/// A disk whose working set fits gets the space for it although another fills four times as much.
+#[test]
+fn a_scan_does_not_keep_a_working_set_out() {
+    let mut rng = Random::new(5);
+    let access = |at: u64| {
+        let scan = at % 5 != 0;
+        let block = if scan { at } else { (rng.unit().powi(2) * 4000.0) as u64 };
+        Access {
+            time_ns: at * 400_000,
+            offset_bytes: block % 250_000 * 4096,
+            length_bytes: 4096,
+            volume: VolumeNo(u32::from(scan)),
+            op: Op::Read,
+        }
+    };
+    let accesses: Vec<_> = (0..400_000).map(access).collect();
+    let shared = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
+    let one = hit_ratio(&on_one_disk(&accesses), 1, 31, Target::Equal);
+    let many = hit_ratio(&accesses, 2, 31, shared);
+    assert!(many > one - 0.01, "{many:.4} of all accesses hit, {one:.4} on one disk");
+}

@@ -5,7 +5,8 @@
 //! else. If every batch were made room for by whoever has the oldest blocks, segments would change hands all
 //! the time, and with each go blocks whose turn it is not. So a disk whose own blocks will have their turn soon
 //! evicts those. Only a disk that grows, whose own blocks are among the newest, gets space from others: a
-//! segment of a disk that has slots to spare, the emptiest one.
+//! segment of a disk that has slots to spare, the emptiest one, or one whose blocks are much older than those
+//! that it would evict itself.
 //!
 //! Invariants
 //! - A disk is a sharer in the store exactly if its target is `Shared`.
@@ -130,6 +131,8 @@ impl Core {
         let (batch, staging, disks) = (self.commit_threshold(), &self.staging, &self.disks);
         let waits = |disk| staging.lists[disk].len >= batch || disks[disk].flush.staged_dirty() > 0;
         if let Some(segment) = self.store.spare_segment(disk, least_slots, other_than, waits) {
+            self.store.reclaim(segment, Some(disk));
+        } else if let Some(segment) = self.store.overdue_segment(disk, other_than) {
             self.store.reclaim(segment, Some(disk));
         } else if empty_handed {
             self.ask_for_segment(disk, other_than);

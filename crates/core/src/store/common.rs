@@ -22,6 +22,7 @@ use haversack_model::{DeviceNo, DiskNo};
 
 use super::replacement::is_probation_due;
 use super::segment::SegmentNo;
+use super::slot::SlotNo;
 use super::stay::Stay;
 use super::{DiskSpace, Store};
 use crate::format::geometry::SLOTS_PER_SEGMENT;
@@ -38,6 +39,11 @@ const LAP: u64 = 1 << 32;
 const MOST_GONE: u8 = 128;
 /// Disks that are asked for a segment to spare.
 const GIVERS_TRIED: usize = 16;
+/// Batches of a disk whose segments may be overdue, and how many such segments are looked at.
+const BATCHES_LOOKED_AT: usize = 32;
+const OVERDUE_TRIED: usize = 4;
+/// Such a segment is before the asker's blocks by more than one of this many parts of the queue.
+const MARGIN: u64 = 3;
 /// Segments of such a disk that are looked at, twice.
 const LOOKED_AT: usize = 32;
 
@@ -232,8 +238,7 @@ impl Store {
             let fits = |number: &SegmentNo| {
                 let s = &self.segments[*number];
                 let slots_gone = u64::from(s.free) + u64::from(s.pending);
-                let keeps = s.live == 0
-                    || self.disks[*disk].live - u64::from(s.live) >= self.disks[*disk].reserved_blocks;
+                let keeps = s.live == 0 || self.keeps_reserved_without(*number);
                 let spares = least_slots == 1 || slots_gone <= *slots && s.live <= MOST_GONE;
                 keeps && spares && self.could_go(*number, other_than)
             };
@@ -245,6 +250,56 @@ impl Store {
             space.giving_hand = (space.giving_hand + LOOKED_AT) % space.segments.len();
         }
         found
+    }
+
+    /// Returns a segment of another sharer whose blocks are, on average, before the asker's oldest batch in the
+    /// queue of the probation hand. Protected blocks and those that were hit count as the newest.
+    pub fn overdue_segment(&self, asker: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
+        let (oldest, _) = *self.common.oldest.first().filter(|_| self.is_probation_turn())?;
+        let newest = self.newest_filled.max(oldest);
+        let own = self.disks[asker].filled.front().map_or(newest, |(_, seq)| *seq);
+        let margin = (newest - oldest) / MARGIN;
+        let giving: Vec<DiskNo> = self.reclaimed_from().collect();
+        let gives =
+            |disk: &DiskNo| *disk != asker && self.disks[*disk].segments.len() > 1 && !giving.contains(disk);
+        let before = self.common.oldest.iter().take_while(|(seq, _)| *seq + margin < own);
+        let segments = before.map(|(_, disk)| *disk).filter(gives).flat_map(|disk| {
+            // Segments that the disk has given up since are still in its queue.
+            let batches = self.disks[disk].filled.iter().take(BATCHES_LOOKED_AT);
+            batches.map(|(segment, _)| *segment).filter(move |number| self.segments[*number].owner == disk.0)
+        });
+        let mut found: Option<(u64, SegmentNo)> = None;
+        let mut last = None;
+        let distinct = segments.filter(|number| last.replace(*number) != Some(*number));
+        for number in distinct.take(OVERDUE_TRIED) {
+            if !self.could_go(number, other_than) || !self.keeps_reserved_without(number) {
+                continue;
+            }
+            let mean = self.mean_filled(number, oldest, newest);
+            if mean + margin < own && found.is_none_or(|(least, _)| mean < least) {
+                found = Some((mean, number));
+            }
+        }
+        found.map(|(_, number)| number)
+    }
+
+    /// Whether the segment's owner has what is reserved for it without the segment, too.
+    fn keeps_reserved_without(&self, number: SegmentNo) -> bool {
+        let segment = &self.segments[number];
+        let owner = &self.disks[DiskNo(segment.owner)];
+        owner.live - u64::from(segment.live) >= owner.reserved_blocks
+    }
+
+    /// Returns the mean number of the commits that filled a segment's slots: a free one counts as the oldest, one
+    /// whose block is protected or was hit as the newest.
+    fn mean_filled(&self, number: SegmentNo, oldest: u64, newest: u64) -> u64 {
+        let filled = |slot: SlotNo| match self.live(slot) {
+            None => oldest,
+            Some(slot) if slot.protected() || slot.hits() > 0 => newest,
+            Some(slot) => slot.seq().clamp(oldest, newest),
+        };
+        self.slots_of(number).map(|slot| filled(slot) - oldest).sum::<u64>() / u64::from(SLOTS_PER_SEGMENT)
+            + oldest
     }
 
     /// Returns the disk's segments with the most free slots, and some that are looked at in turn.

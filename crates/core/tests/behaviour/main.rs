@@ -1,5 +1,6 @@
 //! What the core does, seen from outside: one program, so that it is linked once.
 
+mod admission;
 mod bad_input;
 mod cleaning;
 mod common;

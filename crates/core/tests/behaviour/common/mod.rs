@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use haversack_core::{
     Action, Call, CleanerConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, HeapMemory,
     IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece,
-    Rejected, Request, RequestError, RequestTag,
+    Rejected, Request, RequestError, RequestTag, Target,
 };
 use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -557,4 +557,19 @@ pub fn is_segment_write(asked: &Asked) -> bool {
 
 pub fn is_segment_write_to(asked: &Asked, to: DeviceNo) -> bool {
     is_segment_write(asked) && asked.written_device() == Some(to)
+}
+
+pub const SHARED: Target = Target::Shared { at_least_blocks: 0, at_most_blocks: u64::MAX };
+
+/// A disk that only its reads fill.
+pub fn reader(rig: &mut Rig, number: u8, target: Target) -> DiskNo {
+    let mode = WriteMode::WriteInvalidate;
+    rig.attach(&DiskConfig { mode, target, ..DiskConfig::new(disk_id(number), 40_000) }, 1)
+}
+
+/// Reads the first blocks of a disk, eight at a time.
+pub fn fill(rig: &mut Rig, disk: DiskNo, blocks: u64) {
+    for block in (0..blocks).step_by(8) {
+        rig.read(disk, block * 8, 64);
+    }
 }

@@ -135,7 +135,7 @@ fn an_idle_disk_keeps_nothing() {
 fn a_scan_does_not_keep_a_working_set_out() {
     let mut rng = Random::new(5);
     let access = |at: u64| {
-        let scan = at % 5 != 0;
+        let scan = !at.is_multiple_of(5);
         let block = if scan { at } else { (rng.unit().powi(2) * 4000.0) as u64 };
         Access {
             time_ns: at * 400_000,

@@ -137,6 +137,12 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
+    /// Whether the filter may want the data of a block that a request reads and that may not enter.
+    pub(crate) fn may_keep_data(&self, number: u32, block: BlockNo) -> bool {
+        let request = &self.requests[number];
+        !request.bypass && self.disk(request.disk).admission.stages(block)
+    }
+
     /// Keeps data that a read fetched of a block that may not enter, if the filter wants it.
     pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
         let wanted = !self.resolve(disk, block).is_cached() && self.disk(disk).admission.stages(block);

@@ -138,7 +138,9 @@ impl FlashPart {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OriginPart {
     pub block: BlockNo,
-    /// Sectors wanted of it.
+    /// Sectors that the reader wants of it.
+    pub wanted: u8,
+    /// Sectors that are read.
     pub mask: u8,
     /// They may enter the cache.
     pub admit: bool,

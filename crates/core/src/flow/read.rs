@@ -11,6 +11,8 @@
 //!   issued.
 //! - Sectors are fetched from the origin, and staged as clean, under a lock of their block, so that no write
 //!   comes in between.
+//! - What enters the cache enters with all sectors of its block, whatever part of it was asked for. A read
+//!   fails only if the origin fails for the sectors that were asked for.
 //! - Where dirty sectors are lost, the read fails. The origin's older sectors are never returned instead.
 //! - Requests leave the reserved transfer frames to the core's own work. All frames that a block needs are
 //!   available before its first I/O is described.
@@ -154,8 +156,14 @@ impl<M: Memory> Call<'_, M> {
             self.locks.lock(disk, block, LockKind::Fill);
         }
         let admit = self.admits_read(number, block);
-        let first = missing.trailing_zeros();
-        let count = 8 - missing.leading_zeros() - first;
+        let fetched = if admit || self.may_keep_data(number, block) {
+            self.resolve_sectors(disk, block, self.disk(disk).inside(block)).origin
+        } else {
+            missing
+        };
+        assert!(fetched & missing == missing, "what is missing is fetched");
+        let first = fetched.trailing_zeros();
+        let count = 8 - fetched.leading_zeros() - first;
         let start = self.disk(disk).sector(block, first);
         let io = match *run {
             Run::Origin { io, sector, sectors }
@@ -175,7 +183,7 @@ impl<M: Memory> Call<'_, M> {
             }
         };
         self.ios[io].frames.push(frame);
-        self.ios[io].fills.push(OriginPart { block, mask: missing, admit });
+        self.ios[io].fills.push(OriginPart { block, wanted: missing, mask: fetched, admit });
     }
 
     fn close_run(&mut self, number: u32, run: Run) {
@@ -216,11 +224,7 @@ impl<M: Memory> Call<'_, M> {
                 self.read_again(number, disk, *part, result.is_err());
             }
         }
-        if self.requests[number].retries.is_empty() {
-            self.finish_if_done(number);
-        } else if self.requests[number].park == Park::None && !self.requests[number].queued {
-            self.pump_read(number);
-        }
+        self.read_on(number);
     }
 
     pub(crate) fn verified(&self, disk: DiskNo, block: BlockNo, frame: FrameNo, crc: u32) -> bool {
@@ -295,12 +299,18 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn fill_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
         self.requests[number].outstanding -= 1;
-        if result.is_err() {
+        let exceeds = io.fills.iter().any(|part| part.mask != part.wanted);
+        let again = result == Err(IoFailure::Error) && exceeds && self.requests[number].error.is_none();
+        if again {
+            let request = &mut self.requests[number];
+            request.bypass = true;
+            request.retries.extend(io.fills.iter().map(|part| (part.block, part.wanted)));
+        } else if result.is_err() {
             self.fail(number, RequestError::Origin);
         }
         for (part, frame) in io.fills.iter().zip(&io.frames) {
             if result.is_ok() {
-                self.give(number, part.block, part.mask, *frame);
+                self.give(number, part.block, part.wanted, *frame);
                 if part.admit {
                     self.stage_clean(disk, part.block, *frame, part.mask);
                 } else {
@@ -312,6 +322,15 @@ impl<M: Memory> Call<'_, M> {
                 self.unlock(disk, part.block);
             }
         }
-        self.finish_if_done(number);
+        self.read_on(number);
+    }
+
+    /// Continues a read of which an I/O has ended.
+    fn read_on(&mut self, number: u32) {
+        if self.requests[number].retries.is_empty() {
+            self.finish_if_done(number);
+        } else if self.requests[number].park == Park::None && !self.requests[number].queued {
+            self.pump_read(number);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What each write mode sends where, and when it answers.
 
 use crate::common::*;
-use haversack_core::{Action, CoreConfig, IoPurpose, Op};
+use haversack_core::{Action, CoreConfig, IoFailure, IoPurpose, Op, RequestError};
 use haversack_model::{DiskNo, SECTOR_BYTES, WriteMode, WriteThroughAck};
 
 const SECTORS: u64 = 8000;
@@ -290,4 +290,32 @@ fn clean_fills_are_committed_together_in_every_mode() {
         assert_eq!(rig.usage(disk).usage_blocks, 32, "{mode}");
         assert_eq!(commits, 2 * 2, "{mode}: two batches, each with its page");
     }
+}
+
+#[test]
+fn a_read_of_a_part_brings_the_whole_block_in() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    rig.read(disk, 3, 1);
+    rig.log.clear();
+    rig.read(disk, 0, 8);
+    assert!(!rig.log.iter().any(is_origin_read), "the other sectors were fetched with the first");
+    assert_eq!((rig.stats(disk).read_misses, rig.stats(disk).read_hits), (1, 1));
+}
+
+#[test]
+fn a_read_of_a_part_succeeds_beside_a_bad_sector_of_the_origin() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
+    let holds_bad = |asked: &Asked| match asked.action {
+        Action::ReadOrigin { sector, sectors, .. } => (sector.0..sector.0 + u64::from(sectors)).contains(&5),
+        _ => false,
+    };
+    let fate = |asked: &Asked| if holds_bad(asked) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+    let good = rig.start_read(disk, 3, 1);
+    rig.run_with(fate);
+    assert_eq!(rig.answer(good), Ok(()));
+    let bad = rig.start_read(disk, 5, 1);
+    rig.run_with(fate);
+    assert_eq!(rig.answer(bad), Err(RequestError::Origin));
 }

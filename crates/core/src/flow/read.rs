@@ -11,8 +11,8 @@
 //!   issued.
 //! - Sectors are fetched from the origin, and staged as clean, under a lock of their block, so that no write
 //!   comes in between.
-//! - What enters the cache enters with all sectors of its block, whatever part of it was asked for. A read
-//!   fails only if the origin fails for the sectors that were asked for.
+//! - A block that a read brings into the cache is fetched whole, whatever part of it was asked for. Sectors
+//!   that were not asked for do not make the read fail.
 //! - Where dirty sectors are lost, the read fails. The origin's older sectors are never returned instead.
 //! - Requests leave the reserved transfer frames to the core's own work. All frames that a block needs are
 //!   available before its first I/O is described.
@@ -302,6 +302,7 @@ impl<M: Memory> Call<'_, M> {
         let exceeds = io.fills.iter().any(|part| part.mask != part.wanted);
         let again = result == Err(IoFailure::Error) && exceeds && self.requests[number].error.is_none();
         if again {
+            // Past the cache, so that the next try fetches no more than was asked for.
             let request = &mut self.requests[number];
             request.bypass = true;
             request.retries.extend(io.fills.iter().map(|part| (part.block, part.wanted)));

@@ -57,10 +57,11 @@ impl Ceph {
         run("ceph", &["osd", "crush", "add", "osd.0", "1", "host=localhost", "root=default"])?;
         let is_up = || Ok(run("ceph", &["osd", "stat"])?.contains("1 up"));
         let mut osd = daemon("ceph-osd", "0")?;
-        // An OSD that asks the monitor before it has got the cluster's identity from it ends ("wrong fsid").
+        // An OSD that asks the monitor before it has got the cluster's identity from it ends: the monitor refuses
+        // its commands ("handle_command on fsid 00000000-... != ..."). What the OSD prints of it, if anything, varies.
         for _ in 1..OSD_STARTS {
             match osd.wait_for(PATIENCE, is_up) {
-                Err(Error::Failed { output, .. }) if output.contains("wrong fsid") => {
+                Err(Error::Failed { command, .. }) if command == "ceph-osd" => {
                     osd = daemon("ceph-osd", "0")?;
                 }
                 started => {

@@ -43,7 +43,7 @@ impl Slip {
     fn is_told_as(self) -> &'static str {
         match self {
             Slip::Emptied | Slip::Halved => "the file was truncated",
-            Slip::Zeroed => "a block fails its checksum",
+            Slip::Zeroed => "fails its checksum",
         }
     }
 }

@@ -219,6 +219,8 @@ pub enum Event {
     Corruption {
         /// The disk.
         disk: DiskNo,
+        /// The disk's first sector in the block.
+        sector: SectorNo,
         /// The device.
         device: DeviceNo,
         /// Byte offset of the block on the device.

@@ -158,11 +158,12 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
             );
             ("device-failed", pool.to_string(), message)
         }
-        EngineEvent::Corruption { disk, device, offset_bytes, lost } => {
+        EngineEvent::Corruption { disk, sector, device, offset_bytes, lost } => {
             let end = if *lost { "its data is lost" } else { "it is fetched again" };
             let message = format!(
-                "cache device {} at byte {offset_bytes}: a block fails its checksum; {end}",
-                device.0
+                "cache device {} at byte {offset_bytes}: the disk's block at byte {} fails its checksum; {end}",
+                device.0,
+                sector.0 * SECTOR_BYTES as u64
             );
             ("corruption", disk_name(*disk), message)
         }

@@ -483,6 +483,8 @@ pub enum EngineEvent {
     Corruption {
         /// The disk.
         disk: DiskId,
+        /// The disk's first sector in the block.
+        sector: SectorNo,
         /// The device.
         device: DeviceNo,
         /// Byte offset of the block on the device.

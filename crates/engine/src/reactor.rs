@@ -678,9 +678,10 @@ impl Reactor {
                 }
             }
             Event::PoolLost => self.tell(&EngineEvent::PoolLost),
-            Event::Corruption { disk, device, offset_bytes, lost } => {
+            Event::Corruption { disk, sector, device, offset_bytes, lost } => {
                 if let Some(info) = self.core.disk_info(disk) {
-                    self.tell(&EngineEvent::Corruption { disk: info.id, device, offset_bytes, lost });
+                    let disk = info.id;
+                    self.tell(&EngineEvent::Corruption { disk, sector, device, offset_bytes, lost });
                 }
             }
             Event::CleanFailed { disk } => {

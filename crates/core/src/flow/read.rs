@@ -266,12 +266,9 @@ impl<M: Memory> Call<'_, M> {
 
     /// Handles a live slot that turned out to be damaged, as did its second copy, if it has one.
     pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
-        let (device, offset_bytes) = self.store.location(slot_no);
         let lost = self.store.live(slot_no).is_some_and(|slot| slot.dirty());
-        let stats = &mut self.disk_mut(disk).stats;
-        stats.corrupt_blocks += 1;
-        stats.lost_blocks += u64::from(lost);
-        self.event(Event::Corruption { disk, device, offset_bytes, lost });
+        self.disk_mut(disk).stats.lost_blocks += u64::from(lost);
+        self.report_corruption(disk, slot_no, lost);
         if lost {
             let block = self.store.slot(slot_no).block();
             self.note_damaged(disk, block);
@@ -281,12 +278,19 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
+    fn report_corruption(&mut self, disk: DiskNo, slot_no: SlotNo, lost: bool) {
+        let (device, offset_bytes) = self.store.location(slot_no);
+        let block = self.store.slot(slot_no).block();
+        let d = self.disk_mut(disk);
+        d.stats.corrupt_blocks += 1;
+        let sector = SectorNo(d.sector(block, d.inside(block).trailing_zeros()));
+        self.event(Event::Corruption { disk, sector, device, offset_bytes, lost });
+    }
+
     /// Handles a dirty block whose first copy is bad and second copy is good: both are written again.
     fn repair(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some((slot_no, slot)) = self.resolve(disk, block).flash {
-            let (device, offset_bytes) = self.store.location(slot_no);
-            self.disk_mut(disk).stats.corrupt_blocks += 1;
-            self.event(Event::Corruption { disk, device, offset_bytes, lost: false });
+            self.report_corruption(disk, slot_no, false);
             if slot.dirty()
                 && let Some(mirror) = self.store.fail_over(slot_no)
             {

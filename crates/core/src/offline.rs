@@ -160,7 +160,7 @@ pub struct FlushProgress {
 
 fn load(media: &mut dyn Media) -> Result<(Pool, Recovered), PoolError> {
     let pool = scan::pool(media, &OpenOptions { accept_missing: true, contents_void: false })?;
-    let recovered = entries::recover(media, &pool)?;
+    let recovered = entries::recover(media, &pool, None)?;
     Ok((pool, recovered))
 }
 

@@ -105,11 +105,15 @@ impl World {
                 self.core().loss_recorded(now);
                 Ok(())
             }
-            Event::Corruption { disk, device, offset_bytes, lost } => {
+            Event::Corruption { disk, sector, device, offset_bytes, lost } => {
                 if lost && !self.unprotected_fault {
                     return violation!(
                         "the block at byte {offset_bytes} of {device:?}, {disk:?}, is lost although nothing unprotected was damaged"
                     );
+                }
+                if let Some(place) = self.disk_of.get(&disk).filter(|_| lost) {
+                    let since = self.oracle.now();
+                    self.disks[*place].damaged.push((sector.0, since));
                 }
                 Ok(())
             }

@@ -7,6 +7,7 @@ use crate::created::{self, Created, Shape};
 use crate::device::Payload;
 use crate::job::Job;
 use crate::media::FakeMedia;
+use crate::oracle::Tick;
 use crate::pattern;
 use crate::world::{Device, Flow, Life, Stop, World, device_id, device_store, violation};
 use haversack_model::random::Random;
@@ -88,6 +89,7 @@ impl World {
             }
         }
         self.disks[disk].lost.clear();
+        self.disks[disk].damaged.clear();
     }
 
     /// Lets the operator accept a loss with a detach: the core names what it gives up, and from then on that is as
@@ -121,18 +123,38 @@ impl World {
     }
 
     /// Notes which sectors the core reports as lost: the next core cannot know. Their blocks count whole: a sector that
-    /// was written since is lost too if a power cut takes that write, which was not flushed.
+    /// was written since is lost too if a power cut takes that write, which was not flushed. So is a block of which the
+    /// damaged copy was dropped because a whole one was staged.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
         for disk in &mut self.disks {
             let Some(no) = disk.no else { continue };
-            for (first, sectors) in core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied()) {
+            let damaged = disk.damaged.iter().map(|(sector, _)| (*sector, 1));
+            let lost = core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied());
+            for (first, sectors) in lost.map(|(first, sectors)| (first.0, sectors)).chain(damaged) {
                 let shift = (SECTORS_PER_BLOCK - u64::from(disk.config.phase)) % SECTORS_PER_BLOCK;
-                let start = (first.0 + shift) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
-                let end = (first.0 + sectors + shift).next_multiple_of(SECTORS_PER_BLOCK);
+                let start = (first + shift) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+                let end = (first + sectors + shift).next_multiple_of(SECTORS_PER_BLOCK);
                 disk.lost.extend(start.saturating_sub(shift)..end - shift);
             }
         }
+    }
+
+    /// Forgets damaged blocks that a flush which began at `start` has made durable again: nothing of them is lost any
+    /// more, and no version of them is undecided.
+    pub(crate) fn forget_repaired(&mut self, disk: usize, start: Tick) {
+        let d = &self.disks[disk];
+        let (Some(core), Some(no), false) = (&self.core, d.no, d.damaged.is_empty()) else { return };
+        let shift = (SECTORS_PER_BLOCK - u64::from(d.config.phase)) % SECTORS_PER_BLOCK;
+        let block = |sector: u64| (sector + shift) / SECTORS_PER_BLOCK;
+        let lost = core.lost_runs(no);
+        let is_lost = |sector: u64| {
+            lost.iter().any(|(first, n)| (block(first.0)..=block(first.0 + n - 1)).contains(&block(sector)))
+        };
+        let oracle = &self.oracle;
+        self.disks[disk].damaged.retain(|(sector, since)| {
+            *since >= start || is_lost(*sector) || oracle.is_undecided(disk, *sector)
+        });
     }
 
     /// Detaches a disk and waits for it.

@@ -381,6 +381,12 @@ impl Oracle {
         &self.disks[disk].open
     }
 
+    /// Returns whether a power cut or a read in flight may still show more than one version of the sector. Of one that
+    /// was cut off the disk there is none.
+    pub fn is_undecided(&self, disk: usize, at: u64) -> bool {
+        self.disks[disk].sectors.get(at as usize).is_some_and(|sector| !sector.more.is_empty())
+    }
+
     /// Returns whether the content is a current version of the sector, as far as is known.
     pub fn is_current(&self, disk: usize, at: u64, content: Content) -> bool {
         let sector = &self.disks[disk].sectors[at as usize];

@@ -165,6 +165,7 @@ impl World {
                     self.oracle.end_flush(disk, request.start);
                     let d = &mut self.disks[disk];
                     d.volatile_until = d.volatile_until.max(request.start);
+                    self.forget_repaired(disk, request.start);
                 }
                 Ok(())
             }

@@ -98,6 +98,9 @@ pub struct Disk {
     pub deferred: Vec<bool>,
     /// Sectors whose only dirty copy went with a device, since losses were last accepted.
     pub lost: HashSet<u64>,
+    /// Blocks whose only dirty copy on flash was found damaged, each by a sector of it, and since when. What the core
+    /// has staged of them may be all that is left until it is flushed.
+    pub damaged: Vec<(u64, Tick)>,
     /// The origin fails until then.
     pub outage_until: Micros,
     /// The origin is slow until then.
@@ -359,6 +362,7 @@ fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool)
         mode_changes: 0,
         cursor: 0,
         lost: HashSet::new(),
+        damaged: Vec::new(),
         busy: false,
     }
 }

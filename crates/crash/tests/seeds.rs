@@ -156,6 +156,30 @@ const BUGS: &[Bug] = &[
             "what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows_again",
         )],
     },
+    Bug {
+        name: "what is committed over a block that a device took hides its loss when the device is back",
+        seeds: &[90402246, 90903816],
+        replays: &[(
+            LEAVING,
+            "what_is_committed_over_a_lost_block_says_so_if_the_device_is_back_after_a_kill",
+        )],
+    },
+    Bug {
+        name: "damage passes for a torn write because the flush mark is damaged as well",
+        seeds: &[90903409],
+        replays: &[
+            (DAMAGE, "damage_to_the_newest_commit_does_not_pass_for_a_torn_write_after_a_kill"),
+            (DAMAGE, "damage_passes_for_a_torn_write_no_more_because_the_page_with_the_mark_is_damaged_too"),
+        ],
+    },
+    Bug {
+        name: "a segment that a failed device holds is all that a disk without a place is promised",
+        seeds: &[90203441],
+        replays: &[(
+            "src/store/reclaim.rs",
+            "a_failed_device_holds_the_segments_with_newer_versions_of_what_it_lists",
+        )],
+    },
 ];
 
 /// Seeds of bugs that are not on record or have no test of their own, and of defects of the simulator.
@@ -166,7 +190,7 @@ const UNNAMED: &[u64] = &[
     301463, 302264, 400241, 400468, 401123, 401187, 401729, 402406, 500220, 500276, 500725, 501352, 502065,
     502164, 503282, 600654, 600722, 600876, 601085, 601160, 601488, 601619, 601886, 601909, 601980, 602502,
     602728, 603792, 604164, 604674, 604820, 605223, 700080, 50000100, 50000442, 1789, 62000454, 100155,
-    105018, 105288, 200072, 601001,
+    105018, 105288, 200072, 601001, 91103565, 92103674, 92302846,
 ];
 
 #[test]

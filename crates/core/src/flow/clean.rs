@@ -265,7 +265,8 @@ impl<M: Memory> Call<'_, M> {
                 continue;
             }
             // Once the frame is gone, only the record shows that other sectors of the block are lost.
-            if staged.poisoned && !self.has_recorded_loss(disk) {
+            let is_lost = staged.poisoned || self.resolve_waiting(staging_frame).lost;
+            if is_lost && !self.has_recorded_loss(disk) {
                 continue;
             }
             let inside = self.disk(disk).inside(staged.block);

@@ -206,9 +206,12 @@ impl<M: Memory> Call<'_, M> {
 
     fn install(&mut self, disk: DiskNo, frame: FrameNo, index: usize, copies: usize, seq: u64) -> bool {
         let staged = *self.staging.get(frame);
-        let older = self.resolve_waiting(frame).flash;
-        let whole = self.disk(disk).is_whole(staged.block, staged.mask);
-        let poisoned = (staged.poisoned || older.is_some_and(|o| o.1.poisoned())) && !whole;
+        let versions = self.resolve_waiting(frame);
+        let older = versions.flash;
+        // The version that was lost with a device may be back after a crash. This one is newer, and the only
+        // one to say that the rest of the block is lost.
+        let poisoned = (versions.lost || staged.poisoned || older.is_some_and(|o| o.1.poisoned()))
+            && !self.disk(disk).is_whole(staged.block, staged.mask);
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
         let entry = Live::new(staged.block, staged.mask, staged.crc, seq)
             .with_dirty(dirty)

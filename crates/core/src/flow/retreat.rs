@@ -69,7 +69,7 @@ impl<M: Memory> Call<'_, M> {
             self.touch(disk);
         }
         self.lose_damaged(disk);
-        if self.store.reclaiming() == 0
+        if !self.store.is_reclaiming()
             && let Some(segment) = self.store.coldest_segment(disk, None)
         {
             self.store.reclaim(segment, None);

@@ -38,7 +38,7 @@ impl Core {
         let short = if shares { self.common_is_short() } else { space.live < self.target_blocks(disk) };
         let below = short || !self.store.owns_elsewhere(disk, None);
         let dormant = shares && self.disks.iter().any(|d| d.life.is_dormant());
-        if self.store.reclaiming() > 0 || !(below || dormant || empty_handed && other_than.is_some()) {
+        if self.store.is_reclaiming() || !(below || dormant || empty_handed && other_than.is_some()) {
             return false;
         }
         // The last segment of an attached disk is taken only for dirty blocks that have nowhere to go.

@@ -7,6 +7,10 @@
 //! - A commit that is not known to be flushed counts only if its data verifies. If it should have two copies,
 //!   both must be listed and one of them whole, unless the other may be listed where nothing can be read, or
 //!   the device stands alone.
+//! - There are two exceptions for dirty blocks. If the staging area survived, a commit was still being written
+//!   only if its block is staged: otherwise its data was damaged since, and it counts as a damaged block. If
+//!   it did not survive, and the page that marked the commit as flushed may be one of those that are damaged,
+//!   the disk may have lost the block.
 //! - A sequence number that a page or the record mentions is not used again: a new commit with it would pass
 //!   for durable, void or clean.
 //! - Of the versions of a block on flash, the one with the highest sequence number counts. Of two copies of
@@ -14,9 +18,9 @@
 //! - Commits before a disk's `since_seq` are void, and what commits up to its `clean_seq` wrote is clean,
 //!   whatever the pages say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo};
 
 use super::scan::{self, IntentFound, Pool, SegmentFound};
 use crate::bugs::{Bug, planted};
@@ -56,10 +60,20 @@ pub(crate) struct Recovered {
     pub damaged_segments: u64,
     /// Clean blocks are not to be believed.
     pub distrust_clean: bool,
+    /// A flush mark may have been on a page that is damaged, and on no other.
+    marks_lost: bool,
 }
 
-/// Reads all segments and decides which entries count. Writes nothing.
-pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, PoolError> {
+/// The blocks in a staging area that survived.
+pub(crate) type StagedBlocks = HashSet<(DiskNo, BlockNo)>;
+
+/// Reads all segments and decides which entries count. Writes nothing. `staged` is `None` if the staging area
+/// did not survive.
+pub(crate) fn recover(
+    media: &mut dyn Media,
+    pool: &Pool,
+    staged: Option<&StagedBlocks>,
+) -> Result<Recovered, PoolError> {
     let mut store = Store::new();
     for (at, device) in pool.present.iter().enumerate() {
         if let Some(device) = device {
@@ -85,6 +99,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
         torn_entries: 0,
         damaged_segments: 0,
         distrust_clean: pool.record.distrust_clean || !pool.covered,
+        marks_lost: false,
     };
     let listed = list(media, pool, &mut r)?;
     r.segments_lost(pool, &listed.lost);
@@ -93,7 +108,7 @@ pub(crate) fn recover(media: &mut dyn Media, pool: &Pool) -> Result<Recovered, P
     let told = pool.record.disks.iter().flatten().map(DiskRecord::last_seq).max().unwrap_or(0);
     r.last_seq = r.last_seq.max(listed.flushed_seq).max(told);
     r.flushed_seq = listed.flushed_seq;
-    let verified = verify(media, pool, &mut r, listed);
+    let verified = verify(media, pool, &mut r, listed, staged);
     for entry in verified {
         r.adopt(&pool.record.disks, entry.number, entry.slot);
     }
@@ -193,6 +208,7 @@ impl Recovered {
         if copies {
             return;
         }
+        self.marks_lost = !lost.is_empty();
         for (_, owner) in lost {
             for (at, disk) in pool.record.disks.iter().enumerate() {
                 let concerned = owner.is_none_or(|o| o == NO_OWNER || o as usize == at);
@@ -291,7 +307,13 @@ enum Verdict {
 /// that fails later could take a version with it that was already seen. The exception is a copy whose sibling
 /// may be listed on a device or page that cannot be read. A copy that is listed but not whole may have been
 /// damaged at rest, and is written again.
-fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed) -> Vec<Entry> {
+fn verify(
+    media: &mut dyn Media,
+    pool: &Pool,
+    r: &mut Recovered,
+    listed: Listed,
+    staged: Option<&StagedBlocks>,
+) -> Vec<Entry> {
     let (mut kept, doubtful): (Vec<_>, Vec<_>) =
         listed.entries.into_iter().partition(|entry| entry.slot.seq() <= listed.flushed_seq);
     if planted(Bug::TrustTornCommit) || planted(Bug::IgnoreChecksum) {
@@ -311,6 +333,11 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
         let others_are_whole = pool.missing.is_empty() && r.rebuild.iter().all(|s| device(*s) == own);
         entry.twin && others_are_whole && !alone(own)
     };
+    // A frame is freed only when its commit has been written.
+    let was_written = |entry: &Entry| {
+        let block = (r.store.owner_of(entry.number), entry.slot.block());
+        entry.slot.dirty() && staged.is_some_and(|staged| !staged.contains(&block))
+    };
     let (mut torn, mut relist, mut recopy) = (Vec::new(), Vec::new(), Vec::new());
     for (at, entry) in doubtful.iter().enumerate() {
         let twin = twins.get(&key(entry)).and_then(|both| both.iter().copied().find(|other| *other != at));
@@ -321,11 +348,12 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
                 true
             }
             (Verdict::Whole, None) => !lone(entry) || planted(Bug::KeepLoneCopy),
-            (Verdict::Torn, Some((_, verdict))) => verdict == Verdict::Whole,
-            (verdict, _) => verdict != Verdict::Torn,
+            (Verdict::Torn, Some((_, Verdict::Whole))) => true,
+            (Verdict::Torn, _) => was_written(entry),
+            _ => true,
         };
         if !keeps {
-            torn.push(entry.number);
+            torn.push(*entry);
             continue;
         }
         kept.push(*entry);
@@ -336,7 +364,11 @@ fn verify(media: &mut dyn Media, pool: &Pool, r: &mut Recovered, listed: Listed)
     }
     r.recopy = recopy;
     r.torn_entries += torn.len() as u64;
-    for number in torn.into_iter().chain(relist) {
+    if r.marks_lost && staged.is_none() {
+        let dirty = torn.iter().filter(|entry| entry.slot.dirty());
+        r.damaged.extend(dirty.map(|entry| r.store.owner_of(entry.number)));
+    }
+    for number in torn.into_iter().map(|entry| entry.number).chain(relist) {
         r.note_scrub(r.store.segment_of(number));
     }
     kept

@@ -10,11 +10,12 @@
 //!   dead entry.
 //! - A staged block is adopted only if the staging area has the pool's present staging number, the data
 //!   matches its checksum, and no newer frame of the block exists. Descriptors of any other staging area are
-//!   cleared before its header gets a new number.
+//!   cleared before its header gets a new number. It gets that only when the pages no longer list what never
+//!   happened: until then, that a block is not staged does not show that its commit was written.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Micros};
 
-use super::entries::{self, Recovered};
+use super::entries::{self, Recovered, StagedBlocks};
 use super::scan::{self, IntentFound, Pool, Present};
 use super::{DiskSummary, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
@@ -82,14 +83,14 @@ fn prepare<M: Memory>(
         return Err(PoolError::Memory { needed: MIN_FRAMES, staging, transfer });
     }
     let mut pool = scan::pool(media, options)?;
-    let recovered = entries::recover(media, &pool)?;
     let pool_id = pool.present.iter().flatten().next().expect("a device is present").superblock.pool;
     let wanted = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
     let survived =
         StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
     let survived = survived && !planted(Bug::IgnoreStaging);
     let clean_stop = pool.record.clean_stop;
-    let mut recovered = recovered;
+    let staged = survived.then(|| staged_blocks(memory));
+    let mut recovered = entries::recover(media, &pool, staged.as_ref())?;
     if options.contents_void {
         for disk in pool.record.disks.iter_mut().flatten() {
             disk.since_seq = recovered.last_seq + 1;
@@ -97,7 +98,7 @@ fn prepare<M: Memory>(
                 disk.damage = Damage::Uncertain;
             }
         }
-        recovered = entries::recover(media, &pool)?;
+        recovered = entries::recover(media, &pool, staged.as_ref())?;
         // The origins may hold unflushed writes that no map could mark.
         for intents in &mut recovered.intents {
             intents.marked.fill(0xff);
@@ -106,18 +107,26 @@ fn prepare<M: Memory>(
     }
     if !survived {
         pool.record.staging_id += 1;
-        for frame in 0..staging {
+        for frame in 0..=staging {
             memory.store_descriptor(frame, &[0; DESCRIPTOR_BYTES]);
         }
-        let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
-        memory.store_descriptor(staging, &header.encode());
     }
     if survived {
         note_staged(memory, &mut pool.record);
     }
     write_record(media, &mut pool, &recovered)?;
     write_pages(media, &mut pool, &mut recovered)?;
+    if !survived {
+        let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
+        memory.store_descriptor(staging, &header.encode());
+    }
     Ok(Opening { pool, recovered, survived, clean_stop })
+}
+
+/// Returns the blocks that the staging area has descriptors of.
+fn staged_blocks<M: Memory>(memory: &M) -> StagedBlocks {
+    let described = (0..memory.staging_frames()).filter_map(|at| Descriptor::decode(memory.descriptor(at)));
+    described.map(|staged| (staged.disk, staged.block)).collect()
 }
 
 /// Notes disks with dirty staged blocks in the record: it must say that they may be dirty before these blocks
@@ -153,9 +162,11 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
         write_page(media, pool, r, segment, flushed_seq)?;
     }
     flush_all(media, pool)?;
+    // A damaged page may have been the only one to mark commits as flushed. By now all that is listed is.
+    let all_seq = r.last_seq;
     for segment in std::mem::take(&mut r.rebuild) {
         for _ in 0..2 {
-            write_page(media, pool, r, segment, flushed_seq)?;
+            write_page(media, pool, r, segment, all_seq)?;
             flush_all(media, pool)?;
         }
     }

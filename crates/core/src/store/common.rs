@@ -214,8 +214,8 @@ impl Store {
     }
 
     /// Returns the segment that another sharer than the asker can best do without: of the disks with the most
-    /// slots to spare, but at least `least_slots`, the segment with the fewest live blocks. The last segment of a
-    /// disk goes only if it is empty and no blocks of the disk wait for it.
+    /// slots to spare, but at least `least_slots`, the segment with the fewest live blocks, and before one that a
+    /// failed device holds. The last segment of a disk goes only if it is empty and no blocks of the disk wait for it.
     pub fn spare_segment(
         &mut self,
         asker: DiskNo,
@@ -233,7 +233,7 @@ impl Store {
         let mut givers: Vec<(u64, DiskNo)> = self.disks.numbered().filter_map(spare).collect();
         givers.sort_by_key(|(slots, disk)| (Reverse(*slots), *disk));
         givers.truncate(GIVERS_TRIED);
-        let live = |number: &SegmentNo| self.segments[*number].live;
+        let ease = |number: &SegmentNo| (self.is_held(*number), self.segments[*number].live);
         let emptiest = |(slots, disk): &(u64, DiskNo)| {
             let fits = |number: &SegmentNo| {
                 let s = &self.segments[*number];
@@ -242,9 +242,9 @@ impl Store {
                 let spares = least_slots == 1 || slots_gone <= *slots && s.live <= MOST_GONE;
                 keeps && spares && self.could_go(*number, other_than)
             };
-            self.likely_empty(*disk).filter(fits).min_by_key(live)
+            self.likely_empty(*disk).filter(fits).min_by_key(ease)
         };
-        let found = givers.iter().filter_map(emptiest).min_by_key(live);
+        let found = givers.iter().filter_map(emptiest).min_by_key(ease);
         for (_, disk) in givers {
             let space = &mut self.disks[disk];
             space.giving_hand = (space.giving_hand + LOOKED_AT) % space.segments.len();

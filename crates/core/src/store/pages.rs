@@ -49,7 +49,7 @@ impl Store {
     /// without its sibling, that copy would pass for a commit of which only one half landed, or would still
     /// be believed to be dirty. (Two copies that are both obsolete leave in three steps: one is listed as
     /// clean, the other leaves, the first leaves.)
-    fn keeps_listed(slot: Slot, entry: Slot) -> bool {
+    pub(super) fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         entry.status() != Status::Blank
             && (entry.seq() < slot.seq() || entry.seq() == slot.seq() && entry.durable_dirty())
     }

@@ -95,7 +95,8 @@ impl Store {
         self.common.free += if space.shares { free } else { 0 };
     }
 
-    /// Returns the disk's coldest segment that it could give up, among some from the main hand on.
+    /// Returns the disk's coldest segment that it could give up, among some from the main hand on. One that a
+    /// failed device holds is the last choice.
     pub fn coldest_segment(&self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let space = &self.disks[disk];
         let count = space.segments.len();
@@ -105,7 +106,7 @@ impl Store {
             .take(8)
             .min_by_key(|number| {
                 let worth = |n: SlotNo| self.live(n).map_or(0, |slot| 1 + u32::from(slot.hits()));
-                self.slots_of(*number).map(worth).sum::<u32>()
+                (self.is_held(*number), self.slots_of(*number).map(worth).sum::<u32>())
             })
     }
 

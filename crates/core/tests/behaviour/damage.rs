@@ -344,3 +344,76 @@ fn what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows
     }
     rig.read(disk, 800, 8);
 }
+
+#[test]
+fn damage_to_the_newest_commit_does_not_pass_for_a_torn_write_after_a_kill() {
+    let (mut rig, disk) = rig(&[4], false);
+    rot(&mut rig, disk, 0);
+    let mut rig = rig.after_kill(one_by_one());
+    assert_eq!((rig.report.torn_entries, rig.report.disks[0].damage), (0, Damage::None));
+    rig.attach(&config(), 1);
+    lost(&mut rig, disk, 0, 8);
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(0), 8)]);
+}
+
+#[test]
+fn a_commit_that_was_being_written_at_a_kill_is_still_staged() {
+    let (mut rig, disk) = rig(&[4], false);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.start_write(disk, 0, 8, 2);
+    // The page is written, the data is not.
+    rig.run_without(|asked| asked.purpose == Some(IoPurpose::Commit) && !is_page(asked));
+    let mut rig = rig.after_kill(one_by_one());
+    assert_eq!(rig.report.torn_entries, 1);
+    rig.attach(&config(), 1);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+fn is_page(asked: &Asked) -> bool {
+    let Action::WriteDevice { offset_bytes, .. } = asked.action else { return false };
+    offset_bytes >= DATA_STARTS && (offset_bytes - DATA_STARTS) % SEGMENT_BYTES < PAGES_BYTES
+}
+
+/// A pool with two disks. A block of the first is damaged, and so is the newest page of the second, the only one that
+/// marks the block's commit as flushed.
+fn damaged_with_the_mark() -> (Rig, DiskNo) {
+    let (mut rig, disk) = rig(&[4], false);
+    let other = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
+    // Both own a segment already.
+    for disk in [disk, other] {
+        rig.write(disk, 0, 8, 1);
+        rig.flush(disk);
+    }
+    rig.wait(2 * one_by_one().flush_mark_us);
+    rot(&mut rig, disk, 1);
+    rig.log.clear();
+    rig.write(other, 8, 8, 1);
+    rig.flush(other);
+    let page = rig.log.iter().rev().find(|asked| is_page(asked)).map(|asked| asked.action);
+    let Some(Action::WriteDevice { device, offset_bytes, .. }) = page else { panic!("it was committed") };
+    rig.device(device).rot(offset_bytes + 700);
+    (rig, disk)
+}
+
+#[test]
+fn damage_passes_for_a_torn_write_no_more_because_the_page_with_the_mark_is_damaged_too() {
+    // After a power loss it is unknown whether the commit was ever flushed.
+    let (rig, _) = damaged_with_the_mark();
+    let mut rig = rig.after_power_cut(one_by_one());
+    assert_eq!((rig.report.damaged_segments, rig.report.torn_entries), (1, 1));
+    assert_eq!(rig.report.disks[0].damage, Damage::Uncertain);
+    let refused = rig.core().attach(0, &config(), 1, false);
+    assert!(refused.is_err(), "{refused:?}");
+
+    // After a kill it is known, and stays so when the power fails next.
+    let (rig, disk) = damaged_with_the_mark();
+    let rig = rig.after_kill(one_by_one());
+    assert_eq!((rig.report.damaged_segments, rig.report.torn_entries), (1, 0));
+    let mut rig = rig.after_power_cut(one_by_one());
+    assert_eq!((rig.report.damaged_segments, rig.report.torn_entries), (0, 0));
+    assert_eq!(rig.report.disks[0].damage, Damage::None);
+    rig.attach(&config(), 1);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+    lost(&mut rig, disk, 8, 8);
+}

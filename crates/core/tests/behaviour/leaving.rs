@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, offline,
+    CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, RequestError,
+    offline,
 };
 use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -192,6 +193,32 @@ fn what_was_staged_as_a_device_failed_is_committed() {
     assert_eq!(rig.report.devices, [(DeviceNo(1), 1)]);
     rig.disk(0, SECTORS, WriteMode::WriteBack);
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
+}
+
+#[test]
+fn what_is_committed_over_a_lost_block_says_so_if_the_device_is_back_after_a_kill() {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.write(disk, 0, 2, 2);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(2), 6)]);
+    rig.start_flush(disk);
+    rig.run_without(is_record);
+    assert!(
+        rig.log.iter().any(|asked| is_segment_write_to(asked, DeviceNo(1))),
+        "the two sectors are committed"
+    );
+    let mut rig = rig.after_kill(CoreConfig::default());
+    assert_eq!(rig.report.devices.len(), 2, "the record does not say yet that the device is gone");
+    assert_eq!(rig.report.disks[0].damage, Damage::None);
+    rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    assert_eq!(rig.read(disk, 0, 2), [2; 2]);
+    let read = rig.start_read(disk, 0, 8);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(2), 6)]);
 }
 
 #[test]

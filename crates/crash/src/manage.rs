@@ -42,7 +42,9 @@ impl World {
                     self.disks[disk].no = Some(no);
                     self.disks[disk].life = Life::Attaching;
                     let job = self.start(job, Job::Attach(disk))?;
-                    return self.finish(job);
+                    self.finish(job)?;
+                    self.note_still_lost(disk);
+                    return Ok(());
                 }
                 Err(ManageError::Size { recorded_sectors, .. }) => {
                     self.disks[disk].config.sectors = recorded_sectors;
@@ -88,8 +90,20 @@ impl World {
                 self.oracle.forgive(disk, at, trusted.then(|| pattern::recognise(&bytes)));
             }
         }
-        self.disks[disk].lost.clear();
-        self.disks[disk].damaged.clear();
+        let d = &mut self.disks[disk];
+        d.accepted.extend(d.lost.drain());
+        d.damaged.clear();
+    }
+
+    /// Notes what an attach with an accepted loss leaves lost: blocks that were written again in part since. The core
+    /// knows of them from the entries on flash, and keeps the rest of them from being read.
+    fn note_still_lost(&mut self, disk: usize) {
+        let d = &mut self.disks[disk];
+        let (Some(core), Some(no)) = (&self.core, d.no) else { return };
+        for (first, sectors) in core.lost_runs(no) {
+            d.lost.extend((first.0..first.0 + sectors).filter(|at| d.accepted.contains(at)));
+        }
+        d.accepted.clear();
     }
 
     /// Lets the operator accept a loss with a detach: the core names what it gives up, and from then on that is as

@@ -98,6 +98,8 @@ pub struct Disk {
     pub deferred: Vec<bool>,
     /// Sectors whose only dirty copy went with a device, since losses were last accepted.
     pub lost: HashSet<u64>,
+    /// Lost sectors whose loss the operator has accepted for an attach that has not ended.
+    pub accepted: HashSet<u64>,
     /// Blocks whose only dirty copy on flash was found damaged, each by a sector of it, and since when. What the core
     /// has staged of them may be all that is left until it is flushed.
     pub damaged: Vec<(u64, Tick)>,
@@ -362,6 +364,7 @@ fn new_disk(oracle: &mut Oracle, place: usize, config: &DiskConfig, blank: bool)
         mode_changes: 0,
         cursor: 0,
         lost: HashSet::new(),
+        accepted: HashSet::new(),
         damaged: Vec::new(),
         busy: false,
     }

@@ -36,6 +36,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
+    ("promtool", "prometheus"),
+    ("chromium", "chromium"),
 ];
 
 /// A command that runs `tool`, wherever Debian keeps it.

@@ -1,5 +1,7 @@
 //! The daemon's answers: status, jobs, events, errors.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -34,6 +36,25 @@ pub enum PoolState {
     Stopped,
     /// Could not be opened and is retried; see the error.
     Failed,
+}
+
+impl PoolState {
+    /// All states.
+    pub const ALL: &[PoolState] =
+        &[PoolState::Ok, PoolState::Degraded, PoolState::Lost, PoolState::Stopped, PoolState::Failed];
+}
+
+/// As in JSON.
+impl fmt::Display for PoolState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PoolState::Ok => "ok",
+            PoolState::Degraded => "degraded",
+            PoolState::Lost => "lost",
+            PoolState::Stopped => "stopped",
+            PoolState::Failed => "failed",
+        })
+    }
 }
 
 /// A pool.
@@ -109,6 +130,30 @@ pub enum DiskState {
     Detaching,
     /// Known to the pool, takes no requests.
     Detached,
+}
+
+impl DiskState {
+    /// All states.
+    pub const ALL: &[DiskState] = &[
+        DiskState::Attaching,
+        DiskState::Waiting,
+        DiskState::Attached,
+        DiskState::Detaching,
+        DiskState::Detached,
+    ];
+}
+
+/// As in JSON.
+impl fmt::Display for DiskState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DiskState::Attaching => "attaching",
+            DiskState::Waiting => "waiting",
+            DiskState::Attached => "attached",
+            DiskState::Detaching => "detaching",
+            DiskState::Detached => "detached",
+        })
+    }
 }
 
 /// A disk.
@@ -432,4 +477,19 @@ pub struct ErrorBody {
     pub error: String,
     /// What to do.
     pub hint: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_one_name() {
+        for state in PoolState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.to_string());
+        }
+        for state in DiskState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.to_string());
+        }
+    }
 }

@@ -119,7 +119,6 @@ impl Disk {
 
 /// Returns the error of an operation that needs an attached disk.
 pub fn not_attached(name: &str, state: DiskState) -> DaemonError {
-    let state = format!("{state:?}").to_lowercase();
     DaemonError::conflict(
         format!("disk '{name}' is {state}, not attached"),
         "attach it first, or wait for its job",

@@ -1,0 +1,5 @@
+//! The control API of a daemon whose data path is not there.
+
+mod api;
+mod fake;
+mod metrics;

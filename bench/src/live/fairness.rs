@@ -1,21 +1,25 @@
-//! Fairness between disks: what a quiet client waits, alone and beside hostile clients of another disk of the pool.
+//! Fairness between disks: what a quiet client waits, alone and beside hostile clients of another disk of the pool; and
+//! what a quiet reader of the cache device itself waits beside others that do the same, with nothing in between.
 //!
-//! The hostile clients have the lowest priority, so that they take processor time from the quiet one only through the
-//! engine.
+//! Rounds alternate between the four. The hostile clients have the lowest priority, so that they take processor time
+//! from the quiet one only through the engine. The origins are in memory: a store of their own.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use haversack_nbd::{Command, CommandFlags, Request};
 
-use super::load::{self, Kind, Load, REQUEST_BYTES, Round};
+use super::load::{self, Client, Kind, Load, REQUEST_BYTES, Round};
 use super::nbd_client::{NbdClient, negotiate};
 use super::place::Place;
+use super::process::Process;
+use super::raw::{self, RawClient};
+use super::serve::{self, STAGES, Times};
 use super::{BLOCKS, Options, SETTLING, fill, service};
 use crate::table::{self, row};
 use haversack_model::random::Random;
@@ -23,7 +27,10 @@ use haversack_model::random::Random;
 /// The quiet client's latency beside others, times what it is alone, should not be more.
 const GOAL: &str = "3.0";
 /// Rounds of each kind; the one in the middle counts.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
+/// How long hostile clients are at work before a round begins, and what they left behind before a round alone.
+const WARMING: Duration = Duration::from_millis(300);
+const REST: Duration = Duration::from_millis(500);
 const MIB: u32 = 1 << 20;
 
 /// What hostile clients do.
@@ -55,69 +62,171 @@ const HOSTILE: [Hostile; 5] = [
     },
 ];
 
+/// A quiet client and those that it is measured beside.
+struct Scene<'a> {
+    options: &'a Options,
+    quiet: NbdClient,
+    socket: PathBuf,
+    server: Process,
+    raw: RawClient,
+    raw_hostile: PathBuf,
+    rng: Random,
+}
+
+/// Rounds of a quiet client, alone and beside others.
+#[derive(Default)]
+struct Rounds {
+    alone: Vec<Round>,
+    beside: Vec<Round>,
+}
+
+impl Rounds {
+    /// Returns the p50 beside, the p99 beside, and the p99 alone, in microseconds: those of the rounds whose p99 is in
+    /// the middle.
+    fn in_the_middle_us(&mut self) -> [f64; 3] {
+        let [alone, beside] = [&mut self.alone, &mut self.beside].map(|rounds| {
+            rounds.sort_by(|a, b| a.latency_us(0.99).total_cmp(&b.latency_us(0.99)));
+            &rounds[rounds.len() / 2]
+        });
+        [beside.latency_us(0.5), beside.latency_us(0.99), alone.latency_us(0.99)]
+    }
+}
+
 /// Measures and prints.
 pub fn run(options: &Options, directory: &Path, place: &Place) -> Result<(), Box<dyn Error>> {
-    let image = place.image("fairness-image", BLOCKS)?;
+    let origins = Place::new(Path::new("/dev/shm"))?;
+    let image = origins.image("fairness-origin", BLOCKS)?;
     let engine = service(options, place, "fairness", &image, 2)?;
     let mut server = engine.start()?;
     let socket = engine.nbd_socket();
     let mut quiet = server.patiently(|| NbdClient::connect(&socket, "disk"))?;
     fill(&mut quiet)?;
+    let raw = RawClient::open(&place.image("fairness-raw", BLOCKS)?)?;
+    let raw_hostile = place.image("fairness-raw-hostile", BLOCKS)?;
     std::thread::sleep(SETTLING);
-    let mut rows = vec![row(["beside", "p50 us", "p99 us", "times alone", "goal"])];
-    let alone = in_the_middle(options, &mut quiet)?;
-    rows.push(cells("nobody", &alone, &alone));
+    let mut scene = Scene { options, quiet, socket, server, raw, raw_hostile, rng: Random::new(7) };
+    let mut rows =
+        vec![row(["beside", "p50 us", "p99 us", "alone", "times", "goal", "device", "alone", "times"])];
+    let mut stages = vec![[&["beside"], &STAGES[..]].concat().into_iter().map(String::from).collect()];
     for hostile in &HOSTILE {
-        let stop = AtomicBool::new(false);
-        let beside = std::thread::scope(|scope| {
-            for number in 0..hostile.clients {
-                let (socket, stop) = (&socket, &stop);
-                scope.spawn(move || {
-                    // One that loses its connection is hostile no more; the others are.
-                    let _ = attack(socket, hostile, number, stop);
-                });
-            }
-            std::thread::sleep(SETTLING / 4);
-            let beside = in_the_middle(options, &mut quiet);
-            stop.store(true, Ordering::Relaxed);
-            beside
-        })?;
-        if options.json {
-            println!(
-                "{{\"benchmark\":\"fairness\",\"beside\":\"{}\",\"alone_p99_us\":{:.1},\"beside_p99_us\":{:.1}}}",
-                hostile.what,
-                alone.latency_us(0.99),
-                beside.latency_us(0.99)
-            );
-        }
-        rows.push(cells(hostile.what, &beside, &alone));
+        scene.measure(hostile, &mut rows, &mut stages)?;
     }
     if !options.json {
         table::print(&format!("fairness on {}: a disk's read hits at depth 1", directory.display()), &rows);
+        println!(
+            "  alone: p99; device: p99 of the same reads of the device itself, beside threads that read or write as much"
+        );
+        table::print("where the time goes: p50 and p99 in us", &stages);
     }
     Ok(())
 }
 
-fn cells(what: &str, round: &Round, alone: &Round) -> Vec<String> {
-    let (p50, p99) = (round.latency_us(0.5), round.latency_us(0.99));
-    let times = p99 / alone.latency_us(0.99);
-    row([what, &format!("{p50:.1}"), &format!("{p99:.1}"), &format!("{times:.1}"), GOAL])
+impl Scene<'_> {
+    fn measure(
+        &mut self,
+        hostile: &Hostile,
+        rows: &mut Vec<Vec<String>>,
+        stages: &mut Vec<Vec<String>>,
+    ) -> io::Result<()> {
+        let (mut engine, mut device) = (Rounds::default(), Rounds::default());
+        let mut figures = Vec::new();
+        for _ in 0..ROUNDS {
+            std::thread::sleep(REST);
+            engine.alone.push(quiet_round(self.options, &mut self.quiet, &mut self.rng)?);
+            let socket = &self.socket;
+            let attack = |number, stop: &_| attack(socket, hostile, number, stop);
+            let (server, options, rng) = (&mut self.server, self.options, &mut self.rng);
+            let quiet = &mut self.quiet;
+            engine.beside.push(beside(hostile.clients, attack, || {
+                serve::figures(server)?;
+                let round = quiet_round(options, quiet, rng)?;
+                figures.push(serve::figures(server)?);
+                Ok(round)
+            })?);
+            let Some(kind) = hostile.on_device() else { continue };
+            std::thread::sleep(REST);
+            device.alone.push(quiet_round(options, &mut self.raw, rng)?);
+            let path = &self.raw_hostile;
+            let attack = |number, stop: &_| {
+                raw::attack(path, kind, hostile.length as usize, &mut Random::new(number as u64), stop)
+            };
+            let raw = &mut self.raw;
+            device.beside.push(beside(hostile.clients, attack, || quiet_round(options, raw, rng))?);
+        }
+        let [p50, p99, alone] = engine.in_the_middle_us();
+        let on_device = hostile.on_device().map(|_| device.in_the_middle_us());
+        if self.options.json {
+            let device = on_device.map_or(String::new(), |[_, p99, alone]| {
+                format!(",\"device_alone_p99_us\":{alone:.1},\"device_beside_p99_us\":{p99:.1}")
+            });
+            println!(
+                "{{\"benchmark\":\"fairness\",\"beside\":\"{}\",\"alone_p99_us\":{alone:.1},\"beside_p99_us\":{p99:.1}{device}}}",
+                hostile.what
+            );
+        }
+        let us = |figure: f64| format!("{figure:.1}");
+        let [device_p99, device_alone, device_times] = match on_device {
+            Some([_, p99, alone]) => [us(p99), us(alone), us(p99 / alone)],
+            None => ["", "", ""].map(String::from),
+        };
+        rows.push(vec![
+            hostile.what.into(),
+            us(p50),
+            us(p99),
+            us(alone),
+            us(p99 / alone),
+            GOAL.into(),
+            device_p99,
+            device_alone,
+            device_times,
+        ]);
+        let stage = |at: usize| {
+            figures.sort_by_key(|figures| figures.times[at].p99_us);
+            let Times { p50_us, p99_us } = figures[figures.len() / 2].times[at];
+            format!("{p50_us} {p99_us}")
+        };
+        stages.push([hostile.what.to_string()].into_iter().chain((0..STAGES.len()).map(stage)).collect());
+        Ok(())
+    }
 }
 
-/// The round whose p99 is in the middle.
-fn in_the_middle(options: &Options, quiet: &mut NbdClient) -> io::Result<Round> {
-    let load = Load { kind: Kind::Read, depth: 1, blocks: BLOCKS, burst: None };
-    let mut rng = Random::new(7);
-    let rounds: io::Result<Vec<Round>> =
-        (0..ROUNDS).map(|_| load::run(quiet, load, options.round, &mut rng)).collect();
-    let mut rounds = rounds?;
-    rounds.sort_by(|a, b| a.latency_us(0.99).total_cmp(&b.latency_us(0.99)));
-    Ok(rounds.swap_remove(ROUNDS / 2))
+impl Hostile {
+    /// Returns what a thread does that does the same to the device itself; `None` if there is no such thing.
+    fn on_device(&self) -> Option<Kind> {
+        let kind = if self.command == Command::Write { Kind::Write } else { Kind::Read };
+        self.takes_replies.then_some(kind)
+    }
+}
+
+fn quiet_round(options: &Options, quiet: &mut dyn Client, rng: &mut Random) -> io::Result<Round> {
+    load::run(quiet, Load { kind: Kind::Read, depth: 1, blocks: BLOCKS, burst: None }, options.round, rng)
+}
+
+/// Measures while hostile clients are at work.
+fn beside<T>(
+    clients: usize,
+    attack: impl Fn(usize, &AtomicBool) -> io::Result<()> + Sync,
+    measure: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..clients {
+            let (attack, stop) = (&attack, &stop);
+            scope.spawn(move || {
+                lowest_priority();
+                // One that loses its connection is hostile no more; the others are.
+                let _ = attack(number, stop);
+            });
+        }
+        std::thread::sleep(WARMING);
+        let measured = measure();
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
 }
 
 /// Asks for as much as the engine takes, until told to stop.
 fn attack(socket: &Path, hostile: &Hostile, number: usize, stop: &AtomicBool) -> io::Result<()> {
-    lowest_priority();
     let mut stream = UnixStream::connect(socket)?;
     negotiate(&mut stream, "disk1")?;
     for set in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
@@ -168,8 +277,10 @@ fn send(stream: &mut UnixStream, mut bytes: &[u8], stop: &AtomicBool) -> io::Res
     Ok(())
 }
 
-/// For the calling thread.
+/// Makes the calling thread run only when no other has something to do.
 fn lowest_priority() {
-    // SAFETY: changes nothing but the thread's priority. Where that fails, figures are worse than they could be.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    // SAFETY: all zeroes is a valid parameter, the one that this policy requires.
+    let parameter: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: changes nothing but the thread's policy. Where that fails, figures are worse than they could be.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) };
 }

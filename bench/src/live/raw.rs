@@ -3,14 +3,16 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 
 use super::load::{Client, Kind, MOST_DEPTH, REQUEST_BYTES, check_block};
 use super::shared::Shared;
+use haversack_model::random::Random;
 
 /// A file opened for direct I/O.
 pub struct RawClient {
@@ -23,14 +25,35 @@ pub struct RawClient {
 impl RawClient {
     /// Opens a file.
     pub fn open(path: &Path) -> io::Result<RawClient> {
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
         Ok(RawClient {
             ring: IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(MOST_DEPTH as u32)?,
-            file,
+            file: open(path)?,
             buffers: Shared::new(MOST_DEPTH * REQUEST_BYTES)?,
             blocks: [(Kind::Read, 0); MOST_DEPTH],
         })
     }
+}
+
+/// Opens a file for direct I/O.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// Reads or writes random parts of a file, one after the other, until told to stop.
+pub fn attack(path: &Path, kind: Kind, bytes: usize, rng: &mut Random, stop: &AtomicBool) -> io::Result<()> {
+    let file = open(path)?;
+    let places = file.metadata()?.len() / bytes as u64;
+    let shared = Shared::new(bytes)?;
+    // SAFETY: mapped as long as `shared` lives, and used by this thread alone.
+    let memory = unsafe { std::slice::from_raw_parts_mut(shared.address(0, bytes), bytes) };
+    while !stop.load(Ordering::Relaxed) {
+        let offset = rng.below(places) * bytes as u64;
+        match kind {
+            Kind::Read => file.read_exact_at(memory, offset)?,
+            Kind::Write => file.write_all_at(memory, offset)?,
+        }
+    }
+    Ok(())
 }
 
 impl Client for RawClient {

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use haversack_core::DiskConfig;
 use haversack_engine::pool::Formatting;
-use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, VhostUserConfig, pool};
+use haversack_engine::{
+    DiskSpec, Handle, Histogram, NbdClient, OriginSpec, Shard, ShardConfig, Snapshot, VhostUserConfig, pool,
+};
 use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
     BlockSize, ExportInfo, Exports, Negotiated, ServerNegotiation, ServerStep, TlsPolicy,
@@ -25,7 +27,7 @@ use super::process::Process;
 pub struct Service {
     /// Where sockets and the cache are.
     pub directory: PathBuf,
-    /// The image behind the first disk; the others have sparse ones of their own.
+    /// The image behind the first disk; the others have sparse ones of their own beside it.
     pub image: PathBuf,
     /// Bytes of each disk.
     pub disk_bytes: u64,
@@ -46,6 +48,21 @@ pub struct Figures {
     pub misses: u64,
     /// Bytes read from the cache device.
     pub device_bytes: u64,
+    /// Medians and 99th percentiles since the figures were last asked for.
+    pub times: [Times; STAGES.len()],
+}
+
+/// What times are told of: the reads of the first disk's NBD clients, as the engine counts them; the reactor's turns;
+/// I/Os on cache devices.
+pub const STAGES: [&str; 4] = ["engine", "turn", "flash read", "flash write"];
+
+/// The median and the 99th percentile of a duration, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// The median.
+    pub p50_us: u64,
+    /// The 99th percentile.
+    pub p99_us: u64,
 }
 
 impl Service {
@@ -64,7 +81,7 @@ impl Service {
         if disk == 0 {
             return Ok(self.image.clone());
         }
-        let path = self.directory.join(format!("image-{disk}"));
+        let path = PathBuf::from(format!("{}-{disk}", self.image.display()));
         std::fs::File::create(&path)?.set_len(self.disk_bytes)?;
         Ok(path)
     }
@@ -110,8 +127,14 @@ pub fn figures(process: &mut Process) -> io::Result<Figures> {
     let mut line = String::new();
     BufReader::new(process.child().stdout.as_mut().ok_or_else(gone)?).read_line(&mut line)?;
     let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [hits, misses, device_bytes] = numbers[..] else { return Err(gone()) };
-    Ok(Figures { hits, misses, device_bytes })
+    let [hits, misses, device_bytes, ref times @ ..] = numbers[..] else { return Err(gone()) };
+    let pairs = times.as_chunks::<2>().0;
+    let times = std::array::from_fn(|at| {
+        pairs
+            .get(at)
+            .map_or_else(Times::default, |[p50_us, p99_us]| Times { p50_us: *p50_us, p99_us: *p99_us })
+    });
+    Ok(Figures { hits, misses, device_bytes, times })
 }
 
 struct Named {
@@ -168,10 +191,15 @@ fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<d
     Ok(())
 }
 
+/// The name of a disk, and of its export.
+fn name_of(disk: u16) -> String {
+    if disk == 0 { "disk".to_string() } else { format!("disk{disk}") }
+}
+
 fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dyn Error>> {
     let mut id = [0; 16];
     id[..2].copy_from_slice(&number.to_le_bytes());
-    let name = if number == 0 { "disk".to_string() } else { format!("disk{number}") };
+    let name = name_of(number);
     let spec = DiskSpec {
         name: name.clone(),
         config: DiskConfig::new(DiskId(id), service.disk_bytes / 512),
@@ -225,9 +253,10 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
             eprintln!("the NBD socket: {error}");
         }
     });
+    let mut before = Histograms::default();
     for line in io::stdin().lines() {
         line?;
-        tell(&handle)?;
+        tell(&handle, &mut before)?;
     }
     drop(servers);
     drop(shard);
@@ -235,12 +264,33 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn tell(handle: &Handle) -> Result<(), Box<dyn Error>> {
+/// What [`STAGES`] names, since the start.
+type Histograms = [Histogram; STAGES.len()];
+
+fn histograms(snapshot: &Snapshot) -> Histograms {
+    let [mut reads, mut writes] = [Histogram::default(), Histogram::default()];
+    for device in &snapshot.devices {
+        reads.merge(&device.latency.read);
+        writes.merge(&device.latency.write);
+    }
+    let first = snapshot.disks.iter().find(|disk| disk.name == name_of(0));
+    let served = first.map(|disk| disk.nbd_latency.read.clone()).unwrap_or_default();
+    [served, snapshot.turns.clone(), reads, writes]
+}
+
+fn tell(handle: &Handle, before: &mut Histograms) -> Result<(), Box<dyn Error>> {
     let snapshot = handle.snapshot()?;
     let sum = |of: fn(&haversack_core::DiskStats) -> u64| -> u64 {
         snapshot.disks.iter().map(|disk| of(&disk.stats)).sum()
     };
     let device_bytes: u64 = snapshot.devices.iter().map(|device| device.read_bytes).sum();
-    println!("{} {} {device_bytes}", sum(|s| s.read_hits), sum(|s| s.read_misses));
+    let now = histograms(&snapshot);
+    print!("{} {} {device_bytes}", sum(|s| s.read_hits), sum(|s| s.read_misses));
+    for (now, before) in now.iter().zip(&*before) {
+        let since = now.since(before);
+        print!(" {} {}", since.quantile_us(0.5), since.quantile_us(0.99));
+    }
+    println!();
+    *before = now;
     Ok(())
 }

@@ -51,7 +51,12 @@ impl Core {
     /// Returns what an I/O in flight is for, and whose blocks it carries if they are one disk's.
     pub fn purpose(&self, io: IoId) -> (IoPurpose, Option<DiskNo>) {
         let io = &self.ios[io.0];
-        (io.purpose.into(), io.disk)
+        let disk = match io.purpose {
+            Purpose::Hit { request } | Purpose::Fill { request } => Some(self.requests[request].disk),
+            Purpose::Commit { batch, .. } => self.batches.disk(batch),
+            _ => io.disk,
+        };
+        (io.purpose.into(), disk)
     }
 
     /// Returns who issued an I/O to an origin.

@@ -83,6 +83,16 @@ impl Histogram {
         self.counts.iter().enumerate().filter(|(at, _)| upper_us(*at) - 1 <= limit_us).map(|(_, c)| c).sum()
     }
 
+    /// Returns the values recorded after `before`, an earlier copy of this histogram.
+    #[must_use]
+    pub fn since(&self, before: &Histogram) -> Histogram {
+        let mut since = self.clone();
+        since.counts.iter_mut().zip(&before.counts).for_each(|(now, then)| *now -= then);
+        since.count -= before.count;
+        since.sum_us -= before.sum_us;
+        since
+    }
+
     /// Adds another histogram's values.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
@@ -118,5 +128,9 @@ mod tests {
         assert!((990..1280).contains(&h.quantile_us(0.99)));
         assert_eq!(h.at_most(u64::MAX), 1000);
         assert!((h.mean_us() - 500.5).abs() < 1e-9);
+        let before = h.clone();
+        h.record(7);
+        assert_eq!((h.since(&before).count(), h.since(&before).sum_us()), (1, 7));
+        assert_eq!(h.since(&before).quantile_us(0.5), 7);
     }
 }

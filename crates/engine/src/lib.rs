@@ -26,6 +26,7 @@ mod media;
 mod memory;
 mod message_limit;
 mod origin;
+mod pacing;
 mod polling;
 pub mod pool;
 mod processor_wait;

@@ -42,7 +42,7 @@ use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
 use crate::retry::Retries;
-use crate::ring::{Landing, Owner, Ring};
+use crate::ring::{Landing, Order, Owner, Ring};
 use crate::shard_clock::ShardClock;
 use crate::turn_times::TurnTimes;
 use crate::turns::Turns;
@@ -224,7 +224,7 @@ impl Reactor {
     /// Does all work that can be done now. Returns false if there was none.
     fn turn(&mut self) -> bool {
         self.turns.next_turn();
-        self.ring.move_pieces(self.turns.device_piece_bytes(self.now));
+        self.ring.pace(self.turns.paces_devices(self.now));
         let mut worked = self.open_letters();
         for _ in 0..LANDINGS_AT_A_TIME {
             let Some(landing) = self.ring.landed() else { break };
@@ -544,9 +544,13 @@ impl Reactor {
             bytes += piece.len as u64;
             libc::iovec { iov_base: memory.address(piece.frame, piece.at).cast(), iov_len: piece.len }
         });
+        let (_, disk) = self.core.purpose(io);
+        let disk = disk.and_then(|number| self.disks.at(number));
+        let is_light = disk.is_some_and(|live| self.turns.is_light(live.handle));
+        let order = if is_light { Order::AtOnce } else { Order::InLine };
         match op {
-            DeviceOp::Read => self.ring.read(owner, fd, offset_bytes, iovecs, now),
-            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, offset_bytes, iovecs, now),
+            DeviceOp::Read => self.ring.read(owner, fd, offset_bytes, iovecs, order, now),
+            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, offset_bytes, iovecs, order, now),
         }
         live.start(io, op, offset_bytes, bytes);
     }

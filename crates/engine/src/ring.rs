@@ -17,6 +17,8 @@ use haversack_model::{DeviceNo, DiskHandle};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
+use crate::pacing::{PIECE_BYTES, Pacing};
+
 const ENTRIES: u32 = 1024;
 /// How long I/O in flight may take to finish when a reactor stops.
 const QUIESCE: Duration = Duration::from_secs(10);
@@ -34,6 +36,15 @@ pub(crate) enum Owner {
     Origin { disk: DiskHandle, token: u64 },
     /// A client's I/O; `part` is the client's own number for it.
     Client { client: u32, part: u8 },
+}
+
+/// When a read or write may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// Now.
+    AtOnce,
+    /// Now, or while pacing is on, when it is its turn; see [`Pacing`].
+    InLine,
 }
 
 /// The completion of an I/O.
@@ -69,6 +80,8 @@ struct Flight {
     done: usize,
     /// The most bytes to move at a time.
     most_bytes: usize,
+    /// It takes turns with others of its device.
+    is_paced: bool,
     mode: i32,
     message: libc::msghdr,
     started_us: u64,
@@ -86,6 +99,7 @@ impl Flight {
             left: 0,
             done: 0,
             most_bytes: 0,
+            is_paced: false,
             mode: 0,
             // SAFETY: all zeroes is a valid empty header.
             message: unsafe { std::mem::zeroed() },
@@ -188,8 +202,8 @@ pub(crate) struct Ring {
     tells: bool,
     /// Addresses of the memory registered with the kernel.
     fixed: Range<usize>,
-    /// See [`Ring::move_pieces`].
-    device_piece_bytes: usize,
+    /// See [`Ring::pace`].
+    pacing: Pacing,
 }
 
 impl Ring {
@@ -210,7 +224,7 @@ impl Ring {
             in_flight: 0,
             tells,
             fixed: 0..0,
-            device_piece_bytes: usize::MAX,
+            pacing: Pacing::default(),
         })
     }
 
@@ -237,8 +251,7 @@ impl Ring {
         flight.iovecs.clear();
         (flight.owner, flight.kind, flight.fd, flight.started_us) = (owner, kind, fd, started_us);
         (flight.offset_bytes, flight.next, flight.left, flight.done) = (0, 0, 0, 0);
-        let is_device = matches!(owner, Owner::Device { .. });
-        flight.most_bytes = if is_device { self.device_piece_bytes } else { usize::MAX };
+        (flight.most_bytes, flight.is_paced) = (usize::MAX, false);
         number
     }
 
@@ -255,7 +268,13 @@ impl Ring {
         }
     }
 
-    fn transfer(&mut self, number: u32, offset_bytes: u64, iovecs: impl Iterator<Item = libc::iovec>) {
+    fn transfer(
+        &mut self,
+        number: u32,
+        offset_bytes: u64,
+        iovecs: impl Iterator<Item = libc::iovec>,
+        order: Order,
+    ) {
         let flight = &mut self.flights[number as usize];
         flight.offset_bytes = offset_bytes;
         for iovec in iovecs {
@@ -265,7 +284,12 @@ impl Ring {
                 _ => flight.iovecs.push(iovec),
             }
         }
-        self.launch(number);
+        if order == Order::AtOnce || !self.pacing.is_on() {
+            return self.launch(number);
+        }
+        (flight.most_bytes, flight.is_paced) = (PIECE_BYTES, true);
+        self.pacing.wait(flight.fd, number, flight.left);
+        self.launch_next(self.flights[number as usize].fd);
     }
 
     /// Reads from a file. The memory must stay in place until the I/O has completed.
@@ -275,10 +299,11 @@ impl Ring {
         fd: RawFd,
         offset_bytes: u64,
         iovecs: impl Iterator<Item = libc::iovec>,
+        order: Order,
         now: u64,
     ) {
         let number = self.take(owner, Kind::Read, fd, now);
-        self.transfer(number, offset_bytes, iovecs);
+        self.transfer(number, offset_bytes, iovecs, order);
     }
 
     /// Writes to a file. The memory must stay in place until the I/O has completed.
@@ -288,16 +313,24 @@ impl Ring {
         fd: RawFd,
         offset_bytes: u64,
         iovecs: impl Iterator<Item = libc::iovec>,
+        order: Order,
         now: u64,
     ) {
         let number = self.take(owner, Kind::Write, fd, now);
-        self.transfer(number, offset_bytes, iovecs);
+        self.transfer(number, offset_bytes, iovecs, order);
     }
 
-    /// Moves device reads and writes that start from now on in pieces of this many bytes, one after the other,
-    /// so that the I/O of other disks does not wait for a long one.
-    pub fn move_pieces(&mut self, bytes: usize) {
-        self.device_piece_bytes = bytes;
+    /// Starts or ends pacing: I/Os that start meanwhile in line are moved in pieces, few at a time.
+    pub fn pace(&mut self, is_on: bool) {
+        for number in self.pacing.switch(is_on) {
+            self.launch(number);
+        }
+    }
+
+    fn launch_next(&mut self, fd: RawFd) {
+        while let Some(number) = self.pacing.next(fd) {
+            self.launch(number);
+        }
     }
 
     /// Makes the data of a file durable.
@@ -317,13 +350,13 @@ impl Ring {
     /// Receives some bytes from a socket; 0 bytes at the end of the stream.
     pub fn receive(&mut self, owner: Owner, fd: RawFd, into: libc::iovec, now: u64) {
         let number = self.take(owner, Kind::Receive, fd, now);
-        self.transfer(number, 0, std::iter::once(into));
+        self.transfer(number, 0, std::iter::once(into), Order::AtOnce);
     }
 
     /// Sends all bytes to a socket.
     pub fn send(&mut self, owner: Owner, fd: RawFd, iovecs: impl Iterator<Item = libc::iovec>, now: u64) {
         let number = self.take(owner, Kind::Send, fd, now);
-        self.transfer(number, 0, iovecs);
+        self.transfer(number, 0, iovecs, Order::AtOnce);
     }
 
     /// Waits for an eventfd to be rung, then resets it.
@@ -412,7 +445,7 @@ impl Ring {
             Kind::Read | Kind::Write | Kind::Send => {
                 flight.advance(result as usize);
                 if flight.left > 0 && result > 0 {
-                    self.launch(number);
+                    self.moved(number, true);
                     return None;
                 }
                 // The file ends before the transfer does.
@@ -424,7 +457,27 @@ impl Ring {
             }
             Kind::Flush | Kind::Allocate | Kind::Receive => Ok(result as usize),
         };
-        Some(Landing { owner: flight.owner, result: outcome, started_us: flight.started_us })
+        let landing = Landing { owner: flight.owner, result: outcome, started_us: flight.started_us };
+        self.moved(number, false);
+        Some(landing)
+    }
+
+    /// Continues after a part of an I/O has been moved, with what is left of it if it goes on, and with those that have
+    /// waited for it.
+    fn moved(&mut self, number: u32, goes_on: bool) {
+        let flight = &self.flights[number as usize];
+        if !flight.is_paced {
+            if goes_on {
+                self.launch(number);
+            }
+            return;
+        }
+        let (fd, left) = (flight.fd, flight.left);
+        self.pacing.moved(fd, number);
+        if goes_on {
+            self.pacing.wait(fd, number, left);
+        }
+        self.launch_next(fd);
     }
 }
 
@@ -456,9 +509,9 @@ mod tests {
 
     use super::*;
 
-    /// Reads or writes all of `memory` at byte 4096 of a file, as a device I/O.
-    fn transfer(ring: &mut Ring, kind: Kind, fd: RawFd, memory: &mut [u8]) {
-        let owner = Owner::Device { io: IoId(1), device: DeviceNo(0) };
+    /// Starts to read or write all of `memory` at byte 4096 of a file, as a device I/O.
+    fn start(ring: &mut Ring, kind: Kind, io: u32, order: Order, fd: RawFd, memory: &mut [u8]) {
+        let owner = Owner::Device { io: IoId(io), device: DeviceNo(0) };
         // Every second piece, then the others: no piece continues the one before it.
         let mut iovecs: Vec<libc::iovec> = memory
             .chunks_mut(4096)
@@ -467,30 +520,68 @@ mod tests {
         let (even, odd): (Vec<_>, Vec<_>) = iovecs.drain(..).enumerate().partition(|(at, _)| at % 2 == 0);
         let pieces = even.into_iter().chain(odd).map(|(_, piece)| piece);
         match kind {
-            Kind::Read => ring.read(owner, fd, 4096, pieces, 0),
-            _ => ring.write(owner, fd, 4096, pieces, 0),
+            Kind::Read => ring.read(owner, fd, 4096, pieces, order, 0),
+            _ => ring.write(owner, fd, 4096, pieces, order, 0),
         }
-        let landing = loop {
+    }
+
+    /// Waits for an I/O; returns its number and how much was in flight at most meanwhile.
+    fn end(ring: &mut Ring) -> (Landing, usize) {
+        let mut most = 0;
+        loop {
+            most = most.max(ring.in_flight);
             ring.wait(None);
             if let Some(landing) = ring.landed() {
-                break landing;
+                return (landing, most);
             }
-        };
-        assert_eq!(landing.result, Ok(memory.len()));
+        }
     }
 
     #[test]
-    fn long_transfers_of_devices_are_moved_in_pieces() {
+    fn paced_ios_are_moved_in_pieces_one_at_a_time_and_others_pass_them() {
+        const IOS: u32 = 4;
         let file = tempfile::tempfile().unwrap();
+        let fd = file.as_raw_fd();
         let mut ring = Ring::new().unwrap();
         let data: Vec<u8> = (0..512 * 1024u32).map(|at| (at / 4096) as u8 ^ at as u8).collect();
-        for piece_bytes in [usize::MAX, 128 << 10, 5000, 100] {
-            ring.move_pieces(piece_bytes);
-            let mut memory = data.clone();
-            transfer(&mut ring, Kind::Write, file.as_raw_fd(), &mut memory);
-            memory.fill(0);
-            transfer(&mut ring, Kind::Read, file.as_raw_fd(), &mut memory);
-            assert!(memory == data, "{piece_bytes}");
+        for paced in [true, false] {
+            ring.pace(paced);
+            let mut memory = vec![data.clone(); IOS as usize];
+            start(&mut ring, Kind::Write, 0, Order::InLine, fd, &mut memory[0]);
+            assert_eq!(end(&mut ring).0.result, Ok(data.len()));
+            for (io, memory) in (0..).zip(&mut memory) {
+                memory.fill(0);
+                start(&mut ring, Kind::Read, io, Order::InLine, fd, memory);
+            }
+            assert_eq!(ring.in_flight, if paced { 1 } else { IOS as usize });
+            let mut short = [0; 4096];
+            start(&mut ring, Kind::Read, IOS, Order::AtOnce, fd, &mut short);
+            let mut landed = Vec::new();
+            for _ in 0..=IOS {
+                let (landing, most) = end(&mut ring);
+                assert!(!paced || most <= 2, "{most} are in flight");
+                landed.push(landing.owner);
+                assert!(landing.result.is_ok());
+            }
+            let is_short = |owner: &Owner| matches!(owner, Owner::Device { io: IoId(IOS), .. });
+            assert!(!paced || landed.iter().position(is_short) < Some(IOS as usize));
+            assert!(memory.iter().all(|memory| *memory == data) && short == data[..4096]);
         }
+    }
+
+    #[test]
+    fn nothing_is_left_behind_when_pacing_ends_in_between() {
+        let file = tempfile::tempfile().unwrap();
+        let mut ring = Ring::new().unwrap();
+        let mut memory = vec![vec![7; 512 << 10]; 8];
+        ring.pace(true);
+        for (io, memory) in (0..).zip(&mut memory) {
+            start(&mut ring, Kind::Write, io, Order::InLine, file.as_raw_fd(), memory);
+        }
+        for round in 0..8 {
+            ring.pace(round % 2 == 1);
+            assert_eq!(end(&mut ring).0.result, Ok(512 << 10));
+        }
+        assert_eq!(ring.in_flight, 0);
     }
 }

@@ -82,19 +82,22 @@ const BESIDE_LIGHT: Limits = Limits {
 
 /// Parts of requests begin at multiples of this.
 pub(crate) const PART_SECTORS: u32 = 128;
-/// The size of the pieces in which device I/Os are moved while a light disk is active.
-const PIECE_BYTES: usize = 128 << 10;
 /// The minimum that a disk may move through sockets in a turn.
 const LEAST_SOCKET_BYTES: i64 = 16 << 10;
 
 /// Returns the cost of a request.
 pub(crate) fn units(op: Op, sectors: u32) -> u32 {
-    let units = match op {
-        Op::Read | Op::Write { .. } => (sectors as usize * SECTOR_BYTES).div_ceil(UNIT_BYTES) as u32,
-        Op::Discard | Op::WriteZeroes => RANGE_UNITS,
-        Op::Flush => 1,
-    };
-    UNITS_OF_A_REQUEST + units.min(MOST_UNITS)
+    match op {
+        Op::Read | Op::Write { .. } => units_of_bytes(sectors as usize * SECTOR_BYTES),
+        Op::Discard | Op::WriteZeroes => UNITS_OF_A_REQUEST + RANGE_UNITS,
+        Op::Flush => UNITS_OF_A_REQUEST + 1,
+    }
+}
+
+/// Returns the cost of moving so many bytes.
+pub(crate) const fn units_of_bytes(bytes: usize) -> u32 {
+    let units = bytes.div_ceil(UNIT_BYTES);
+    UNITS_OF_A_REQUEST + if units < MOST_UNITS as usize { units as u32 } else { MOST_UNITS }
 }
 
 /// The two disks that were active last. There are two of them so that one is always another disk than the one
@@ -175,6 +178,10 @@ impl Share {
             self.window_us = now;
         }
         self.peak_units[0] = self.peak_units[0].max(self.in_core + self.waiting_units + units);
+        self.is_light()
+    }
+
+    fn is_light(&self) -> bool {
         self.peak_units.iter().all(|peak| *peak <= LIGHT_UNITS)
     }
 }
@@ -261,14 +268,20 @@ impl Turns {
             .clamp(limits.least_in_core_units, limits.in_core_units)
     }
 
-    /// Returns the longest device I/O that others should have to wait for.
-    pub fn device_piece_bytes(&self, now: Micros) -> usize {
+    /// Returns whether a light disk and another one are active, so that device I/Os are paced.
+    pub fn paces_devices(&self, now: Micros) -> bool {
         let [(first, _), _] = self.lately.0;
         let is_light = |disk| self.lately_light.has_other_than(disk, now);
         let is_mixed = |disk| {
             self.lately.has_other_than(disk, now) && (self.lately_light.has(disk, now) || is_light(disk))
         };
-        if first.is_some_and(is_mixed) { PIECE_BYTES } else { usize::MAX }
+        first.is_some_and(is_mixed)
+    }
+
+    /// Returns whether a disk is light, so that its device I/Os need not wait for those of others.
+    pub fn is_light(&self, disk: DiskHandle) -> bool {
+        let share = self.shares.get(usize::from(disk.number().0)).filter(|share| share.disk == Some(disk));
+        share.is_some_and(Share::is_light)
     }
 
     /// Counts and starts a request if it may start now; otherwise it waits for its turn, and this returns
@@ -351,14 +364,14 @@ impl Turns {
     /// Counts a request of guests that starts at the disk's origin.
     pub fn origin_started(&mut self, disk: DiskHandle, bytes: u64) {
         if let Some(share) = self.known(disk) {
-            share.at_origin = share.at_origin.saturating_add(units_of_origin(bytes));
+            share.at_origin = share.at_origin.saturating_add(units_of_bytes(bytes as usize));
         }
     }
 
     /// Counts its end.
     pub fn origin_ended(&mut self, disk: DiskHandle, bytes: u64) {
         if let Some(share) = self.known(disk) {
-            share.at_origin = share.at_origin.saturating_sub(units_of_origin(bytes));
+            share.at_origin = share.at_origin.saturating_sub(units_of_bytes(bytes as usize));
         }
     }
 
@@ -372,11 +385,6 @@ impl Turns {
         }
         waiting.into_iter().map(|(request, _)| request)
     }
-}
-
-/// Returns the cost of a guest's request at the origin, as if it were not part of a larger one.
-fn units_of_origin(bytes: u64) -> u32 {
-    UNITS_OF_A_REQUEST + bytes.div_ceil(UNIT_BYTES as u64).min(MOST_UNITS.into()) as u32
 }
 
 #[cfg(test)]
@@ -473,8 +481,9 @@ mod tests {
         busy(&mut turns, 2, now);
         turns.next_turn();
         assert_eq!(*turns.socket_bytes(disk(1), now), BESIDE.socket_bytes / 2, "the other one waits, too");
-        assert_eq!(turns.device_piece_bytes(now), usize::MAX);
+        assert!(!turns.paces_devices(now) && !turns.is_light(disk(1)));
         turns.starts(disk(3), &read(3, SMALL), now);
+        assert!(turns.paces_devices(now) && turns.is_light(disk(3)) && !turns.is_light(disk(2)));
         turns.next_turn();
         assert!(*turns.socket_bytes(disk(1), now) <= BESIDE_LIGHT.socket_bytes);
         assert_eq!(
@@ -485,7 +494,7 @@ mod tests {
         now += 3 * LATELY_US;
         assert_eq!(turns.part_sectors(disk(1), now), ALONE.part_sectors);
         turns.starts(disk(3), &read(3, SMALL), now);
-        assert_eq!(turns.device_piece_bytes(now), usize::MAX, "a light disk alone");
+        assert!(!turns.paces_devices(now), "a light disk alone");
     }
 
     #[test]

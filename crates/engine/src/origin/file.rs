@@ -19,7 +19,7 @@ use super::file_lock;
 use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::error::{EngineError, Result, at};
 use crate::media::failure;
-use crate::ring::{Landing, Owner};
+use crate::ring::{Landing, Order, Owner};
 
 /// Zeroes for stores that cannot zero ranges themselves.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
@@ -123,13 +123,13 @@ impl FileOrigin {
         let (offset, len) = (request.offset_bytes, request.len_bytes);
         let iovecs = request.iovecs.iter().copied();
         match request.op {
-            OriginOp::Read => ring.read(owner, fd, offset, iovecs, now),
-            OriginOp::Write => ring.write(owner, fd, offset, iovecs, now),
+            OriginOp::Read => ring.read(owner, fd, offset, iovecs, Order::AtOnce, now),
+            OriginOp::Write => ring.write(owner, fd, offset, iovecs, Order::AtOnce, now),
             OriginOp::Flush => ring.flush(owner, fd, now),
             OriginOp::Zero { discard } if self.makes_zeroes => {
                 ring.allocate(owner, fd, self.zero_mode(discard), offset, len, now);
             }
-            OriginOp::Zero { .. } => ring.write(owner, fd, offset, zero_iovecs(len), now),
+            OriginOp::Zero { .. } => ring.write(owner, fd, offset, zero_iovecs(len), Order::AtOnce, now),
         }
         self.requests.insert(token, Job { request, flushing: false });
     }

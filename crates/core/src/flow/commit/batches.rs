@@ -40,6 +40,11 @@ impl Batches {
         Batches { in_flight: Slab::new(), picked_frames: Vec::new(), picked_slots: [Vec::new(), Vec::new()] }
     }
 
+    /// Returns the disk that all blocks of a batch in flight belong to.
+    pub fn disk(&self, batch: u32) -> Option<DiskNo> {
+        self.in_flight[batch].disk
+    }
+
     /// Whether no commit is in flight.
     pub fn is_empty(&self) -> bool {
         self.in_flight.len() == 0

@@ -1,19 +1,35 @@
-//! `haversack compare`: runs every system on the same mix of loads.
+//! `haversack compare`: runs every system on the same mixes of loads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use haversack_sim::compare::{self, Choices, Comparison};
+use haversack_api::Span;
+use haversack_sim::compare::verdict::{Verdict, verdict};
+use haversack_sim::compare::{self, Choices, Comparison, Kept, System};
 use haversack_sim::mix::Mix;
 
 use crate::error::{CliError, Result};
 use crate::sim::{Bar, LatencyArguments, refused, warn_of, write};
 
+/// Sizes of a full sweep, as parts of the footprint.
+const FULL_FRACTIONS: [f64; 6] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4];
+/// Seconds of the windows of a full sweep.
+const FULL_WINDOWS_S: [f64; 6] = [10.0, 30.0, 60.0, 180.0, 600.0, 1800.0];
+/// Seeds of a full sweep.
+const FULL_SEEDS: u64 = 3;
+
 /// What to compare.
 #[derive(Args)]
 pub struct Compare {
-    /// Mix of workloads: a TOML file; see docs/policies.md and the folder `mixes`.
-    pub mix: PathBuf,
+    /// Mixes of workloads: TOML files; see docs/policies.md and the folder `mixes`.
+    #[arg(required = true, value_name = "MIX")]
+    pub mixes: Vec<PathBuf>,
+    /// The allocator that is judged against all others, with its own admission filter and write modes.
+    #[arg(long, default_value = "none", value_name = "ALLOCATOR")]
+    pub subject: String,
+    /// Admission filter of the subject, instead of its own.
+    #[arg(long, default_value = compare::OWN, value_name = "ADMISSION")]
+    pub subject_admission: String,
     /// Allocators. [default: all but static]
     #[arg(long, value_delimiter = ',')]
     pub allocators: Vec<String>,
@@ -23,12 +39,24 @@ pub struct Compare {
     /// Write modes: wb, wt, wt-cache, wa, wi, pt, or auto. [default: wb,auto]
     #[arg(long, value_delimiter = ',')]
     pub write_modes: Vec<String>,
+    /// Lengths of the control loop's windows. The subject keeps its own. [default: the mix's]
+    #[arg(long, value_delimiter = ',')]
+    pub windows: Vec<Span>,
     /// Pool sizes as fractions of the blocks that all workloads access, instead of those in the mix.
     #[arg(long, value_delimiter = ',')]
     pub fractions: Vec<f64>,
-    /// Seed of all random numbers.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// Seeds of latencies and generated workloads: a number, or several. The workloads of seed 1 are those of the mix.
+    /// [default: 1]
+    #[arg(long, visible_alias = "seed", value_delimiter = ',')]
+    pub seeds: Vec<u64>,
+    /// Sweep sizes from 1 % to 40 % of the footprint, windows from 10 s to 30 min, and three seeds, where these are not
+    /// given. Takes hours.
+    #[arg(long)]
+    pub full: bool,
+    /// Keep each result in this file, and do not simulate again what it has: an interrupted sweep goes on where it was.
+    /// Results of another build of this program do not count.
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
     /// Number of caches simulated in parallel; 0 for the number of processors.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -38,17 +66,21 @@ pub struct Compare {
     /// Write all results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
+    /// Write all results to this file as CSV, a line for each simulated pool.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
     #[command(flatten)]
     pub latency: LatencyArguments,
 }
 
-fn mix(arguments: &Compare) -> Result<Mix> {
-    let path = arguments.mix.display();
-    let usage = |error: &dyn std::fmt::Display| CliError::Usage(format!("{path}: {error}"));
-    let text = std::fs::read_to_string(&arguments.mix).map_err(|error| usage(&error))?;
+fn mix(path: &Path, arguments: &Compare) -> Result<Mix> {
+    let usage = |error: &dyn std::fmt::Display| CliError::Usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| usage(&error))?;
     let mut mix: Mix = toml::from_str(&text).map_err(|error| usage(&error))?;
     if !arguments.fractions.is_empty() {
         mix.fractions.clone_from(&arguments.fractions);
+    } else if arguments.full {
+        mix.fractions = FULL_FRACTIONS.to_vec();
     }
     Ok(mix)
 }
@@ -56,39 +88,78 @@ fn mix(arguments: &Compare) -> Result<Mix> {
 fn choices(arguments: &Compare) -> Choices {
     let default = Choices::default();
     let or = |given: &[String], default: Vec<String>| if given.is_empty() { default } else { given.to_vec() };
+    let windows_s: Vec<f64> = arguments.windows.iter().map(|span| span.as_micros() as f64 / 1e6).collect();
+    let full = arguments.full;
+    let seeds = match &arguments.seeds[..] {
+        [] if full => (1..=FULL_SEEDS).collect(),
+        [] => default.seeds,
+        given => given.to_vec(),
+    };
+    let subject =
+        System { admission: arguments.subject_admission.clone(), ..System::own(&arguments.subject) };
     Choices {
+        subject: Some(subject),
         allocators: or(&arguments.allocators, default.allocators),
         admissions: or(&arguments.admissions, default.admissions),
         write_modes: or(&arguments.write_modes, default.write_modes),
+        windows_s: if windows_s.is_empty() && full { FULL_WINDOWS_S.to_vec() } else { windows_s },
         latency: arguments.latency.model().unwrap_or(default.latency),
-        seed: arguments.seed,
+        seeds,
         threads: arguments.threads,
     }
 }
 
-fn text(comparison: &Comparison) -> Result<String> {
-    serde_json::to_string_pretty(comparison).map_err(|error| CliError::Failed(error.to_string()))
+/// Results of earlier runs of this very program.
+fn kept(path: Option<&Path>) -> Result<Kept> {
+    let Some(path) = path else { return Ok(Kept::nothing()) };
+    let program = std::env::current_exe().and_then(std::fs::read);
+    let program = program.map_err(|error| CliError::Failed(format!("cannot read this program: {error}")))?;
+    Kept::open(path, &program).map_err(refused)
+}
+
+fn text(comparisons: &[Comparison], verdict: Option<&Verdict>) -> Result<String> {
+    let value = serde_json::json!({ "comparisons": comparisons, "verdict": verdict });
+    serde_json::to_string_pretty(&value).map_err(|error| CliError::Failed(error.to_string()))
+}
+
+fn print(comparisons: &[Comparison], verdict: Option<&Verdict>) {
+    for comparison in comparisons {
+        println!("{}\n", comparison.mix.title);
+        println!("{}", compare::table(comparison).to_text());
+        println!("{}", compare::bounds_table(comparison).to_text());
+    }
+    if let Some(verdict) = verdict {
+        println!("How good is {}?\n", verdict.subject.label());
+        print!("{}", compare::verdict_table(verdict).to_text());
+    }
 }
 
 /// Runs the command.
 pub fn run(arguments: &Compare, as_json: bool) -> Result<()> {
-    let mix = mix(arguments)?;
-    let folder = arguments.mix.parent().unwrap_or(std::path::Path::new("."));
-    let bar = Bar::new()?;
-    let compared = compare::compare(&mix, folder, &choices(arguments), &|stage, part| bar.show(stage, part));
+    let choices = choices(arguments);
+    let mut kept = kept(arguments.results.as_deref())?;
+    let mixes = arguments.mixes.iter().map(|path| Ok((path, mix(path, arguments)?)));
+    let mixes = mixes.collect::<Result<Vec<_>>>()?;
+    let (bar, count) = (Bar::new()?, mixes.len() as f64);
+    let compared = mixes.iter().enumerate().map(|(done, (path, mix))| {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let progress = |stage, part| bar.show(stage, (done as f64 + part) / count);
+        compare::compare(mix, folder, &choices, &mut kept, &progress)
+    });
+    let compared: std::result::Result<Vec<Comparison>, _> = compared.collect();
     bar.end();
-    let comparison = compared.map_err(refused)?;
-    warn_of(&comparison.trace.damage);
-    let json = text(&comparison)?;
-    write(arguments.html.as_ref(), || compare::page(&comparison).to_html())?;
+    let comparisons = compared.map_err(refused)?;
+    comparisons.iter().for_each(|comparison| warn_of(&comparison.trace.damage));
+    let verdict = choices.subject.as_ref().and_then(|subject| verdict(&comparisons, subject));
+    let verdict = verdict.as_ref();
+    write(arguments.html.as_ref(), || compare::page(&comparisons, verdict).to_html())?;
+    write(arguments.csv.as_ref(), || compare::csv::csv(&comparisons))?;
+    let json = text(&comparisons, verdict)?;
     write(arguments.json_file.as_ref(), || format!("{json}\n"))?;
     if as_json {
         println!("{json}");
     } else {
-        println!("{}\n", comparison.mix.title);
-        print!("{}", compare::table(&comparison).to_text());
-        println!();
-        print!("{}", compare::bounds_table(&comparison).to_text());
+        print(&comparisons, verdict);
     }
     Ok(())
 }

@@ -19,8 +19,15 @@ pub struct LineChart {
 struct Line {
     name: String,
     points: Vec<(f64, f64)>,
-    dashed: bool,
-    steps: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    Whole,
+    Dashed,
+    Steps,
+    Dots,
 }
 
 impl LineChart {
@@ -31,17 +38,22 @@ impl LineChart {
 
     /// With another line through the points, which are in the order of x.
     pub fn line(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
-        self.with(name, points, false, false)
+        self.with(name, points, Kind::Whole)
     }
 
     /// With another line, dashed: for bounds and estimates.
     pub fn dashed(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
-        self.with(name, points, true, false)
+        self.with(name, points, Kind::Dashed)
     }
 
     /// With another line that keeps each value until the next: for what changes at once.
     pub fn steps(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
-        self.with(name, points, false, true)
+        self.with(name, points, Kind::Steps)
+    }
+
+    /// With points that no line connects.
+    pub fn dots(self, name: &str, points: Vec<(f64, f64)>) -> LineChart {
+        self.with(name, points, Kind::Dots)
     }
 
     /// With a point marked and named.
@@ -50,8 +62,8 @@ impl LineChart {
         self
     }
 
-    fn with(mut self, name: &str, points: Vec<(f64, f64)>, dashed: bool, steps: bool) -> LineChart {
-        self.series.push(Line { name: name.into(), points, dashed, steps });
+    fn with(mut self, name: &str, points: Vec<(f64, f64)>, kind: Kind) -> LineChart {
+        self.series.push(Line { name: name.into(), points, kind });
         self
     }
 
@@ -68,7 +80,7 @@ impl LineChart {
     pub(crate) fn draw(&self, alone: bool) -> String {
         let values = || self.series.iter().flat_map(|s| s.points.iter().copied()).filter(|p| self.takes(p));
         let (x, y) = (self.x.over(values().map(|p| p.0)), self.y.over(values().map(|p| p.1)));
-        let legend: Vec<_> = self.series.iter().map(|s| (s.name.clone(), s.dashed)).collect();
+        let legend: Vec<_> = self.series.iter().map(|s| (s.name.clone(), s.kind == Kind::Dashed)).collect();
         let mut frame = Frame::new((&self.x, x), (&self.y, y), &legend, Sample::Line);
         for (index, line) in self.series.iter().enumerate() {
             self.draw_line(&mut frame, index, line);
@@ -95,16 +107,20 @@ impl LineChart {
         for point in line.points.iter().filter(|p| self.takes(p)) {
             let (x, y) = (frame.left_of(point.0), frame.top_of(point.1));
             // Writing into a string does not fail.
-            let _ = match (path.is_empty(), line.steps) {
+            let _ = match (path.is_empty(), line.kind) {
                 (true, _) => write!(path, "M{x} {y}"),
-                (_, true) => write!(path, "H{x}V{y}"),
+                (_, Kind::Steps) => write!(path, "H{x}V{y}"),
                 _ => write!(path, "L{x} {y}"),
             };
             points.push((x, y, self.x.unit.format(point.0), self.y.unit.format(point.1)));
         }
         let colour = index % COLOURS;
-        frame.push(&format!("<path class=\"line c{colour}\" d=\"{path}\"{}/>", dashes(index, line.dashed)));
-        if let [(x, y, ..)] = &points[..] {
+        let dots = line.kind == Kind::Dots;
+        if !dots {
+            let dashes = dashes(index, line.kind == Kind::Dashed);
+            frame.push(&format!("<path class=\"line c{colour}\" d=\"{path}\"{dashes}/>"));
+        }
+        for (x, y, ..) in points.iter().filter(|_| dots || points.len() == 1) {
             frame.push(&format!("<circle class=\"dot c{colour}\" cx=\"{x}\" cy=\"{y}\" r=\"3\"/>"));
         }
         frame.trace(Traced { name: line.name.clone(), colour, points });

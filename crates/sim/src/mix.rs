@@ -51,6 +51,9 @@ pub struct Load {
     pub seed: u64,
 }
 
+/// Distance of the seeds of a load under consecutive seeds of the mix, so that no two loads meet.
+const SEED_STRIDE: u64 = 1_000_003;
+
 fn default_fractions() -> Vec<f64> {
     vec![0.1]
 }
@@ -90,6 +93,20 @@ impl Mix {
             }
         }
         Ok(())
+    }
+
+    /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself.
+    #[must_use]
+    pub fn with_seed(&self, seed: u64) -> Mix {
+        let added = seed.wrapping_sub(1).wrapping_mul(SEED_STRIDE);
+        let mut mix = self.clone();
+        for disk in &mut mix.disks {
+            disk.seed = disk.seed.wrapping_add(added);
+            if let Some(generator) = &mut disk.generator {
+                generator.seed = generator.seed.wrapping_add(added);
+            }
+        }
+        mix
     }
 
     /// Opens all loads as one trace. Paths are seen from `folder`.

@@ -52,7 +52,8 @@ pub fn run(opener: &Opener<'_>, settings: &Settings, progress: &Progress<'_>) ->
     Ok(Report::new(settings, tape.survey, results))
 }
 
-fn threads(settings: &Settings) -> usize {
+/// Caches that are simulated at a time.
+pub(crate) fn threads(settings: &Settings) -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     if settings.threads == 0 { all } else { settings.threads }
 }
@@ -65,34 +66,44 @@ fn meter_settings(settings: &Settings, survey: &Survey) -> MeterSettings {
     MeterSettings { warm_up_requests: (survey.requests as f64 * settings.traffic.warm_up) as u64, sample_ns }
 }
 
-/// The production cache under each of several settings, and each of several sizes; then the bounds. The settings differ
-/// in what the production cache does, not in the trace: the first say how that is played.
+/// The production cache under each of several settings, all of one size each. They differ in what the production cache
+/// does, not in the trace: the first say how that is played.
 ///
 /// # Errors
 /// Settings make no sense, or the trace cannot be read.
-pub(crate) fn variants(
+pub(crate) fn pools(
     tape: &Tape<'_>,
-    variants: &[Settings],
+    pools: &[&Settings],
+    progress: &Progress<'_>,
+) -> Result<Vec<Row>, SimError> {
+    let Some(first) = pools.first() else { return Ok(Vec::new()) };
+    let meter = meter_settings(first, &tape.survey);
+    let cell = |settings: &&Settings| {
+        let sizes = settings.sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
+        Production::cell(settings, &tape.survey, sizes[0], meter)
+    };
+    let cells = pools.iter().map(cell).collect::<Result<_, _>>()?;
+    let results = play(tape, cells, threads(first), progress)?.into_iter().zip(pools);
+    Ok(results.map(|(result, settings)| Row::new(settings, &tape.survey, result)).collect())
+}
+
+/// MIN, a cache without limit, and one LRU cache of each size.
+///
+/// # Errors
+/// The trace cannot be read.
+pub(crate) fn bounds(
+    tape: &Tape<'_>,
+    settings: &Settings,
     sizes: &[u64],
     progress: &Progress<'_>,
 ) -> Result<Vec<Row>, SimError> {
-    let Some(first) = variants.first() else { return Ok(Vec::new()) };
-    let meter = meter_settings(first, &tape.survey);
-    let mut cells = Vec::new();
-    for settings in variants {
-        for blocks in sizes {
-            cells.push(Production::cell(settings, &tape.survey, *blocks, meter)?);
-        }
-    }
-    let governed = cells.len();
-    cells.push(Box::new(Lookahead::new(sizes.to_vec(), first.block_bytes, first.mode, meter)));
-    cells.push(replay(first, PolicyName::Unlimited, None, meter, Unlimited::default()));
-    for blocks in sizes {
-        cells.push(reference(first, PolicyName::Lru, *blocks, meter));
-    }
-    let results = play(tape, cells, threads(first), progress)?.into_iter().enumerate();
-    let settings = |at: usize| if at < governed { &variants[at / sizes.len()] } else { first };
-    Ok(results.map(|(at, result)| Row::new(settings(at), &tape.survey, result)).collect())
+    let meter = meter_settings(settings, &tape.survey);
+    let mut cells: Vec<Box<dyn Cell>> =
+        vec![Box::new(Lookahead::new(sizes.to_vec(), settings.block_bytes, settings.mode, meter))];
+    cells.push(replay(settings, PolicyName::Unlimited, None, meter, Unlimited::default()));
+    cells.extend(sizes.iter().map(|blocks| reference(settings, PolicyName::Lru, *blocks, meter)));
+    let results = play(tape, cells, threads(settings), progress)?.into_iter();
+    Ok(results.map(|result| Row::new(settings, &tape.survey, result)).collect())
 }
 
 /// All caches, in the order of the results.

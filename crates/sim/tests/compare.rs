@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use haversack_sim::compare::{Choices, Comparison, compare, page};
+use haversack_sim::compare::verdict::verdict;
+use haversack_sim::compare::{Choices, Comparison, Kept, System, compare, page};
 use haversack_sim::mix::{Load, Mix};
 use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
 
@@ -44,7 +45,7 @@ fn choices() -> Choices {
 }
 
 fn compared(choices: &Choices) -> Comparison {
-    compare(&mix(), Path::new("."), choices, &|_, _| {}).expect("it is compared")
+    compare(&mix(), Path::new("."), choices, &mut Kept::nothing(), &|_, _| {}).expect("it is compared")
 }
 
 #[test]
@@ -54,8 +55,9 @@ fn every_system_stays_within_the_bounds() {
     for row in &comparison.combinations {
         let bound =
             comparison.bounds.iter().find(|bound| bound.blocks == row.blocks).expect("a bound for each size");
-        assert!(row.refusal.is_none() && row.targets.len() > 5, "{row:?}");
-        assert!(row.hit_ratio <= bound.min + 1e-9, "{} of {}: {bound:?}", row.hit_ratio, row.allocator);
+        let drawn = row.fraction == 0.1;
+        assert!(row.refusal.is_none() && (row.targets.len() > 5) == drawn, "{row:?}");
+        assert!(row.hit_ratio <= bound.min + 1e-9, "{} of {}: {bound:?}", row.hit_ratio, row.system.label());
         assert_eq!(row.disks.len(), 2);
         let blocks: u64 = row.disks.iter().map(|disk| disk.flash_writes).sum();
         assert_eq!(blocks, row.flash_writes);
@@ -74,7 +76,7 @@ fn every_system_stays_within_the_bounds() {
         let [local, scan] = bound.static_split.blocks[..] else { panic!("two disks: {bound:?}") };
         assert!(local > 10 * scan && local + scan <= bound.blocks, "{bound:?}");
     }
-    let html = page(&comparison).to_html();
+    let html = page(&[comparison], None).to_html();
     assert!(html.contains("best static split") && html.contains("urd") && html.contains("scan"));
     assert!(html.contains("Mean latency and 95th percentile of each disk"));
 }
@@ -89,10 +91,56 @@ fn threads_change_nothing() {
     assert_eq!(of(1), of(3));
 }
 
+/// Seeds, sizes and windows are swept; the verdict covers each point; an interrupted sweep goes on.
+#[test]
+fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("results");
+    let subject = System { admission: "learned".into(), ..System::own("none") };
+    let choices = Choices {
+        subject: Some(subject.clone()),
+        allocators: vec!["none".into(), "rwss".into()],
+        admissions: vec!["always".into()],
+        write_modes: vec!["wb".into()],
+        windows_s: vec![2.0, 5.0],
+        seeds: vec![1, 2],
+        ..Choices::default()
+    };
+    let run = |build: &[u8], fractions: Vec<f64>| {
+        let mut kept = Kept::open(&path, build).expect("it can be read");
+        compare(&Mix { fractions, ..mix() }, Path::new("."), &choices, &mut kept, &|_, _| {})
+            .expect("it is compared")
+    };
+    let lines = || std::fs::read_to_string(&path).map_or(0, |text| text.matches("\"key\"").count());
+    // For each seed and size: the subject, `none` with one window, `rwss` with two; and the bounds.
+    let some = run(b"one", vec![0.3]);
+    assert_eq!((some.combinations.len(), lines()), (8, 10));
+    // A line that was cut short is simulated again.
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    std::fs::write(&path, &text[..text.len() - 20]).expect("it is cut");
+    let all = run(b"one", vec![0.1, 0.3]);
+    // Ten more for the other size, one for the line that was cut, and two for the bounds, which are worked out together.
+    let expected = 10 + 10 + 1 + 2;
+    assert_eq!((all.combinations.len(), lines()), (16, expected));
+    let again = run(b"one", vec![0.1, 0.3]);
+    assert_eq!((again == all, lines()), (true, expected));
+    run(b"two", vec![0.3]);
+    assert_eq!(lines(), expected + 10, "results of another build count");
+
+    let seeds: Vec<_> = all.combinations.iter().filter(|row| row.system == subject).collect();
+    assert_ne!(seeds[0].hit_ratio, seeds[2].hit_ratio, "another seed is another load");
+    let verdict = verdict(&[all.clone()], &subject).expect("the subject has rivals");
+    assert_eq!(verdict.points.len(), 2);
+    assert!(verdict.points.iter().all(|point| point.at_equal_writes.len() == 3));
+    assert!(verdict.points.iter().all(|point| point.subject.hit_ratio.half_width.is_some()));
+    let html = page(&[all], Some(&verdict)).to_html();
+    assert!(html.contains("no rival has both") && html.contains("one LRU cache"));
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_with_the_reason() {
     let refused = |mix: &Mix, choices: &Choices| {
-        compare(mix, Path::new("."), choices, &|_, _| {}).unwrap_err().to_string()
+        compare(mix, Path::new("."), choices, &mut Kept::nothing(), &|_, _| {}).unwrap_err().to_string()
     };
     let both =
         Mix { disks: vec![Load { like: Some("msr:web_0".into()), ..mix().disks[0].clone() }], ..mix() };
@@ -104,6 +152,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     let fair = Choices { allocators: vec!["fair".into()], ..choices() };
     assert!(refused(&mix(), &fair).contains("unknown allocator 'fair'"));
     assert!(refused(&Mix { disks: Vec::new(), ..mix() }, &choices()).contains("no disk"));
+    assert!(refused(&mix(), &Choices { seeds: Vec::new(), ..choices() }).contains("at least one seed"));
 }
 
 /// The mixes of the repository can be opened. Those with recorded traces only where these lie.

@@ -9,12 +9,14 @@ use haversack_policy::allocate::exact::Exact;
 use haversack_policy::allocate::problem::{Problem, Solver};
 use haversack_policy::demand::weight::Counts;
 use haversack_trace::Op;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::counts::ratio;
 use crate::error::SimError;
 use crate::outcome::Row;
 use crate::reference::PolicyName;
+use crate::settings::{Settings, Sizes};
+use crate::sweep::{self, Progress};
 use crate::tape::Tape;
 
 /// Units that the search cuts the pool into.
@@ -23,7 +25,7 @@ const UNITS: u64 = 2048;
 const POINTS_AN_OCTAVE: usize = 64;
 
 /// The best static split of a pool among LRU caches.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StaticSplit {
     /// Hits among the blocks read and written.
     pub hit_ratio: f64,
@@ -32,8 +34,12 @@ pub struct StaticSplit {
 }
 
 /// The bounds of a size. Hits are among the blocks read and written.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Bounds {
+    /// Seed of generated loads.
+    pub seed: u64,
+    /// Size of the pool as a part of the footprint.
+    pub fraction: f64,
     /// Blocks of the pool.
     pub blocks: u64,
     /// Of a cache without limit.
@@ -42,6 +48,8 @@ pub struct Bounds {
     pub min: f64,
     /// Of one LRU cache for all: no bound, but what the papers compare with.
     pub global_lru: f64,
+    /// What that cache writes to flash, for each block read or written.
+    pub global_lru_flash_writes: f64,
     /// Of the best static split.
     pub static_split: StaticSplit,
 }
@@ -100,24 +108,36 @@ fn split(names: &[String], curves: &[(Histogram, u64)], blocks: u64) -> StaticSp
     }
 }
 
-/// The bounds of each size, with the rows of the reference policies.
-pub fn bounds(tape: &Tape<'_>, sizes: &[u64], rows: &[Row]) -> Result<Vec<Bounds>, SimError> {
+/// The bounds of each size.
+///
+/// # Errors
+/// The trace cannot be read.
+pub fn bounds(
+    tape: &Tape<'_>,
+    settings: &Settings,
+    fractions: &[f64],
+    seed: u64,
+    progress: &Progress<'_>,
+) -> Result<Vec<Bounds>, SimError> {
+    let sizes = Sizes::Fractions(fractions.to_vec());
+    let sizes = sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
+    let rows = sweep::bounds(tape, settings, &sizes, progress)?;
     let curves = curves(tape)?;
     let names: Vec<String> = tape.survey.volumes.iter().map(|volume| volume.name.clone()).collect();
-    let hits = |policy: PolicyName, blocks: Option<u64>| {
+    let figure = |policy: PolicyName, blocks: Option<u64>, of: fn(&Row) -> u64| {
         let row = rows.iter().find(|row| row.policy == policy && row.blocks == blocks);
-        row.map_or(0.0, |row| {
-            let counts = &row.counts;
-            let all = counts.blocks_read() + counts.blocks_written();
-            ratio(counts.read_hits + counts.write_hits, all)
-        })
+        row.map_or(0.0, |row| ratio(of(row), row.counts.blocks_read() + row.counts.blocks_written()))
     };
-    let bound = |blocks: &u64| Bounds {
+    let hits = |row: &Row| row.counts.read_hits + row.counts.write_hits;
+    let bound = |(fraction, blocks): (&f64, &u64)| Bounds {
+        seed,
+        fraction: *fraction,
         blocks: *blocks,
-        unlimited: hits(PolicyName::Unlimited, None),
-        min: hits(PolicyName::Min, Some(*blocks)),
-        global_lru: hits(PolicyName::Lru, Some(*blocks)),
+        unlimited: figure(PolicyName::Unlimited, None, hits),
+        min: figure(PolicyName::Min, Some(*blocks), hits),
+        global_lru: figure(PolicyName::Lru, Some(*blocks), hits),
+        global_lru_flash_writes: figure(PolicyName::Lru, Some(*blocks), |row| row.flash_writes),
         static_split: split(&names, &curves, *blocks),
     };
-    Ok(sizes.iter().map(bound).collect())
+    Ok(fractions.iter().zip(&sizes).map(bound).collect())
 }

@@ -1,9 +1,11 @@
-//! A comparison as a table, and as a page.
+//! Comparisons as tables, and as a page.
 
 use haversack_model::BLOCK_BYTES;
-use haversack_report::{Axis, Bars, Page, Section, StackedArea, Table, Unit};
+use haversack_report::{Axis, Page, Section, StackedArea, Table, Unit};
 
-use super::{Combination, Comparison, DiskRow};
+use super::summary::{Summary, mean_bounds, summaries};
+use super::verdict::{Point, Verdict};
+use super::{Combination, Comparison, DiskRow, picture};
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
@@ -13,37 +15,89 @@ fn bytes(blocks: u64) -> String {
     Unit::Bytes.format((blocks * BLOCK_BYTES as u64) as f64)
 }
 
-/// Every system in a row, size by size.
+/// Every system in a row, size by size: means over seeds with 95 % confidence intervals.
 pub fn table(comparison: &Comparison) -> Table {
     let mut table = Table::new([
         "allocator",
         "admission",
         "writes",
+        "window",
         "pool",
-        "read hits",
-        "hits",
+        "read hits %",
+        "hits %",
         "mean us",
         "p95 us",
         "to flash",
-        "origin",
-        "in use",
         "decision ms",
     ])
     .words(3);
-    for row in &comparison.combinations {
+    for row in summaries(comparison) {
+        let system = &row.system;
         table.row([
-            row.allocator.clone(),
-            row.admission.clone(),
-            row.write_mode.clone(),
-            bytes(row.blocks),
-            percent(row.read_hit_ratio),
-            percent(row.hit_ratio),
-            format!("{:.0}", row.mean_us),
-            format!("{:.0}", row.p95_us),
-            bytes(row.flash_writes),
-            Unit::Bytes.format(row.origin_bytes as f64),
-            bytes(row.usage_blocks as u64),
+            system.allocator.clone(),
+            system.admission.clone(),
+            system.write_mode.clone(),
+            Unit::Seconds.format(row.window_s),
+            percent(row.fraction),
+            row.read_hit_ratio.text(100.0, 1),
+            row.hit_ratio.text(100.0, 1),
+            row.mean_us.text(1.0, 0),
+            row.p95_us.text(1.0, 0),
+            row.flash_write_ratio.text(1.0, 3),
             format!("{:.2}", row.decision_ms),
+        ]);
+    }
+    table
+}
+
+/// How the subject does by each measure.
+pub fn verdict_table(verdict: &Verdict) -> Table {
+    let mut table = Table::new(["measure", "goal", "found", "reached"]).words(1).words(2).words(3);
+    for measure in &verdict.measures {
+        let reached = match measure.reached {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not measured",
+        };
+        table.row([measure.measure, measure.goal, &measure.found, reached]);
+    }
+    table
+}
+
+/// The subject at each point.
+fn points_table(verdict: &Verdict) -> Table {
+    let optional = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let mut table = Table::new([
+        "mix",
+        "pool",
+        "hits %",
+        "mean us",
+        "to flash",
+        "dominated by",
+        "best rival",
+        "its hits %",
+        "its flash",
+        "hits at half its flash",
+        "over LRU",
+        "distance closed",
+    ])
+    .words(5)
+    .words(6);
+    for point in &verdict.points {
+        let Point { subject, best_rival, .. } = point;
+        table.row([
+            point.mix.clone(),
+            percent(point.fraction),
+            subject.hit_ratio.text(100.0, 1),
+            subject.mean_us.text(1.0, 0),
+            subject.flash_write_ratio.text(1.0, 3),
+            optional(point.dominated_by.first().map(super::System::label)),
+            best_rival.system.label(),
+            best_rival.hit_ratio.text(100.0, 1),
+            best_rival.flash_write_ratio.text(1.0, 3),
+            optional(point.hits_at_half_writes.map(|ratio| format!("{ratio:.2}"))),
+            format!("{:+.1}", point.over_global_lru * 100.0),
+            optional(point.distance_closed.map(percent)),
         ]);
     }
     table
@@ -52,7 +106,8 @@ pub fn table(comparison: &Comparison) -> Table {
 /// What no system can exceed, size by size.
 pub fn bounds_table(comparison: &Comparison) -> Table {
     let mut table = Table::new(["pool", "unlimited", "MIN", "best static split", "global LRU", "the split"]);
-    for bound in &comparison.bounds {
+    let first = comparison.bounds.first().map(|bound| bound.seed);
+    for bound in comparison.bounds.iter().filter(|bound| Some(bound.seed) == first) {
         let names = comparison.trace.volumes.iter().map(|volume| volume.name.as_str());
         let split =
             names.zip(&bound.static_split.blocks).map(|(name, blocks)| format!("{name} {}", bytes(*blocks)));
@@ -73,52 +128,48 @@ fn bounds(comparison: &Comparison) -> Section {
         .text(
             "Hits among all blocks read and written. No cache hits more than one without limit, none of a size more \
              than MIN. The best static split, found by exact search on the disks' true LRU curves, bounds fixed \
-             divisions of LRU caches only.",
+             divisions of LRU caches only. With the first seed.",
         )
         .table(bounds_table(comparison))
 }
 
-/// Rows that differ in one thing alone, in bars.
-fn bars(comparison: &Comparison, title: &str, unit: Unit, value: impl Fn(&Combination) -> f64) -> Bars {
+/// Results of the first seed and size.
+fn first_round(comparison: &Comparison) -> impl Iterator<Item = &Combination> {
     let first = &comparison.combinations[0];
-    let alike = |row: &&Combination| {
-        row.admission == first.admission && row.write_mode == first.write_mode && row.blocks == first.blocks
-    };
-    let rows = comparison.combinations.iter().filter(alike);
-    rows.fold(Bars::new(title, unit), |bars, row| bars.bar(&row.allocator, value(row)))
+    let alike = |row: &&Combination| row.seed == first.seed && row.fraction == first.fraction;
+    comparison.combinations.iter().filter(alike)
 }
 
 /// A figure of each disk, a row for every system.
 fn of_disks(comparison: &Comparison, figure: impl Fn(&DiskRow) -> String) -> Table {
     let names = comparison.trace.volumes.iter().map(|volume| volume.name.clone());
-    let head = ["allocator", "admission", "writes", "pool"].map(String::from);
-    let mut table = Table::new(head.into_iter().chain(names)).words(3);
-    for row in &comparison.combinations {
-        let cells = [row.allocator.clone(), row.admission.clone(), row.write_mode.clone(), bytes(row.blocks)];
+    let head = ["system", "window"].map(String::from);
+    let mut table = Table::new(head.into_iter().chain(names));
+    for row in first_round(comparison) {
+        let cells = [row.system.label(), Unit::Seconds.format(row.window_s)];
         table.row(cells.into_iter().chain(row.disks.iter().map(&figure)));
     }
     table
 }
 
-fn disks(comparison: &Comparison) -> Section {
-    Section::new("Disks")
-        .text("Read hits of each disk.")
-        .table(of_disks(comparison, |disk| percent(disk.read_hit_ratio)))
-        .text("Mean latency and 95th percentile of each disk, in microseconds.")
-        .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)))
-}
+/// Most systems whose shares are drawn.
+const DRAWN_SHARES: usize = 9;
 
-fn shares(comparison: &Comparison) -> Section {
-    let first = &comparison.combinations[0];
-    let alike = |row: &&Combination| {
-        row.admission == first.admission && row.write_mode == first.write_mode && row.blocks == first.blocks
+/// Shares over time of the systems that differ from the first rival in nothing but the allocator, and of the subject.
+fn shares(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
+    let subject = verdict.map(|verdict| &verdict.subject);
+    let rival = first_round(comparison).find(|row| Some(&row.system) != subject);
+    let drawn = |row: &&Combination| {
+        let alike = rival.is_some_and(|rival| {
+            rival.system.admission == row.system.admission && rival.system.write_mode == row.system.write_mode
+        });
+        !row.targets.is_empty() && (alike || Some(&row.system) == subject)
     };
-    let mut section =
-        Section::new("Shares over time").text("Targets after each decision, with the first admission.");
-    for row in comparison.combinations.iter().filter(alike) {
+    let mut section = Section::new("Shares over time").text("Targets after each decision.");
+    for row in first_round(comparison).filter(drawn).take(DRAWN_SHARES) {
         let at = row.targets.iter().map(|sample| sample.time_seconds).collect();
         let (x, y) = (Axis::time("Time"), Axis::linear("Target", Unit::Bytes));
-        let mut area = StackedArea::new(&row.allocator, x, y, at);
+        let mut area = StackedArea::new(&row.system.label(), x, y, at);
         for (number, volume) in comparison.trace.volumes.iter().enumerate() {
             let blocks = |at: usize| row.targets[at].target_blocks.get(number).copied().unwrap_or(0);
             let values = (0..row.targets.len()).map(|at| (blocks(at) * BLOCK_BYTES as u64) as f64);
@@ -129,8 +180,27 @@ fn shares(comparison: &Comparison) -> Section {
     section
 }
 
-/// A comparison as a page.
-pub fn page(comparison: &Comparison) -> Page {
+/// The pictures of a mix, for each size.
+fn pictures(comparison: &Comparison, verdict: Option<&Verdict>) -> Section {
+    let subject = verdict.map(|verdict| &verdict.subject);
+    let all = summaries(comparison);
+    let mut section = Section::new("Latency and hits over flash writes").text(
+        "Each point is a simulated pool, each line a system through its settings. Named systems are those that no \
+         other beats in both latency and flash writes, and the subject.",
+    );
+    for fraction in &comparison.mix.fractions {
+        let of_size: Vec<&Summary> = all.iter().filter(|summary| summary.fraction == *fraction).collect();
+        let title = |what: &str| format!("{what}, a pool of {} of the footprint", percent(*fraction));
+        let bounds = mean_bounds(comparison, *fraction);
+        section = section
+            .chart(picture::latency(&title("Mean latency"), &of_size, subject))
+            .chart(picture::hits(&title("Hits"), &of_size, subject, &bounds));
+    }
+    section
+}
+
+/// The sections of one mix.
+fn sections(comparison: &Comparison, verdict: Option<&Verdict>) -> [Section; 5] {
     let trace = &comparison.trace;
     let lead = format!(
         "{} disks, {} requests, {} block accesses, footprint {}, {} of simulated time.",
@@ -140,25 +210,35 @@ pub fn page(comparison: &Comparison) -> Page {
         bytes(trace.footprint_blocks),
         Unit::Seconds.format(trace.span_seconds),
     );
-    let first = &comparison.combinations[0];
-    let text = format!(
-        "Admission {}, write mode {}, a pool of {}.",
-        first.admission,
-        first.write_mode,
-        bytes(first.blocks)
-    );
-    let overview = Section::new("Allocators")
-        .text(&text)
-        .chart(bars(comparison, "Hit ratio", Unit::Share, |row| row.hit_ratio))
-        .chart(bars(comparison, "Mean latency", Unit::Seconds, |row| row.mean_us / 1e6))
-        .chart(bars(comparison, "Flash writes", Unit::Bytes, |row| {
-            (row.flash_writes * BLOCK_BYTES as u64) as f64
-        }));
-    Page::new(&comparison.mix.title)
-        .lead(&lead)
-        .section(overview)
-        .section(bounds(comparison))
-        .section(Section::new("All systems").table(table(comparison)))
-        .section(disks(comparison))
-        .section(shares(comparison))
+    let disks = Section::new("Disks")
+        .text("Read hits of each disk, with the first seed and size.")
+        .table(of_disks(comparison, |disk| percent(disk.read_hit_ratio)))
+        .text("Mean latency and 95th percentile of each disk, in microseconds.")
+        .table(of_disks(comparison, |disk| format!("{:.0}, {:.0}", disk.mean_us, disk.p95_us)));
+    let systems = Section::new("All systems")
+        .text("Means over seeds with 95 % confidence intervals. Flash writes are blocks for each block accessed.")
+        .table(table(comparison));
+    let head = pictures(comparison, verdict);
+    [Section::new(&comparison.mix.title).text(&lead), head, bounds(comparison), systems, disks]
+}
+
+/// Comparisons of several mixes as a page, with the verdict on top.
+pub fn page(comparisons: &[Comparison], verdict: Option<&Verdict>) -> Page {
+    let titles: Vec<&str> = comparisons.iter().map(|comparison| comparison.mix.title.as_str()).collect();
+    let mut page = Page::new("Systems compared").lead(&titles.join(", "));
+    if let Some(verdict) = verdict {
+        let title = format!("How good is {}?", verdict.subject.label());
+        let text = "A point is a mix and a size. Rivals may tune the length of their windows; the subject may not. What the \
+                    subject reaches with few flash writes is the best of its simulated pools that wrote no more.";
+        let section =
+            Section::new(&title).text(text).table(verdict_table(verdict)).table(points_table(verdict));
+        page = page.section(section);
+    }
+    for comparison in comparisons {
+        for section in sections(comparison, verdict) {
+            page = page.section(section);
+        }
+        page = page.section(shares(comparison, verdict));
+    }
+    page
 }

@@ -11,7 +11,7 @@ use haversack_control::{
 use haversack_core::{DiskConfig, MonitorConfig, Records, Target};
 use haversack_model::{DiskNo, Micros, SECTORS_PER_BLOCK};
 use haversack_policy::{Config, DiskPlan};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::driver::Driver;
 use super::memory::SimMemory;
@@ -23,7 +23,7 @@ use crate::sweep::thread_time;
 const TAKE_AT: f64 = 0.5;
 
 /// What a decision changed.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TargetSample {
     /// When, in seconds of simulated time.
     pub time_seconds: f64,

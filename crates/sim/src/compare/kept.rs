@@ -1,0 +1,130 @@
+//! Results of simulated pools kept in a file, a JSON object a line, so that a sweep that was interrupted goes on.
+//!
+//! Invariants
+//! - A line counts for exactly the build, the mix, the seed and the settings that it was made with.
+//! - A line that was cut short counts as absent.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::bounds::Bounds;
+use super::row::Combination;
+use super::system::Variant;
+use crate::error::SimError;
+use crate::mix::Mix;
+
+/// What a line holds.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Held {
+    Combination(Box<Combination>),
+    Bounds(Bounds),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    key: u64,
+    held: Held,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Kept {
+    path: Option<PathBuf>,
+    build: u64,
+    held: HashMap<u64, Held>,
+}
+
+impl Kept {
+    /// Keeps nothing.
+    pub fn nothing() -> Kept {
+        Kept::default()
+    }
+
+    /// Reads the file, which need not exist yet. `build` identifies the program: results of another one do not count.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(path: &Path, build: &[u8]) -> Result<Kept, SimError> {
+        let mut hasher = DefaultHasher::new();
+        build.hash(&mut hasher);
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed(path, &error)),
+        };
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let held = lines.map(|line| (line.key, line.held)).collect();
+        Ok(Kept { path: Some(path.into()), build: hasher.finish(), held })
+    }
+
+    fn key(&self, mix: &Mix, what: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        // Sizes are in `what`: another list of them changes no result.
+        let mix = Mix { fractions: Vec::new(), ..mix.clone() };
+        (self.build, format!("{mix:?}"), what).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn of_variant(&self, mix: &Mix, variant: &Variant) -> u64 {
+        let mut settings = variant.settings.clone();
+        settings.threads = 0;
+        self.key(mix, &format!("{:?} {settings:?}", variant.system))
+    }
+
+    fn of_bounds(&self, mix: &Mix, fraction: f64, seed: u64) -> u64 {
+        self.key(mix, &format!("bounds {fraction} {seed}"))
+    }
+
+    /// Returns a pool's result.
+    pub fn combination(&self, mix: &Mix, variant: &Variant) -> Option<Combination> {
+        match self.held.get(&self.of_variant(mix, variant)) {
+            Some(Held::Combination(row)) => Some((**row).clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the bounds of a size.
+    pub fn bounds(&self, mix: &Mix, fraction: f64, seed: u64) -> Option<Bounds> {
+        match self.held.get(&self.of_bounds(mix, fraction, seed)) {
+            Some(Held::Bounds(bounds)) => Some(bounds.clone()),
+            _ => None,
+        }
+    }
+
+    /// Keeps a pool's result.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&mut self, mix: &Mix, variant: &Variant, row: &Combination) -> Result<(), SimError> {
+        self.append(self.of_variant(mix, variant), Held::Combination(Box::new(row.clone())))
+    }
+
+    /// Keeps the bounds of a size.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep_bounds(&mut self, mix: &Mix, bounds: &Bounds) -> Result<(), SimError> {
+        self.append(self.of_bounds(mix, bounds.fraction, bounds.seed), Held::Bounds(bounds.clone()))
+    }
+
+    fn append(&mut self, key: u64, held: Held) -> Result<(), SimError> {
+        if let Some(path) = &self.path {
+            let line = serde_json::to_string(&Line { key, held: held.clone() }).expect("results are JSON");
+            let written = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            // The line break in front ends a line that an interruption cut short.
+            let written = written.and_then(|mut file| file.write_all(format!("\n{line}").as_bytes()));
+            written.map_err(|error| failed(path, &error))?;
+        }
+        self.held.insert(key, held);
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> SimError {
+    SimError::Settings(format!("the file of results {}: {error}", path.display()))
+}

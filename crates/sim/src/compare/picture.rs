@@ -1,0 +1,72 @@
+//! Latency and hits over flash writes: a line for each system through its settings.
+
+use haversack_report::{Axis, LineChart, Unit};
+
+use super::summary::{MeanBounds, Summary};
+use super::system::System;
+
+/// Most systems with lines of their own; the others are dots.
+const NAMED: usize = 7;
+
+/// Mean latency over flash writes. What lies further left and further down is better.
+pub fn latency(title: &str, summaries: &[&Summary], subject: Option<&System>) -> LineChart {
+    let unit = Unit::Named("blocks");
+    let chart = LineChart::new(
+        title,
+        Axis::linear("Flash writes for each block accessed", unit),
+        Axis::linear("Mean latency", Unit::Seconds),
+    );
+    draw(chart, summaries, subject, |summary| summary.mean_us.mean / 1e6)
+}
+
+/// Hits over flash writes, with the bounds. What lies further left and further up is better.
+pub fn hits(title: &str, summaries: &[&Summary], subject: Option<&System>, bounds: &MeanBounds) -> LineChart {
+    let most = summaries.iter().map(|summary| summary.flash_write_ratio.mean).fold(0.0, f64::max);
+    let chart = LineChart::new(
+        title,
+        Axis::linear("Flash writes for each block accessed", Unit::Named("blocks")),
+        Axis::linear("Hits", Unit::Share),
+    );
+    let chart = draw(chart, summaries, subject, |summary| summary.hit_ratio.mean);
+    let level = |hits: f64| vec![(0.0, hits), (most, hits)];
+    let chart =
+        chart.dashed("MIN", level(bounds.min)).dashed("best static split", level(bounds.static_split));
+    chart.dots("one LRU cache", vec![(bounds.global_lru_flash_writes, bounds.global_lru)])
+}
+
+fn draw(
+    mut chart: LineChart,
+    summaries: &[&Summary],
+    subject: Option<&System>,
+    figure: impl Fn(&Summary) -> f64,
+) -> LineChart {
+    let place = |summary: &Summary| (summary.flash_write_ratio.mean, figure(summary));
+    let named = named(summaries, subject);
+    for system in &named {
+        let own = summaries.iter().filter(|summary| summary.system == **system);
+        let mut points: Vec<_> = own.map(|summary| place(summary)).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        chart = chart.line(&system.label(), points);
+    }
+    let others = summaries.iter().filter(|summary| !named.contains(&&summary.system));
+    let others: Vec<_> = others.map(|summary| place(summary)).collect();
+    if others.is_empty() { chart } else { chart.dots("others", others) }
+}
+
+/// The subject, then the systems that no other dominates, the ones with the lowest latency first.
+fn named<'a>(summaries: &[&'a Summary], subject: Option<&System>) -> Vec<&'a System> {
+    let mut front: Vec<&Summary> = summaries
+        .iter()
+        .copied()
+        .filter(|summary| !summaries.iter().any(|other| other.dominates(summary)))
+        .collect();
+    front.sort_by(|a, b| a.mean_us.mean.total_cmp(&b.mean_us.mean));
+    let judged = summaries.iter().map(|summary| &summary.system).find(|system| Some(*system) == subject);
+    let mut named: Vec<&System> = judged.into_iter().collect();
+    for summary in front {
+        if !named.contains(&&summary.system) && named.len() < NAMED {
+            named.push(&summary.system);
+        }
+    }
+    named
+}

@@ -29,7 +29,8 @@ fn main() {
                 now += 1;
                 let op = if block % 4 == 0 { Op::Write } else { Op::Read };
                 let stay = Some(STAY);
-                let access = Access { op, blocks: 1 + (block % 8) as u32, continues: false, now, stay };
+                let blocks = 1 + (block % 8) as u32;
+                let access = Access { blocks, now, stay, ..Access::from(op) };
                 admitted += u64::from(filter.miss(BlockNo(*block), access).admit);
             }
             *round = begin.elapsed().as_nanos() as u64 / ACCESSES as u64;

@@ -1,25 +1,26 @@
-//! Learned admission: a block is admitted if blocks of its category are mostly used again soon enough.
+//! Learned admission: a block is admitted if blocks of its category are worth their space and a flash write.
 //!
-//! How long a block stays after its last use is measured by the cache and passed with each access, in accesses
-//! of the pool. Soon enough is seven tenths of that: what is used again later takes more space than it is worth. The
-//! category is: read or write; how long ago the block was last accessed, in units of that; how many earlier
-//! accesses are remembered; size of the request; whether it continues another. A sample of the blocks is
-//! followed to learn how often each category is used again in time: see [`ratios`]. Where this is nearly always
-//! so, blocks are protected at once: nothing more is to be learned on probation.
+//! What is expected of a category is learned from a sample of the blocks ([`outlooks`]): how likely a block is used
+//! again soon enough, and what that saves. The category is: read or write; how long ago the block was last accessed,
+//! in units of the time in which it must be used again; how many earlier accesses are remembered; size of the request;
+//! whether it continues another.
 //!
-//! While nothing was evicted yet, everything is admitted.
+//! A block is worth its space if it is more likely used again soon enough than not. It is worth a flash write if what it
+//! saves is more than the price of the write, paid for if it is not used again: if it is, it would have entered later at
+//! the same price. Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on
+//! probation. While nothing was evicted yet, everything is admitted.
 //!
 //! docs/auto.md has the model, its sources, and what else was tried.
 
 mod memory;
-mod ratios;
+mod outlooks;
 
 use haversack_model::BlockNo;
 use haversack_model::place::mix;
 
-use crate::{Access, Admission, Admit, Op, Verdict};
+use crate::{Access, Admission, Admit, CategoryFigures, Figures, Op, Prices, Verdict};
 use memory::{Memory, Seen};
-use ratios::Ratios;
+use outlooks::{COARSE, FINE, Outlook, Outlooks};
 
 /// The most blocks whose last access is remembered: 768 KiB.
 const MOST_REMEMBERED: u64 = 3 << 16;
@@ -28,45 +29,57 @@ const LEAST_REMEMBERED: u64 = 1 << 10;
 const HORIZON: f64 = 0.7;
 /// Bounds of the ages that are told apart, in units of that.
 const AGES: [f32; 6] = [0.03, 0.12, 0.5, 1.0, 2.0, 8.0];
-/// The share of its like that must be used again in time for a block to be admitted, and to be protected.
+/// Bounds of the sizes of requests that are told apart, in blocks.
+const SIZES: [u32; 3] = [1, 4, 16];
+/// The probability of use in time from which a block is worth its space, and from which it is protected at once.
 const ADMIT: f32 = 0.5;
 const PROTECT: f32 = 0.7;
 
 /// See the module documentation.
 pub struct Learned {
     memory: Memory,
-    ratios: Ratios,
-    /// How long a block stays was known at the last access.
-    knows_stay: bool,
+    outlooks: Outlooks,
+    /// How long a block stays and what is paid, at the last access.
+    stay: Option<u64>,
+    prices: Prices,
 }
 
 impl Learned {
     /// Makes a filter for a disk of this many blocks.
     pub fn new(disk_blocks: u64) -> Learned {
         let blocks = disk_blocks.clamp(LEAST_REMEMBERED, MOST_REMEMBERED);
-        Learned { memory: Memory::new(blocks as usize), ratios: Ratios::new(), knows_stay: false }
+        Learned {
+            memory: Memory::new(blocks as usize),
+            outlooks: Outlooks::new(),
+            stay: None,
+            prices: Prices::default(),
+        }
     }
 
-    /// Notes an access. Returns the share of its like that is used again in time, if it is known how long a
-    /// block stays.
-    fn note(&mut self, BlockNo(block): BlockNo, access: Access) -> Option<f32> {
+    /// Notes an access. Returns what is expected of the block, if it is known how long a block stays.
+    fn note(&mut self, BlockNo(block): BlockNo, access: &Access) -> Option<Outlook> {
         let hash = mix(block);
         let horizon = access.stay.map(|stay| ((stay as f64 * HORIZON) as u64).max(1));
         self.memory.tell_apart(horizon.unwrap_or(access.now), access.now);
         let seen = self.memory.note(hash, access.now);
-        if horizon.is_some() != self.knows_stay {
-            self.knows_stay = horizon.is_some();
-            self.ratios.forget_samples();
+        if access.stay.is_some() != self.stay.is_some() {
+            self.outlooks.forget_samples();
         }
+        (self.stay, self.prices) = (access.stay, access.prices);
         let horizon = horizon?;
         let category = category(access, seen, horizon);
-        self.ratios.note(hash, category, access.now, horizon);
-        Some(self.ratios.ratio(category))
+        self.outlooks.note(hash, category, access, horizon);
+        Some(self.outlooks.of(category, access))
     }
 }
 
+/// Whether a block of which this is expected is worth its space and a flash write.
+fn is_worth_it(outlook: Outlook, prices: &Prices) -> bool {
+    outlook.again >= ADMIT && outlook.saved_us >= prices.flash_write_us * (1.0 - outlook.again)
+}
+
 /// Returns the coarse category and the fine one in it.
-fn category(access: Access, seen: Option<Seen>, horizon: u64) -> (usize, usize) {
+fn category(access: &Access, seen: Option<Seen>, horizon: u64) -> (usize, usize) {
     let (age, count) = match seen {
         Some(Seen { age, count }) => {
             let age = age as f32 / horizon as f32;
@@ -74,24 +87,23 @@ fn category(access: Access, seen: Option<Seen>, horizon: u64) -> (usize, usize) 
         }
         None => (AGES.len() + 1, 0),
     };
-    let size = match access.blocks {
-        0..=1 => 0,
-        2..=4 => 1,
-        5..=16 => 2,
-        _ => 3,
-    };
+    let size = SIZES.iter().filter(|most| access.blocks > **most).count();
     let op = usize::from(access.op == Op::Write);
     (op * 24 + age * 3 + count, size * 2 + usize::from(access.continues))
 }
 
 impl Admission for Learned {
     fn hit(&mut self, block: BlockNo, access: Access) {
-        self.note(block, access);
+        self.note(block, &access);
     }
 
     fn miss(&mut self, block: BlockNo, access: Access) -> Verdict {
-        match self.note(block, access) {
-            Some(ratio) => Verdict { admit: ratio >= ADMIT, protect: ratio >= PROTECT, forget: None },
+        match self.note(block, &access) {
+            Some(outlook) => Verdict {
+                admit: is_worth_it(outlook, &access.prices),
+                protect: outlook.again >= PROTECT,
+                forget: None,
+            },
             None => Verdict { admit: true, ..Verdict::default() },
         }
     }
@@ -99,29 +111,57 @@ impl Admission for Learned {
     fn resize(&mut self, _: &Admit, _: &mut dyn FnMut(BlockNo)) {}
 
     fn bytes(&self) -> usize {
-        self.memory.bytes() + self.ratios.bytes()
+        self.memory.bytes() + self.outlooks.bytes()
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let every = (0..COARSE).flat_map(|coarse| (0..FINE).map(move |fine| (coarse, fine)));
+        let seen = every.filter(|category| self.outlooks.samples(*category) > 0.0);
+        let figures = seen.map(|category| {
+            let (op, age, earlier) = (category.0 / 24, category.0 % 24 / 3, category.0 % 3);
+            let op = if op == 0 { Op::Read } else { Op::Write };
+            let access = Access { prices: self.prices, ..Access::from(op) };
+            let outlook = self.outlooks.of(category, &access);
+            let bound = |at: usize| AGES.get(at).copied().unwrap_or(f32::INFINITY);
+            let from = age.checked_sub(1).map_or(0.0, bound);
+            CategoryFigures {
+                op,
+                age: (age <= AGES.len()).then(|| (from, bound(age))),
+                earlier: earlier as u8,
+                most_blocks: SIZES.get(category.1 / 2).copied().unwrap_or(u32::MAX),
+                continues: category.1 % 2 == 1,
+                samples: self.outlooks.samples(category),
+                ratio: outlook.again,
+                value_us: outlook.saved_us,
+                admitted: self.stay.is_none() || is_worth_it(outlook, &self.prices),
+            }
+        });
+        Some(Figures { prices: self.prices, stay: self.stay, categories: figures.collect() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WRITE_PRICE_US;
 
     /// A disk of which nothing is cached.
     struct Disk {
         learned: Learned,
         now: u64,
         stay: Option<u64>,
+        prices: Prices,
     }
 
     impl Disk {
         fn new(stay: Option<u64>) -> Disk {
-            Disk { learned: Learned::new(1 << 24), now: 0, stay }
+            Disk { learned: Learned::new(1 << 24), now: 0, stay, prices: Prices::default() }
         }
 
         fn access(&mut self, block: u64, op: Op, blocks: u32) -> Verdict {
             self.now += 1;
-            let access = Access { op, blocks, continues: false, now: self.now, stay: self.stay };
+            let access =
+                Access { op, blocks, continues: false, now: self.now, stay: self.stay, prices: self.prices };
             self.learned.miss(BlockNo(block), access)
         }
     }
@@ -139,15 +179,15 @@ mod tests {
 
     #[test]
     fn categories_by_hand() {
-        let access = |op, blocks, continues| Access { op, blocks, continues, now: 0, stay: None };
+        let access = |op, blocks, continues| Access { blocks, continues, ..Access::from(op) };
         let seen = |age, count| Some(Seen { age, count });
-        assert_eq!(category(access(Op::Read, 1, false), None, 100), (21, 0));
-        assert_eq!(category(access(Op::Write, 1, false), None, 100), (45, 0));
-        assert_eq!(category(access(Op::Read, 4, true), seen(2, 1), 100), (1, 3));
-        assert_eq!(category(access(Op::Read, 5, false), seen(3, 2), 100), (5, 4));
-        assert_eq!(category(access(Op::Read, 17, true), seen(99, 3), 100), (11, 7));
-        assert_eq!(category(access(Op::Read, 17, true), seen(100, 1), 100), (13, 7));
-        assert_eq!(category(access(Op::Write, 16, false), seen(800, 3), 100), (44, 4));
+        assert_eq!(category(&access(Op::Read, 1, false), None, 100), (21, 0));
+        assert_eq!(category(&access(Op::Write, 1, false), None, 100), (45, 0));
+        assert_eq!(category(&access(Op::Read, 4, true), seen(2, 1), 100), (1, 3));
+        assert_eq!(category(&access(Op::Read, 5, false), seen(3, 2), 100), (5, 4));
+        assert_eq!(category(&access(Op::Read, 17, true), seen(99, 3), 100), (11, 7));
+        assert_eq!(category(&access(Op::Read, 17, true), seen(100, 1), 100), (13, 7));
+        assert_eq!(category(&access(Op::Write, 16, false), seen(800, 3), 100), (44, 4));
     }
 
     /// Large reads are never repeated, small ones after 200 accesses. Blocks stay for 1,000.
@@ -170,6 +210,34 @@ mod tests {
             (0..200).for_each(|block| assert!(disk.access(block, Op::Read, 1).forget.is_none()));
         }
         assert!(!disk.access(0, Op::Read, 1).admit);
+    }
+
+    /// A block that is used again three times of four within a stay saves 750 us a write: it enters while a write costs
+    /// less than 3,000 us, and whatever it costs once the origin is slower.
+    #[test]
+    fn what_a_flash_write_costs_decides() {
+        let mut disk = Disk::new(Some(1000));
+        let admits = |disk: &mut Disk, flash_write_us: f32, read_us: f32| {
+            disk.prices = Prices { flash_write_us, read_us, ..Prices::default() };
+            let mut admitted = 0;
+            for round in 0..400 {
+                for block in 0..100 {
+                    let once = (round + block) % 4 == 0;
+                    let block = if once { 1 << 20 | (round * 100 + block) } else { block };
+                    admitted += u64::from(disk.access(block, Op::Read, 1).admit && !once && round >= 300);
+                }
+            }
+            admitted
+        };
+        let [free, default, dear, slow] =
+            [(0.0, 1000.0), (WRITE_PRICE_US, 1000.0), (1e9, 1000.0), (10_000.0, 1e6)]
+                .map(|(price, read)| admits(&mut disk, price, read));
+        assert_eq!((free, default), (7500, 7500));
+        assert!(dear < 100 && slow == 7500, "{dear} {slow}");
+        let figures = disk.learned.figures().expect("it learns");
+        assert_eq!((figures.stay, figures.prices.flash_write_us), (Some(1000), 10_000.0));
+        let samples: f32 = figures.categories.iter().map(|category| category.samples).sum();
+        assert!(samples > 100.0 && figures.categories.iter().any(|category| category.admitted));
     }
 
     /// The same accesses give the same answers, whatever else there is in memory: a digest of all of them.

@@ -9,12 +9,14 @@ mod hec;
 mod larc;
 mod learned;
 pub mod lru;
+mod prices;
 mod staging;
 
 pub use always::Always;
 pub use hec::Hec;
 pub use larc::Larc;
 pub use learned::Learned;
+pub use prices::{CategoryFigures, Figures, Prices, WRITE_PRICE_US};
 pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
 
 use haversack_model::BlockNo;
@@ -30,7 +32,7 @@ pub enum Op {
 }
 
 /// An access to a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Access {
     /// Its kind.
     pub op: Op,
@@ -42,12 +44,22 @@ pub struct Access {
     pub now: u64,
     /// How long a block stays in the cache after its last use, in accesses of the pool, if any was evicted yet.
     pub stay: Option<u64>,
+    /// What is saved and paid at present.
+    pub prices: Prices,
+}
+
+impl Access {
+    /// Returns what it saves if the cache has the block.
+    #[inline]
+    pub fn saved_us(&self) -> f32 {
+        self.prices.saved_us(self.op)
+    }
 }
 
 impl From<Op> for Access {
     /// Returns an access of one block of which nothing else is known.
     fn from(op: Op) -> Access {
-        Access { op, blocks: 1, continues: false, now: 0, stay: None }
+        Access { op, blocks: 1, continues: false, now: 0, stay: None, prices: Prices::default() }
     }
 }
 
@@ -82,6 +94,11 @@ pub trait Admission: Send {
 
     /// Returns its memory in bytes, including staged data.
     fn bytes(&self) -> usize;
+
+    /// Returns what it goes by, if it learns. This may allocate.
+    fn figures(&self) -> Option<Figures> {
+        None
+    }
 }
 
 /// A filter as a plan names it, with its sizes.

@@ -36,6 +36,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         assert!(self.ios.contains(io.0), "{io:?} is in flight");
         let mut done = std::mem::take(&mut self.ios[io.0]);
+        self.note_latency(&done);
         self.dispatch(&done, result);
         done.frames.clear();
         done.hits.clear();
@@ -67,6 +68,18 @@ impl<M: Memory> Call<'_, M> {
             Purpose::Zero { request } => self.zero_done(io, request, result),
             Purpose::FlushOrigin { reason, changes } => self.origin_flush_done(io, reason, changes, result),
             Purpose::Restage { part } => self.restage_done(io, part, result),
+        }
+    }
+
+    /// Notes how long an origin took to read, or to write what a client or the cleaner had.
+    fn note_latency(&mut self, io: &Io) {
+        let took_us = self.now.saturating_sub(io.sent_us);
+        let Some(disk) = io.disk.filter(|disk| self.disks.contains(*disk)) else { return };
+        let latency = &mut self.disk_mut(disk).origin_latency;
+        match io.purpose {
+            Purpose::Fill { .. } => latency.add_read(took_us),
+            Purpose::Around { .. } | Purpose::CleanWrite => latency.add_write(took_us),
+            _ => {}
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use haversack_admission::Figures;
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 
 use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestError};
@@ -77,6 +78,8 @@ pub struct Core {
     pub(crate) frames: TransferFrames,
     /// What to do next.
     pub(crate) schedule: Schedule,
+    /// See [`Core::set_write_price`].
+    pub(crate) write_price_us: f32,
 }
 
 impl Core {
@@ -210,6 +213,22 @@ impl Core {
         })
     }
 
+    /// Sets what a block written to flash must save to be admitted by a filter that learns, in microseconds of
+    /// latency. A budget of flash writes is kept by raising it. It is [`haversack_admission::WRITE_PRICE_US`] at first.
+    pub fn set_write_price(&mut self, price_us: f32) {
+        self.write_price_us = price_us.max(0.0);
+    }
+
+    /// Returns the price of a flash write.
+    pub fn write_price(&self) -> f32 {
+        self.write_price_us
+    }
+
+    /// Returns what a disk's admission filter goes by, if it learns. This allocates.
+    pub fn admission_figures(&self, disk: DiskNo) -> Option<Figures> {
+        self.disks.get(disk)?.admission.figures()
+    }
+
     /// Returns the present state of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         let in_use = |d: &&crate::store::DeviceSpace| d.alive;
@@ -306,9 +325,11 @@ impl Core {
     #[inline]
     pub(crate) fn new_io(&mut self, purpose: Purpose) -> u32 {
         let number = self.ios.take();
+        let now = self.now;
         let io = &mut self.ios[number];
         debug_assert!(io.frames.is_empty() && io.hits.is_empty() && io.fills.is_empty());
         (io.purpose, io.disk, io.device, io.start, io.len) = (purpose, None, None, 0, 0);
+        io.sent_us = now;
         number
     }
 

@@ -19,6 +19,7 @@ use crate::jobs::Job;
 use crate::lifecycle::Life;
 use crate::monitor::Monitor;
 use crate::origin_gate::permit::OriginAccount;
+use crate::origin_latency::OriginLatency;
 use crate::sequential::Sequential;
 use crate::stats::DiskStats;
 use crate::store::segment::SegmentNo;
@@ -74,6 +75,8 @@ pub(crate) struct Disk {
     pub restaging: u32,
     /// What was sent to the origin, and how much of it may be volatile.
     pub origin: OriginAccount,
+    /// How long the origin takes.
+    pub origin_latency: OriginLatency,
     /// Requests in flight.
     pub requests: u32,
     /// When the last request was submitted, or when it was attached.
@@ -124,6 +127,7 @@ impl Disk {
             restage: VecDeque::new(),
             restaging: 0,
             origin: OriginAccount::new(record.origin_volatile),
+            origin_latency: OriginLatency::default(),
             requests: 0,
             last_request_us: 0,
             last_commit_seq: 0,

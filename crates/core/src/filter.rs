@@ -43,8 +43,11 @@ impl Core {
         }
         let blocks = request.sectors.div_ceil(SECTORS_PER_BLOCK as u32);
         let (disk, continues) = (request.disk, request.continues);
-        let (now, stay) = self.store.note_use(disk, block);
-        Access { op: kind, blocks, continues, now, stay }
+        let prices = self.disk(disk).origin_latency.prices(self.write_price_us);
+        let mut access = Access { blocks, continues, prices, ..Access::from(kind) };
+        let used = self.store.note_use(disk, block, access.saved_us());
+        (access.now, access.stay, access.prices.space_us) = (used.now, used.stay, used.space_us);
+        access
     }
 
     /// Notes that a request read a block that the cache has.

@@ -6,7 +6,7 @@
 //! - `hits` belongs to `Purpose::Hit` and `fills` to `Purpose::Fill`, one part for each frame. They are not
 //!   in the purpose because their buffers are reused.
 
-use haversack_model::{BlockNo, DeviceNo, DiskNo};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros};
 
 use crate::memory::FrameNo;
 use crate::store::segment::SegmentNo;
@@ -152,6 +152,8 @@ pub(crate) struct Io {
     pub purpose: Purpose,
     pub disk: Option<DiskNo>,
     pub device: Option<DeviceNo>,
+    /// When it was sent.
+    pub sent_us: Micros,
     /// First byte in the first frame.
     pub start: usize,
     /// Bytes.

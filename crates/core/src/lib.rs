@@ -32,6 +32,7 @@ pub mod memory;
 pub mod monitor;
 pub mod offline;
 mod origin_gate;
+mod origin_latency;
 pub mod pool;
 mod pool_state;
 mod query;

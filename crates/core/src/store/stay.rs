@@ -6,6 +6,10 @@
 //! count only if hardly any other are left. Disks that share the pool have one
 //! such time, every other disk has its own.
 //!
+//! The price of space is what evicted blocks would have saved. A sampled block that is used again soon after it made
+//! room, within a quarter of the time that blocks stay, would have been a hit for so much more space. What such hits
+//! would have saved, for each eviction and a whole stay, is what a block must save to be worth its space.
+//!
 //! Invariants
 //! - Nothing is known before the first evictions: until the pool is full, blocks stay for ever.
 
@@ -24,10 +28,28 @@ const MEAN_OVER: u64 = 128;
 /// So many evictions are needed for a first mean.
 const LEAST_COUNTED: u64 = 16;
 
+/// How much longer a block would have had to stay for its next use to tell the price of space, as a share of a stay.
+const LONGER: f64 = 0.25;
+/// The price of space is over about this many evictions.
+const PRICE_OVER: f32 = 512.0;
+
 #[derive(Clone, Copy, Default)]
 struct Use {
     hash: u64,
     at: u64,
+}
+
+/// Set in the time of a use after which the block was evicted.
+const EVICTED: u64 = 1 << 63;
+
+/// What an access is told.
+pub struct Noted {
+    /// The time, in accesses of the pool.
+    pub now: u64,
+    /// How long a block of the disk stays, if it is known.
+    pub stay: Option<u64>,
+    /// What a block must save to stay for so long, in microseconds.
+    pub space_us: f32,
 }
 
 /// Last uses of sampled blocks.
@@ -66,12 +88,26 @@ pub(super) struct Stay {
     mean: f64,
     counted: u64,
     evicted_at: u64,
+    /// What evicted blocks would have saved by staying longer, for each eviction.
+    regret_us: f32,
 }
 
 impl Stay {
     fn add(&mut self, age: u64) {
         self.counted += 1;
         self.mean += (age as f64 - self.mean) / self.counted.min(MEAN_OVER) as f64;
+        self.regret_us -= self.regret_us / PRICE_OVER;
+    }
+
+    /// Notes that an evicted block is used again at this age.
+    fn used_again(&mut self, age: u64, saved_us: f32) {
+        if age as f64 <= self.mean * (1.0 + LONGER) {
+            self.regret_us += saved_us / PRICE_OVER;
+        }
+    }
+
+    fn space_us(&self) -> f32 {
+        self.regret_us / LONGER as f32
     }
 
     fn at(&self, now: u64) -> Option<u64> {
@@ -80,20 +116,26 @@ impl Stay {
 }
 
 impl Store {
-    /// Notes an access to a block, cached or not. Returns the time, and how long a block of the disk stays.
+    /// Notes an access to a block, cached or not, that saves this if it is a hit.
     #[inline]
-    pub fn note_use(&mut self, disk: DiskNo, block: BlockNo) -> (u64, Option<u64>) {
+    pub fn note_use(&mut self, disk: DiskNo, block: BlockNo, saved_us: f32) -> Noted {
         let last = &mut self.last_uses;
         last.clock += 1;
         let hash = hash(disk, block);
+        let mut evicted = None;
         if let Some(place) = last.place(hash) {
             if last.uses.is_empty() {
                 last.uses = vec![Use::default(); REMEMBERED];
             }
-            last.uses[place] = Use { hash, at: last.clock };
+            let before = std::mem::replace(&mut last.uses[place], Use { hash, at: last.clock });
+            evicted = (before.hash == hash && before.at & EVICTED != 0).then_some(before.at & !EVICTED);
         }
         let now = last.clock;
-        (now, self.stay(disk).at(now))
+        let stay = self.stay(disk);
+        if let Some(at) = evicted {
+            stay.used_again(now - at, saved_us);
+        }
+        Noted { now, stay: stay.at(now), space_us: stay.space_us() }
     }
 
     fn stay(&mut self, disk: DiskNo) -> &mut Stay {
@@ -108,12 +150,16 @@ impl Store {
         }
         let (disk, block) = (self.owner_of(number), self.slot(number).block());
         let (hash, now) = (hash(disk, block), self.last_uses.clock);
-        let used = self.last_uses.place(hash).map(|place| self.last_uses.uses[place]);
+        let used = self.last_uses.place(hash).map(|place| &mut self.last_uses.uses[place]);
+        let is_known = |used: &&mut Use| used.hash == hash && used.at > 0 && used.at & EVICTED == 0;
+        let age = used.filter(is_known).map(|used| {
+            let age = now - used.at;
+            used.at |= EVICTED;
+            age
+        });
         let stay = self.stay(disk);
         stay.evicted_at = now;
-        if let Some(used) = used.filter(|used| used.hash == hash && used.at > 0) {
-            stay.add(now - used.at);
-        }
+        age.into_iter().for_each(|age| stay.add(age));
     }
 
     /// Makes sure that a block is protected when it comes in.
@@ -138,6 +184,21 @@ mod tests {
         assert_eq!((stay.at(100), stay.at(107), stay.at(108)), (Some(7), Some(7), Some(8)));
         (0..MEAN_OVER * 10).for_each(|_| stay.add(1000));
         assert!((999..=1000).contains(&stay.at(100).expect("known")), "{:?}", stay.at(100));
+    }
+
+    #[test]
+    fn the_price_of_space_is_what_a_longer_stay_would_have_saved() {
+        let mut stay = Stay::default();
+        (0..512).for_each(|_| stay.add(1000));
+        assert_eq!(stay.space_us(), 0.0, "nothing that was evicted is used again");
+        // Of four evicted blocks one is used again within a quarter of a stay, so that it would have saved 800 us: a whole
+        // stay would save four times as much.
+        for _ in 0..5000 {
+            (0..4).for_each(|_| stay.add(1000));
+            stay.used_again(1250, 800.0);
+            stay.used_again(1251, 800.0);
+        }
+        assert!((stay.space_us() - 800.0).abs() < 10.0, "{}", stay.space_us());
     }
 
     #[test]

@@ -1,13 +1,16 @@
-//! How often blocks of each category are used again in time, learned from a hash sample of blocks.
+//! What becomes of blocks of each category, learned from a hash sample of blocks.
 //!
-//! A sampled block's access is counted when the block is accessed again, or when its time is over. The ratio of
-//! a category starts from that of a coarser one, which starts from one half; both count as a few samples. Counts
-//! are halved when there are many, so that what was learned long ago matters less.
+//! A sampled block's access is counted when the block is accessed again, or when its time is over. What is expected
+//! of a category starts from what is expected of a coarser one, which starts from that of an access of which nothing
+//! is known; both count as a few samples. Counts are halved when there are many, so that what was learned long ago
+//! matters less.
 //!
 //! Invariants
 //! - Each access of a sampled block counts at most once: it is dropped from the sample, or pending until the
 //!   next access, when it is counted.
 //! - Only blocks whose hash belongs to the present sample are in the table.
+
+use crate::Access;
 
 /// Coarse categories, and fine ones for each of them.
 pub const COARSE: usize = 48;
@@ -20,29 +23,56 @@ const FIRST_SHIFT: u32 = 4;
 /// Counts are halved at this number.
 const MOST_COUNTED: f32 = 500.0;
 
-/// The weight of the coarser category's ratio, in samples.
+/// The weight of what is expected of the coarser category, in samples.
 const PRIOR: f32 = 10.0;
 
 /// How often the size of the sample is reviewed, in accesses of sampled blocks.
 const REVIEW: u32 = 4096;
 
-#[derive(Clone, Copy, Default)]
+/// What is expected of a block, if it enters.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outlook {
+    /// The probability that it is used again in time.
+    pub again: f32,
+    /// What that saves, in microseconds; 0 if it is not used again in time.
+    pub saved_us: f32,
+}
+
+impl Outlook {
+    /// Nothing is known of the block: it may as well be used again in time as not.
+    fn unknown(access: &Access) -> Outlook {
+        Outlook { again: 0.5, saved_us: 0.5 * access.saved_us() }
+    }
+
+    /// The block was not used again in time.
+    const NEVER: Outlook = Outlook { again: 0.0, saved_us: 0.0 };
+
+    fn map(self, other: Outlook, combine: impl Fn(f32, f32) -> f32) -> Outlook {
+        Outlook { again: combine(self.again, other.again), saved_us: combine(self.saved_us, other.saved_us) }
+    }
+}
+
+/// Samples of a category, and the sum of what became of them.
+#[derive(Clone, Copy)]
 struct Count {
     all: f32,
-    again: f32,
+    sum: Outlook,
 }
 
 impl Count {
-    fn add(&mut self, again: bool) {
+    const NONE: Count = Count { all: 0.0, sum: Outlook::NEVER };
+
+    fn add(&mut self, outcome: Outlook) {
         self.all += 1.0;
-        self.again += f32::from(u8::from(again));
+        self.sum = self.sum.map(outcome, |sum, one| sum + one);
         if self.all >= MOST_COUNTED {
-            (self.all, self.again) = (self.all / 2.0, self.again / 2.0);
+            self.all /= 2.0;
+            self.sum = self.sum.map(self.sum, |sum, _| sum / 2.0);
         }
     }
 
-    fn ratio(self, prior: f32) -> f32 {
-        (self.again + PRIOR * prior) / (self.all + PRIOR)
+    fn mean(&self, prior: Outlook) -> Outlook {
+        self.sum.map(prior, |sum, prior| (sum + PRIOR * prior) / (self.all + PRIOR))
     }
 }
 
@@ -57,11 +87,9 @@ struct Sample {
 }
 
 /// See the module documentation.
-pub struct Ratios {
+pub struct Outlooks {
     coarse: [Count; COARSE],
     fine: [[Count; FINE]; COARSE],
-    /// What follows from the counts.
-    ratios: [[f32; FINE]; COARSE],
     samples: Vec<[Sample; WAYS]>,
     shift: u32,
     hand: usize,
@@ -70,13 +98,12 @@ pub struct Ratios {
     dropped: u32,
 }
 
-impl Ratios {
-    /// Returns ratios of one half.
-    pub fn new() -> Ratios {
-        Ratios {
-            coarse: [Count::default(); COARSE],
-            fine: [[Count::default(); FINE]; COARSE],
-            ratios: [[0.5; FINE]; COARSE],
+impl Outlooks {
+    /// Nothing is learned yet.
+    pub fn new() -> Outlooks {
+        Outlooks {
+            coarse: [Count::NONE; COARSE],
+            fine: [[Count::NONE; FINE]; COARSE],
             samples: vec![[Sample::default(); WAYS]; SETS],
             shift: FIRST_SHIFT,
             hand: 0,
@@ -87,24 +114,31 @@ impl Ratios {
 
     /// Returns its bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<Ratios>() + self.samples.capacity() * WAYS * size_of::<Sample>()
+        size_of::<Outlooks>() + self.samples.capacity() * WAYS * size_of::<Sample>()
     }
 
-    /// Returns the share of accesses of a category whose blocks are used again in time.
+    /// Returns what is expected of a block after such an access of this category.
     #[inline]
-    pub fn ratio(&self, category: (usize, usize)) -> f32 {
-        self.ratios[category.0][category.1]
+    pub fn of(&self, (coarse, fine): (usize, usize), access: &Access) -> Outlook {
+        let prior = self.coarse[coarse].mean(Outlook::unknown(access));
+        self.fine[coarse][fine].mean(prior)
+    }
+
+    /// Returns how many samples of a category count.
+    pub fn samples(&self, (coarse, fine): (usize, usize)) -> f32 {
+        self.fine[coarse][fine].all
     }
 
     /// Notes an access of a category to the block with this hash. Accesses up to `horizon` later are in time.
     #[inline]
-    pub fn note(&mut self, hash: u64, category: (usize, usize), now: u64, horizon: u64) {
+    pub fn note(&mut self, hash: u64, category: (usize, usize), access: &Access, horizon: u64) {
         if is_sampled(hash as u32, self.shift) {
-            self.note_sampled(hash, category, now, horizon);
+            self.note_sampled(hash, category, access, horizon);
         }
     }
 
-    fn note_sampled(&mut self, hash: u64, category: (usize, usize), now: u64, horizon: u64) {
+    fn note_sampled(&mut self, hash: u64, category: (usize, usize), access: &Access, horizon: u64) {
+        let now = access.now;
         self.expire(now, horizon);
         let set = (hash >> 40) as usize % SETS;
         let samples = &self.samples[set];
@@ -115,7 +149,9 @@ impl Ratios {
         });
         let before = samples[way];
         if known.is_some() {
-            self.count(before.category, now - before.at <= horizon);
+            let again = Outlook { again: 1.0, saved_us: access.saved_us() };
+            let is_in_time = now - before.at <= horizon;
+            self.count(before.category, if is_in_time { again } else { Outlook::NEVER });
         } else if before.used {
             self.dropped += 1;
         }
@@ -124,12 +160,10 @@ impl Ratios {
         self.review();
     }
 
-    fn count(&mut self, category: u16, again: bool) {
+    fn count(&mut self, category: u16, outcome: Outlook) {
         let (coarse, fine) = (usize::from(category) / FINE, usize::from(category) % FINE);
-        self.coarse[coarse].add(again);
-        self.fine[coarse][fine].add(again);
-        let prior = self.coarse[coarse].ratio(0.5);
-        self.ratios[coarse] = self.fine[coarse].map(|fine| fine.ratio(prior));
+        self.coarse[coarse].add(outcome);
+        self.fine[coarse][fine].add(outcome);
     }
 
     /// Counts samples of two sets that were not used again in time.
@@ -139,7 +173,7 @@ impl Ratios {
             for way in 0..WAYS {
                 let sample = self.samples[self.hand][way];
                 if sample.used && now - sample.at > horizon {
-                    self.count(sample.category, false);
+                    self.count(sample.category, Outlook::NEVER);
                     self.samples[self.hand][way].used = false;
                 }
             }
@@ -170,6 +204,7 @@ impl Ratios {
     }
 }
 
+#[inline]
 fn is_sampled(hash: u32, shift: u32) -> bool {
     hash & ((1 << shift) - 1) == 0
 }
@@ -177,6 +212,7 @@ fn is_sampled(hash: u32, shift: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Op;
     use haversack_model::place::mix;
 
     /// Hashes of sampled blocks, in which the sample may shrink to one in 256.
@@ -184,70 +220,80 @@ mod tests {
         (0u64..).map(mix).filter(|hash| hash & 0xff == 0)
     }
 
+    fn at(now: u64) -> Access {
+        Access { now, ..Access::from(Op::Read) }
+    }
+
+    fn again(outlooks: &Outlooks, category: (usize, usize)) -> f32 {
+        outlooks.of(category, &at(0)).again
+    }
+
     #[test]
     fn by_hand() {
-        let mut ratios = Ratios::new();
+        let mut outlooks = Outlooks::new();
         let (one, other) = ((3, 5), (3, 6));
-        assert_eq!(ratios.ratio(one), 0.5);
         let hash = sampled().next().expect("there are many");
-        ratios.note(hash, one, 0, 10);
-        assert_eq!(ratios.ratio(one), 0.5, "it is pending");
+        outlooks.note(hash, one, &at(0), 10);
+        assert_eq!(again(&outlooks, one), 0.5, "it is pending");
         // Again in time: coarse 6/11, fine (1 + 60/11) / 11.
-        ratios.note(hash, one, 10, 10);
-        assert!((ratios.ratio(one) - 71.0 / 121.0).abs() < 1e-6);
-        assert!((ratios.ratio(other) - 6.0 / 11.0).abs() < 1e-6, "what has no samples is as the coarse one");
+        outlooks.note(hash, one, &at(10), 10);
+        let known = outlooks.of(one, &at(0));
+        assert!((known.again - 71.0 / 121.0).abs() < 1e-6);
+        assert!((known.saved_us - 1000.0 * 71.0 / 121.0).abs() < 1e-3);
+        assert!((again(&outlooks, other) - 6.0 / 11.0).abs() < 1e-6, "no samples: as the coarse one");
         // Too late: coarse 6/12.
-        ratios.note(hash, other, 21, 10);
-        assert!((ratios.ratio(one) - (1.0 + 5.0) / 12.0).abs() < 1e-6);
-        assert!((ratios.ratio((4, 0)) - 0.5).abs() < 1e-6);
+        outlooks.note(hash, other, &at(21), 10);
+        assert!((again(&outlooks, one) - (1.0 + 5.0) / 12.0).abs() < 1e-6);
+        assert!((again(&outlooks, (4, 0)) - 0.5).abs() < 1e-6);
     }
 
     #[test]
     fn what_is_never_used_again_counts_when_its_time_is_over() {
-        let mut ratios = Ratios::new();
+        let mut outlooks = Outlooks::new();
         for (now, hash) in sampled().take(3000).enumerate() {
-            ratios.note(hash, (1, 1), now as u64, 100);
+            outlooks.note(hash, (1, 1), &at(now as u64), 100);
         }
-        assert!(ratios.ratio((1, 1)) < 0.01, "{}", ratios.ratio((1, 1)));
+        let known = outlooks.of((1, 1), &at(0));
+        assert!(known.again < 0.01 && known.saved_us < 10.0, "{known:?}");
     }
 
     #[test]
     fn a_change_is_learned_within_some_thousand_samples() {
-        let mut ratios = Ratios::new();
+        let mut outlooks = Outlooks::new();
         let hashes: Vec<u64> = sampled().take(100).collect();
         let mut now = 0;
-        let mut rounds = |ratios: &mut Ratios, count: u64, stay| {
+        let mut rounds = |outlooks: &mut Outlooks, count: u64, horizon| {
             for _ in 0..count {
                 for hash in &hashes {
                     now += 1;
-                    ratios.note(*hash, (0, 0), now, stay);
+                    outlooks.note(*hash, (0, 0), &at(now), horizon);
                 }
             }
         };
-        rounds(&mut ratios, 100, 100);
-        assert!(ratios.ratio((0, 0)) > 0.99);
-        rounds(&mut ratios, 50, 99);
-        assert!(ratios.ratio((0, 0)) < 0.1, "{}", ratios.ratio((0, 0)));
+        rounds(&mut outlooks, 100, 100);
+        assert!(again(&outlooks, (0, 0)) > 0.99);
+        rounds(&mut outlooks, 50, 99);
+        assert!(again(&outlooks, (0, 0)) < 0.1, "{}", again(&outlooks, (0, 0)));
     }
 
     #[test]
     fn fewer_blocks_are_followed_if_they_are_too_many() {
-        let mut ratios = Ratios::new();
+        let mut outlooks = Outlooks::new();
         let hashes: Vec<u64> = (0..1u64 << 20).map(mix).collect();
         let mut now = 0;
         for _ in 0..3 {
             for hash in &hashes {
                 now += 1;
-                ratios.note(*hash, (0, 0), now, 1 << 20);
+                outlooks.note(*hash, (0, 0), &at(now), 1 << 20);
             }
         }
-        assert!((7..10).contains(&ratios.shift), "{}", ratios.shift);
-        assert!(ratios.ratio((0, 0)) > 0.9, "{}", ratios.ratio((0, 0)));
-        let all_sampled = ratios
+        assert!((7..10).contains(&outlooks.shift), "{}", outlooks.shift);
+        assert!(again(&outlooks, (0, 0)) > 0.9, "{}", again(&outlooks, (0, 0)));
+        let all_sampled = outlooks
             .samples
             .iter()
             .flatten()
-            .all(|sample| !sample.used || is_sampled(sample.hash, ratios.shift));
+            .all(|sample| !sample.used || is_sampled(sample.hash, outlooks.shift));
         assert!(all_sampled);
     }
 }

@@ -260,6 +260,7 @@ impl Daemon {
         disk.with(|inner| {
             (inner.state, inner.error, inner.handle, inner.sectors) =
                 (DiskState::Attached, None, Some(handle), sectors);
+            self.policy.post(&config.pool, &config.name, News::Attached(Box::new(inner.config.clone())));
             (inner.vhost_user, inner.helper) = (vhost_user, helper.map(|(helper, _)| helper));
         });
         tracing::info!(
@@ -271,7 +272,7 @@ impl Daemon {
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
         self.grow_to_configured(&config, disk, handle, sectors);
         self.size_filters(pool);
-        self.policy.note(self, &config.pool, &config.name, News::Attached);
+        self.report_to_policy();
         Ok(())
     }
 
@@ -385,6 +386,7 @@ impl Daemon {
             // The job may end after the disk was detached.
             (inner.handle == Some(handle)).then(|| {
                 inner.sectors = sectors;
+                self.policy.post(&inner.config.pool, &inner.config.name, News::Resized { sectors });
                 inner.vhost_user.as_ref().map_or(Ok(()), |server| server.resize(sectors))
             })
         });
@@ -396,7 +398,7 @@ impl Daemon {
                 tracing::error!(disk = name, "cannot report the new size to the guest: {error}");
             }
         }
-        self.policy.note(self, &pool, &name, News::Resized { sectors });
+        self.report_to_policy();
         if let Ok(pool) = self.pool(&pool)
             && let Some(known) = pool.known.locked().get_mut(&disk.id)
         {
@@ -458,6 +460,7 @@ impl Daemon {
         let handle = disk.with(|inner| match (inner.state, inner.handle) {
             (DiskState::Attached, Some(handle)) => {
                 inner.state = DiskState::Detaching;
+                self.policy.post(&inner.config.pool, &inner.config.name, News::Detaching);
                 Ok(Some(handle))
             }
             (DiskState::Waiting, _) => Ok(None),
@@ -471,7 +474,7 @@ impl Daemon {
             match unused.and_then(|held| self.check_unused(name, &disk).map(|()| held)) {
                 Ok(held) => closed = held,
                 Err(error) => {
-                    disk.with(|inner| inner.state = DiskState::Attached);
+                    self.stay_attached(&disk);
                     return Err(error);
                 }
             }
@@ -485,9 +488,18 @@ impl Daemon {
             }
         });
         if started.is_err() && handle.is_some() {
-            again.with(|inner| inner.state = DiskState::Attached);
+            self.stay_attached(&again);
         }
         started
+    }
+
+    /// Makes a disk that could not be detached an attached one again.
+    fn stay_attached(&self, disk: &Disk) {
+        disk.with(|inner| {
+            inner.state = DiskState::Attached;
+            let news = News::DetachFailed(Box::new(inner.config.clone()));
+            self.policy.post(&inner.config.pool, &inner.config.name, news);
+        });
     }
 
     /// Checks that a disk that waits to be attached and is given up has no dirty data: nothing would write it
@@ -527,7 +539,7 @@ impl Daemon {
             error => error,
         });
         if end.is_err() {
-            disk.with(|inner| inner.state = DiskState::Attached);
+            self.stay_attached(disk);
             return end;
         }
         if let Some(known) = pool.known.locked().get_mut(&disk.id) {
@@ -535,10 +547,11 @@ impl Daemon {
         }
         let servers = disk.with(|inner| {
             (inner.state, inner.handle) = (DiskState::Detached, None);
+            self.policy.post(&pool.name, name, News::Detached);
             (inner.vhost_user.take(), inner.helper.take())
         });
         self.size_filters(pool);
-        self.policy.note(self, &pool.name, name, News::Detached);
+        self.report_to_policy();
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
         tracing::info!(disk = name, "detached");

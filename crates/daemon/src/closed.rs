@@ -96,8 +96,9 @@ pub fn keep_opening(
                 Ok((shard, report)) => {
                     let pool = Pool::new(&name, Arc::new(shard.handle()), &report);
                     shards.locked().push(shard);
+                    let backend = pool.backend.clone();
                     daemon.closed.take(&name, Ok(pool));
-                    if let Err(error) = daemon.policy.opened(&daemon, &name) {
+                    if let Err(error) = daemon.with_policy(|policy| policy.opened(&name, backend)) {
                         tracing::error!(pool = name, "cannot start the policy for the pool: {error}");
                     }
                     if let Ok(pool) = daemon.pool(&name) {

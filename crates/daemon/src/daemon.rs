@@ -1,8 +1,9 @@
 //! The daemon's parts in one place: pools, disks, jobs, events, memory.
 //!
 //! Invariants
-//! - Locks are taken in the order: policy, disks, one disk, remembered state. None is held while a call waits
-//!   for I/O of a device or an origin.
+//! - Another part is called with a lock held in two cases only: a disk is looked at while the table of disks is
+//!   locked, and news are posted to the policy while a disk is. Both are short and lock nothing else.
+//! - No lock is held while a call waits for I/O of a device or an origin.
 //! - A disk's name and identity are used only once.
 
 use std::collections::BTreeMap;
@@ -43,8 +44,8 @@ pub struct Daemon {
     pub events: EventLog,
     /// Management jobs.
     pub jobs: Jobs,
-    /// The policy that divides the pools among the disks.
-    pub policy: Policy,
+    /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
+    pub(crate) policy: Policy,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
     pools: BTreeMap<String, Pool>,
@@ -137,8 +138,12 @@ impl Daemon {
             .into_iter()
             .map(|(name, backend, report)| (name.clone(), Pool::new(&name, backend, &report)));
         let pools: BTreeMap<String, Pool> = pools.collect();
+        let policy = Policy::new(&config);
+        for pool in pools.values() {
+            policy.opened(&pool.name, pool.backend.clone()).expect("nothing is to be resumed yet");
+        }
         Arc::new(Daemon {
-            policy: Policy::new(&config),
+            policy,
             config,
             run_as,
             started: Instant::now(),

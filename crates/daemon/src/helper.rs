@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_and_a_missing_image_are_told() {
+    fn a_missing_program_and_a_missing_image_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut spec = spec(dir.path(), "qcow2:/nonexistent.qcow2");
         let error = Helper::start(spec.clone()).map(drop).unwrap_err().to_string();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_socket_stays() {
+    fn a_file_that_is_not_a_socket_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path(), "qcow2:/nonexistent.qcow2");
         std::fs::write(&spec.socket, "precious").unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iscsi_server_that_is_not_there_is_told() {
+    fn an_unreachable_iscsi_server_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path(), "iscsi://127.0.0.1:1/iqn.2020-01.org.example:x/1");
         let error = Helper::start(spec).map(drop).unwrap_err().to_string();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_is_killed_comes_back_and_one_that_is_dropped_ends() {
+    fn a_killed_helper_is_restarted_and_a_dropped_one_ends() {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("a.qcow2");
         let made =

@@ -14,6 +14,7 @@ pub mod error;
 pub mod events;
 mod exclusive;
 mod filters;
+pub mod governed;
 pub mod helper;
 pub mod jobs;
 pub mod limits;

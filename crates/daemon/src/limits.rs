@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_told_of_once() {
+    fn a_flood_is_logged_once() {
         let mut turned_away = TurnedAway::default();
         assert_eq!(turned_away.count(), Some(1));
         assert_eq!((0..100).filter_map(|_| turned_away.count()).count(), 0);

@@ -145,11 +145,16 @@ impl Daemon {
             control.follow(&backend.set_mode(handle, new.mode.at_first())?)?;
         }
         tracing::info!(disk = new.name, "settings changed");
-        let (pool, name, divided) = (new.pool.clone(), new.name.clone(), is_divided_otherwise(old, &new));
-        disk.with(|inner| inner.config = new);
+        let divided = is_divided_otherwise(old, &new);
+        disk.with(|inner| {
+            if divided {
+                self.policy.post(&new.pool, &new.name, News::Changed(Box::new(new.clone())));
+            }
+            inner.config = new;
+        });
         if divided {
-            self.size_filters(self.pool(&pool)?);
-            self.policy.note(self, &pool, &name, News::Changed);
+            self.size_filters(self.pool(&disk.config().pool)?);
+            self.report_to_policy();
         }
         self.remember_change(disk)
     }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_told() {
+    fn malformed_values_are_reported() {
         let bad = [
             "disk.img",
             "gopher://x",

@@ -57,7 +57,7 @@ pub fn apply(daemon: &Arc<Daemon>, old: &Config, new: &Config) -> Result<()> {
         tracing::error!("{error}");
     }
     if new.policy != old.policy
-        && let Err(error) = daemon.policy.set(daemon, new.policy.clone())
+        && let Err(error) = daemon.set_policy(new.policy.clone())
     {
         tracing::error!("cannot change the policy: {error}");
     }

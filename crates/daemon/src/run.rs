@@ -32,7 +32,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{descriptors, nbd_listener, policy, pool, reload, settings};
+use crate::{descriptors, governed, nbd_listener, pool, reload, settings};
 
 /// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -135,8 +135,8 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
-    daemon.policy.begin(&daemon, config.policy.clone())?;
-    policy::start(&daemon)?;
+    daemon.begin_policy(config.policy.clone())?;
+    governed::start(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

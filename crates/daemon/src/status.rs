@@ -85,7 +85,7 @@ impl Daemon {
             let known = known.remove(&disk.id);
             let shown = snapshot.and_then(|s| s.disks.iter().find(|d| d.id == disk.id));
             let mut status = named(&name, &disk, known, shown);
-            (status.policy, status.measured) = self.policy.of_disk(pool, &name);
+            (status.policy, status.measured) = self.with_policy(|policy| policy.of_disk(pool, &name));
             statuses.push(status);
         }
         statuses.extend(known.into_iter().map(|(id, known)| unnamed(id, pool, known)));

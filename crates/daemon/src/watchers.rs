@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_other_hosts_are_told_from_the_own_helper() {
+    fn clients_of_other_hosts_are_distinguished_from_the_own_helper() {
         let local = [IpAddr::from([10, 0, 0, 1])];
         let list = |status: &str| watchers(status).expect("a list");
         let own = r#"{"address": "10.0.0.1:0/1030710457", "client": 4123, "cookie": 140495963558224}"#;

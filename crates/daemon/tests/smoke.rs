@@ -38,7 +38,7 @@ fn start(dir: &Path) -> Running {
 }
 
 #[test]
-fn what_was_written_survives_a_kill_and_a_stop() {
+fn writes_survive_a_kill_and_a_stop() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     std::fs::File::create(dir.join("origin.img")).unwrap().set_len(64 << 20).unwrap();

@@ -11,11 +11,12 @@ use serde::Deserialize;
 
 use super::Control;
 use super::answer::{Answer, Body, Failure, Part, Query, answer, run};
+use crate::policy::Policy;
 
 /// The policy and its decisions.
 #[utoipa::path(get, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
 pub async fn show(State(control): State<Control>) -> Answer<PolicyStatus> {
-    answer(&control, |daemon| Ok(daemon.policy.status(daemon))).await
+    answer(&control, |daemon| Ok(daemon.with_policy(Policy::status))).await
 }
 
 /// Sets the policy until the next start, when the configuration file applies again. Keys that are not given have the
@@ -27,8 +28,8 @@ pub async fn set(
     Body(settings): Body<PolicySettings>,
 ) -> Answer<PolicyStatus> {
     answer(&control, move |daemon| {
-        daemon.policy.set(daemon, Some(settings))?;
-        Ok(daemon.policy.status(daemon))
+        daemon.set_policy(Some(settings))?;
+        Ok(daemon.with_policy(Policy::status))
     })
     .await
 }
@@ -37,8 +38,8 @@ pub async fn set(
 #[utoipa::path(delete, path = "/v1/policy", responses((status = 200, body = PolicyStatus)))]
 pub async fn end(State(control): State<Control>) -> Answer<PolicyStatus> {
     answer(&control, |daemon| {
-        daemon.policy.set(daemon, None)?;
-        Ok(daemon.policy.status(daemon))
+        daemon.set_policy(None)?;
+        Ok(daemon.with_policy(Policy::status))
     })
     .await
 }
@@ -68,7 +69,7 @@ pub async fn log(
 ) -> Answer<Vec<serde_json::Value>> {
     answer(&control, move |daemon| {
         let pool = entries.pool.as_deref().map(|name| daemon.pool(name)).transpose()?;
-        daemon.policy.log(pool.map(|pool| pool.name.as_str()), entries.last)
+        daemon.with_policy(|policy| policy.log(pool.map(|pool| pool.name.as_str()), entries.last))
     })
     .await
 }
@@ -82,21 +83,29 @@ pub async fn event(
     Part(disk): Part<String>,
     Body(event): Body<DiskEvent>,
 ) -> Answer<DiskPolicy> {
-    answer(&control, move |daemon| daemon.policy.tell(daemon, &disk, event)).await
+    answer(&control, move |daemon| {
+        daemon.with_policy_of(&disk, |policy, pool| policy.tell(pool, &disk, event))
+    })
+    .await
 }
 
 /// Explains a disk's share and settings.
 #[utoipa::path(get, path = "/v1/disks/{disk}/explain", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = Explanation), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn explain(State(control): State<Control>, Part(disk): Part<String>) -> Answer<Explanation> {
-    answer(&control, move |daemon| daemon.policy.explain(daemon, &disk)).await
+    answer(&control, move |daemon| {
+        let pool = daemon.disk(&disk)?.config().pool;
+        daemon.with_policy(|policy| policy.explain(&pool, &disk))
+    })
+    .await
 }
 
 /// A disk's sampled miss-ratio curve of the last window, or of the current window so far if none has ended.
 #[utoipa::path(get, path = "/v1/disks/{disk}/curve", params(("disk" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = DiskCurve), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn curve(State(control): State<Control>, Part(disk): Part<String>) -> Answer<DiskCurve> {
-    answer(&control, move |daemon| daemon.policy.curve(daemon, &disk)).await
+    answer(&control, move |daemon| daemon.with_policy_of(&disk, |policy, pool| policy.curve(pool, &disk)))
+        .await
 }
 
 /// Duration.
@@ -119,7 +128,10 @@ pub async fn measure(
     Query(how_long): Query<HowLong>,
 ) -> Result<StatusCode, Failure> {
     let time = how_long.time.unwrap_or_default().0;
-    run(&control, move |daemon| daemon.policy.measure(daemon, &disk, time)).await?;
+    run(&control, move |daemon| {
+        daemon.with_policy_of(&disk, |policy, pool| policy.measure(pool, &disk, time))
+    })
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -134,6 +146,9 @@ pub async fn trace(
     Query(how_long): Query<HowLong>,
 ) -> Result<impl IntoResponse, Failure> {
     let time = how_long.time.map(|time| time.0);
-    let rows = run(&control, move |daemon| daemon.policy.record(daemon, &disk, time)).await?;
+    let rows = run(&control, move |daemon| {
+        daemon.with_policy_of(&disk, |policy, pool| policy.record(pool, &disk, time))
+    })
+    .await?;
     Ok(([(header::CONTENT_TYPE, "text/csv")], Stream::new(rows)))
 }

@@ -5,13 +5,14 @@ use haversack_api::{Measured, PoolPolicy};
 use super::Metric;
 use super::text::Text;
 use crate::daemon::Daemon;
+use crate::policy::Policy;
 
 /// A figure of a window: name, help, and a function that returns its value.
 type Figure = (&'static str, &'static str, fn(&Measured) -> f64);
 
 /// Writes what the policy decided and measured, if there is a policy.
 pub fn policy(out: &mut Text, daemon: &Daemon) {
-    let status = daemon.policy.status(daemon);
+    let status = daemon.with_policy(Policy::status);
     if status.settings.is_none() {
         return;
     }
@@ -31,7 +32,7 @@ pub fn policy(out: &mut Text, daemon: &Daemon) {
     for pool in &status.pools {
         for disk in &pool.disks {
             out.sample(name, &[("pool", &pool.pool), ("disk", &disk.disk)], disk.demand_bytes as f64);
-            let window = daemon.policy.of_disk(&pool.pool, &disk.disk).1;
+            let window = daemon.with_policy(|policy| policy.of_disk(&pool.pool, &disk.disk)).1;
             measured.extend(window.map(|window| (pool.pool.as_str(), disk.disk.as_str(), window)));
         }
     }

@@ -4,16 +4,16 @@
 //! - A share, mode or admission that the operator set for a disk is not touched.
 //! - Only settings that differ from the disk's current ones are set.
 
-use haversack_api::{Admission, DiskConfig, JobKind, Mode};
+use haversack_api::{Admission, DiskConfig, Mode};
 use haversack_control::actuate;
 use haversack_core::{AdmissionConfig, Target};
 use haversack_engine::DiskSnapshot;
 use haversack_model::WriteMode;
 use haversack_policy::DiskPlan;
 
+use super::events::Order;
 use crate::backend::Backend;
-use crate::daemon::Daemon;
-use crate::error::{DaemonError, Result};
+use crate::error::Result;
 use crate::settings;
 
 /// What a plan has set for a disk.
@@ -29,14 +29,13 @@ pub struct Applied {
 /// # Errors
 /// The data path refused.
 pub fn apply(
-    daemon: &Daemon,
-    pool: &str,
+    backend: &dyn Backend,
     disk: &DiskSnapshot,
     config: &DiskConfig,
     plan: &DiskPlan,
     applied: &mut Applied,
+    orders: &mut Vec<Order>,
 ) -> Result<Vec<String>> {
-    let backend = &*daemon.pool(pool)?.backend;
     let mut kept = Vec::new();
     let target = actuate::target(plan.target);
     if applied.target != Some(target) {
@@ -51,7 +50,7 @@ pub fn apply(
         Mode::Fixed(mode) if mode != plan.write_mode => {
             kept.push(format!("mode {mode} is the operator's, not {}", plan.write_mode));
         }
-        Mode::Auto if plan.write_mode != disk.mode => change_mode(daemon, pool, disk, plan.write_mode)?,
+        Mode::Auto if plan.write_mode != disk.mode => orders.push(change_mode(disk, plan.write_mode)),
         _ => {}
     }
     Ok(kept)
@@ -83,27 +82,19 @@ fn apply_admission(
     Ok(())
 }
 
-/// Changes a disk's mode in the background: it takes as long as writing the pool's record.
-fn change_mode(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, mode: WriteMode) -> Result<()> {
-    let backend = daemon.pool(pool)?.backend.clone();
-    let number = disk.disk;
-    tracing::info!(disk = disk.name, %mode, "the policy changes the write mode");
-    daemon.jobs.start(JobKind::Change, &disk.name, move |control| {
-        control.follow(&backend.set_mode(number, mode)?)
-    })?;
-    Ok(())
+fn change_mode(disk: &DiskSnapshot, mode: WriteMode) -> Order {
+    Order::ChangeMode { disk: disk.name.clone(), mode }
 }
 
 /// Restores a disk's configured settings.
-pub fn restore(daemon: &Daemon, pool: &str, disk: &DiskSnapshot, config: &DiskConfig) {
-    let restored = || -> Result<()> {
-        let backend = &daemon.pool(pool)?.backend;
+pub fn restore(backend: &dyn Backend, disk: &DiskSnapshot, config: &DiskConfig, orders: &mut Vec<Order>) {
+    let mut restored = || -> Result<()> {
         backend.set_target(disk.disk, settings::target(config))?;
         backend.set_admission(disk.disk, settings::admission(config.admission, disk.usage.target_blocks))?;
         if disk.mode != config.mode.at_first() {
-            change_mode(daemon, pool, disk, config.mode.at_first())?;
+            orders.push(change_mode(disk, config.mode.at_first()));
         }
-        Ok::<(), DaemonError>(())
+        Ok(())
     };
     if let Err(error) = restored() {
         tracing::error!(disk = disk.name, "cannot restore the configured settings: {error}");

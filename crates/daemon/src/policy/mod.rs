@@ -1,13 +1,17 @@
 //! The policy in the daemon: it divides the pools, handles events, and answers requests for curves and traces.
 //!
 //! One thread serves all pools: it takes what was recorded, closes windows and decides. None of this is on the
-//! path of a request. Calls of the control API run on the caller's thread, under the same lock.
+//! path of a request. Calls of the control API run on the caller's thread.
+//!
+//! The policy knows nothing of the daemon. The daemon posts [`News`]; what the policy cannot do with a pool alone
+//! it leaves as an [`Order`], which the daemon takes after each call (`governed.rs`).
 //!
 //! Invariants
 //! - Without a policy and without a request for figures, the thread sleeps and nothing is recorded.
-//! - The policy's lock is taken before those of disks, never while one of them is held.
+//! - Each call sees all news that were posted before it.
 
 mod actuate;
+mod events;
 mod log;
 mod monitors;
 mod pool;
@@ -19,7 +23,7 @@ mod show;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haversack_api::{
@@ -28,17 +32,15 @@ use haversack_api::{
 use haversack_policy::{Config, Event};
 use serde_json::Value;
 
+use crate::backend::Backend;
 use crate::config::DaemonConfig;
-use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
 use crate::locked::Locked;
-use crate::pool::Pool;
+pub use events::{News, Order};
 use log::DecisionLog;
 use pool::PoolLoop;
 pub use recording::Rows;
 
-/// The longest sleep, after which the thread checks whether the daemon is stopping.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// The shortest time for which a curve is measured.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
@@ -46,214 +48,195 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 pub struct Policy {
     log_dir: PathBuf,
     log_size_bytes: u64,
+    /// News that were not read yet. Nothing else is locked while this is.
+    posted: Mutex<Vec<Posted>>,
     inner: Mutex<Inner>,
     /// Signalled when something is due earlier than the thread expects.
     wake: Condvar,
 }
 
-/// What the daemon reports about a disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum News {
-    /// It was attached.
-    Attached,
-    /// It was detached.
-    Detached,
-    /// It has a new size.
-    Resized {
-        /// In sectors.
-        sectors: u64,
-    },
-    /// The operator has changed its settings.
-    Changed,
+/// News of a disk.
+struct Posted {
+    pool: String,
+    disk: String,
+    news: News,
 }
 
 struct Inner {
     settings: Option<PolicySettings>,
     pools: BTreeMap<String, PoolLoop>,
+    /// Something may be due earlier than the thread expects.
+    is_woken: bool,
+}
+
+impl Inner {
+    fn pool(&mut self, name: &str) -> Result<&mut PoolLoop> {
+        self.pools.get_mut(name).ok_or_else(|| DaemonError::NoSuch { what: "open pool", name: name.into() })
+    }
 }
 
 impl Policy {
-    /// Makes an object without a policy.
+    /// Makes an object without a policy and without pools.
     pub fn new(config: &DaemonConfig) -> Policy {
-        let inner = Inner { settings: None, pools: BTreeMap::new() };
+        let inner = Inner { settings: None, pools: BTreeMap::new(), is_woken: false };
         Policy {
             log_dir: config.policy_log_dir().to_path_buf(),
             log_size_bytes: config.policy_log_size.0,
+            posted: Mutex::default(),
             inner: Mutex::new(inner),
             wake: Condvar::new(),
         }
     }
 
-    /// Returns a pool's loop; for a new pool, a loop without a policy.
-    fn loop_of<'a>(&self, pools: &'a mut BTreeMap<String, PoolLoop>, pool: &str) -> &'a mut PoolLoop {
-        pools.entry(pool.to_owned()).or_insert_with(|| {
-            let path = self.log_dir.join(format!("policy-{pool}.log"));
-            PoolLoop::new(DecisionLog::new(path, self.log_size_bytes))
-        })
+    /// Posts what has happened to a disk. It may be called with any lock held, so that news arrive in the order
+    /// in which they happened. The next call of any other method reads them.
+    pub fn post(&self, pool: &str, disk: &str, news: News) {
+        self.posted.locked().push(Posted { pool: pool.into(), disk: disk.into(), news });
     }
 
-    /// Applies the policy to a pool that could not be opened before.
+    /// Locks the policy and reads the news. Failures are only logged: the disk serves its guest anyway.
+    fn current(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.locked();
+        let posted = std::mem::take(&mut *self.posted.locked());
+        for Posted { pool, disk, news } in posted {
+            if let Err(error) = inner.pool(&pool).and_then(|looped| looped.note(&disk, news)) {
+                tracing::warn!(disk, "cannot report a change of the disk to the policy: {error}");
+            }
+            self.wake(&mut inner);
+        }
+        inner
+    }
+
+    /// Reads the news.
+    pub fn read_news(&self) {
+        drop(self.current());
+    }
+
+    /// Wakes the thread: the next due time may have changed.
+    fn wake(&self, inner: &mut Inner) {
+        inner.is_woken = true;
+        self.wake.notify_all();
+    }
+
+    /// Adds a pool that was opened, and applies the policy to it.
     ///
     /// # Errors
     /// The pool has stopped.
-    pub fn opened(&self, daemon: &Daemon, pool: &str) -> Result<()> {
-        let mut inner = self.inner.locked();
+    pub fn opened(&self, pool: &str, backend: Arc<dyn Backend>) -> Result<()> {
+        let mut inner = self.current();
         let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
-        let looped = self.loop_of(&mut inner.pools, pool);
-        let pool = daemon.pool(pool)?;
-        if let Some(config) = config {
-            looped.resume(daemon, pool, pool.now_us(), &config)?;
-        }
-        self.wake.notify_all();
-        Ok(())
+        let log = DecisionLog::new(self.log_dir.join(format!("policy-{pool}.log")), self.log_size_bytes);
+        let mut looped = PoolLoop::new(pool, backend, log);
+        let resumed = config.map_or(Ok(()), |config| looped.resume(&config));
+        inner.pools.insert(pool.into(), looped);
+        self.wake(&mut inner);
+        resumed
+    }
+
+    /// Takes what the daemon is to do.
+    pub fn take_orders(&self) -> Vec<Order> {
+        self.inner.locked().pools.values_mut().flat_map(PoolLoop::take_orders).collect()
     }
 
     /// Starts with the policy of the configuration, continuing from where the daemon last stopped.
     ///
     /// # Errors
     /// As [`Policy::set`].
-    pub fn begin(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
-        self.go_on(daemon, wanted, |looped, pool, config| match config {
-            Some(config) => looped.resume(daemon, pool, pool.now_us(), config),
-            None => Ok(()),
-        })
-    }
-
-    /// Runs a closure with a pool's loop, then wakes the thread: the next due time may have changed.
-    fn with<R>(
-        &self,
-        daemon: &Daemon,
-        pool: &str,
-        call: impl FnOnce(&mut PoolLoop, &Pool) -> R,
-    ) -> Result<R> {
-        let pool = daemon.pool(pool)?;
-        let mut inner = self.inner.locked();
-        let result = call(self.loop_of(&mut inner.pools, &pool.name), pool);
-        self.wake.notify_all();
-        Ok(result)
+    pub fn begin(&self, wanted: Option<PolicySettings>) -> Result<()> {
+        self.replace(wanted, |looped, config| config.map_or(Ok(()), |config| looped.resume(config)))
     }
 
     /// Sets another policy, or none, for all pools.
     ///
     /// # Errors
     /// The settings are invalid; the previous policy stays in effect.
-    pub fn set(&self, daemon: &Daemon, wanted: Option<PolicySettings>) -> Result<()> {
-        self.go_on(daemon, wanted, |looped, pool, config| looped.set(daemon, pool, pool.now_us(), config))
+    pub fn set(&self, wanted: Option<PolicySettings>) -> Result<()> {
+        self.replace(wanted, PoolLoop::set)
     }
 
-    fn go_on(
+    fn replace(
         &self,
-        daemon: &Daemon,
         wanted: Option<PolicySettings>,
-        divide: impl Fn(&mut PoolLoop, &Pool, Option<&Config>) -> Result<()>,
+        divide: impl Fn(&mut PoolLoop, Option<&Config>) -> Result<()>,
     ) -> Result<()> {
         let config = wanted.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
-        for pool in daemon.pools().filter(|_| config.is_some()) {
-            let disks: Vec<_> = daemon.disks().values().map(|disk| disk.config()).collect();
-            let here = disks.iter().filter(|disk| disk.pool == pool.name);
-            settings::check_weights(&pool.name, here).map_err(DaemonError::Bad)?;
-        }
-        let mut inner = self.inner.locked();
-        for pool in daemon.pools() {
-            divide(self.loop_of(&mut inner.pools, &pool.name), pool, config.as_ref())?;
+        let mut inner = self.current();
+        for looped in inner.pools.values_mut() {
+            divide(looped, config.as_ref())?;
         }
         let name = wanted.as_ref().map_or("none", |settings| settings.allocator.as_str());
         tracing::info!(allocator = name, "the policy is set");
         inner.settings = wanted;
-        self.wake.notify_all();
+        self.wake(&mut inner);
         Ok(())
     }
 
-    /// Notes what has happened to a disk. Failures are only logged: the disk serves its guest anyway.
-    pub fn note(&self, daemon: &Daemon, pool: &str, disk: &str, news: News) {
-        let noted = self.with(daemon, pool, |looped, pool| looped.note(daemon, pool, disk, news));
-        if let Err(error) = noted.flatten() {
-            tracing::warn!(disk, ?news, "cannot report a change of the disk to the policy: {error}");
-        }
+    /// Runs a closure with a pool's loop.
+    fn with<R>(&self, pool: &str, call: impl FnOnce(&mut PoolLoop) -> Result<R>) -> Result<R> {
+        let mut inner = self.current();
+        let result = call(inner.pool(pool)?);
+        self.wake(&mut inner);
+        result
     }
 
-    /// Handles an event of a disk.
+    /// Handles an event of an attached disk.
     ///
     /// # Errors
     /// There is no such disk or no policy, or the event is not possible in the disk's state.
-    pub fn tell(&self, daemon: &Daemon, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
+    pub fn tell(&self, pool: &str, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
         let event = event_of(event)?;
-        let found = daemon.disk(disk)?;
-        found.attached()?;
-        let name = event.name();
-        let told = self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.tell(daemon, pool, pool.now_us(), disk, event)
-        })?;
-        if told.is_ok() {
-            daemon.events.add("disk-event", disk, name);
-        }
-        told
+        self.with(pool, |looped| looped.tell(disk, event))
     }
 
     /// Explains a disk's share and settings.
     ///
     /// # Errors
-    /// There is no such disk, or nothing was decided for it.
-    pub fn explain(&self, daemon: &Daemon, disk: &str) -> Result<Explanation> {
-        let pool = daemon.disk(disk)?.config().pool;
-        let text = self.with(daemon, &pool, |looped, _| looped.explain(disk))??;
+    /// Nothing was decided for the disk.
+    pub fn explain(&self, pool: &str, disk: &str) -> Result<Explanation> {
+        let text = self.with(pool, |looped| looped.explain(disk))?;
         Ok(Explanation { disk: disk.into(), text })
     }
 
-    /// Returns a disk's curve.
+    /// Returns the curve of an attached disk.
     ///
     /// # Errors
-    /// There is no such disk, or nothing was measured for it.
-    pub fn curve(&self, daemon: &Daemon, disk: &str) -> Result<DiskCurve> {
-        let found = daemon.disk(disk)?;
-        found.attached()?;
-        self.with(daemon, &found.config().pool, |looped, pool| looped.curve(pool, pool.now_us(), disk))?
+    /// Nothing was measured for the disk.
+    pub fn curve(&self, pool: &str, disk: &str) -> Result<DiskCurve> {
+        self.with(pool, |looped| looped.curve(disk))
     }
 
-    /// Measures a disk for this long, for its curve.
+    /// Measures an attached disk for this long, for its curve.
     ///
     /// # Errors
-    /// There is no such disk, or it is not attached.
-    pub fn measure(&self, daemon: &Daemon, disk: &str, time: Duration) -> Result<()> {
-        let found = daemon.disk(disk)?;
-        found.attached()?;
-        let time = time.max(SHORTEST_LOOK);
-        self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.measure(pool, pool.now_us(), disk, time)
-        })?
+    /// The pool has stopped.
+    pub fn measure(&self, pool: &str, disk: &str, time: Duration) -> Result<()> {
+        self.with(pool, |looped| looped.measure(disk, time.max(SHORTEST_LOOK)))
     }
 
-    /// Records a disk's requests from now on, for this long or until nobody reads any more.
+    /// Records an attached disk's requests from now on, for this long or until nobody reads any more.
     ///
     /// # Errors
-    /// There is no such disk, or it is not attached.
-    pub fn record(&self, daemon: &Daemon, disk: &str, time: Option<Duration>) -> Result<Rows> {
-        let found = daemon.disk(disk)?;
-        let handle = found.attached()?;
-        self.with(daemon, &found.config().pool, |looped, pool| {
-            looped.record(pool, pool.now_us(), disk, handle, time)
-        })?
+    /// The pool has stopped.
+    pub fn record(&self, pool: &str, disk: &str, time: Option<Duration>) -> Result<Rows> {
+        self.with(pool, |looped| looped.record(disk, time))
     }
 
     /// Returns what was decided for a disk and what was measured of it.
     pub fn of_disk(&self, pool: &str, disk: &str) -> (Option<DiskPolicy>, Option<Measured>) {
-        let inner = self.inner.locked();
+        let inner = self.current();
         let looped = inner.pools.get(pool);
         (looped.and_then(|looped| looped.decided(disk)), looped.and_then(|looped| looped.measured(disk)))
     }
 
     /// Returns the status for the API.
-    pub fn status(&self, daemon: &Daemon) -> PolicyStatus {
-        let inner = self.inner.locked();
+    pub fn status(&self) -> PolicyStatus {
+        let inner = self.current();
         let config = inner.settings.as_ref().and_then(|wanted| settings::config(wanted).ok());
         PolicyStatus {
             settings: inner.settings.clone(),
             measures: config.as_ref().is_some_and(haversack_control::measures),
             effective: config.and_then(|config| serde_json::to_value(config).ok()),
-            pools: daemon
-                .pools()
-                .filter_map(|pool| Some(inner.pools.get(&pool.name)?.status(&pool.name, pool.now_us())))
-                .collect(),
+            pools: inner.pools.values().map(PoolLoop::status).collect(),
         }
     }
 
@@ -262,7 +245,7 @@ impl Policy {
     /// # Errors
     /// A log cannot be read.
     pub fn log(&self, pool: Option<&str>, last: usize) -> Result<Vec<Value>> {
-        let inner = self.inner.locked();
+        let inner = self.current();
         let mut entries = Vec::new();
         for (name, looped) in inner.pools.iter().filter(|(name, _)| pool.is_none_or(|pool| pool == *name)) {
             for line in looped.log().newest(last, |_| true)? {
@@ -276,19 +259,22 @@ impl Policy {
         Ok(entries.split_off(entries.len().saturating_sub(last)))
     }
 
-    /// Serves all pools until the daemon stops.
-    fn run(&self, daemon: &Daemon) {
-        let mut inner = self.inner.locked();
-        while !daemon.is_stopping() {
-            let mut sleep = LONGEST_SLEEP;
-            for (name, looped) in &mut inner.pools {
-                let Ok(pool) = daemon.pool(name) else { continue };
-                if let Some(due_us) = looped.tick(daemon, pool, pool.now_us()) {
-                    sleep = sleep.min(Duration::from_micros(due_us.saturating_sub(pool.now_us())));
-                }
-            }
-            inner = self.wake.wait_timeout(inner, sleep).unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// Serves all pools: does what is due. Returns how long nothing else is, at most `longest`.
+    pub fn serve(&self, longest: Duration) -> Duration {
+        let mut inner = self.current();
+        inner.is_woken = false;
+        let left = |looped: &mut PoolLoop| {
+            let due_us = looped.tick()?;
+            Some(Duration::from_micros(due_us.saturating_sub(looped.now_us())))
+        };
+        inner.pools.values_mut().filter_map(left).min().map_or(longest, |left| left.min(longest))
+    }
+
+    /// Sleeps for this long, or until something may be due earlier.
+    pub fn sleep(&self, time: Duration) {
+        let inner = self.inner.locked();
+        let woken = self.wake.wait_timeout_while(inner, time, |inner| !inner.is_woken);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -317,14 +303,4 @@ fn event_of(event: DiskEvent) -> Result<Event> {
         DiskEventKind::StorageMigrating => Event::StorageMigrating,
         DiskEventKind::StorageMigrated => Event::StorageMigrated,
     })
-}
-
-/// Starts the thread that serves the pools.
-///
-/// # Errors
-/// The thread cannot be started.
-pub fn start(daemon: &Arc<Daemon>) -> std::io::Result<()> {
-    let daemon = daemon.clone();
-    std::thread::Builder::new().name("policy".into()).spawn(move || daemon.policy.run(&daemon))?;
-    Ok(())
 }

@@ -4,33 +4,41 @@
 //! - Without a policy and without a request for figures, nothing is recorded and the loop has nothing to do.
 //! - A disk that has ended, is suspended or is on another host is not recorded for the policy. A disk that has
 //!   ended stays so until it is new again, whatever else happens.
+//! - It changes shares and admission itself. What concerns the daemon's other parts is ordered ([`Order`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use haversack_api::{DiskCurve, DiskPolicy, Measured, PoolPolicy};
+use haversack_api::{DiskConfig, DiskCurve, DiskPolicy, Measured, PoolPolicy};
 use haversack_control::{Cause, Control, ControlError, RECALLED_LINES, measures};
 use haversack_engine::{DiskSnapshot, Snapshot};
-use haversack_model::{DiskHandle, Micros, SECTOR_BYTES};
+use haversack_model::{Micros, SECTOR_BYTES};
 use haversack_policy::{Config, Event};
 
-use super::News;
 use super::actuate::{self, Applied};
+use super::events::{News, Order};
 use super::log::DecisionLog;
 use super::monitors::Monitors;
-use super::port::{self, PoolPort, attached};
+use super::port::{self, PoolPort};
 use super::recording::{Recording, Rows};
 use super::reports::Latencies;
 use super::show;
-use crate::daemon::Daemon;
+use crate::backend::Backend;
 use crate::error::{DaemonError, Result};
-use crate::pool::Pool;
 
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
 
 /// See the module documentation.
 pub struct PoolLoop {
+    /// The pool's name.
+    name: String,
+    backend: Arc<dyn Backend>,
+    /// The settings of the attached disks that are not being detached.
+    disks: BTreeMap<String, DiskConfig>,
+    /// What the daemon has not been told to do yet.
+    orders: Vec<Order>,
     control: Option<Control>,
     monitors: Monitors,
     latencies: Latencies,
@@ -49,8 +57,12 @@ pub struct PoolLoop {
 
 impl PoolLoop {
     /// Makes a loop without a policy.
-    pub fn new(log: DecisionLog) -> PoolLoop {
+    pub fn new(name: &str, backend: Arc<dyn Backend>, log: DecisionLog) -> PoolLoop {
         PoolLoop {
+            name: name.into(),
+            backend,
+            disks: BTreeMap::new(),
+            orders: Vec::new(),
             control: None,
             monitors: Monitors::default(),
             latencies: Latencies::default(),
@@ -70,6 +82,16 @@ impl PoolLoop {
         &self.log
     }
 
+    /// Takes what the daemon is to do.
+    pub fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// Returns the pool's current time.
+    pub fn now_us(&self) -> Micros {
+        self.backend.now_us()
+    }
+
     fn measures(&self) -> bool {
         self.control.as_ref().is_some_and(|control| measures(control.config()))
     }
@@ -78,58 +100,54 @@ impl PoolLoop {
     ///
     /// # Errors
     /// The policy contradicts itself, or the pool has stopped.
-    pub fn set(
-        &mut self,
-        daemon: &Daemon,
-        pool: &Pool,
-        now_us: Micros,
-        config: Option<&Config>,
-    ) -> Result<()> {
-        let snapshot = pool.backend.snapshot()?;
+    pub fn set(&mut self, config: Option<&Config>) -> Result<()> {
+        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         match (config, &mut self.control) {
             (None, None) => return Ok(()),
-            (None, Some(_)) => self.end(daemon, pool, &snapshot),
+            (None, Some(_)) => self.end(&snapshot),
             (Some(config), Some(control)) => control.reconfigure(now_us, config.clone())?,
             (Some(config), None) => self.control = Some(Control::new(config.clone(), now_us)?),
         }
-        self.take_part(daemon, pool, now_us, &snapshot)
+        self.take_part(now_us, &snapshot)
     }
 
     /// Sets the policy that the daemon had before a restart, and continues from where that stopped.
     ///
     /// # Errors
     /// As [`PoolLoop::set`].
-    pub fn resume(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, config: &Config) -> Result<()> {
-        let snapshot = pool.backend.snapshot()?;
+    pub fn resume(&mut self, config: &Config) -> Result<()> {
+        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         let mut control = Control::new(config.clone(), now_us)?;
         match self.log.newest(RECALLED_LINES, |_| true) {
             Ok(lines) => control.recall(lines.iter().map(String::as_str))?,
-            Err(error) => tracing::warn!(pool = pool.name, "the policy starts without its history: {error}"),
+            Err(error) => tracing::warn!(pool = self.name, "the policy starts without its history: {error}"),
         }
         self.control = Some(control);
-        self.take_part(daemon, pool, now_us, &snapshot)
+        self.take_part(now_us, &snapshot)
     }
 
     /// Makes all attached disks take part in the policy that was set.
-    fn take_part(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
+    fn take_part(&mut self, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         self.refused = None;
-        self.latencies.unknown = !pool.backend.clock_runs();
-        for (disk, _) in attached(daemon, pool, snapshot) {
-            self.begin(pool, disk, now_us, snapshot)?;
+        self.latencies.unknown = !self.backend.clock_runs();
+        for disk in &snapshot.disks {
+            if self.disks.contains_key(&disk.name) {
+                self.begin(disk, now_us, snapshot)?;
+            }
         }
         if self.control.is_some() {
             self.latencies.close(snapshot);
-            self.decide(daemon, pool, now_us, "the policy was set");
+            self.decide(now_us, "the policy was set");
         }
         Ok(())
     }
 
-    fn end(&mut self, daemon: &Daemon, pool: &Pool, snapshot: &Snapshot) {
+    fn end(&mut self, snapshot: &Snapshot) {
         self.control = None;
-        for (disk, config) in attached(daemon, pool, snapshot) {
-            actuate::restore(daemon, &pool.name, disk, &config);
+        for (disk, config) in port::attached(&self.disks, snapshot) {
+            actuate::restore(&*self.backend, disk, config, &mut self.orders);
         }
-        daemon.size_filters(pool);
+        self.orders.push(Order::SizeFilters { pool: self.name.clone() });
         self.applied.clear();
         self.kept.clear();
         self.ended.clear();
@@ -137,7 +155,7 @@ impl PoolLoop {
     }
 
     /// Makes a disk known to the policy, and records it if the policy measures.
-    fn begin(&mut self, pool: &Pool, disk: &DiskSnapshot, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
+    fn begin(&mut self, disk: &DiskSnapshot, now_us: Micros, snapshot: &Snapshot) -> Result<()> {
         if let Some(control) = &mut self.control
             && control.state(&disk.name).is_none()
             && !self.ended.contains(&disk.name)
@@ -145,30 +163,38 @@ impl PoolLoop {
             let counters = self.latencies.counters(snapshot, disk);
             control.begin(now_us, &disk.name, disk.sectors.div_ceil(SECTORS), &counters)?;
         }
-        self.watch(pool, disk)
+        self.watch(disk)
     }
 
     /// Starts or stops recording a disk, depending on its state.
-    fn watch(&mut self, pool: &Pool, disk: &DiskSnapshot) -> Result<()> {
+    fn watch(&mut self, disk: &DiskSnapshot) -> Result<()> {
         let state = self.control.as_ref().and_then(|control| control.state(&disk.name));
         let wanted = self.measures() && state.is_some_and(|state| !state.gone());
-        Ok(self.monitors.for_policy(&*pool.backend, &disk.name, disk.disk, wanted)?)
+        Ok(self.monitors.for_policy(&*self.backend, &disk.name, disk.disk, wanted)?)
     }
 
     /// Notes what has happened to a disk.
     ///
     /// # Errors
     /// The pool has stopped.
-    pub fn note(&mut self, daemon: &Daemon, pool: &Pool, disk: &str, news: News) -> Result<()> {
-        let now_us = pool.now_us();
+    pub fn note(&mut self, disk: &str, news: News) -> Result<()> {
+        let now_us = self.now_us();
         match news {
-            News::Attached => self.attached(daemon, pool, now_us, disk)?,
-            News::Detached => self.detached(daemon, pool, now_us, disk),
+            News::Attached(config) => {
+                self.disks.insert(disk.into(), *config);
+                self.attached(now_us, disk)?;
+            }
+            News::Detaching => drop(self.disks.remove(disk)),
+            News::DetachFailed(config) => drop(self.disks.insert(disk.into(), *config)),
+            News::Detached => self.detached(now_us, disk),
             News::Resized { sectors } => self.resized(disk, sectors),
-            News::Changed => {
+            News::Changed(config) => {
+                if let Some(known) = self.disks.get_mut(disk) {
+                    *known = *config;
+                }
                 // The next decision sets everything again.
                 self.applied.remove(disk);
-                self.decide(daemon, pool, now_us, &format!("changed {disk}"));
+                self.decide(now_us, &format!("changed {disk}"));
             }
         }
         Ok(())
@@ -180,21 +206,22 @@ impl PoolLoop {
         }
     }
 
-    fn attached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) -> Result<()> {
+    fn attached(&mut self, now_us: Micros, name: &str) -> Result<()> {
         if self.control.is_none() {
             return Ok(());
         }
-        let snapshot = pool.backend.snapshot()?;
+        let snapshot = self.backend.snapshot()?;
         if let Some(disk) = snapshot.disks.iter().find(|disk| disk.name == name) {
-            self.begin(pool, disk, now_us, &snapshot)?;
-            self.decide(daemon, pool, now_us, &format!("new {name}"));
+            self.begin(disk, now_us, &snapshot)?;
+            self.decide(now_us, &format!("new {name}"));
         }
         Ok(())
     }
 
     /// Removes a detached disk: its share goes to the others.
-    fn detached(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, name: &str) {
-        self.monitors.forget(&*pool.backend, name);
+    fn detached(&mut self, now_us: Micros, name: &str) {
+        self.disks.remove(name);
+        self.monitors.forget(&*self.backend, name);
         self.ended.remove(name);
         self.applied.remove(name);
         self.kept.remove(name);
@@ -204,7 +231,7 @@ impl PoolLoop {
         if control.state(name).is_some() {
             // A known disk can always end.
             let _ = control.event(now_us, name, 0, &Default::default(), Event::Ended);
-            self.decide(daemon, pool, now_us, &format!("ended {name}"));
+            self.decide(now_us, &format!("ended {name}"));
         }
     }
 
@@ -212,15 +239,8 @@ impl PoolLoop {
     ///
     /// # Errors
     /// There is no policy, or the event is not possible in the disk's state.
-    pub fn tell(
-        &mut self,
-        daemon: &Daemon,
-        pool: &Pool,
-        now_us: Micros,
-        name: &str,
-        event: Event,
-    ) -> Result<DiskPolicy> {
-        let snapshot = pool.backend.snapshot()?;
+    pub fn tell(&mut self, name: &str, event: Event) -> Result<DiskPolicy> {
+        let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         let disk = found(&snapshot, name)?;
         let (blocks, cause) = (disk.sectors.div_ceil(SECTORS), format!("{} {name}", event.name()));
         let counters = self.latencies.counters(&snapshot, disk);
@@ -230,18 +250,20 @@ impl PoolLoop {
         if came && control.state(name) == Some(haversack_policy::DiskState::New) {
             control.event(now_us, name, blocks, &counters, Event::Ended)?;
         }
+        let event_name = event.name();
         let told = control.event(now_us, name, blocks, &counters, event);
         let has_ended = control.state(name).is_none();
         self.write_log();
         let decides = told?;
+        self.orders.push(Order::ReportEvent { disk: name.into(), event: event_name });
         if has_ended {
             self.ended.insert(name.into());
         } else {
             self.ended.remove(name);
         }
-        self.watch(pool, disk)?;
+        self.watch(disk)?;
         if decides {
-            self.decide(daemon, pool, now_us, &cause);
+            self.decide(now_us, &cause);
         }
         let end = DiskPolicy {
             disk: name.into(),
@@ -253,19 +275,19 @@ impl PoolLoop {
             reason: "ended: nothing".into(),
         };
         if has_ended {
-            pool.backend.set_target(disk.disk, haversack_core::Target::Blocks(0))?;
+            self.backend.set_target(disk.disk, haversack_core::Target::Blocks(0))?;
             self.applied.remove(name);
         }
         Ok(self.decided(name).unwrap_or(end))
     }
 
     /// Decides between windows, based on what is known.
-    fn decide(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: &str) {
-        self.turn(daemon, pool, now_us, Cause::Event(cause));
+    fn decide(&mut self, now_us: Micros, cause: &str) {
+        self.turn(now_us, Cause::Event(cause));
     }
 
-    fn close(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) {
-        let Some(snapshot) = self.turn(daemon, pool, now_us, Cause::Window) else { return };
+    fn close(&mut self, now_us: Micros) {
+        let Some(snapshot) = self.turn(now_us, Cause::Window) else { return };
         for disk in &snapshot.disks {
             self.lost.insert(disk.name.clone(), self.monitors.take_lost(&disk.name));
         }
@@ -273,11 +295,12 @@ impl PoolLoop {
     }
 
     /// Decides, logs that and carries it out. Returns what the pool showed.
-    fn turn(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros, cause: Cause<'_>) -> Option<Snapshot> {
+    fn turn(&mut self, now_us: Micros, cause: Cause<'_>) -> Option<Snapshot> {
         let control = self.control.as_mut()?;
         let mut port = PoolPort {
-            daemon,
-            pool,
+            backend: &*self.backend,
+            disks: &self.disks,
+            orders: &mut self.orders,
             latencies: &self.latencies,
             config: control.config().clone(),
             log: &mut self.log,
@@ -291,19 +314,19 @@ impl PoolLoop {
             Ok(_) => {
                 self.decisions += 1;
                 self.refused = None;
-                daemon.size_filters(pool);
+                self.orders.push(Order::SizeFilters { pool: self.name.clone() });
             }
-            Err(error) => self.refuse(daemon, pool, &error),
+            Err(error) => self.refuse(&error),
         }
         snapshot
     }
 
-    fn refuse(&mut self, daemon: &Daemon, pool: &Pool, error: &ControlError) {
+    fn refuse(&mut self, error: &ControlError) {
         self.refusals += 1;
         let why = error.to_string();
         if self.refused.as_ref() != Some(&why) {
-            tracing::warn!(pool = pool.name, "decision refused, the previous plan stays in effect: {why}");
-            daemon.events.add("policy-refused", &pool.name, &why);
+            tracing::warn!(pool = self.name, "decision refused, the previous plan stays in effect: {why}");
+            self.orders.push(Order::ReportRefusal { pool: self.name.clone(), why: why.clone() });
         }
         self.refused = Some(why);
     }
@@ -316,24 +339,25 @@ impl PoolLoop {
     }
 
     /// Does what is due. Returns when it must be called again; `None` for never.
-    pub fn tick(&mut self, daemon: &Daemon, pool: &Pool, now_us: Micros) -> Option<Micros> {
-        self.take(pool, now_us);
+    pub fn tick(&mut self) -> Option<Micros> {
+        let now_us = self.now_us();
+        self.take(now_us);
         if self.control.as_ref().is_some_and(|control| control.due_us() <= now_us) {
-            self.close(daemon, pool, now_us);
+            self.close(now_us);
         }
         let window = self.control.as_ref().map(Control::due_us);
         window.into_iter().chain(self.monitors.due_us(now_us)).min()
     }
 
-    fn take(&mut self, pool: &Pool, now_us: Micros) {
+    fn take(&mut self, now_us: Micros) {
         let control = &mut self.control;
         let note = |name: &str, records: &haversack_core::Records| {
             if let Some(control) = control {
                 control.note(name, records);
             }
         };
-        if let Err(error) = self.monitors.take(&*pool.backend, now_us, note) {
-            tracing::debug!(pool = pool.name, "cannot collect records: {error}");
+        if let Err(error) = self.monitors.take(&*self.backend, now_us, note) {
+            tracing::debug!(pool = self.name, "cannot collect records: {error}");
         }
     }
 
@@ -341,17 +365,18 @@ impl PoolLoop {
     ///
     /// # Errors
     /// The disk is not attached.
-    pub fn measure(&mut self, pool: &Pool, now_us: Micros, name: &str, time: Duration) -> Result<()> {
+    pub fn measure(&mut self, name: &str, time: Duration) -> Result<()> {
         if self.measures() {
             return Ok(());
         }
-        self.take(pool, now_us);
-        let snapshot = pool.backend.snapshot()?;
+        let now_us = self.now_us();
+        self.take(now_us);
+        let snapshot = self.backend.snapshot()?;
         let disk = found(&snapshot, name)?;
         let counters = self.latencies.counters(&snapshot, disk);
         let of = (name, disk.disk, disk.sectors.div_ceil(SECTORS));
         self.monitors
-            .ask(&*pool.backend, of, (now_us, time), &counters)?
+            .ask(&*self.backend, of, (now_us, time), &counters)?
             .map_err(|e| DaemonError::Control(e.into()))
     }
 
@@ -359,12 +384,13 @@ impl PoolLoop {
     ///
     /// # Errors
     /// Nothing was measured.
-    pub fn curve(&mut self, pool: &Pool, now_us: Micros, name: &str) -> Result<DiskCurve> {
+    pub fn curve(&mut self, name: &str) -> Result<DiskCurve> {
+        let now_us = self.now_us();
         if let Some(window) = self.window(name) {
             return Ok(show::curve(name, true, window, self.lost.get(name).copied().unwrap_or(0)));
         }
-        self.take(pool, now_us);
-        let snapshot = pool.backend.snapshot()?;
+        self.take(now_us);
+        let snapshot = self.backend.snapshot()?;
         let counters = self.latencies.counters(&snapshot, found(&snapshot, name)?);
         if let Some((window, lost)) = self.monitors.asked(name, now_us, &counters) {
             return Ok(show::curve(name, false, &window, lost));
@@ -392,20 +418,15 @@ impl PoolLoop {
     /// Records a disk for a trace.
     ///
     /// # Errors
-    /// The pool has stopped.
-    pub fn record(
-        &mut self,
-        pool: &Pool,
-        now_us: Micros,
-        name: &str,
-        disk: DiskHandle,
-        time: Option<Duration>,
-    ) -> Result<Rows> {
+    /// The pool has stopped, or the disk is not attached.
+    pub fn record(&mut self, name: &str, time: Option<Duration>) -> Result<Rows> {
+        let disk = found(&self.backend.snapshot()?, name)?.disk;
+        let now_us = self.now_us();
         // Earlier records do not belong to this trace.
-        self.take(pool, now_us);
+        self.take(now_us);
         let time_us = time.map_or(u64::MAX, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let (recording, rows) = Recording::new(now_us, now_us.saturating_add(time_us));
-        self.monitors.record(&*pool.backend, name, disk, recording)?;
+        self.monitors.record(&*self.backend, name, disk, recording)?;
         Ok(rows)
     }
 
@@ -439,12 +460,12 @@ impl PoolLoop {
     }
 
     /// Returns the status for the API.
-    pub fn status(&self, pool: &str, now_us: Micros) -> PoolPolicy {
-        let control = self.control.as_ref();
+    pub fn status(&self) -> PoolPolicy {
+        let (control, now_us) = (self.control.as_ref(), self.now_us());
         let left = |control: &Control| control.due_us().saturating_sub(now_us) as f64 / 1e6;
         let names = control.and_then(Control::last).map(|last| last.plan.disks.keys());
         PoolPolicy {
-            pool: pool.into(),
+            pool: self.name.clone(),
             log: self.log.path().display().to_string(),
             window_left_s: control.map(left),
             decisions: self.decisions,

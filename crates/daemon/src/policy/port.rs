@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-use haversack_api::{DiskConfig, DiskState};
+use haversack_api::DiskConfig;
 use haversack_control::{DiskReport, Entry, Port};
 use haversack_engine::{DiskSnapshot, Snapshot};
 use haversack_policy::{Config, DiskPlan};
 
 use super::actuate::{self, Applied};
+use super::events::Order;
 use super::log::DecisionLog;
 use super::reports::{self, Latencies};
-use crate::daemon::Daemon;
-use crate::pool::Pool;
+use crate::backend::Backend;
 
 /// See the module documentation.
 pub struct PoolPort<'a> {
-    pub daemon: &'a Daemon,
-    pub pool: &'a Pool,
+    pub backend: &'a dyn Backend,
+    /// The settings of the disks that take part.
+    pub disks: &'a BTreeMap<String, DiskConfig>,
+    /// What the daemon is to do.
+    pub orders: &'a mut Vec<Order>,
     pub latencies: &'a Latencies,
     /// The heading of a new log file.
     pub config: Config,
@@ -35,11 +38,11 @@ impl Port for PoolPort<'_> {
 
     fn reports(&mut self) -> Option<(u64, Vec<DiskReport>)> {
         // A stopped pool is reported elsewhere.
-        let snapshot = self.pool.backend.snapshot().ok()?;
-        let report = |(disk, config): &(&DiskSnapshot, DiskConfig)| {
+        let snapshot = self.backend.snapshot().ok()?;
+        let report = |(disk, config): (&DiskSnapshot, &DiskConfig)| {
             reports::report(&snapshot, disk, config, self.latencies)
         };
-        let reports = attached(self.daemon, self.pool, &snapshot).iter().map(report).collect();
+        let reports = attached(self.disks, &snapshot).map(report).collect();
         let pool_blocks = snapshot.pool.capacity_blocks;
         self.snapshot = Some(snapshot);
         Some((pool_blocks, reports))
@@ -53,9 +56,9 @@ impl Port for PoolPort<'_> {
     fn carry_out(&mut self, name: &str, plan: &DiskPlan) -> Result<(), Infallible> {
         let shown = self.snapshot.iter().flat_map(|snapshot| &snapshot.disks).find(|disk| disk.name == name);
         // A disk that has gone in the meantime needs no plan.
-        let (Some(shown), Ok(disk)) = (shown, self.daemon.disk(name)) else { return Ok(()) };
+        let (Some(shown), Some(config)) = (shown, self.disks.get(name)) else { return Ok(()) };
         let applied = self.applied.entry(name.into()).or_default();
-        match actuate::apply(self.daemon, &self.pool.name, shown, &disk.config(), plan, applied) {
+        match actuate::apply(self.backend, shown, config, plan, applied, self.orders) {
             Ok(kept) => {
                 self.kept.insert(name.into(), kept);
             }
@@ -86,19 +89,12 @@ pub fn write_log(log: &mut DecisionLog, config: &Config, entries: &[Entry]) {
     }
 }
 
-/// Returns the disks of a pool that take requests.
+/// Returns the disks that take part, by name, as far as the pool shows them.
 pub fn attached<'a>(
-    daemon: &Daemon,
-    pool: &Pool,
+    disks: &'a BTreeMap<String, DiskConfig>,
     snapshot: &'a Snapshot,
-) -> Vec<(&'a DiskSnapshot, DiskConfig)> {
-    let disks = daemon.disks();
-    let shown = |(name, disk): (&String, &std::sync::Arc<crate::daemon::Disk>)| {
-        let config = disk.with(|inner| {
-            let is_here = inner.state == DiskState::Attached && inner.config.pool == pool.name;
-            is_here.then(|| inner.config.clone())
-        })?;
-        Some((snapshot.disks.iter().find(|shown| shown.name == *name)?, config))
-    };
-    disks.iter().filter_map(shown).collect()
+) -> impl Iterator<Item = (&'a DiskSnapshot, &'a DiskConfig)> {
+    disks
+        .iter()
+        .filter_map(|(name, config)| Some((snapshot.disks.iter().find(|shown| shown.name == *name)?, config)))
 }

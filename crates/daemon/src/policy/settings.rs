@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_stands_for_its_settings_and_each_can_be_changed() {
+    fn a_systems_name_selects_its_settings_and_each_can_be_changed() {
         for name in ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
             assert_eq!(config(&PolicySettings::named(name)), named(name).map_err(|e| e.to_string()));
         }
@@ -310,7 +310,7 @@ mod tests {
 
     /// Each wrong text and a word that the refusal must contain.
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_reason() {
+    fn invalid_settings_are_refused_with_the_reason() {
         let cases = [
             ("allocator = \"fair\"", "max-min"),
             ("allocator = \"wss\"\nsolver = \"exact\"", "has no 'solver'"),

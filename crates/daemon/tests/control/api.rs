@@ -34,7 +34,7 @@ async fn a_disk_lives() {
 }
 
 #[tokio::test]
-async fn what_takes_something_away_needs_a_word_and_no_client() {
+async fn destructive_changes_need_confirmation_and_no_client() {
     let api = Api::new();
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
     let less = |shrink: Value| json!({"size": "1MiB", "shrink": shrink});
@@ -54,7 +54,7 @@ async fn what_takes_something_away_needs_a_word_and_no_client() {
 }
 
 #[tokio::test]
-async fn what_is_lost_is_listed_and_given_up_only_by_name() {
+async fn losses_are_listed_and_accepted_only_by_name() {
     let api = Api::new();
     assert_eq!(api.call("GET", "/v1/disks/vm1/lost", Value::Null).await.0, 404);
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
@@ -88,7 +88,7 @@ async fn a_flush_tells_its_progress_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_with_status_code_and_hint() {
+async fn errors_have_a_status_a_code_and_a_hint() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
     let cases = [
@@ -125,13 +125,13 @@ async fn what_is_wrong_is_told_with_status_code_and_hint() {
     }
 }
 
-/// A disk of so many blocks' share, of the 1000 that the pool has.
+/// A disk of n blocks' share, of the 1000 that the pool has.
 fn blocks(api: &Api, disk: u16) -> Target {
     api.fake.targets.lock().unwrap()[&disk]
 }
 
 #[tokio::test]
-async fn a_policy_divides_the_pool_hears_of_events_and_leaves_alone_what_the_operator_set() {
+async fn a_policy_divides_the_pool_handles_events_and_keeps_the_operators_settings() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
     api.work("POST", "/v1/disks", json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB"}))
@@ -194,12 +194,12 @@ async fn a_disk_that_has_ended_is_not_recorded_until_it_is_new() {
 }
 
 #[tokio::test]
-async fn what_is_read_beyond_the_old_size_counts_once_a_disk_has_grown() {
+async fn reads_beyond_the_old_size_count_after_a_disk_has_grown() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
     let policy = json!({"allocator": "wss", "demand": "touch-count", "window": "100ms"});
     assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
-    haversack_daemon::policy::start(&api.daemon).unwrap();
+    haversack_daemon::governed::start(&api.daemon).unwrap();
     assert_eq!(api.work("POST", "/v1/disks/vm1/resize", json!({"size": "2GiB"})).await["state"], "done");
     // Two regions that the disk did not have, and each of them again.
     let (one, other) = (300_000, 400_000);
@@ -248,14 +248,14 @@ async fn a_filter_of_the_operators_goes_by_the_disks_share() {
 }
 
 #[tokio::test]
-async fn a_disk_is_recorded_for_whoever_reads_its_trace_and_no_longer() {
+async fn a_disk_is_recorded_only_while_its_trace_is_read() {
     let api = Api::new();
     api.work("POST", "/v1/disks", vm1()).await;
     let (stop, _) = tokio::sync::mpsc::channel(1);
     let request = Request::builder().uri("/v1/disks/vm1/trace?for=50ms").body(Body::empty()).unwrap();
     let answer = router(api.daemon.clone(), stop).oneshot(request).await.unwrap();
     assert_eq!((answer.status().as_u16(), api.fake.monitored.lock().unwrap().len()), (200, 1));
-    haversack_daemon::policy::start(&api.daemon).unwrap();
+    haversack_daemon::governed::start(&api.daemon).unwrap();
     let text = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text, "timestamp_ns,volume,op,offset_bytes,length_bytes\n");
     assert_eq!(api.call("GET", "/v1/policy", Value::Null).await.1["pools"][0]["decisions"], 0);

@@ -46,7 +46,7 @@ async fn metrics() -> BTreeMap<String, Described> {
     let policy = json!({"allocator": "rwss", "window": "1s"});
     assert_eq!(api.call("PUT", "/v1/policy", policy).await.0, 200);
     assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
-    haversack_daemon::policy::start(&api.daemon).unwrap();
+    haversack_daemon::governed::start(&api.daemon).unwrap();
     loop {
         let text = haversack_daemon::metrics::text(&api.daemon);
         if text.contains("haversack_disk_rwss_bytes{") {

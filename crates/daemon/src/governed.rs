@@ -1,0 +1,113 @@
+//! The daemon under its policy: calls of the policy, and what the policy orders.
+//!
+//! Invariant
+//! - After each call of the policy its orders are carried out, while nothing is locked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use haversack_api::{JobKind, PolicySettings};
+use haversack_model::WriteMode;
+
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::policy::{Order, Policy, settings};
+
+/// The longest sleep of the policy's thread, after which it checks whether the daemon is stopping.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+impl Daemon {
+    /// Calls the policy, then carries out what it ordered. Nothing may be locked.
+    pub fn with_policy<R>(&self, call: impl FnOnce(&Policy) -> R) -> R {
+        let result = call(&self.policy);
+        for order in self.policy.take_orders() {
+            self.carry_out(order);
+        }
+        result
+    }
+
+    /// Has the policy read what was posted.
+    pub fn report_to_policy(&self) {
+        self.with_policy(Policy::read_news);
+    }
+
+    /// Calls the policy about an attached disk. The closure gets the name of the disk's pool.
+    ///
+    /// # Errors
+    /// There is no such disk, it is not attached, or the call failed.
+    pub fn with_policy_of<R>(&self, disk: &str, call: impl FnOnce(&Policy, &str) -> Result<R>) -> Result<R> {
+        let found = self.disk(disk)?;
+        found.attached()?;
+        self.with_policy(|policy| call(policy, &found.config().pool))
+    }
+
+    /// Sets another policy, or none, for all pools.
+    ///
+    /// # Errors
+    /// The settings are invalid; the previous policy stays in effect.
+    pub fn set_policy(&self, wanted: Option<PolicySettings>) -> Result<()> {
+        self.check_weights(wanted.is_some())?;
+        self.with_policy(|policy| policy.set(wanted))
+    }
+
+    /// Starts with the policy of the configuration, continuing from where the daemon last stopped.
+    ///
+    /// # Errors
+    /// As [`Daemon::set_policy`].
+    pub fn begin_policy(&self, wanted: Option<PolicySettings>) -> Result<()> {
+        self.check_weights(wanted.is_some())?;
+        self.with_policy(|policy| policy.begin(wanted))
+    }
+
+    fn check_weights(&self, has_policy: bool) -> Result<()> {
+        for pool in self.pools().filter(|_| has_policy) {
+            let disks: Vec<_> = self.disks().values().map(|disk| disk.config()).collect();
+            let here = disks.iter().filter(|disk| disk.pool == pool.name);
+            settings::check_weights(&pool.name, here).map_err(DaemonError::Bad)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, order: Order) {
+        match order {
+            Order::ChangeMode { disk, mode } => {
+                tracing::info!(disk, %mode, "the policy changes the write mode");
+                if let Err(error) = self.change_mode(&disk, mode) {
+                    tracing::error!(disk, "cannot change the write mode: {error}");
+                }
+            }
+            Order::SizeFilters { pool } => {
+                if let Ok(pool) = self.pool(&pool) {
+                    self.size_filters(pool);
+                }
+            }
+            Order::ReportEvent { disk, event } => self.events.add("disk-event", &disk, event),
+            Order::ReportRefusal { pool, why } => self.events.add("policy-refused", &pool, why),
+        }
+    }
+
+    fn change_mode(&self, name: &str, mode: WriteMode) -> Result<()> {
+        let disk = self.disk(name)?;
+        let handle = disk.attached()?;
+        let backend = self.pool(&disk.config().pool)?.backend.clone();
+        self.jobs
+            .start(JobKind::Change, name, move |control| control.follow(&backend.set_mode(handle, mode)?))?;
+        Ok(())
+    }
+}
+
+/// Starts the thread that serves the pools.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(daemon: &Arc<Daemon>) -> std::io::Result<()> {
+    let daemon = daemon.clone();
+    let serve = move || {
+        while !daemon.is_stopping() {
+            let idle = daemon.with_policy(|policy| policy.serve(LONGEST_SLEEP));
+            daemon.policy.sleep(idle);
+        }
+    };
+    std::thread::Builder::new().name("policy".into()).spawn(serve)?;
+    Ok(())
+}

@@ -215,7 +215,8 @@ pub struct Usage {
     pub dirty_bytes: u64,
     /// Dirty bytes with a second copy.
     pub mirrored_bytes: u64,
-    /// Age of the oldest dirty block in microseconds.
+    /// How long the origin has lacked the longest dirty block, in microseconds, or since the pool was opened if that is
+    /// less.
     pub oldest_dirty_us: u64,
     /// Segments owned by the disk.
     pub segments: u64,

@@ -39,13 +39,13 @@ pub struct DiskStats {
     pub flash_write_blocks: u64,
     /// Flash writes: blocks filled from the origin.
     pub flash_fill_blocks: u64,
-    /// Flash writes: second copies of dirty blocks.
+    /// Flash writes: mirrored copies of dirty blocks.
     pub flash_mirror_blocks: u64,
     /// Flash writes: metadata pages with batches.
     pub flash_batch_pages: u64,
     /// Flash writes: metadata pages alone.
     pub flash_rewrite_pages: u64,
-    /// Flash writes: intent map pages.
+    /// Flash writes: write-intent bitmap pages.
     pub flash_intent_pages: u64,
     /// Fills that found no staging frame and were not kept.
     pub fills_skipped: u64,
@@ -55,7 +55,7 @@ pub struct DiskStats {
     pub overflowed_blocks: u64,
     /// Blocks read from flash that failed their checksum.
     pub corrupt_blocks: u64,
-    /// Of these, dirty ones without a good second copy.
+    /// Of these, dirty ones without a good mirrored copy.
     pub lost_blocks: u64,
     /// Requests that failed.
     pub failed_requests: u64,
@@ -72,11 +72,11 @@ pub struct DiskUsage {
     pub usage_blocks: u64,
     /// Dirty blocks, staged ones too.
     pub dirty_blocks: u64,
-    /// Dirty blocks with a second copy.
+    /// Dirty blocks with a mirrored copy.
     pub mirrored_blocks: u64,
     /// Slots with overtaken versions of blocks, which a durable page may still list.
     pub overtaken_blocks: u64,
-    /// How long the oldest dirty block has been dirty, as far as is known.
+    /// How long the origin has lacked the disk's longest dirty block, or since the pool was opened if that is less.
     pub oldest_dirty_us: Micros,
     /// Segments it owns.
     pub segments: u64,
@@ -96,7 +96,7 @@ pub struct PoolStats {
     /// Devices in use.
     pub devices: u64,
     /// Redundancy is configured, and the loss of a device could lose data: fewer than two devices are in use,
-    /// or second copies are being rebuilt.
+    /// or mirrored copies are being rebuilt.
     pub degraded: bool,
     /// Device flushes.
     pub flushes: u64,

@@ -37,7 +37,7 @@ use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
 use crate::hasher::NumberHasher;
 use crate::table::Table;
 use common::Common;
-use dirty::DirtySegments;
+use dirty::{DirtySegments, DirtyTimes};
 use ghost::GhostChunk;
 use index::Index;
 use reclaim::Reclaim;
@@ -72,7 +72,7 @@ impl DeviceSpace {
     }
 }
 
-/// What a disk has in the cache. The counts are of blocks; second copies are counted separately.
+/// What a disk has in the cache. The counts are of blocks; mirrored copies are counted separately.
 #[derive(Default)]
 pub struct DiskSpace {
     /// Its segments.
@@ -119,6 +119,8 @@ pub struct Store {
     index: Index,
     /// All segments, ordered by device as they were added.
     pub segments: Table<SegmentNo, Segment>,
+    /// By segment: since when its dirty slots are dirty.
+    dirty_times: Table<SegmentNo, Option<Box<DirtyTimes>>>,
     /// By segment: addresses that its owner evicted lately.
     ghosts: Table<SegmentNo, GhostChunk>,
     pub disks: Table<DiskNo, DiskSpace>,
@@ -131,7 +133,7 @@ pub struct Store {
     reclaim: Reclaim,
     /// Every commit up to this sequence number is durable.
     flushed_seq: u64,
-    /// The slot of the second copy, by the slot of the first.
+    /// The slot of the mirrored copy, by the slot of the first.
     mirrors: HashMap<SlotNo, SlotNo, BuildHasherDefault<NumberHasher>>,
     /// Superseded slots, each with the number of the commit that must become durable before it is dead.
     superseded: VecDeque<(u64, SlotNo)>,
@@ -155,6 +157,7 @@ impl Store {
             slots: Vec::new(),
             index: Index::new(0),
             segments: Table::new(),
+            dirty_times: Table::new(),
             ghosts: Table::new(),
             disks: Table::new(),
             common: Common::default(),
@@ -174,6 +177,7 @@ impl Store {
         let first_segment = SegmentNo(self.segments.len() as u32);
         for on_device in 0..segments {
             self.segments.push(Segment::new(number.0, on_device));
+            self.dirty_times.push(None);
         }
         let total = self.segments.len();
         self.ghosts.resize(total, GhostChunk::default());
@@ -238,7 +242,7 @@ impl Store {
         self.slot(number).live()
     }
 
-    /// Returns the live slot of a block that is not a second copy.
+    /// Returns the live slot of a block that is not a mirrored copy.
     pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Live)> {
         let mut found = None;
         let number = self.index.find(hash(disk, block), |number| {
@@ -260,7 +264,7 @@ impl Store {
         let mut read = 0;
         for (to, (disk, block)) in hashes.iter_mut().zip(blocks) {
             *to = hash(*disk, *block);
-            read ^= self.index.touch(*to);
+            read ^= self.index.prefetch(*to);
         }
         let mut candidates = [SlotNo(0); PREFETCH_TOGETHER];
         let mut found = 0;
@@ -298,7 +302,7 @@ impl Store {
         found
     }
 
-    /// Returns the second copy of a dirty block.
+    /// Returns the mirrored copy of a dirty block.
     pub fn mirror_of(&self, primary: SlotNo) -> Option<SlotNo> {
         self.mirrors.get(&primary).copied()
     }
@@ -375,7 +379,7 @@ impl Store {
         self.set(number, entry.with_durable_page());
         self.index.insert(hash(disk, entry.block()), number);
         if entry.dirty() {
-            self.note_dirty_since(segment, since_us);
+            self.note_dirty(number, since_us);
         }
         self.adjust(segment, |s| {
             s.free -= 1;
@@ -411,7 +415,7 @@ impl Store {
         }
     }
 
-    /// Notes the second copy of a dirty block that was just installed.
+    /// Notes the mirrored copy of a dirty block that was just installed.
     pub fn pair(&mut self, primary: SlotNo, mirror: SlotNo) {
         self.mirrors.insert(primary, mirror);
     }
@@ -434,6 +438,9 @@ impl Store {
             s.superseded += 1;
             s.dirty -= u8::from(slot.dirty());
         });
+        if slot.dirty() {
+            self.note_not_dirty(number);
+        }
         self.superseded.push_back((seq, number));
         if planted(Bug::ReuseSlotTooEarly) {
             self.release(number);
@@ -453,9 +460,10 @@ impl Store {
             s.pending += 1;
             s.cleaned_since = true;
         });
+        self.drop_dirty_times(number.segment());
     }
 
-    /// Marks a slot as clean: the origin durably has the block. Its second copy is no longer needed.
+    /// Marks a slot as clean: the origin durably has the block. Its mirrored copy is no longer needed.
     pub fn cleaned(&mut self, number: SlotNo) {
         let slot = self.expect_live(number);
         assert!(slot.dirty() && !slot.mirror());
@@ -469,6 +477,7 @@ impl Store {
             s.dirty -= 1;
             s.cleaned_since = true;
         });
+        self.note_not_dirty(number);
     }
 
     /// Evicts a clean live slot in place. Nothing is written: the origin has the block.
@@ -482,7 +491,7 @@ impl Store {
     }
 
     /// Invalidates a block that the origin is about to overtake, or has overtaken: no entry of it may be
-    /// believed any more. This includes dirty slots; the caller has made sure that the origin durably has the
+    /// trusted any more. This includes dirty slots; the caller has made sure that the origin durably has the
     /// valid content.
     pub fn invalidate(&mut self, disk: DiskNo, block: BlockNo) {
         self.mark_stale(disk, block);
@@ -544,9 +553,12 @@ impl Store {
                 s.pending += 1;
             }
         });
+        if slot.dirty() {
+            self.note_not_dirty(number);
+        }
     }
 
-    /// Marks a live slot whose data is damaged, and its second copy: they must not be read, nor may their
+    /// Marks a live slot whose data is damaged, and its mirrored copy: they must not be read, nor may their
     /// sectors be read from elsewhere.
     pub fn poison(&mut self, number: SlotNo) {
         for copy in [Some(number), self.mirror_of(number)].into_iter().flatten() {
@@ -564,6 +576,9 @@ impl Store {
             let slot = slot.revive();
             self.set(number, slot);
             self.count_live(self.owner_of(number), slot, 1);
+            if slot.dirty() {
+                self.note_dirty(number, self.slot_dirty_since_us(number));
+            }
             self.adjust(self.segment_of(number), |s| {
                 s.superseded -= 1;
                 s.live += 1;
@@ -581,7 +596,7 @@ impl Store {
         }
     }
 
-    /// Makes a second copy the first one.
+    /// Makes a mirrored copy the first one.
     fn promote(&mut self, mirror: SlotNo) {
         let slot = self.expect_live(mirror);
         self.count_live(self.owner_of(mirror), slot, -1);
@@ -589,7 +604,7 @@ impl Store {
         self.count_live(self.owner_of(mirror), slot.with_mirror(false), 1);
     }
 
-    /// Drops a slot and makes its second copy the first; returns that.
+    /// Drops a slot and makes its mirrored copy the first; returns that.
     pub fn fail_over(&mut self, primary: SlotNo) -> Option<SlotNo> {
         let mirror = self.mirrors.remove(&primary)?;
         self.drop_live(primary, false);
@@ -655,7 +670,7 @@ impl Store {
             .iter()
             .map(|d| {
                 let listed = d.segments.capacity() * 4 + d.filled.capacity() * 16 + 254 * 4;
-                size_of::<DiskSpace>() + listed + d.dirty_segments.len() * 24
+                size_of::<DiskSpace>() + listed + d.dirty_segments.len() * (24 + size_of::<DirtyTimes>())
             })
             .sum();
         self.slots.capacity() * size_of::<Slot>()
@@ -707,6 +722,9 @@ impl Store {
                 segment.state == SegmentState::Dead || seen == counted,
                 "segment {at}: {seen:?} {counted:?}"
             );
+            if segment.dirty > 0 {
+                assert_eq!(segment.dirty_since_us, self.earliest_dirty(SegmentNo(at as u32)).0);
+            }
         }
         assert_eq!(entries, self.index.len());
         for disk in self.disks.numbers() {

@@ -60,7 +60,7 @@ pub struct Segment {
     pub cleaned_since: bool,
     /// A durable page may list content that the origin has overtaken.
     pub stale: bool,
-    /// When its oldest dirty slot became dirty, as far as is known.
+    /// Since when its longest dirty slot has been dirty. It means nothing if none is.
     pub dirty_since_us: Micros,
     /// Live slots.
     pub live: u8,

@@ -7,7 +7,7 @@
 //! ```
 //! In a dead slot, bit 57 says that the last page composed lists it as dirty, bit 60 that a batch may write
 //! over it, and bits 61..63 that the last page leaves it out. On flash the status is 1 for a listed slot, bit
-//! 58 says that a dirty block has a second copy, and an unlisted slot is all zero.
+//! 58 says that a dirty block has a mirrored copy, and an unlisted slot is all zero.
 //!
 //! Invariants
 //! - The meaning of a slot's bits depends on its status, so they are read and changed through a view of that
@@ -39,6 +39,12 @@ impl SlotNo {
     #[inline]
     pub fn segment(self) -> SegmentNo {
         SegmentNo(self.0 / SLOTS_PER_SEGMENT)
+    }
+
+    /// Returns its index among the slots of its segment.
+    #[inline]
+    pub fn in_segment(self) -> usize {
+        (self.0 % SLOTS_PER_SEGMENT) as usize
     }
 }
 
@@ -160,7 +166,7 @@ impl Slot {
         (self.status() == Status::Dead).then_some(Dead(self))
     }
 
-    /// Returns the entry if the slot is live and not a second copy.
+    /// Returns the entry if the slot is live and not a mirrored copy.
     pub fn primary(self) -> Option<Live> {
         let wanted = (Status::Live as u64) << STATUS_SHIFT;
         (self.w0 & (STATUS_MASK | MIRROR) == wanted).then_some(Live(self))
@@ -195,7 +201,7 @@ impl Slot {
         self.with(DURABLE_DIRTY, self.has(DIRTY))
     }
 
-    /// Whether it was written as the second copy of a dirty block.
+    /// Whether it was written as the mirrored copy of a dirty block.
     pub fn mirror(self) -> bool {
         self.has(MIRROR)
     }
@@ -247,7 +253,7 @@ impl Live {
         Live(self.with(DIRTY, on))
     }
 
-    /// Returns it as a second copy or not.
+    /// Returns it as a mirrored copy or not.
     pub fn with_mirror(self, on: bool) -> Live {
         Live(self.with(MIRROR, on))
     }

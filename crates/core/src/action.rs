@@ -204,7 +204,7 @@ pub enum Event {
         /// The outcome.
         result: Result<(), JobError>,
     },
-    /// A cache device is no longer used. Dirty data with a second copy is safe.
+    /// A cache device is no longer used. Dirty data with a mirrored copy is safe.
     DeviceFailed {
         /// The device.
         device: DeviceNo,
@@ -225,7 +225,7 @@ pub enum Event {
         device: DeviceNo,
         /// Byte offset of the block on the device.
         offset_bytes: u64,
-        /// Whether the block was dirty and had no good second copy: its data is lost.
+        /// Whether the block was dirty and had no good mirrored copy: its data is lost.
         lost: bool,
     },
     /// Cleaning a disk is blocked by its origin, or by a cache device that cannot be read.

@@ -28,7 +28,7 @@ pub enum Bug {
     StaleDataStage,
     /// A write-back disk's write past the cache is acknowledged before the origin has made it durable.
     BypassUndurably,
-    /// A write past the cache is not marked in the intent map.
+    /// A write past the cache is not marked in the write-intent bitmap.
     SkipIntent,
     /// A write past the cache starts while a durable page calls an older version of its block dirty.
     OvertakeListed,
@@ -56,13 +56,13 @@ pub enum Bug {
     MergeOldOverNew,
     /// A fill from the origin does not lock out writes to the block.
     FillWithoutLock,
-    /// The intent map is cleared without flushing the origin and rewriting stale pages.
+    /// The write-intent bitmap is cleared without flushing the origin and rewriting stale pages.
     ClearIntentEarly,
     /// Recovery ignores the staging area.
     IgnoreStaging,
-    /// Recovery believes unflushed commits without verifying their data.
+    /// Recovery trusts unflushed commits without verifying their data.
     TrustTornCommit,
-    /// Recovery believes a commit of which only one of two copies landed.
+    /// Recovery trusts a commit of which only one of two copies landed.
     KeepLoneCopy,
     /// An attach with a higher ownership epoch keeps the clean blocks.
     KeepOldEpoch,
@@ -74,7 +74,7 @@ pub enum Bug {
     /// Dirty blocks are kept although a device is missing that may have had newer versions.
     TrustWhatIsLeft,
     /// The record says that a failed device is gone while pages elsewhere list as clean what it had
-    /// overtaken, and those entries are believed.
+    /// overtaken, and those entries are trusted.
     TrustOvertaken,
     /// A pool is called whole while pages list entries that only one device has overtaken.
     WholeTooEarly,
@@ -86,7 +86,7 @@ pub enum Bug {
     MarkUnflushed,
     /// The loss of dirty blocks counts as recorded at once.
     LossUnrecorded,
-    /// A pool is called rebuilt although dirty blocks lack their second copy.
+    /// A pool is called rebuilt although dirty blocks lack their mirrored copy.
     RebuiltTooEarly,
     /// A disk grows over what pages still list from its larger past.
     GrowOverOld,

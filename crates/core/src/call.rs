@@ -105,7 +105,7 @@ impl<M: Memory> Call<'_, M> {
     /// Advances the time: background work that is due starts.
     pub fn tick(&mut self, now: Micros) {
         self.now = now;
-        self.touch_all();
+        self.queue_all();
         self.settle();
     }
 

@@ -184,7 +184,7 @@ pub struct CoreConfig {
     pub flush_mark_us: Micros,
     /// Whether a disk may exceed its target while no other disk needs the space.
     pub share_spare: bool,
-    /// How often the write-intent map of a disk is cleared.
+    /// How often the write-intent bitmap of a disk is cleared.
     pub intent_clear_us: Micros,
     /// How long the cleaner waits after a failure of its origin or of a read from a cache device.
     pub clean_retry_us: Micros,

@@ -285,14 +285,14 @@ impl Core {
 
     /// Queues the disk, so that its background work is driven.
     #[inline]
-    pub(crate) fn touch(&mut self, disk: DiskNo) {
-        self.schedule.touch(disk);
+    pub(crate) fn queue(&mut self, disk: DiskNo) {
+        self.schedule.queue_disk(disk);
     }
 
-    pub(crate) fn touch_all(&mut self) {
+    pub(crate) fn queue_all(&mut self) {
         for disk in self.disks.places() {
             if self.disks.contains(disk) {
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }
@@ -357,7 +357,7 @@ impl Core {
     pub(crate) fn free_frame(&mut self, frame: FrameNo, for_origin: bool) {
         let freed = self.frames.put(frame, for_origin);
         if freed.own_work {
-            self.touch_all();
+            self.queue_all();
         }
         if let Some(request) = freed.request {
             self.wake(request);
@@ -380,7 +380,7 @@ impl Core {
     /// Unlocks a block, and wakes the requests that wait for it and a job of the disk.
     pub(crate) fn unlock(&mut self, disk: DiskNo, block: BlockNo) {
         if self.disk(disk).job.is_some() {
-            self.touch(disk);
+            self.queue(disk);
         }
         if !self.locks.unlock(disk, block) {
             return;
@@ -411,7 +411,7 @@ impl Core {
         for disk in self.disks.places() {
             if self.disks.contains(disk) {
                 self.wake_around(disk);
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }

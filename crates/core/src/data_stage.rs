@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_found_if_all_that_is_asked_for_is_there() {
+    fn a_block_is_found_if_it_has_all_requested_sectors() {
         let mut stage = DataStage::new(2);
         stage.insert(9, FrameNo(1), 0x0f);
         assert_eq!(stage.find(9, 0x03), Some(FrameNo(1)));

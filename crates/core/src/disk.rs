@@ -175,7 +175,7 @@ impl Disk {
 
     /// Whether dirty blocks are staged that the cleaner is to write as soon as it can. Clean ones have time.
     pub fn commits_eagerly(&self) -> bool {
-        self.flush.staged_dirty() > 0 && self.cleaner.eager(self.mode)
+        self.flush.staged_dirty() > 0 && self.cleaner.wants_commit(self.mode)
     }
 
     /// Returns how many sectors before sector 0 of the disk block 0 starts.

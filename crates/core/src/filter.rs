@@ -129,7 +129,7 @@ impl<M: Memory> Call<'_, M> {
         let admit = self.admits_read(number, block);
         if admit && self.staging.free() >= self.spare_frames() {
             self.stage(disk, block, frame, mask, false);
-            self.touch_if_due(disk);
+            self.queue_if_due(disk);
         } else if admit {
             self.disk_mut(disk).stats.fills_skipped += 1;
             self.staging.give_back(frame);

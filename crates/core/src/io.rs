@@ -29,7 +29,7 @@ pub(crate) enum Purpose {
     Page { segment: SegmentNo, seq: u64 },
     /// A pool-wide flush.
     Flush,
-    /// A disk's intent map.
+    /// A disk's write-intent bitmap.
     Intent { seq: u64 },
     /// The pool record.
     Record { seq: u64 },
@@ -58,7 +58,7 @@ pub(crate) enum OriginFlushReason {
     Guest,
     /// After an attach, since writes may have been acknowledged to a guest before, and before a detach ends.
     Settle,
-    /// The intent map is about to be cleared.
+    /// The write-intent bitmap is about to be cleared.
     Intent,
 }
 

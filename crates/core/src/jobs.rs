@@ -49,7 +49,7 @@ pub(crate) enum Loss {
 pub(crate) enum ResizeStage {
     /// Requests beyond the new end are in flight.
     Requests,
-    /// Pages may list old content beyond the end, or the intent map does not have the new size yet.
+    /// Pages may list old content beyond the end, or the write-intent bitmap does not have the new size yet.
     Pages,
     /// The record is being written.
     Record { version: RecordVersion },

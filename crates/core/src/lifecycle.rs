@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_owned_is_not_written_and_dormant() {
+    fn a_disk_that_is_not_owned_is_not_written() {
         for life in STATES.map(|state| Life { state, epoch: 1 }) {
             assert!(life.is_owned() || !life.writes_origin() && life.is_dormant());
             assert!(life.writes_origin() || !life.is_active());

@@ -175,7 +175,7 @@ fn live_slots(r: &Recovered, disk: DiskNo) -> Vec<(SlotNo, Live)> {
     slots
 }
 
-/// Reads a block and verifies it, from its second copy if necessary.
+/// Reads a block and verifies it, from its mirrored copy if necessary.
 fn read_block(
     media: &mut dyn Media,
     pool: &Pool,

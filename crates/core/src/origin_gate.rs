@@ -8,7 +8,7 @@
 //! Invariants
 //! - Only the owner of a disk writes its origin: after [`crate::Call::release`] was called no write is started.
 //! - A write past the cache starts only when the loss of the last device, if there was one, is durably noted
-//!   outside the pool; when each of its blocks is marked in the write-intent map; and when no durable page
+//!   outside the pool; when each of its blocks is marked in the write-intent bitmap; and when no durable page
 //!   calls a block dirty, unless the write replaces the whole block and its caller drops what pages list
 //!   before the write counts as done.
 //! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if the

@@ -1,5 +1,5 @@
-//! The state of the pool as a whole: whether dirty blocks have their second copies, whether clean blocks can be
-//! believed, whether it is stopping.
+//! The state of the pool as a whole: whether dirty blocks have their mirrored copies, whether clean blocks can be
+//! trusted, whether it is stopping.
 //!
 //! Invariants
 //! - Only a redundant pool is ever degraded.
@@ -19,11 +19,11 @@ pub(crate) struct PoolState {
     redundant: bool,
     /// Some dirty blocks may have only one copy although they should have two.
     degraded: bool,
-    /// Once this sequence number is durable, every dirty block has its second copy again.
+    /// Once this sequence number is durable, every dirty block has its mirrored copy again.
     rebuilt_seq: Option<u64>,
     /// The version of the record that says that the pool is no longer degraded.
     whole_version: RecordVersion,
-    /// The record must say that clean blocks are not to be believed at the next start.
+    /// The record must say that clean blocks are not to be trusted at the next start.
     distrust_clean: bool,
     /// No new requests and jobs are taken.
     stopping: bool,
@@ -65,18 +65,18 @@ impl PoolState {
         (self.degraded, self.rebuilt_seq) = (self.redundant, None);
     }
 
-    /// Notes that second copies are still missing.
+    /// Notes that mirrored copies are still missing.
     pub fn is_not_rebuilt(&mut self) {
         self.rebuilt_seq = None;
     }
 
-    /// Notes that commits up to `last_seq` contain every second copy, unless an earlier number is known to.
+    /// Notes that commits up to `last_seq` contain every mirrored copy, unless an earlier number is known to.
     /// Returns the number that must be durable.
     pub fn is_rebuilt_at(&mut self, last_seq: u64) -> u64 {
         *self.rebuilt_seq.get_or_insert(last_seq)
     }
 
-    /// Notes that every dirty block has its second copy, and that this version of the record will say so.
+    /// Notes that every dirty block has its mirrored copy, and that this version of the record will say so.
     pub fn become_whole(&mut self, version: RecordVersion) {
         (self.degraded, self.whole_version) = (false, version);
     }
@@ -86,12 +86,12 @@ impl PoolState {
         self.whole_version
     }
 
-    /// Whether the record must say that clean blocks are not to be believed at the next start.
+    /// Whether the record must say that clean blocks are not to be trusted at the next start.
     pub fn distrusts_clean(&self) -> bool {
         self.distrust_clean
     }
 
-    /// Notes that pages list versions that would be believed wrongly.
+    /// Notes that pages list versions that would be trusted wrongly.
     pub fn distrust_clean(&mut self) {
         self.distrust_clean = true;
     }

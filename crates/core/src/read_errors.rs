@@ -1,7 +1,7 @@
 //! Failed reads of a cache device: decides when there are too many to keep using it.
 //!
 //! A place that fails repeatedly counts once: one bad block must not cost a device, and with it every dirty
-//! block that has no second copy. Old errors are forgotten: a device that loses a block a year is a good one.
+//! block that has no mirrored copy. Old errors are forgotten: a device that loses a block a year is a good one.
 
 use haversack_model::Micros;
 

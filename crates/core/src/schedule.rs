@@ -59,7 +59,7 @@ impl Schedule {
     }
 
     /// Queues a disk, so that its background work is driven.
-    pub fn touch(&mut self, disk: DiskNo) {
+    pub fn queue_disk(&mut self, disk: DiskNo) {
         self.is_touched.reach(disk, || false);
         if !std::mem::replace(&mut self.is_touched[disk], true) {
             self.touched.push_back(disk);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_interleaved_runs_are_told_apart() {
+    fn two_interleaved_runs_are_both_detected() {
         let mut streams = Sequential::default();
         assert_eq!(streams.note(0, 8), 4096);
         assert_eq!(streams.note(1000, 8), 4096);

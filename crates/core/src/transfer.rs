@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_found_no_frame_hears_of_a_free_one() {
+    fn a_freed_frame_wakes_a_waiter() {
         let mut frames = TransferFrames::new(0..64);
         let taken: Vec<FrameNo> = std::iter::from_fn(|| frames.take()).collect();
         frames.wait(7);

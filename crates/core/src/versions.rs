@@ -44,7 +44,7 @@ impl StagedVersion {
 #[derive(Clone, Copy)]
 pub(crate) struct Versions {
     pub staged: Option<StagedVersion>,
-    /// The live slot that is not a second copy.
+    /// The live slot that is not a mirrored copy.
     pub flash: Option<(SlotNo, Live)>,
     /// Dirty sectors were lost with a device, and no entry in the cache says so.
     pub lost: bool,

@@ -1,12 +1,12 @@
 //! What is durable on the cache devices: sequence numbers of writes, the pool's flush, flush marks, and versions
 //! of the record.
 //!
-//! Each commit, page, intent map and record that is written gets the next sequence number. At most one flush
+//! Each commit, page, write-intent bitmap and record that is written gets the next sequence number. At most one flush
 //! of all devices is in flight. It makes everything durable that was completed when it started, no matter
 //! which disk asked for it.
 //!
 //! Flush marks: pages and the record say up to which number everything was durable when they were written.
-//! Recovery believes commits up to the highest mark; a newer one that does not verify counts as torn by a
+//! Recovery trusts commits up to the highest mark; a newer one that does not verify counts as torn by a
 //! power loss. So that damage at rest is not mistaken for that, a commit is marked soon after its flush: by
 //! the next page that is written anyway, or by one written for the purpose. A mark speaks for every device of
 //! the pool. A device that failed is not flushed any more, but may be back after a crash: until the record
@@ -70,7 +70,7 @@ struct FlushMark {
     carried: VecDeque<(u64, u64)>,
     /// No mark is higher than this while a device is leaving.
     held_at: Option<u64>,
-    /// When a mark must be written for its own sake.
+    /// When a mark must be written on its own.
     due_us: Option<Micros>,
 }
 
@@ -249,7 +249,7 @@ impl Durability {
         self.mark.durable
     }
 
-    /// Returns when a mark must be written for its own sake.
+    /// Returns when a mark must be written on its own.
     pub fn mark_due_us(&self) -> Option<Micros> {
         self.mark.due_us
     }

@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! - A version is durable only when both copies of it are, or when no device is left to write them to.
-//! - The second copy is due only when the first is durable.
+//! - The mirrored copy is due only when the first is durable.
 
 use haversack_model::BLOCK_BYTES;
 
@@ -67,7 +67,7 @@ pub(crate) enum RecordStep {
     Nothing,
     /// Compose a record of this generation and write its first copy.
     Compose { generation: u64 },
-    /// Write the second copy.
+    /// Write the mirrored copy.
     Write(RecordWrite),
     /// Make a copy durable.
     Flush { seq: u64 },

@@ -6,7 +6,7 @@
 //! - no other I/O or commit of them is in flight;
 //! - none is dirty (they are cleaned first), unless zeroes cover the whole block;
 //! - no durable page calls one dirty (the page is rewritten first), with the same exception;
-//! - the region is durably marked in the write-intent map.
+//! - the region is durably marked in the write-intent bitmap.
 //!
 //! Then the blocks are locked and leave the cache, and the origin is written. For zeroes over dirty blocks,
 //! the origin is zeroed and flushed first; then the dirty entries are dropped and their pages rewritten. So
@@ -256,7 +256,7 @@ impl<M: Memory> Call<'_, M> {
     fn window_written(&mut self, number: u32) {
         let RequestState { disk, durable, .. } = self.requests[number];
         if self.origin_written(disk, !durable) && self.disk(disk).job.is_some() {
-            self.touch(disk);
+            self.queue(disk);
         }
     }
 

@@ -55,7 +55,7 @@ impl Run {
 }
 
 impl Core {
-    /// Returns when the oldest dirty block became dirty, as far as is known.
+    /// Returns since when the disk's longest dirty block has been dirty.
     pub(crate) fn oldest_dirty_us(&self, disk: DiskNo) -> Option<Micros> {
         [self.store.dirty_since_us(disk), self.oldest_staged_us(disk)].into_iter().flatten().min()
     }
@@ -108,7 +108,7 @@ impl<M: Memory> Call<'_, M> {
         if !self.has_space(disk) && self.store.disks[disk].segments.is_empty() {
             self.pick_staged(disk);
         } else {
-            self.forget_clean_asks(disk);
+            self.drop_done_requests(disk);
             if !self.cleaning_due(disk) {
                 return;
             }
@@ -123,14 +123,14 @@ impl<M: Memory> Call<'_, M> {
         self.read_round(disk);
     }
 
-    fn forget_clean_asks(&mut self, disk: DiskNo) {
-        let mut asked = std::mem::take(&mut self.disk_mut(disk).cleaner.asked);
-        asked.retain(|block| {
+    fn drop_done_requests(&mut self, disk: DiskNo) {
+        let mut requested = std::mem::take(&mut self.disk_mut(disk).cleaner.requested);
+        requested.retain(|block| {
             let versions = self.resolve(disk, *block);
             let on_flash = versions.flash.is_some_and(|(_, slot)| self.needs_cleaning(disk, slot));
             versions.is_staged_dirty() || on_flash
         });
-        self.disk_mut(disk).cleaner.asked = asked;
+        self.disk_mut(disk).cleaner.requested = requested;
     }
 
     fn cleaning_due(&mut self, disk: DiskNo) -> bool {
@@ -146,7 +146,7 @@ impl<M: Memory> Call<'_, M> {
         let look = config.age_us.min(config.idle_us).clamp(10_000, 4_000_000) / 4;
         d.cleaner.next_look_us = now + look;
         let idle = now >= d.last_request_us + config.idle_us;
-        d.cleaner.overdue = staged && (idle || staging_aged || d.cleaner.pressed && dirty == 0.0);
+        d.cleaner.overdue = staged && (idle || staging_aged || d.cleaner.space_needed && dirty == 0.0);
         d.cleaner.lowering |= dirty > base * f64::from(config.high_watermark);
         d.cleaner.lowering &= dirty > base * f64::from(config.low_watermark);
         let detaches = d.life.is_detaching();
@@ -156,7 +156,7 @@ impl<M: Memory> Call<'_, M> {
             || idle
             || aged;
         d.cleaner.round = ROUND;
-        if d.cleaner.pressed || !d.cleaner.asked.is_empty() || detaches {
+        if d.cleaner.space_needed || !d.cleaner.requested.is_empty() || detaches {
             return true;
         }
         if !due {
@@ -176,10 +176,10 @@ impl<M: Memory> Call<'_, M> {
         let room = (self.frames.left() / 2).min(self.disk(disk).cleaner.round);
         let mut unflushed = false;
         while self.disk(disk).cleaner.blocks.len() < room {
-            let Some(block) = self.disk_mut(disk).cleaner.asked.pop_front() else { break };
+            let Some(block) = self.disk_mut(disk).cleaner.requested.pop_front() else { break };
             if !self.pick_block(disk, block, &mut unflushed) {
                 // It is checked again after the commit or flush that it needs.
-                self.disk_mut(disk).cleaner.asked.push_front(block);
+                self.disk_mut(disk).cleaner.requested.push_front(block);
                 break;
             }
         }
@@ -199,7 +199,7 @@ impl<M: Memory> Call<'_, M> {
             self.drive_commit(disk);
         }
         let cleaner = &mut self.disk_mut(disk).cleaner;
-        cleaner.pressed &= cleaner.blocks.is_empty();
+        cleaner.space_needed &= cleaner.blocks.is_empty();
     }
 
     /// Picks blocks from a segment. Returns false if it has none that the cleaner could ever write.
@@ -228,7 +228,7 @@ impl<M: Memory> Call<'_, M> {
             return false;
         }
         // A newer version is about to replace it, unless that one waits for the space that this one takes.
-        if !self.disk(disk).cleaner.pressed && versions.is_staged_dirty() {
+        if !self.disk(disk).cleaner.space_needed && versions.is_staged_dirty() {
             return false;
         }
         if !self.is_cleanable(slot.seq()) {
@@ -449,7 +449,7 @@ impl<M: Memory> Call<'_, M> {
         }
         self.wake_dirty(disk);
         self.wake_around(disk);
-        self.touch(disk);
+        self.queue(disk);
     }
 
     fn call_clean(&mut self, disk: DiskNo, cleaning: &Cleaning) -> bool {

@@ -13,7 +13,7 @@
 //! - A frame that lacks sectors which flash has is merged with them before it is committed. So the new
 //!   version never has fewer valid sectors than the version it supersedes.
 //! - While an older version of a block is on its way to flash, the newer one is not committed: after a kill
-//!   only the older one would be staged, and would be believed.
+//!   only the older one would be staged, and would be trusted.
 //! - A batch that lost one of its two copies stays staged while any device is leaving: until the record says
 //!   that the device is gone, recovery takes a single copy for a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
@@ -43,8 +43,8 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         while self.is_commit_due(disk) {
-            if self.is_barred(disk) {
-                self.retreat(disk);
+            if self.is_mirror_unavailable(disk) {
+                self.vacate_flash(disk);
                 self.drop_clean_staged(disk);
                 break;
             }
@@ -341,7 +341,7 @@ impl<M: Memory> Call<'_, M> {
         }
         self.wake_staging();
         self.wake_around(disk);
-        self.touch(disk);
+        self.queue(disk);
     }
 
     /// Reads the flash copy of a block whose staged frame lacks sectors that flash has.
@@ -380,10 +380,10 @@ impl<M: Memory> Call<'_, M> {
             }
         }
         self.free_frame(from, false);
-        self.touch(disk);
+        self.queue(disk);
     }
 
-    /// Handles a flash copy that could not be read: retries with the second copy, or continues without it.
+    /// Handles a flash copy that could not be read: retries with the mirrored copy, or continues without it.
     fn merge_other(&mut self, disk: DiskNo, frame: FrameNo, slot_no: SlotNo, failed: bool) {
         if let Some(mirror) = self.store.fail_over(slot_no) {
             self.start_merge(disk, frame, mirror);

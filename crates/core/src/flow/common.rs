@@ -2,7 +2,7 @@
 //! that need them.
 //!
 //! Blocks go in the order of the common hands, but slots that are free in another disk's segment help nobody
-//! else. If every batch were made room for by whoever has the oldest blocks, segments would change hands all
+//! else. If every batch were made room for by the disk with the oldest blocks, segments would change hands all
 //! the time, and with each go blocks whose turn it is not. So a disk whose own blocks will have their turn soon
 //! evicts those. Only a disk that grows, whose own blocks are among the newest, gets space from others: a
 //! segment of a disk that has slots to spare, the emptiest one, or one whose blocks are much older than those

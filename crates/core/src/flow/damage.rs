@@ -1,10 +1,9 @@
-//! Damaged blocks (see `damaged.rs`): dirty blocks whose data on flash is bad, and has no good second copy. Their slots are
-//! poisoned: sectors outside the mask are lost, those inside were written since.
+//! Damaged blocks (see `damaged.rs`): dirty blocks whose data on flash is bad and has no good mirrored copy.
+//! Their slots are poisoned: sectors outside the mask are lost, those inside were written since.
 //!
-//! The cleaner writes the valid sectors to the origin. The block stays dirty all the same, so that nothing
-//! evicts it, overtakes it or takes an older version for it; it only is not cleaned again. It leaves when all
-//! of it is written, when the loss is accepted (`detach.rs`), or when it holds space that another disk cannot do
-//! without.
+//! The cleaner writes the valid sectors to the origin once. The block stays dirty even then, so that nothing
+//! evicts it, supersedes it or takes an older version for it. It leaves when all of it has been written, when
+//! the loss is accepted (`detach.rs`), or when another disk has no space without it.
 //!
 //! Invariant: every poisoned slot that is live, or may become so again, is of a block in the disk's table.
 
@@ -126,7 +125,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Drops damaged blocks of which the origin has what is valid, once the record says that the disk has
     /// lost something. From then on they count as lost with a device: a restart does not know them.
-    pub(crate) fn lose_damaged(&mut self, disk: DiskNo) {
+    pub(crate) fn drop_damaged(&mut self, disk: DiskNo) {
         let is_idle = |(_, slot): &(SlotNo, Live)| !self.needs_cleaning(disk, *slot);
         let slots: Vec<(SlotNo, Live)> = self.damaged_slots(disk).filter(is_idle).collect();
         if slots.is_empty() || !self.has_recorded_loss(disk) {
@@ -158,10 +157,10 @@ impl<M: Memory> Call<'_, M> {
 
     /// Drops the damaged blocks of disks that have nothing else dirty on flash. In a pool of few segments they
     /// can be all that keeps each of them from a disk that has none for what it has staged.
-    pub(crate) fn lose_damaged_for_space(&mut self) {
+    pub(crate) fn drop_damaged_for_space(&mut self) {
         for disk in self.disks.places() {
             if self.disks.contains(disk) && !self.is_dormant(disk) && self.only_damage_on_flash(disk) {
-                self.lose_damaged(disk);
+                self.drop_damaged(disk);
             }
         }
     }

@@ -145,7 +145,7 @@ impl<M: Memory> Call<'_, M> {
         {
             *loss = Loss::Dropped;
         }
-        self.touch(disk);
+        self.queue(disk);
     }
 
     /// Continues when no durable page calls dirty what was dropped.

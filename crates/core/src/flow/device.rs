@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - A new device gets no blocks until the record durably lists it and it holds every mark of the intent
-//!   maps. A crash before that would lose blocks on it, or make clean blocks believed that the origin has
+//!   maps. A crash before that would lose blocks on it, or make clean blocks trusted that the origin has
 //!   overtaken.
 //! - In a redundant pool, when a device fails, the record says that the others stand alone before a flush
 //!   succeeds or the cleaner starts another round. It says so of the failed device only if it already did
@@ -104,7 +104,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Stops using a device. Clean blocks on it are gone; dirty ones continue with their second copy.
+    /// Stops using a device. Clean blocks on it are gone; dirty ones continue with their mirrored copy.
     pub(crate) fn device_failed(&mut self, device: DeviceNo) {
         if !self.is_alive(device) {
             return;
@@ -135,7 +135,7 @@ impl<M: Memory> Call<'_, M> {
             if self.disks.contains(disk) {
                 self.wake_around(disk);
                 self.wake_dirty(disk);
-                self.touch(disk);
+                self.queue(disk);
             }
         }
         self.wake_staging();
@@ -172,7 +172,7 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Adds a formatted device to the pool. Dirty blocks without a second copy get one.
+    /// Adds a formatted device to the pool. Dirty blocks without a mirrored copy get one.
     ///
     /// # Errors
     /// The number is not the next one, another job of the pool is running, or the pool is stopping.
@@ -202,17 +202,17 @@ impl<M: Memory> Call<'_, M> {
         let version = self.change_record();
         let kind = PoolJobKind::Add { device: device.number, version };
         self.jobs.run_pool(PoolJob { id: job, kind });
-        self.touch_all();
+        self.queue_all();
         self.settle();
         Ok(job)
     }
 
     /// Starts to use a device that joined: it is on record and has every mark. Before that, a crash would
-    /// lose what is on it, or make clean blocks on it believed that the origin has overtaken.
+    /// lose what is on it, or make clean blocks on it trusted that the origin has overtaken.
     pub(crate) fn use_device(&mut self, device: DeviceNo) {
         self.store.use_device(device);
         self.restage_unmirrored();
-        self.touch_all();
+        self.queue_all();
     }
 
     /// Empties a device and removes it from the pool.
@@ -237,12 +237,12 @@ impl<M: Memory> Call<'_, M> {
         self.expect_single_copies(self.store.usable_devices().count());
         let job = self.jobs.new_id();
         self.jobs.run_pool(PoolJob { id: job, kind: PoolJobKind::Drain { device } });
-        self.touch_all();
+        self.queue_all();
         self.settle();
         Ok(job)
     }
 
-    /// With fewer than two devices to write to, dirty blocks may have no second copy: no flush is complete
+    /// With fewer than two devices to write to, dirty blocks may have no mirrored copy: no flush is complete
     /// before the record says so.
     fn expect_single_copies(&mut self, usable: usize) {
         if usable < 2 && self.stand_alone(self.store.usable_devices().collect()) {

@@ -64,7 +64,7 @@ impl<M: Memory> Call<'_, M> {
         let disk = self.requests[number].disk;
         self.requests[number].park = Park::Flush;
         self.disk_mut(disk).flush.later.push(number);
-        self.touch(disk);
+        self.queue(disk);
     }
 
     pub(crate) fn drive_flush(&mut self, disk: DiskNo) {
@@ -141,7 +141,7 @@ impl<M: Memory> Call<'_, M> {
         let disk = io.disk.expect("the flush is of a disk");
         let d = self.disk_mut(disk);
         d.flush.origin = if result.is_ok() { OriginFlush::Done } else { OriginFlush::Failed };
-        self.touch(disk);
+        self.queue(disk);
     }
 
     fn answer_flush(&mut self, disk: DiskNo) {

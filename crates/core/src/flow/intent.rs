@@ -114,7 +114,7 @@ impl<M: Memory> Call<'_, M> {
         self.sequence_done(seq);
         self.disk_mut(disk).intents.writing -= 1;
         self.durability.want(seq);
-        self.touch(disk);
+        self.queue(disk);
     }
 
     fn finish_intent_write(&mut self, disk: DiskNo) {
@@ -203,7 +203,7 @@ impl<M: Memory> Call<'_, M> {
             self.collect_stale(disk);
             self.disk_mut(disk).intents.clearing = Clearing::Rewrite;
         }
-        self.touch(disk);
+        self.queue(disk);
     }
 
     fn give_up_clearing(&mut self, disk: DiskNo) {

@@ -72,7 +72,7 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn start_job(&mut self, disk: DiskNo, kind: JobKind, version: Option<RecordVersion>) -> JobId {
         let id = self.jobs.new_id();
         self.disk_mut(disk).job = Some(Job { id, kind, version });
-        self.touch(disk);
+        self.queue(disk);
         self.settle();
         id
     }

@@ -7,7 +7,7 @@
 //! Invariants
 //! - The record says that a device is gone only when no page elsewhere lists as dirty a block of which the
 //!   device has a newer version: without that version the older one would be the newest. Until no page lists
-//!   such an older version at all, the record says not to believe clean blocks (see [`crate::flow::purge`]).
+//!   such an older version at all, the record says not to trust clean blocks (see [`crate::flow::purge`]).
 //! - It also says so only when newer versions of the device's blocks, which were staged or on their way to
 //!   flash, are durable elsewhere, or their disk is known to have lost something. Otherwise a power loss
 //!   could take the newer version, and nothing would show that an older one existed.
@@ -145,7 +145,7 @@ impl<M: Memory> Call<'_, M> {
         while waiting.len() < PAGES_AT_A_TIME
             && let Some(number) = listed_dirty.pop()
         {
-            if !self.store.is_listed_dirty_in_vain(number) {
+            if !self.store.is_stale_dirty_listing(number) {
                 continue;
             }
             let segment = self.store.segment_of(number);

@@ -1,4 +1,4 @@
-//! Retreat: a disk that cannot get a second place for its dirty blocks works without the cache.
+//! A disk that cannot get a place for the mirrored copies of its dirty blocks works without the cache.
 //!
 //! In a redundant pool a dirty block is written to two devices. Dirty blocks of a released disk stay until
 //! the disk is forgotten, and damaged blocks until they are written or given up. If their segments fill all
@@ -22,7 +22,7 @@ const FIRST_LOOK: usize = 16;
 impl Core {
     /// Whether dirty blocks of the disk cannot get a second place until a released disk is forgotten, or the
     /// loss of damaged blocks is accepted.
-    pub(crate) fn is_barred(&self, disk: DiskNo) -> bool {
+    pub(crate) fn is_mirror_unavailable(&self, disk: DiskNo) -> bool {
         if self.dirty_copies() < 2 || self.is_dormant(disk) || !self.may_be_dirty(disk) {
             return false;
         }
@@ -64,11 +64,11 @@ impl Core {
 impl<M: Memory> Call<'_, M> {
     /// Starts to clean the disk's blocks on flash, and gives up its segments one by one. Damaged blocks do not
     /// hold them.
-    pub(crate) fn retreat(&mut self, disk: DiskNo) {
-        if !std::mem::replace(&mut self.disk_mut(disk).cleaner.pressed, true) {
-            self.touch(disk);
+    pub(crate) fn vacate_flash(&mut self, disk: DiskNo) {
+        if !std::mem::replace(&mut self.disk_mut(disk).cleaner.space_needed, true) {
+            self.queue(disk);
         }
-        self.lose_damaged(disk);
+        self.drop_damaged(disk);
         if !self.store.is_reclaiming()
             && let Some(segment) = self.store.coldest_segment(disk, None)
         {

@@ -65,7 +65,7 @@ impl Core {
         }
         let request = &mut self.requests[number];
         (request.bypass, request.overflow_end, request.stages_zeroes) = (true, dirty.or(Some(end)), false);
-        self.touch(disk);
+        self.queue(disk);
         true
     }
 
@@ -80,7 +80,9 @@ impl Core {
 
     /// Whether a write past the cache could be staged instead.
     pub(crate) fn could_stage(&self, disk: DiskNo) -> bool {
-        self.disk(disk).mode.defers_origin() && self.alive_devices().next().is_some() && !self.is_barred(disk)
+        self.disk(disk).mode.defers_origin()
+            && self.alive_devices().next().is_some()
+            && !self.is_mirror_unavailable(disk)
     }
 
     /// Stages the window after all: the origin refused it.

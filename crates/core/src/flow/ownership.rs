@@ -174,7 +174,7 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn settle_flush_done(&mut self, io: &Io, result: Result<(), IoFailure>) {
         let disk = io.disk.expect("the flush is of a disk");
         self.disk_mut(disk).intents.failures += u64::from(result.is_err());
-        self.touch(disk);
+        self.queue(disk);
     }
 
     /// Gives up ownership: no write to the origin is started from now on.

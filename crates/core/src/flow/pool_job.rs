@@ -28,7 +28,7 @@ impl<M: Memory> Call<'_, M> {
             self.event(Event::JobDone { job: removal, result: Err(JobError::Cancelled) });
         }
         self.jobs.stop(job);
-        self.touch_all();
+        self.queue_all();
         self.settle();
         job
     }

@@ -2,10 +2,10 @@
 //! overtaken.
 //!
 //! An obsolete version may stay listed as long as a newer one is. If the last device that lists the newer one
-//! is lost, the older one is the newest at the next start, and is believed.
+//! is lost, the older one is the newest at the next start, and is trusted.
 //!
 //! Invariants
-//! - While any such version is listed, the record says not to believe clean blocks, if the device that
+//! - While any such version is listed, the record says not to trust clean blocks, if the device that
 //!   overtook it is gone, or calls a redundant pool degraded, if it is not.
 //! - The purge is over only when everything that was written over such versions is durable.
 //! - So in a pool that is whole, every obsolete version that is listed is overtaken on its own device or on
@@ -83,7 +83,7 @@ impl<M: Memory> Call<'_, M> {
             && let Some(number) = self.devices.purge.next()
         {
             let slot = self.store.slot(number);
-            if !self.store.is_listed_in_vain(number) || self.devices.purge.is_reused(slot.seq()) {
+            if !self.store.is_stale_listing(number) || self.devices.purge.is_reused(slot.seq()) {
                 continue;
             }
             if slot.dead().is_some_and(|dead| !dead.omitted()) {

@@ -3,7 +3,7 @@
 //! A hit is read into a transfer frame and verified against the checksum that the slot had when the read was
 //! issued. Slots are not pinned. If the check fails and the slot has changed in the meantime, the block is
 //! looked up again. If it has not changed, the flash is damaged: a clean block is dropped and fetched again;
-//! a dirty one is read from its second copy or, if there is none, its sectors fail with an error until they
+//! a dirty one is read from its mirrored copy or, if there is none, its sectors fail with an error until they
 //! are written again.
 //!
 //! Invariants
@@ -264,7 +264,7 @@ impl<M: Memory> Call<'_, M> {
         self.read_slot(io, mirror, frame);
     }
 
-    /// Handles a live slot that turned out to be damaged, as did its second copy, if it has one.
+    /// Handles a live slot that turned out to be damaged, as did its mirrored copy, if it has one.
     pub(crate) fn damaged(&mut self, disk: DiskNo, slot_no: SlotNo) {
         let lost = self.store.live(slot_no).is_some_and(|slot| slot.dirty());
         self.disk_mut(disk).stats.lost_blocks += u64::from(lost);
@@ -287,7 +287,7 @@ impl<M: Memory> Call<'_, M> {
         self.event(Event::Corruption { disk, sector, device, offset_bytes, lost });
     }
 
-    /// Handles a dirty block whose first copy is bad and second copy is good: both are written again.
+    /// Handles a dirty block whose first copy is bad and mirrored copy is good: both are written again.
     fn repair(&mut self, disk: DiskNo, block: BlockNo) {
         if let Some((slot_no, slot)) = self.resolve(disk, block).flash {
             self.report_corruption(disk, slot_no, false);
@@ -295,7 +295,7 @@ impl<M: Memory> Call<'_, M> {
                 && let Some(mirror) = self.store.fail_over(slot_no)
             {
                 self.disk_mut(disk).restage.push_back(mirror);
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }

@@ -47,7 +47,7 @@ impl<M: Memory> Call<'_, M> {
         if self.alive_devices().next().is_none() {
             let behind = self.durability.record.give_up();
             if behind {
-                self.touch_all();
+                self.queue_all();
             }
             return behind;
         }
@@ -68,7 +68,7 @@ impl<M: Memory> Call<'_, M> {
                 false
             }
             RecordStep::Durable => {
-                self.touch_all();
+                self.queue_all();
                 true
             }
         }

@@ -132,15 +132,15 @@ impl<M: Memory> Call<'_, M> {
             Park::Frames => self.frames.wait(number),
             Park::Staging => {
                 self.schedule.wait_for_staging(number);
-                self.touch(disk);
+                self.queue(disk);
             }
             Park::Dirty => {
                 self.disk_mut(disk).dirty_waiters.push_back(number);
-                self.touch(disk);
+                self.queue(disk);
             }
             Park::Around => {
                 self.disk_mut(disk).around_waiters.push(number);
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }
@@ -174,7 +174,7 @@ impl<M: Memory> Call<'_, M> {
         d.stats.failed_requests += u64::from(error.is_some());
         let awaited = d.job.as_ref().is_some_and(|job| d.requests == 0 || job.resizes_to().is_some());
         if awaited {
-            self.touch(disk);
+            self.queue(disk);
         }
         self.emit(Action::Complete { tag, result: error.map_or(Ok(()), Err) });
     }

@@ -1,12 +1,12 @@
 //! Restaging: a dirty block is read from flash and staged again, to get the copies that it should have. This
-//! rebuilds second copies, empties devices and repairs damaged first copies.
+//! rebuilds mirrored copies, empties devices and repairs damaged first copies.
 //!
 //! Invariants
 //! - Only what was verified, is still dirty in the same version, and has no staged frame is staged again. So
 //!   a restage never replaces newer data.
 //! - A damaged block is staged again with its valid sectors, even if there are none: that its other sectors
 //!   are lost gets the same copies as data.
-//! - A pool counts as rebuilt only when every dirty block durably has its second copy, no device is leaving
+//! - A pool counts as rebuilt only when every dirty block durably has its mirrored copy, no device is leaving
 //!   and the purge is over.
 
 use haversack_model::{BLOCK_BYTES, DiskNo};
@@ -28,10 +28,10 @@ impl<M: Memory> Call<'_, M> {
         if !d.restage.contains(&number) {
             d.restage.push_back(number);
         }
-        self.touch(disk);
+        self.queue(disk);
     }
 
-    /// Requests a restage of all dirty blocks that should have a second copy and have none.
+    /// Requests a restage of all dirty blocks that should have a mirrored copy and have none.
     pub(crate) fn restage_unmirrored(&mut self) {
         if !self.pool.is_redundant() || self.store.usable_devices().count() < 2 {
             return;
@@ -51,13 +51,13 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Whether dirty blocks should get second copies that they lost with a device.
+    /// Whether dirty blocks should get mirrored copies that they lost with a device.
     pub(crate) fn rebuilding(&self) -> bool {
         self.pool.is_degraded() && self.store.usable_devices().count() >= 2
     }
 
     /// Whether every dirty block durably has the copies that it should have, no obsolete version would be
-    /// believed if a device were missing, and no device is leaving.
+    /// trusted if a device were missing, and no device is leaving.
     pub(crate) fn rebuilt(&mut self) -> bool {
         let alone = |d: &crate::store::DiskSpace| d.mirrors < d.dirty && !planted(Bug::RebuiltTooEarly);
         let restages = self.disks.iter().any(|d| !d.restage.is_empty() || d.restaging > 0);
@@ -84,7 +84,7 @@ impl<M: Memory> Call<'_, M> {
         for disk in self.disks.places() {
             let waits = self.disks.contains(disk) && self.staging.lists[disk].len > 0;
             if waits && self.is_dormant(disk) {
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }
@@ -147,7 +147,7 @@ impl<M: Memory> Call<'_, M> {
             }
         }
         self.free_frame(from, false);
-        self.touch(disk);
+        self.queue(disk);
     }
 
     fn restage(&mut self, disk: DiskNo, number: SlotNo, part: FlashPart, from: crate::memory::FrameNo) {

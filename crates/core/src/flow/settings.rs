@@ -81,7 +81,7 @@ impl<M: Memory> Call<'_, M> {
         config.check().map_err(ManageError::BadConfig)?;
         self.disk_mut(disk).tuning = config.tuning();
         self.wake_dirty(disk);
-        self.touch(disk);
+        self.queue(disk);
         self.settle();
         Ok(())
     }
@@ -102,7 +102,7 @@ impl<M: Memory> Call<'_, M> {
         tried.check().map_err(ManageError::BadConfig)?;
         self.disk_mut(disk).tuning.cleaner = config;
         self.wake_dirty(disk);
-        self.touch(disk);
+        self.queue(disk);
         self.settle();
         Ok(())
     }

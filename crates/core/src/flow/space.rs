@@ -60,8 +60,8 @@ impl Core {
                 self.store.reclaim(segment, Some(disk));
                 return true;
             }
-            if !std::mem::replace(&mut self.disk_mut(victim).cleaner.pressed, true) {
-                self.touch(victim);
+            if !std::mem::replace(&mut self.disk_mut(victim).cleaner.space_needed, true) {
+                self.queue(victim);
             }
         }
         false
@@ -102,7 +102,7 @@ impl Core {
         let d = self.disk_mut(disk);
         if !d.rewriting.contains(&segment) {
             d.rewriting.push_back(segment);
-            self.touch(disk);
+            self.queue(disk);
         }
     }
 }
@@ -176,16 +176,16 @@ impl<M: Memory> Call<'_, M> {
             self.durability.want_completed();
         }
         if best.is_none() {
-            self.disk_mut(disk).cleaner.pressed = true;
+            self.disk_mut(disk).cleaner.space_needed = true;
             // A segment that is being emptied may wait for a damaged block too: its page lists a copy of it.
             if none_there && (self.store.reclaiming() == 0 || self.ios.len() == 0) {
-                self.lose_damaged_for_space();
+                self.drop_damaged_for_space();
             }
         }
         best
     }
 
-    /// Evicts until a segment has room: the coldest blocks wherever they are or, for a second copy, those of
+    /// Evicts until a segment has room: the coldest blocks wherever they are or, for a mirrored copy, those of
     /// one segment on another device.
     fn evict_for(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         if other_than.is_some() {
@@ -224,15 +224,15 @@ impl<M: Memory> Call<'_, M> {
     /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
         let some = !self.store.disks[disk].segments.is_empty() || self.store.free_segments(None) > 0;
-        some && !self.is_barred(disk)
+        some && !self.is_mirror_unavailable(disk)
     }
 
     /// Whether the disk has or can get space for its staged blocks. If not, another disk is asked to give
     /// some up.
     pub(crate) fn gets_space(&mut self, disk: DiskNo) -> bool {
         let has = self.has_space(disk);
-        if self.is_barred(disk) {
-            self.retreat(disk);
+        if self.is_mirror_unavailable(disk) {
+            self.vacate_flash(disk);
         } else if !has {
             self.ask_for_segment(disk, None);
         }
@@ -263,7 +263,7 @@ impl<M: Memory> Call<'_, M> {
         for disk in self.disks.places() {
             let waits = self.disks.contains(disk) && self.staging.lists[disk].len > 0;
             if waits && asker.is_none_or(|a| a == disk) {
-                self.touch(disk);
+                self.queue(disk);
             }
         }
     }
@@ -318,7 +318,7 @@ impl<M: Memory> Call<'_, M> {
         self.sequence_done(seq);
         self.store.page_written(segment);
         self.durability.want(seq);
-        self.touch(io.disk.expect("a page is of a disk"));
+        self.queue(io.disk.expect("a page is of a disk"));
     }
 
     /// Writes the requested pages as they become ready.

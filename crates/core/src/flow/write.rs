@@ -61,7 +61,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let versions = self.resolve(disk, block);
         if !versions.is_dirty() && self.dirty_full(disk) {
-            self.disk_mut(disk).cleaner.pressed = true;
+            self.disk_mut(disk).cleaner.space_needed = true;
             return Some(Park::Dirty);
         }
         let mask = self.part(number, block);
@@ -90,15 +90,15 @@ impl<M: Memory> Call<'_, M> {
         stats.write_hits += u64::from(cached);
         stats.write_misses += u64::from(!cached);
         self.stage(disk, block, frame, mask, true);
-        self.touch_if_due(disk);
+        self.queue_if_due(disk);
         None
     }
 
     /// Triggers a check for commits when enough is staged.
-    pub(crate) fn touch_if_due(&mut self, disk: DiskNo) {
+    pub(crate) fn queue_if_due(&mut self, disk: DiskNo) {
         let staged = self.staging.lists[disk].len;
         if staged >= self.commit_threshold() || self.disk(disk).commits_eagerly() {
-            self.touch(disk);
+            self.queue(disk);
         }
     }
 
@@ -121,14 +121,14 @@ impl<M: Memory> Call<'_, M> {
         let frame = if self.staging.free() > self.spare_frames() { self.staging.allocate() } else { None };
         let Some(frame) = frame else {
             self.disk_mut(disk).stats.fills_skipped += 1;
-            self.touch(disk);
+            self.queue(disk);
             return;
         };
         for (first, count) in runs(new) {
             self.memory.copy(from, frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
         }
         self.stage(disk, block, frame, new, false);
-        self.touch_if_due(disk);
+        self.queue_if_due(disk);
     }
 
     /// Makes `frame`, which holds new content in sectors `mask`, the newest of its block. Valid sectors of an
@@ -164,8 +164,7 @@ impl<M: Memory> Call<'_, M> {
         let whole = self.disk(disk).is_whole(block, staged.mask);
         staged.poisoned |= flash.is_some_and(|(_, slot)| slot.poisoned()) && !whole;
         if let Some((number, _)) = flash.filter(|s| s.1.dirty()) {
-            let segment = self.store.segment_of(number);
-            staged.since_us = staged.since_us.min(self.store.segments[segment].dirty_since_us);
+            staged.since_us = staged.since_us.min(self.store.slot_dirty_since_us(number));
         }
         for (first, count) in runs(!staged.mask) {
             self.memory.zero(frame, first as usize * SECTOR_BYTES, count as usize * SECTOR_BYTES);
@@ -223,7 +222,7 @@ impl<M: Memory> Call<'_, M> {
     fn unstaged_from(&mut self, disk: DiskNo, group: u64) {
         let flush = &mut self.disk_mut(disk).flush;
         if flush.unstaged(group) {
-            self.touch(disk);
+            self.queue(disk);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! page 2..34       pool record, copy A
 //! page 34..66      pool record, copy B
 //! page 66, 67      labels of devices: a sector for each
-//! page 128..2176   write-intent maps: pages A and B of each of 1,024 disks
+//! page 128..2176   write-intent bitmaps: pages A and B of each of 1,024 disks
 //! page 2176..2304  labels of disks: a sector for each
 //! page 2304...     segments of 256 pages: metadata pages A and B, 253 slots, one page unused
 //! ```

@@ -1,6 +1,6 @@
 //! Sealed pages of 4 KiB, in which a torn write can be distinguished from rot.
 //!
-//! Segment metadata and intent maps are kept in pairs of pages, written alternately with increasing
+//! Segment metadata and write-intent bitmaps are kept in pairs of pages, written alternately with increasing
 //! generations. After a power loss the newer page may be torn, and then the older one is valid. After rot of
 //! the newer page the older one is *not* valid. To distinguish the two cases, each 512-byte sector of a page
 //! ends in a tag that binds its content to the page's place and generation. A torn page consists of whole
@@ -33,7 +33,7 @@ pub const NUMBER_LIMIT: u64 = 1 << 48;
 pub enum Kind {
     /// Metadata of a segment.
     Segment = 1,
-    /// Write-intent map of a disk.
+    /// Write-write-intent bitmap of a disk.
     Intent = 2,
 }
 
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_at_every_sector_set_is_told_from_rot() {
+    fn a_page_torn_at_any_set_of_sectors_is_not_taken_for_rot() {
         let (old, new) = (page(6, 1), page(8, 2));
         for set in 1u8..255 {
             let mut torn = old;

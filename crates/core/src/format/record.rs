@@ -68,7 +68,7 @@ pub struct DiskRecord {
     pub epoch: u64,
     /// Whether blocks of it may be dirty on flash.
     pub may_be_dirty: bool,
-    /// Whether the origin may hold writes in its volatile cache that no intent map marks.
+    /// Whether the origin may hold writes in its volatile cache that no write-intent bitmap marks.
     pub origin_volatile: bool,
     /// Whether dirty blocks of it were lost. The record does not say which.
     pub damage: Damage,
@@ -95,7 +95,7 @@ pub struct PoolRecord {
     /// Dirty blocks go to two devices.
     pub redundancy: bool,
     /// A device was lost whose entries may have been newer than clean ones elsewhere: those are not to be
-    /// believed.
+    /// trusted.
     pub distrust_clean: bool,
     /// Every commit up to this sequence number is durable.
     pub flushed_seq: u64,
@@ -157,7 +157,7 @@ impl DiskRecord {
 }
 
 impl PoolRecord {
-    /// Whether some dirty blocks may have no second copy although they should.
+    /// Whether some dirty blocks may have no mirrored copy although they should.
     pub fn is_degraded(&self) -> bool {
         self.devices.iter().flatten().any(|device| device.state == DeviceState::Alone)
     }

@@ -49,7 +49,7 @@ pub(crate) struct OriginAccount {
     /// they are durable.
     pub(super) changes: u64,
     durable: u64,
-    /// Some changes that are not durable are from an earlier time, and no intent map marks them.
+    /// Some changes that are not durable are from an earlier time, and no write-intent bitmap marks them.
     unmarked: bool,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Recovered {
     pub torn_entries: u64,
     /// Segments whose metadata is damaged.
     pub damaged_segments: u64,
-    /// Clean blocks are not to be believed.
+    /// Clean blocks are not to be trusted.
     pub distrust_clean: bool,
     /// A flush mark may have been on a page that is damaged, and on no other.
     marks_lost: bool,
@@ -193,7 +193,7 @@ impl Recovered {
 
     /// Notes segments whose newest pages are damaged. If all are on one device and dirty blocks have second
     /// copies, nothing dirty is lost; otherwise dirty blocks may be. Either way an overtaken entry elsewhere
-    /// could pass for the newest, so clean blocks are not believed.
+    /// could pass for the newest, so clean blocks are not trusted.
     fn segments_lost(&mut self, pool: &Pool, lost: &[(SegmentNo, Option<u16>)]) {
         self.distrust_clean |= !lost.is_empty();
         self.damaged_segments = lost.len() as u64;
@@ -265,7 +265,7 @@ impl Recovered {
         }
     }
 
-    /// Drops blocks that must not be kept because of persistence, intent maps or doubt. A damaged block that
+    /// Drops blocks that must not be kept because of persistence, write-intent bitmaps or doubt. A damaged block that
     /// is clean is one whose loss was accepted: the origin counts.
     fn keep(&mut self, pool: &Pool) {
         for segment in self.store.segments.numbers() {

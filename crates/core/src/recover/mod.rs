@@ -1,8 +1,8 @@
 //! Opening a pool: from the contents of the devices and of the staging area to a running core.
 //!
-//! 1. [`scan`]: read superblocks, the record, intent maps and metadata pages. Writes nothing.
+//! 1. [`scan`]: read superblocks, the record, write-intent bitmaps and metadata pages. Writes nothing.
 //! 2. Entries of commits that may not have been durable are verified; those that fail never happened.
-//! 3. The newest version of each block wins; persistence and intent maps decide what is kept.
+//! 3. The newest version of each block wins; persistence and write-intent bitmaps decide what is kept.
 //! 4. The record says that the pool is open; pages that list what never happened are rewritten.
 //! 5. Staged blocks, if the staging area survived, are added on top.
 //!

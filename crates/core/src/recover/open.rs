@@ -4,9 +4,9 @@
 //! - The record is written before any page. It keeps the flush mark of pages that are about to be replaced.
 //!   It says which devices stand alone before pages drop entries that only one device has overtaken. It says
 //!   which disks may be dirty before their staged blocks reach pages.
-//! - The devices are flushed before pages are rewritten: what was read becomes as durable as it is believed
+//! - The devices are flushed before pages are rewritten: what was read becomes as durable as it is trusted
 //!   to be. Two pages of one segment are never written without a flush in between.
-//! - After a start at which clean blocks were not believed, they are believed again only when no page lists a
+//! - After a start at which clean blocks were not trusted, they are trusted again only when no page lists a
 //!   dead entry.
 //! - A staged block is adopted only if the staging area has the pool's present staging number, the data
 //!   matches its checksum, and no newer frame of the block exists. Descriptors of any other staging area are
@@ -153,7 +153,7 @@ fn flush_all(media: &mut dyn Media, pool: &Pool) -> Result<(), PoolError> {
 /// pages are repaired.
 fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Result<(), PoolError> {
     write_second_copies(media, pool, r)?;
-    // What was read may still be in volatile caches: now it becomes as durable as it is believed to be.
+    // What was read may still be in volatile caches: now it becomes as durable as it is trusted to be.
     flush_all(media, pool)?;
     let flushed_seq = pool.record.flushed_seq;
     let mut scrub = std::mem::take(&mut r.scrub);
@@ -181,7 +181,7 @@ fn write_pages(media: &mut dyn Media, pool: &mut Pool, r: &mut Recovered) -> Res
     Ok(())
 }
 
-/// Writes second copies again that did not land, so that the loss of one device cannot take what is believed.
+/// Writes mirrored copies again that did not land, so that the loss of one device cannot take what is trusted.
 fn write_second_copies(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<(), PoolError> {
     let place = |number| {
         let (device, offset_bytes) = r.store.location(number);
@@ -224,7 +224,7 @@ fn write_page(
     Ok(())
 }
 
-/// Rewrites every page that lists a dead slot until none does: then clean blocks may be believed again.
+/// Rewrites every page that lists a dead slot until none does: then clean blocks may be trusted again.
 fn forget_dead(
     media: &mut dyn Media,
     pool: &Pool,
@@ -346,7 +346,7 @@ fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: M
     call.restage_unmirrored();
     if call.rebuilding() {
         call.purge_before_whole();
-        call.touch_all();
+        call.queue_all();
         call.settle();
     }
     (core, report)

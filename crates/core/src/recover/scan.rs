@@ -6,8 +6,8 @@
 //! - The older page of a pair counts only if the newer one was torn. If the newer one may be damaged, the
 //!   segment counts as damaged.
 //! - A repair first overwrites the page that the damaged one overtook. A write may be torn, and while the
-//!   damaged page is there, the older one is not believed.
-//! - A disk's marks are those of all devices together. If no device has a sound intent map, every region
+//!   damaged page is there, the older one is not trusted.
+//! - A disk's marks are those of all devices together. If no device has a sound write-intent bitmap, every region
 //!   counts as marked.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     pub ignored: Vec<usize>,
     /// Devices of the pool that are not in the media list.
     pub missing: Vec<DeviceNo>,
-    /// Every dirty block of a missing device has its second copy on another.
+    /// Every dirty block of a missing device has its mirrored copy on another.
     pub covered: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum SegmentFound {
     Damaged { generation: u64, owner: Option<u16> },
 }
 
-/// A disk's intent map as found.
+/// A disk's write-intent bitmap as found.
 pub(crate) struct IntentFound {
     /// The marks of all devices together.
     pub marked: Regions,
@@ -300,7 +300,7 @@ fn known_generation(found: &[Found; 2]) -> u64 {
 }
 
 /// Returns the page of a pair that a repair must overwrite first. A damaged page that may be newer is all
-/// that prevents its intact sibling from being believed, and a write may be torn.
+/// that prevents its intact sibling from being trusted, and a write may be torn.
 fn first_repaired(found: &[Found; 2], newest: Option<usize>) -> Option<usize> {
     let newest = newest?;
     let Found::Intact(header) = &found[newest] else { return None };
@@ -313,7 +313,7 @@ fn next_generation(above: u64, place: Option<usize>) -> u64 {
     next + u64::from(place.is_some_and(|place| next % 2 != place as u64))
 }
 
-/// Reads a disk's intent maps on all devices and merges them.
+/// Reads a disk's write-intent bitmaps on all devices and merges them.
 pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Result<IntentFound, PoolError> {
     let mut out =
         IntentFound { marked: no_regions(), generation: 0, repair: false, first_repairs: Vec::new() };
@@ -364,7 +364,7 @@ mod tests {
 
     /// If it were overwritten first and torn, the older page would pass for the newest.
     #[test]
-    fn the_page_that_a_damaged_one_overtook_is_written_over_first() {
+    fn the_older_page_is_overwritten_before_the_damaged_one() {
         let place = |at: u64| Place { device_seed: 1, offset_bytes: geometry::metadata_bytes(0, at) };
         let places = [place(0), place(1)];
         for older in [2, 3] {

@@ -134,7 +134,7 @@ impl Index {
 
     /// Reads the bucket where a search starts, to bring it into the processor's cache. The value has no
     /// meaning.
-    pub fn touch(&self, hash: u64) -> u64 {
+    pub fn prefetch(&self, hash: u64) -> u64 {
         u64::from(self.buckets[self.home(hash)].used)
     }
 

@@ -44,10 +44,10 @@ pub struct PageWrite {
 }
 
 impl Store {
-    /// Whether `entry`, in another segment, would wrongly be believed if `slot` were no longer listed. That
-    /// is so for an older version, and for a second copy of the same version that a durable page calls dirty:
+    /// Whether `entry`, in another segment, would wrongly be trusted if `slot` were no longer listed. That
+    /// is so for an older version, and for a mirrored copy of the same version that a durable page calls dirty:
     /// without its sibling, that copy would pass for a commit of which only one half landed, or would still
-    /// be believed to be dirty. (Two copies that are both obsolete leave in three steps: one is listed as
+    /// be trusted to be dirty. (Two copies that are both obsolete leave in three steps: one is listed as
     /// clean, the other leaves, the first leaves.)
     pub(super) fn keeps_listed(slot: Slot, entry: Slot) -> bool {
         entry.status() != Status::Blank
@@ -55,12 +55,12 @@ impl Store {
     }
 
     /// Whether a live slot is one of a block's two copies.
-    fn has_twin(&self, number: SlotNo) -> bool {
+    fn has_mirror(&self, number: SlotNo) -> bool {
         self.slot(number).mirror() || self.mirror_of(number).is_some()
     }
 
     /// Whether the other copy of a bad copy is still dirty: then the bad one must not be listed as cleaned.
-    fn has_dirty_twin(&self, number: SlotNo) -> bool {
+    fn has_dirty_mirror(&self, number: SlotNo) -> bool {
         let slot = self.slot(number);
         let mut has = false;
         self.entries(self.owner_of(number), slot.block(), |_, entry| {
@@ -109,7 +109,7 @@ impl Store {
             // What is listed, and whether it is listed as one of two copies.
             let listed: Option<(Slot, bool)> = match self.slot(number).view() {
                 View::Blank => None,
-                View::Live(slot) => Some((slot.into(), slot.dirty() && self.has_twin(number))),
+                View::Live(slot) => Some((slot.into(), slot.dirty() && self.has_mirror(number))),
                 View::Superseded(slot) => {
                     kept = true;
                     Some((slot.into(), false))
@@ -144,7 +144,7 @@ impl Store {
     /// Decides whether and how the page that is being composed lists a dead slot.
     fn decide_listing(&self, number: SlotNo, slot: Dead) -> Dead {
         let omitted = self.may_omit(number);
-        slot.with_page(omitted, !omitted && self.has_dirty_twin(number))
+        slot.with_page(omitted, !omitted && self.has_dirty_mirror(number))
     }
 
     /// Notes that the composed page has been written to the device, durably or not.
@@ -221,8 +221,8 @@ impl Store {
     pub(super) fn shrinks(&self, number: SlotNo) -> bool {
         match self.slot(number).view() {
             View::Dead(slot) => {
-                let listed_dirty_in_vain = slot.durable_dirty() && !self.has_dirty_twin(number);
-                !slot.omitted() && (listed_dirty_in_vain || self.may_omit(number))
+                let stale_dirty = slot.durable_dirty() && !self.has_dirty_mirror(number);
+                !slot.omitted() && (stale_dirty || self.may_omit(number))
             }
             View::Live(slot) => slot.durable_dirty() && !slot.dirty(),
             View::Superseded(_) | View::Blank => false,

@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// Stops using a device: nothing on it is live any more. Dirty blocks with a second copy elsewhere
+    /// Stops using a device: nothing on it is live any more. Dirty blocks with a mirrored copy elsewhere
     /// continue with that. `lost` is called with each dirty block that had none. Clean blocks are not found any
     /// more; the caller takes them out of the tables. What the device's pages list stays known until
     /// [`Store::forget_segment`].
@@ -232,7 +232,7 @@ impl Store {
                 continue;
             }
             self.entries(disk, slot.block(), |other, entry| {
-                if entry.seq() < slot.seq() && self.is_listed_in_vain(other) {
+                if entry.seq() < slot.seq() && self.is_stale_listing(other) {
                     overtaken.push(other);
                 }
             });
@@ -240,17 +240,17 @@ impl Store {
     }
 
     /// Whether the slot is obsolete and a page on a device in use may list it.
-    pub fn is_listed_in_vain(&self, number: SlotNo) -> bool {
+    pub fn is_stale_listing(&self, number: SlotNo) -> bool {
         let dead = self.segments[self.segment_of(number)].state == SegmentState::Dead;
         matches!(self.slot(number).view(), View::Superseded(_) | View::Dead(_)) && !dead
     }
 
     /// Whether the slot is obsolete and a page on a device in use may list it as dirty.
-    pub fn is_listed_dirty_in_vain(&self, number: SlotNo) -> bool {
-        self.slot(number).durable_dirty() && self.is_listed_in_vain(number)
+    pub fn is_stale_dirty_listing(&self, number: SlotNo) -> bool {
+        self.slot(number).durable_dirty() && self.is_stale_listing(number)
     }
 
-    /// Whether a device has dirty blocks without a second copy.
+    /// Whether a device has dirty blocks without a mirrored copy.
     pub fn has_single_copies(&self, device: DeviceNo) -> bool {
         let owned = |s: &&super::Segment| s.device == device.0 && s.dirty > 0;
         let numbers = self.segments.iter().enumerate().filter(|(_, s)| owned(s));
@@ -264,8 +264,7 @@ impl Store {
     /// Returns the obsolete entries that may be listed and were overtaken on other devices, but not on their
     /// own.
     pub fn overtaken_from_elsewhere(&self) -> Vec<SlotNo> {
-        let listed =
-            (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_listed_in_vain(*number));
+        let listed = (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_stale_listing(*number));
         let overtaken = |number: &SlotNo| {
             let device_of = |number| self.segments[self.segment_of(number)].device;
             let (slot, device) = (self.slot(*number), device_of(*number));
@@ -387,7 +386,7 @@ impl Store {
         self.set_draining(device, true);
     }
 
-    /// Lets new blocks go to the device.
+    /// Allows new blocks on the device.
     pub fn use_device(&mut self, device: DeviceNo) {
         self.set_draining(device, false);
     }
@@ -412,7 +411,7 @@ impl Store {
         self.set(number, slot.with_mask(slot.mask() & inside));
     }
 
-    /// Adds a live entry that recovery found and believes. The segment's owner is known.
+    /// Adds a live entry that recovery found and trusts. The segment's owner is known.
     pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
         self.adopt_entry(number, slot.into());
         self.adjust(self.segment_of(number), |s| {

@@ -108,7 +108,7 @@ fn learned_keeps_out_what_returns_too_late() {
     assert!(misses > 2000 && kept_out * 4 > misses * 3, "{kept_out} of {misses}");
 }
 
-/// A disk that lets a block in at its third access, and keeps so many kilobytes of data until then.
+/// A disk that lets a block in at its third access, and keeps n kilobytes of data until then.
 fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
     let disk = rig.disk(0, SECTORS, mode);
     let filter = AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 2, bytes: 1000 * kilobytes };

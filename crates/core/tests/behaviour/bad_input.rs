@@ -76,7 +76,7 @@ fn the_same_device_twice_is_refused() {
 }
 
 #[test]
-fn exchanged_devices_are_told_apart() {
+fn swapped_devices_are_identified() {
     let mut shelf = used_pool();
     shelf.0.swap(0, 1);
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
@@ -169,7 +169,7 @@ fn rot_all_metadata(shelf: &mut Shelf, device: usize) {
 }
 
 #[test]
-fn damaged_metadata_of_one_mirrored_device_costs_nothing_that_of_both_is_told() {
+fn damaged_metadata_is_reported_only_if_both_devices_have_it() {
     let mut shelf = used_pool();
     rot_all_metadata(&mut shelf, 0);
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());

@@ -4,7 +4,7 @@ use crate::common::*;
 use haversack_core::{Action, CleanerConfig, CoreConfig, DiskConfig, Event, IoFailure, JobError, Target};
 use haversack_model::DiskNo;
 
-/// A disk with so many blocks of a pool, and another one with the rest.
+/// A disk with n blocks of a pool, and another one with the rest.
 fn rig(cleaner: CleanerConfig, target: u64) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[8], false, CoreConfig { commit_blocks: 16, ..CoreConfig::default() });
     let config =
@@ -239,10 +239,10 @@ fn a_dead_origin_ends_the_job_and_keeps_the_data() {
 }
 
 /// Whether an I/O reads the first block of a disk from flash, as a guest's read does now.
-fn reads_first_slot(rig: &mut Rig, disk: DiskNo) -> impl Fn(&Asked) -> bool + use<> {
+fn reads_first_slot(rig: &mut Rig, disk: DiskNo) -> impl Fn(&Requested) -> bool + use<> {
     rig.log.clear();
     rig.read(disk, 0, 8);
-    let place = |asked: &Asked| match asked.action {
+    let place = |asked: &Requested| match asked.action {
         Action::ReadDevice { device, offset_bytes, .. } => Some((device, offset_bytes)),
         _ => None,
     };
@@ -252,7 +252,7 @@ fn reads_first_slot(rig: &mut Rig, disk: DiskNo) -> impl Fn(&Asked) -> bool + us
 }
 
 #[test]
-fn a_block_that_cannot_be_read_ends_the_job_and_holds_up_no_other() {
+fn an_unreadable_block_fails_the_job_and_delays_no_other_block() {
     for detaches in [false, true] {
         let (mut rig, disk) = rig(LAZY, 2000);
         rig.write(disk, 0, 800, 1);
@@ -261,7 +261,7 @@ fn a_block_that_cannot_be_read_ends_the_job_and_holds_up_no_other() {
         let now = rig.now;
         let job = if detaches { rig.core().detach(now, disk) } else { rig.core().clean(now, disk) };
         let job = job.expect("no job runs");
-        let failing = |a: &Asked| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+        let failing = |a: &Requested| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
         rig.wait_with(10_000_000, failing);
         assert_eq!(rig.jobs.get(&job), Some(&Err(JobError::DeviceRead)));
         assert_eq!(rig.usage(disk).dirty_blocks, 1);
@@ -276,7 +276,7 @@ fn a_block_that_can_never_be_read_does_not_cost_its_device() {
     rig.write(disk, 0, 800, 1);
     rig.flush(disk);
     let first_slot = reads_first_slot(&mut rig, disk);
-    let failing = |a: &Asked| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+    let failing = |a: &Requested| if first_slot(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
     for _ in 0..20 {
         let tag = rig.start_read(disk, 0, 8);
         rig.run_with(failing);

@@ -236,7 +236,7 @@ fn a_disk_is_let_go_of_when_the_loss_is_accepted() {
 }
 
 #[test]
-fn what_a_failed_device_took_can_be_let_go_of_too() {
+fn the_loss_of_blocks_on_a_failed_device_can_be_accepted() {
     let (mut rig, disk) = rig(&[4, 4], false);
     for block in 0..40 {
         rig.write(disk, block * 80, 8, 1);
@@ -300,7 +300,7 @@ fn a_loss_in_the_last_block_outlives_a_shrink() {
 /// A small pool, in which damaged blocks hold each segment. A disk whose only place is on a device that is
 /// being removed gets another all the same.
 #[test]
-fn damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves() {
+fn damaged_blocks_do_not_block_the_removal_of_a_device() {
     let (mut rig, first) = rig(&[2], false);
     for at in (0..3200).step_by(800) {
         rig.write(first, at, 800, 1);
@@ -323,7 +323,7 @@ fn damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves() {
 }
 
 #[test]
-fn what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows_again() {
+fn losses_beyond_the_end_of_a_shrunk_disk_stay_lost_when_it_grows() {
     let (mut rig, disk) = rig(&[4, 4], false);
     let now = rig.now;
     rig.write(disk, 0, 8, 1);
@@ -346,7 +346,7 @@ fn what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows
 }
 
 #[test]
-fn damage_to_the_newest_commit_does_not_pass_for_a_torn_write_after_a_kill() {
+fn damage_to_the_newest_commit_is_not_taken_for_a_torn_write_after_a_kill() {
     let (mut rig, disk) = rig(&[4], false);
     rot(&mut rig, disk, 0);
     let mut rig = rig.after_kill(one_by_one());
@@ -370,7 +370,7 @@ fn a_commit_that_was_being_written_at_a_kill_is_still_staged() {
     assert_eq!(rig.read(disk, 0, 8), [2; 8]);
 }
 
-fn is_page(asked: &Asked) -> bool {
+fn is_page(asked: &Requested) -> bool {
     let Action::WriteDevice { offset_bytes, .. } = asked.action else { return false };
     offset_bytes >= DATA_STARTS && (offset_bytes - DATA_STARTS) % SEGMENT_BYTES < PAGES_BYTES
 }
@@ -397,7 +397,7 @@ fn damaged_with_the_mark() -> (Rig, DiskNo) {
 }
 
 #[test]
-fn damage_passes_for_a_torn_write_no_more_because_the_page_with_the_mark_is_damaged_too() {
+fn damage_is_not_taken_for_a_torn_write_when_the_flush_mark_is_damaged() {
     // After a power loss it is unknown whether the commit was ever flushed.
     let (rig, _) = damaged_with_the_mark();
     let mut rig = rig.after_power_cut(one_by_one());

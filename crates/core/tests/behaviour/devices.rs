@@ -19,7 +19,7 @@ fn a_device_that_joins_takes_second_copies() {
     assert!(rig.running().pool_stats().degraded);
     let added = rig.add_device(4);
     rig.flush(disk);
-    // What the cleaner took meanwhile needs no second copy.
+    // What the cleaner took meanwhile needs no mirrored copy.
     let usage = rig.usage(disk);
     assert!(usage.dirty_blocks > 0 && usage.mirrored_blocks == usage.dirty_blocks);
     assert!(!rig.running().pool_stats().degraded);
@@ -84,12 +84,12 @@ fn a_failure_takes_clean_blocks_out_step_by_step() {
     rig.collect();
     let gone = before - rig.usage(disk).usage_blocks;
     assert!(gone > 0 && gone <= 8 * 253, "{gone} blocks in one call");
-    // None of them is found any more, nor are reads in flight believed.
+    // None of them is found any more, nor are reads in flight trusted.
     rig.origins.get_mut(&disk).expect("an origin").bytes.fill(8);
     rig.log.clear();
     let values: Vec<u8> = (0..240_000).step_by(6400).flat_map(|at| rig.read(disk, at, 8)).collect();
     assert!(values.contains(&8) && values.iter().all(|value| [7, 8].contains(value)));
-    let is_gone = |asked: &Asked| matches!(asked.action, Action::ReadDevice { device: DeviceNo(1), .. });
+    let is_gone = |asked: &Requested| matches!(asked.action, Action::ReadDevice { device: DeviceNo(1), .. });
     assert!(!rig.log.iter().any(is_gone));
     rig.write(disk, 0, 8, 1);
     rig.flush(disk);
@@ -105,7 +105,7 @@ fn a_failure_takes_clean_blocks_out_step_by_step() {
 }
 
 #[test]
-fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
+fn a_flush_waits_until_the_record_drops_a_failed_device() {
     let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 800, 1);
@@ -119,7 +119,7 @@ fn a_flush_waits_until_the_record_says_that_a_device_is_out() {
 }
 
 #[test]
-fn without_devices_a_disk_with_clean_blocks_staged_is_detached() {
+fn a_disk_with_staged_clean_blocks_is_detached_without_devices() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 8, 1);
@@ -142,7 +142,7 @@ fn without_devices_a_disk_with_clean_blocks_staged_is_detached() {
 }
 
 #[test]
-fn dirty_blocks_without_second_copy_answer_with_an_error_until_written_again() {
+fn dirty_blocks_without_a_mirrored_copy_fail_until_written_again() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 64, 1);
@@ -179,7 +179,7 @@ fn without_any_device_writes_wait_for_the_loss_to_be_noted() {
 }
 
 #[test]
-fn a_flush_of_what_may_go_nowhere_fails_and_the_release_ends() {
+fn a_flush_fails_without_devices_and_the_release_completes() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config = DiskConfig::new(disk_id(0), SECTORS);
     let disk = rig.attach(&config, 1);
@@ -284,7 +284,7 @@ fn a_device_is_removed_without_loss() {
 }
 
 #[test]
-fn a_pool_is_degraded_until_every_dirty_block_has_its_second_copy() {
+fn a_pool_is_degraded_until_every_dirty_block_is_mirrored() {
     for fails in [false, true] {
         let devices: &[u32] = if fails { &[4, 4] } else { &[4] };
         let mut rig = Rig::new(devices, true, CoreConfig::default());
@@ -309,7 +309,7 @@ fn a_pool_is_degraded_until_every_dirty_block_has_its_second_copy() {
 }
 
 #[test]
-fn a_device_that_only_just_joined_does_not_stand_in_for_the_first() {
+fn a_joining_device_does_not_replace_the_first() {
     let mut rig = Rig::new(&[4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 800, 1);
@@ -325,7 +325,7 @@ fn a_device_that_only_just_joined_does_not_stand_in_for_the_first() {
 }
 
 #[test]
-fn a_device_that_is_being_emptied_does_not_stand_in_for_the_last() {
+fn a_device_being_emptied_does_not_replace_the_last() {
     let mut rig = Rig::new(&[4, 4], true, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     rig.write(disk, 0, 800, 1);
@@ -358,7 +358,8 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_evicted() {
             _ => None,
         });
         let slow = slow.expect("the block is on its way to flash");
-        let is_slow = |a: &Asked| matches!(a.action, Action::WriteDevice { device, .. } if device == slow);
+        let is_slow =
+            |a: &Requested| matches!(a.action, Action::WriteDevice { device, .. } if device == slow);
         rig.start_write(disk, 0, 8, 1);
         rig.core().remove_device(0, slow).expect("another is left");
         rig.run_without(is_slow);
@@ -380,7 +381,7 @@ fn a_kill_does_not_bring_back_a_block_whose_slow_commit_was_lost_with_its_device
         rig.start_read(disk, half, 4);
         rig.run_without(is_device_write);
     }
-    let is_slow = |a: &Asked| matches!(a.action, Action::WriteDevice { device: DeviceNo(0), .. });
+    let is_slow = |a: &Requested| matches!(a.action, Action::WriteDevice { device: DeviceNo(0), .. });
     rig.core().fail_device(0, DeviceNo(0));
     rig.core().loss_recorded(0);
     rig.run_without(is_slow);
@@ -410,7 +411,7 @@ fn nothing_is_kept_on_a_device_before_the_record_lists_it() {
 }
 
 #[test]
-fn what_is_cleaned_for_want_of_space_is_not_overtaken_by_a_device_that_is_not_out_yet() {
+fn a_returning_device_does_not_supersede_blocks_cleaned_for_lack_of_space() {
     let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
     let mut rig = Rig::new(&[2, 2], false, config);
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);

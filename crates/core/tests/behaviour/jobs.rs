@@ -13,11 +13,11 @@ fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
     rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
 }
 
-fn is_intent(asked: &Asked) -> bool {
+fn is_intent(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::Intent)
 }
 
-/// A released disk whose dirty blocks are being read to get their second copies.
+/// A released disk whose dirty blocks are being read to get their mirrored copies.
 fn released_while_restaging() -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], true, CoreConfig::default());
     let disk = lazy(&mut rig, 0);
@@ -94,12 +94,12 @@ fn a_release_waits_for_the_flush_of_its_origin() {
     rig.finish(job);
 }
 
-fn fail_origin_flushes(action: &Asked) -> Fate {
+fn fail_origin_flushes(action: &Requested) -> Fate {
     if is_origin_flush(action) { Fate::Fail(IoFailure::Error) } else { Fate::Done }
 }
 
 #[test]
-fn a_detach_of_a_clean_disk_ends_when_its_origin_cannot_be_flushed() {
+fn the_detach_of_a_clean_disk_ends_when_its_origin_cannot_be_flushed() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteInvalidate);
     rig.write(disk, 0, 8, 1);
@@ -241,7 +241,7 @@ fn a_disk_does_not_grow_under_a_discard_of_its_last_block() {
     rig.write(disk, 152, 4, 1);
     rig.flush(disk);
     let discard = rig.submit(disk, Op::Discard, 0, vec![0; 156 * 512]);
-    let is_zeroing = |a: &Asked| matches!(a.action, Action::ZeroOrigin { .. });
+    let is_zeroing = |a: &Requested| matches!(a.action, Action::ZeroOrigin { .. });
     rig.run_without(is_zeroing);
     rig.origins.get_mut(&disk).expect("an origin").bytes.resize(179 * 512, 7);
     let job = rig.core().resize(0, disk, 179).expect("no job runs");
@@ -253,7 +253,7 @@ fn a_disk_does_not_grow_under_a_discard_of_its_last_block() {
 }
 
 #[test]
-fn what_a_shrinking_disk_loses_is_dirty_until_the_record_says_the_new_size() {
+fn blocks_beyond_the_new_end_stay_dirty_until_the_record_has_the_new_size() {
     let idle_us = 1_000_000;
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config =
@@ -262,7 +262,7 @@ fn what_a_shrinking_disk_loses_is_dirty_until_the_record_says_the_new_size() {
     rig.write(disk, 80, 8, 1);
     rig.flush(disk);
     rig.core().resize(0, disk, 84).expect("no job runs");
-    let record_waits = |a: &Asked| if is_record(a) { Fate::Hold } else { Fate::Done };
+    let record_waits = |a: &Requested| if is_record(a) { Fate::Hold } else { Fate::Done };
     rig.wait_with(3 * idle_us, record_waits);
     assert_eq!(rig.usage(disk).dirty_blocks, 0, "the block was cleaned");
     rig.start_write(disk, 0, 8, 2);
@@ -333,7 +333,7 @@ fn evicted_content_does_not_come_back_when_a_disk_shrinks_and_grows() {
 }
 
 #[test]
-fn a_staged_block_that_a_smaller_disk_no_longer_has_is_not_dirty_after_a_kill() {
+fn staged_blocks_beyond_the_end_of_a_shrunk_disk_are_not_dirty_after_a_kill() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config = DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) };
     let disk = rig.attach(&config, 1);
@@ -348,7 +348,7 @@ fn a_staged_block_that_a_smaller_disk_no_longer_has_is_not_dirty_after_a_kill() 
 }
 
 #[test]
-fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
+fn blocks_staged_during_an_origin_flush_stay_dirty() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = lazy(&mut rig, 0);
     rig.write(disk, 0, 8, 1);
@@ -374,7 +374,7 @@ fn staged_blocks_stay_dirty_after_a_flush_that_did_not_see_them() {
 }
 
 #[test]
-fn what_a_detach_cleaned_stays_clean_when_the_disk_comes_back() {
+fn blocks_cleaned_by_a_detach_stay_clean_after_the_next_attach() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = lazy(&mut rig, 0);
     rig.write(disk, 0, 800, 1);
@@ -389,7 +389,7 @@ fn what_a_detach_cleaned_stays_clean_when_the_disk_comes_back() {
 
 /// The record may land and earlier commits may not: a later commit must not pass for one of those.
 #[test]
-fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
+fn commits_after_a_crash_have_higher_numbers_than_the_record() {
     for detaches in [false, true] {
         let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
         let mut rig = Rig::new(&[24], false, config);
@@ -422,7 +422,7 @@ fn commits_after_a_crash_are_newer_than_all_that_the_record_tells_of() {
 }
 
 #[test]
-fn a_released_disk_takes_nothing_until_it_is_attached_again() {
+fn a_released_disk_refuses_requests_until_it_is_attached_again() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config = DiskConfig::new(disk_id(0), SECTORS);
     let disk = rig.attach(&config, 1);

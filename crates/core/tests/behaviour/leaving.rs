@@ -36,7 +36,7 @@ fn the_origin_wins_after_a_kill(rig: Rig) {
 }
 
 #[test]
-fn nothing_that_the_origin_overtook_comes_back_with_a_device_that_was_removed() {
+fn a_removed_device_brings_no_stale_block_back() {
     let (mut rig, disk) = durably_dirty_while_the_record_is_written(false);
     let now = rig.now;
     rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
@@ -46,7 +46,7 @@ fn nothing_that_the_origin_overtook_comes_back_with_a_device_that_was_removed() 
 }
 
 #[test]
-fn nothing_is_overtaken_before_the_record_says_that_a_device_failed() {
+fn a_failed_devices_dirty_blocks_are_not_superseded_before_the_record_drops_it() {
     let (mut rig, disk) = durably_dirty_while_the_record_is_written(true);
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(0));
@@ -68,7 +68,7 @@ fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
         rig.start_write(disk, 0, 8, value);
         rig.run_without(is_device_flush);
     }
-    let written: Vec<&Asked> = rig.log.iter().filter(|asked| is_segment_write(asked)).collect();
+    let written: Vec<&Requested> = rig.log.iter().filter(|asked| is_segment_write(asked)).collect();
     assert_eq!(written[0].written_device(), Some(DeviceNo(0)), "{written:?}");
     assert_eq!(written[3].written_device(), Some(DeviceNo(1)), "{written:?}");
     rig.flush(disk);
@@ -77,7 +77,7 @@ fn cleaned_with_an_older_version_elsewhere() -> (Rig, DiskNo) {
 }
 
 #[test]
-fn older_versions_elsewhere_do_not_come_back_after_a_device_failed() {
+fn older_versions_on_other_devices_do_not_come_back_after_a_failure() {
     // The power fails when all is done, or before a page that lists the older version is written again.
     for held in [false, true] {
         let (mut rig, disk) = cleaned_with_an_older_version_elsewhere();
@@ -94,7 +94,7 @@ fn older_versions_elsewhere_do_not_come_back_after_a_device_failed() {
 }
 
 #[test]
-fn older_versions_elsewhere_do_not_come_back_when_a_device_is_missing() {
+fn older_versions_on_other_devices_do_not_come_back_when_one_is_missing() {
     let (mut rig, disk) = cleaned_with_an_older_version_elsewhere();
     let origins = std::mem::take(&mut rig.origins);
     let mut shelf = rig.power_cut();
@@ -168,7 +168,7 @@ fn flushed_and_staged_anew() -> (Rig, DiskNo) {
 }
 
 #[test]
-fn a_device_is_gone_only_when_what_was_staged_of_its_blocks_is_durable() {
+fn a_device_is_gone_only_when_staged_versions_of_its_blocks_are_durable() {
     let (mut rig, disk) = flushed_and_staged_anew();
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(0));
@@ -184,7 +184,7 @@ fn a_device_is_gone_only_when_what_was_staged_of_its_blocks_is_durable() {
 }
 
 #[test]
-fn what_was_staged_as_a_device_failed_is_committed() {
+fn blocks_staged_when_a_device_failed_are_committed() {
     let (mut rig, disk) = flushed_and_staged_anew();
     let now = rig.now;
     rig.core().fail_device(now, DeviceNo(0));
@@ -196,7 +196,7 @@ fn what_was_staged_as_a_device_failed_is_committed() {
 }
 
 #[test]
-fn what_is_committed_over_a_lost_block_says_so_if_the_device_is_back_after_a_kill() {
+fn a_commit_over_a_lost_block_keeps_the_loss_if_the_device_returns() {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
     let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
     rig.write(disk, 0, 8, 1);
@@ -254,7 +254,7 @@ fn an_offline_flush_writes_what_a_lost_device_did_not_have() {
 }
 
 #[test]
-fn a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet() {
+fn a_redundant_pool_opens_without_a_failed_device_that_the_record_still_lists() {
     let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
     let lazy = |number| DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) };
     let mut waited = 0;
@@ -281,7 +281,7 @@ fn a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet
 }
 
 #[test]
-fn a_device_is_gone_only_when_what_was_being_committed_of_its_blocks_is_durable() {
+fn a_device_is_gone_only_when_commits_in_flight_of_its_blocks_are_durable() {
     let config = CoreConfig { commit_blocks: 1, ..CoreConfig::default() };
     let mut rig = Rig::new(&[4, 4], false, config);
     let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
@@ -295,7 +295,7 @@ fn a_device_is_gone_only_when_what_was_being_committed_of_its_blocks_is_durable(
     let (old, new) =
         (DeviceNo(first.expect("it was committed")), DeviceNo(1 - first.expect("it was committed")));
     // The first version becomes durable while the second is on its way to the other device.
-    let is_new = |action: &Asked| is_segment_write_to(action, new);
+    let is_new = |action: &Requested| is_segment_write_to(action, new);
     rig.run_without(is_new);
     assert!(rig.pending.iter().any(|pending| is_new(&pending.asked)));
     let now = rig.now;

@@ -339,7 +339,7 @@ impl Model {
         !self.flights.values().any(|f| matches!(f, Flight::Write { disk: d, .. } if *d == disk))
     }
 
-    /// Lets everything end, which it must.
+    /// Runs until nothing is in flight.
     fn drain(&mut self) {
         for _ in 0..64 {
             self.rig.run();

@@ -13,11 +13,11 @@ fn rig(mode: WriteMode) -> (Rig, DiskNo) {
     (rig, disk)
 }
 
-fn count(rig: &Rig, what: impl Fn(&Asked) -> bool) -> usize {
+fn count(rig: &Rig, what: impl Fn(&Requested) -> bool) -> usize {
     rig.log.iter().filter(|a| what(a)).count()
 }
 
-fn any_io(action: &Asked) -> bool {
+fn any_io(action: &Requested) -> bool {
     !matches!(action.action, Action::Complete { .. } | Action::Event(_))
 }
 
@@ -29,7 +29,7 @@ fn is_cached(rig: &mut Rig, disk: DiskNo, sector: u64, sectors: u32, value: u8) 
 }
 
 #[test]
-fn a_flush_that_waits_for_a_block_which_a_discard_takes_is_answered() {
+fn a_flush_completes_when_a_discard_drops_the_block_it_waits_for() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
     // The region is marked by the first discard, so that the second one need not wait.
@@ -218,7 +218,7 @@ fn pt_keeps_nothing() {
 }
 
 #[test]
-fn leaving_wb_cleans_a_dirty_block_before_it_is_overtaken() {
+fn after_leaving_wb_a_dirty_block_is_cleaned_before_a_write_past_the_cache() {
     let (mut rig, disk) = rig(WriteMode::WriteBack);
     rig.write(disk, 0, 8, 1);
     let now = rig.now;
@@ -241,7 +241,7 @@ fn discard_and_write_zeroes_reach_the_origin_and_read_as_zeroes() {
             rig.run_without(is_origin_write);
             assert!(!rig.is_answered(tag), "{mode}");
             rig.answered(tag);
-            let freed = |a: &Asked| matches!(a.action, Action::ZeroOrigin { discard, .. } if discard);
+            let freed = |a: &Requested| matches!(a.action, Action::ZeroOrigin { discard, .. } if discard);
             assert_eq!(count(&rig, freed) > 0, op == Op::Discard);
             assert_eq!(rig.read(disk, 0, 64), [vec![1; 3], vec![0; 40], vec![1; 21]].concat(), "{mode}");
         }
@@ -249,7 +249,7 @@ fn discard_and_write_zeroes_reach_the_origin_and_read_as_zeroes() {
 }
 
 #[test]
-fn zeroes_over_a_partly_dirty_block_cover_what_was_read_of_the_rest() {
+fn zeroes_over_a_partly_dirty_block_replace_its_clean_sectors() {
     for op in [Op::Discard, Op::WriteZeroes] {
         let (mut rig, disk) = rig(WriteMode::WriteBack);
         rig.write(disk, 0, 4, 1);
@@ -307,11 +307,11 @@ fn a_read_of_a_part_brings_the_whole_block_in() {
 fn a_read_of_a_part_succeeds_beside_a_bad_sector_of_the_origin() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
-    let holds_bad = |asked: &Asked| match asked.action {
+    let holds_bad = |asked: &Requested| match asked.action {
         Action::ReadOrigin { sector, sectors, .. } => (sector.0..sector.0 + u64::from(sectors)).contains(&5),
         _ => false,
     };
-    let fate = |asked: &Asked| if holds_bad(asked) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+    let fate = |asked: &Requested| if holds_bad(asked) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
     let good = rig.start_read(disk, 3, 1);
     rig.run_with(fate);
     assert_eq!(rig.answer(good), Ok(()));

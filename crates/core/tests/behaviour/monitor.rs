@@ -56,7 +56,7 @@ fn requests_are_recorded_with_their_time() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn records_that_find_no_room_are_counted() {
     let (mut rig, disk) = rig();
     watch(&mut rig, disk, 4, 0);
     let bytes = rig.core().pool_stats().memory_bytes;

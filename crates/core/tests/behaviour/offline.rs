@@ -130,7 +130,7 @@ fn dirty_blocks_are_dropped_only_by_name() {
 }
 
 #[test]
-fn dirty_blocks_that_cannot_be_seen_are_dropped_only_by_name() {
+fn dirty_blocks_on_missing_devices_are_dropped_only_by_name() {
     for missing in [0, 1] {
         let (mut shelf, _) = after_power_loss(&[4, 4], false);
         shelf.take(missing);

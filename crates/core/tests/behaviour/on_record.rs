@@ -16,7 +16,7 @@ fn lazy(number: u8) -> DiskConfig {
 
 /// A disk that another host had in the meantime is attached; the process is killed before an I/O that `held` names has
 /// ended.
-fn killed_after_a_hand_over(held: impl Fn(&Asked) -> bool) -> (Rig, DiskNo) {
+fn killed_after_a_hand_over(held: impl Fn(&Requested) -> bool) -> (Rig, DiskNo) {
     let mut rig = Rig::new(&[4], false, config());
     let disk = rig.attach(&lazy(0), 1);
     rig.read(disk, 0, 8);
@@ -32,8 +32,8 @@ fn killed_after_a_hand_over(held: impl Fn(&Asked) -> bool) -> (Rig, DiskNo) {
 }
 
 #[test]
-fn a_guests_flush_covers_what_another_host_left_in_the_origin_even_after_a_kill() {
-    let held: [fn(&Asked) -> bool; 2] = [|_| false, |asked| asked.purpose == Some(IoPurpose::Intent)];
+fn a_guests_flush_covers_another_hosts_volatile_writes_even_after_a_kill() {
+    let held: [fn(&Requested) -> bool; 2] = [|_| false, |asked| asked.purpose == Some(IoPurpose::Intent)];
     for held in held {
         let (mut rig, disk) = killed_after_a_hand_over(held);
         let now = rig.now;
@@ -58,7 +58,7 @@ fn partly_dirty() -> (Rig, DiskNo, DeviceNo) {
 }
 
 #[test]
-fn what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back() {
+fn clean_sectors_do_not_hide_lost_ones_when_their_device_returns() {
     let (mut rig, disk, device) = partly_dirty();
     rig.read(disk, 4, 4);
     let now = rig.now;
@@ -75,7 +75,7 @@ fn what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back() {
 }
 
 #[test]
-fn a_damaged_block_is_known_as_lost_while_its_device_is_emptied() {
+fn a_damaged_block_is_reported_lost_while_its_device_is_emptied() {
     let (mut rig, disk, device) = partly_dirty();
     let data = rig.log.iter().find_map(|asked| match asked.action {
         Action::WriteDevice { offset_bytes, .. } if asked.purpose == Some(IoPurpose::Commit) => {

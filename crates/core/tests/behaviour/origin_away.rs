@@ -84,7 +84,7 @@ fn a_flush_needs_no_origin_after_zeroes_and_a_sequential_run() {
 }
 
 #[test]
-fn what_goes_past_a_write_back_cache_is_to_be_durable_at_once() {
+fn writes_past_a_write_back_cache_are_durable_when_acknowledged() {
     for (mode, expected) in [
         (WriteMode::WriteBack, true),
         (WriteMode::WriteThrough(WriteThroughAck::Cache), true),
@@ -163,7 +163,7 @@ fn an_hour_without_the_origin_fails_no_write_hit_or_flush() {
 }
 
 #[test]
-fn a_flush_waits_for_what_was_acknowledged_by_the_origin_alone() {
+fn a_flush_waits_for_writes_acknowledged_only_by_the_origin() {
     let (mut rig, disk) = rig();
     let now = rig.now;
     let mode = WriteMode::WriteThrough(WriteThroughAck::Origin);

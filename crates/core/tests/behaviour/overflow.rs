@@ -20,7 +20,7 @@ fn rig() -> (Rig, DiskNo) {
 }
 
 /// Writes of blocks that are dirty.
-fn cleans(asked: &Asked) -> bool {
+fn cleans(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::CleanWrite)
 }
 
@@ -36,7 +36,7 @@ fn a_write_over_the_limit_does_not_wait_for_the_cleaner() {
 }
 
 #[test]
-fn what_is_cached_clean_stays_cached() {
+fn clean_blocks_stay_cached() {
     let (mut rig, disk) = rig();
     let write = rig.start_write(disk, 8000, 8, 2);
     rig.run_without(cleans);
@@ -77,7 +77,7 @@ fn a_write_goes_past_the_cache_before_and_after_its_dirty_blocks() {
 }
 
 #[test]
-fn what_the_origin_does_not_take_is_staged_when_there_is_room() {
+fn writes_refused_by_the_origin_are_staged_when_there_is_room() {
     let (mut rig, disk) = rig();
     rig.origins.get_mut(&disk).expect("an origin").down = true;
     let writes = [16_000, 8000, 24_000].map(|sector| rig.start_write(disk, sector, 16, 2));
@@ -93,7 +93,7 @@ fn what_the_origin_does_not_take_is_staged_when_there_is_room() {
 }
 
 #[test]
-fn a_kill_after_an_overflowing_write_brings_no_older_content_back() {
+fn no_older_content_returns_after_an_overflowing_write_and_a_kill() {
     let (mut rig, disk) = rig();
     let write = rig.start_write(disk, 8000, 8, 2);
     rig.run_without(cleans);
@@ -107,7 +107,7 @@ fn a_kill_after_an_overflowing_write_brings_no_older_content_back() {
 }
 
 #[test]
-fn a_part_of_what_is_nobodys_counts_as_the_disks_own() {
+fn unassigned_capacity_counts_towards_the_disks_limit() {
     let (mut rig, disk) = rig();
     let now = rig.now;
     let other = DiskNo(1);

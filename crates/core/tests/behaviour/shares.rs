@@ -57,7 +57,7 @@ fn without_sharing_a_disk_keeps_within_its_target() {
 }
 
 #[test]
-fn without_sharing_a_disk_gets_what_another_may_no_longer_have() {
+fn without_sharing_a_disk_gets_the_segments_beyond_anothers_lowered_target() {
     let mut rig = Rig::new(&[7], false, CoreConfig { share_spare: false, ..CoreConfig::default() });
     let [first, second] =
         [(0, 1400), (1, 300)].map(|(n, blocks)| reader(&mut rig, n, Target::Blocks(blocks)));
@@ -176,7 +176,7 @@ fn a_disk_that_only_writes_gets_its_share_of_a_full_pool() {
 }
 
 #[test]
-fn overtaken_versions_do_not_pile_up_in_a_cache_with_room() {
+fn superseded_versions_do_not_accumulate_in_a_cache_with_room() {
     const BLOCKS: u64 = 512;
     for redundancy in [false, true] {
         let mut rig = Rig::new(&[64, 64], redundancy, CoreConfig::default());
@@ -210,7 +210,7 @@ fn one_block_written_and_flushed_for_ever_takes_few_slots() {
 }
 
 #[test]
-fn a_page_gives_up_all_that_newer_durable_versions_overtook() {
+fn a_page_drops_all_versions_that_durable_newer_ones_superseded() {
     const BLOCKS: u64 = 512;
     let mut rig = Rig::new(&[64], false, CoreConfig::default());
     let disk = rig.disk(0, SECTORS, WriteMode::WriteBack);
@@ -233,7 +233,7 @@ fn a_page_gives_up_all_that_newer_durable_versions_overtook() {
 }
 
 #[test]
-fn a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache() {
+fn a_disk_whose_mirror_is_unavailable_is_cleaned_and_bypasses_the_cache() {
     // Of the second device's segments all come to be the released disk's.
     let mut rig = Rig::new(&[6, 2], true, CoreConfig::default());
     let cleaner = CleanerConfig {
@@ -334,7 +334,7 @@ fn a_sharer_stays_within_its_limit_while_others_need_space() {
 }
 
 #[test]
-fn more_sharers_than_segments_all_go_on_and_the_one_that_is_busy_gets_the_pool() {
+fn with_more_sharers_than_segments_all_progress_and_the_busy_one_gets_the_pool() {
     const DISKS: u8 = 7;
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let disks: Vec<_> = (0..DISKS)
@@ -416,7 +416,7 @@ fn disks_with_parts_of_their_own_keep_them_beside_one_pool() {
 }
 
 #[test]
-fn a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own() {
+fn a_sharer_whose_device_failed_gets_a_segment_from_a_disk_with_a_target() {
     let mut rig = Rig::new(&[2], false, CoreConfig { commit_blocks: 8, ..CoreConfig::default() });
     let shared = Target::Shared { at_least_blocks: 0, at_most_blocks: 5000 };
     let sharer =

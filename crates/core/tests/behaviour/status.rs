@@ -35,7 +35,7 @@ fn each_sector_has_the_state_of_the_newest_place_that_has_it() {
 }
 
 #[test]
-fn what_is_written_over_damaged_dirty_sectors_is_dirty_the_others_are_not_there() {
+fn sectors_written_over_a_damaged_block_are_dirty_and_the_others_lost() {
     let (mut rig, disk) = rig();
     rig.write(disk, 0, 8, 1);
     rig.flush(disk);

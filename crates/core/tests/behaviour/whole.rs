@@ -14,7 +14,7 @@ fn lazy(rig: &mut Rig, number: u8) -> DiskNo {
 }
 
 /// The devices that data was written to.
-fn devices_written(log: &[Asked]) -> Vec<DeviceNo> {
+fn devices_written(log: &[Requested]) -> Vec<DeviceNo> {
     let has = |device: &DeviceNo| log.iter().any(|action| is_segment_write_to(action, *device));
     (0..4).map(DeviceNo).filter(has).collect()
 }
@@ -38,7 +38,7 @@ fn overtaken_on_two_devices() -> (Rig, DiskNo, Vec<DeviceNo>) {
 }
 
 #[test]
-fn a_clean_block_overtaken_on_two_devices_does_not_come_back_when_both_have_failed() {
+fn a_stale_clean_block_does_not_come_back_when_both_devices_with_newer_ones_failed() {
     let (mut rig, disk, written) = overtaken_on_two_devices();
     for device in written {
         let now = rig.now;
@@ -53,7 +53,7 @@ fn a_clean_block_overtaken_on_two_devices_does_not_come_back_when_both_have_fail
 }
 
 #[test]
-fn nor_when_one_has_failed_and_the_other_is_missing_at_the_next_start() {
+fn a_stale_clean_block_does_not_come_back_when_one_device_failed_and_one_is_missing() {
     for wait_us in [0, 1_000_000] {
         let (mut rig, disk, written) = overtaken_on_two_devices();
         let now = rig.now;
@@ -74,7 +74,7 @@ fn nor_when_one_has_failed_and_the_other_is_missing_at_the_next_start() {
 }
 
 #[test]
-fn once_overtaken_versions_are_purged_the_cache_stays_warm_over_a_restart() {
+fn once_stale_versions_are_purged_the_cache_stays_warm_over_a_restart() {
     let (mut rig, disk, written) = overtaken_on_two_devices();
     let other = lazy(&mut rig, 1);
     for block in 0..100 {
@@ -104,12 +104,12 @@ fn half_removed() -> (Rig, DiskNo) {
 }
 
 /// A read of what the other disk has, to be staged again: as long as it does not end, the device is not empty.
-fn is_of_the_other(asked: &Asked) -> bool {
+fn is_of_the_other(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::Restage) && asked.disk == Some(DiskNo(1))
 }
 
 #[test]
-fn what_a_lone_device_overtook_does_not_come_back_once_the_pool_is_whole() {
+fn versions_superseded_on_a_lone_device_do_not_come_back_once_the_pool_is_whole() {
     let (mut rig, disk) = half_removed();
     rig.run_without(is_of_the_other);
     rig.start_write(disk, 0, 8, 2);
@@ -134,10 +134,10 @@ fn what_a_lone_device_overtook_does_not_come_back_once_the_pool_is_whole() {
 }
 
 #[test]
-fn a_device_that_was_left_alone_before_the_record_said_so_is_missed() {
+fn a_lone_device_that_the_record_does_not_name_yet_is_missed() {
     let (mut rig, _) = half_removed();
     rig.run_without(is_record);
-    // The power fails, and all that was written has landed. The next life has no time for second copies.
+    // The power fails, and all that was written has landed. The next life has no time for mirrored copies.
     let (shelf, _) = rig.kill();
     let rig = Rig::open(shelf, memory(), config());
     assert!(rig.running().pool_stats().degraded);

@@ -62,9 +62,9 @@ pub(crate) struct Cleaner {
     /// What failed in this round.
     pub(super) failed: Option<JobError>,
     /// Blocks that others wait for, oldest request first.
-    pub(super) asked: VecDeque<BlockNo>,
+    pub(super) requested: VecDeque<BlockNo>,
     /// Something waits for clean blocks.
-    pub pressed: bool,
+    pub space_needed: bool,
     /// Everything is to be cleaned.
     pub all: bool,
     /// No staged block became dirty before this time.
@@ -95,8 +95,8 @@ pub(crate) struct Cleaner {
 impl Cleaner {
     /// Asks for a block to be cleaned soon.
     pub fn ask(&mut self, block: BlockNo) {
-        if !self.asked.contains(&block) {
-            self.asked.push_back(block);
+        if !self.requested.contains(&block) {
+            self.requested.push_back(block);
         }
     }
 
@@ -130,10 +130,10 @@ impl Cleaner {
     }
 
     /// Whether staged blocks should be committed now so that they can be cleaned.
-    pub fn eager(&self, mode: WriteMode) -> bool {
+    pub fn wants_commit(&self, mode: WriteMode) -> bool {
         self.all
             || self.overdue
-            || !self.asked.is_empty()
+            || !self.requested.is_empty()
             || mode == WriteMode::WriteThrough(WriteThroughAck::Cache)
     }
 }

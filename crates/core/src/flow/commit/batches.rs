@@ -22,7 +22,7 @@ pub(crate) struct Batch {
     pub(super) pages: Vec<FrameNo>,
     /// The segments being written, one for each copy.
     pub(super) segments: Vec<SegmentNo>,
-    /// Whether any I/O of the first or the second copy failed.
+    /// Whether any I/O of the first or the mirrored copy failed.
     pub(super) failed: [bool; 2],
 }
 

@@ -52,7 +52,7 @@ pub fn memory() -> TestMemory {
 
 /// Something that the core asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct Requested {
     pub action: Action,
     /// What it is for, if it is an I/O.
     pub purpose: Option<IoPurpose>,
@@ -60,7 +60,7 @@ pub struct Asked {
     pub disk: Option<DiskNo>,
 }
 
-impl Asked {
+impl Requested {
     /// The device that it writes.
     pub fn written_device(&self) -> Option<DeviceNo> {
         match self.action {
@@ -72,7 +72,7 @@ impl Asked {
 
 /// An I/O that the core asked for and that has not ended.
 pub struct Pending {
-    pub asked: Asked,
+    pub asked: Requested,
     io: IoId,
     pieces: Vec<Piece>,
     /// What it writes: memory in flight must not change.
@@ -102,7 +102,7 @@ pub struct Rig {
     pub jobs: HashMap<JobId, Result<(), JobError>>,
     pub events: Vec<Event>,
     /// Everything that the core asked for, in order.
-    pub log: Vec<Asked>,
+    pub log: Vec<Requested>,
     pub report: OpenReport,
     next_tag: u64,
 }
@@ -245,7 +245,7 @@ impl Rig {
         self.answered(tag);
     }
 
-    /// Reads sectors; all bytes of a sector must be the same. Gives one byte for each.
+    /// Reads sectors; all bytes of a sector must be the same. Returns one byte for each.
     pub fn read(&mut self, disk: DiskNo, sector: u64, sectors: u32) -> Vec<u8> {
         let tag = self.start_read(disk, sector, sectors);
         self.answered(tag);
@@ -297,12 +297,12 @@ impl Rig {
     }
 
     /// Carries out all I/O but what `held` names.
-    pub fn run_without(&mut self, mut held: impl FnMut(&Asked) -> bool) {
+    pub fn run_without(&mut self, mut held: impl FnMut(&Requested) -> bool) {
         self.run_with(|asked| if held(asked) { Fate::Hold } else { Fate::Done });
     }
 
     /// Ends I/Os in order until only those that are held are left.
-    pub fn run_with(&mut self, mut fate: impl FnMut(&Asked) -> Fate) {
+    pub fn run_with(&mut self, mut fate: impl FnMut(&Requested) -> Fate) {
         self.collect();
         let (mut at, mut steps) = (0, 0);
         while at < self.pending.len() {
@@ -317,12 +317,12 @@ impl Rig {
         }
     }
 
-    /// Lets time pass, and carries out all I/O.
+    /// Advances the time, and carries out all I/O.
     pub fn wait(&mut self, micros: Micros) {
         self.wait_with(micros, |_| Fate::Done);
     }
 
-    pub fn wait_with(&mut self, micros: Micros, mut fate: impl FnMut(&Asked) -> Fate) {
+    pub fn wait_with(&mut self, micros: Micros, mut fate: impl FnMut(&Requested) -> Fate) {
         let until = self.now + micros;
         let mut ticks = 0;
         loop {
@@ -354,7 +354,7 @@ impl Rig {
                 Action::Complete { .. } | Action::Event(_) => None,
             };
             let (purpose, disk) = io.map(|io| self.running().purpose(io)).unzip();
-            let asked = Asked { action, purpose, disk: disk.flatten() };
+            let asked = Requested { action, purpose, disk: disk.flatten() };
             self.log.push(asked);
             if let Some(io) = io {
                 self.launch(io, asked);
@@ -374,7 +374,7 @@ impl Rig {
         }
     }
 
-    fn launch(&mut self, io: IoId, asked: Asked) {
+    fn launch(&mut self, io: IoId, asked: Requested) {
         let action = asked.action;
         let pieces: Vec<Piece> = self.running().pieces(io).collect();
         let writes = matches!(action, Action::WriteDevice { .. } | Action::WriteOrigin { .. });
@@ -463,7 +463,7 @@ impl Rig {
         }
     }
 
-    /// Adds a formatted device of so many segments and waits until the pool has it.
+    /// Adds a formatted device of n segments and waits until the pool has it.
     pub fn add_device(&mut self, segments: u32) -> DeviceNo {
         let (number, job) = self.start_adding(segments);
         self.finish(job);
@@ -521,41 +521,41 @@ impl Rig {
 }
 
 /// I/Os of the log by kind.
-pub fn is_origin_write(asked: &Asked) -> bool {
+pub fn is_origin_write(asked: &Requested) -> bool {
     matches!(asked.action, Action::WriteOrigin { .. } | Action::ZeroOrigin { .. })
 }
 
-pub fn is_origin_read(asked: &Asked) -> bool {
+pub fn is_origin_read(asked: &Requested) -> bool {
     matches!(asked.action, Action::ReadOrigin { .. })
 }
 
-pub fn is_origin_flush(asked: &Asked) -> bool {
+pub fn is_origin_flush(asked: &Requested) -> bool {
     matches!(asked.action, Action::FlushOrigin { .. })
 }
 
-pub fn is_device_read(asked: &Asked) -> bool {
+pub fn is_device_read(asked: &Requested) -> bool {
     matches!(asked.action, Action::ReadDevice { .. })
 }
 
-pub fn is_device_write(asked: &Asked) -> bool {
+pub fn is_device_write(asked: &Requested) -> bool {
     matches!(asked.action, Action::WriteDevice { .. })
 }
 
-pub fn is_device_flush(asked: &Asked) -> bool {
+pub fn is_device_flush(asked: &Requested) -> bool {
     matches!(asked.action, Action::FlushDevice { .. })
 }
 
 /// I/Os by purpose.
-pub fn is_record(asked: &Asked) -> bool {
+pub fn is_record(asked: &Requested) -> bool {
     asked.purpose == Some(IoPurpose::Record)
 }
 
 /// Writes of data and metadata to segments.
-pub fn is_segment_write(asked: &Asked) -> bool {
+pub fn is_segment_write(asked: &Requested) -> bool {
     matches!(asked.purpose, Some(IoPurpose::Commit | IoPurpose::Page))
 }
 
-pub fn is_segment_write_to(asked: &Asked, to: DeviceNo) -> bool {
+pub fn is_segment_write_to(asked: &Requested, to: DeviceNo) -> bool {
     is_segment_write(asked) && asked.written_device() == Some(to)
 }
 

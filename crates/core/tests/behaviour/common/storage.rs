@@ -78,7 +78,7 @@ impl Device {
 pub struct Shelf(pub Vec<Device>);
 
 impl Shelf {
-    /// Blank devices of so many segments each.
+    /// Blank devices of n segments each.
     pub fn blank(segments: &[u32]) -> Shelf {
         let device = |(at, segments): (usize, &u32)| {
             Device::blank(&format!("/dev/cache{at}"), pool::device_bytes(*segments))

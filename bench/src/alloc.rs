@@ -58,7 +58,7 @@ pub fn peak_bytes() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// Lets the peak start anew from what is live now.
+/// Resets the peak to what is live now.
 pub fn reset_peak() {
     PEAK.store(live_bytes(), Relaxed);
 }

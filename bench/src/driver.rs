@@ -20,7 +20,7 @@ pub struct Setup {
     pub zero_reads: bool,
 }
 
-/// The settings of a disk of so many blocks.
+/// The settings of a disk of n blocks.
 pub fn disk_of_blocks(blocks: u64) -> DiskConfig {
     DiskConfig::new(DiskId([0xD1; 16]), blocks * SECTORS_PER_BLOCK)
 }
@@ -101,7 +101,7 @@ impl<M: Memory> Driver<M> {
         assert_eq!(self.completed, before + 1, "the read of {blocks} blocks at {block} hangs");
     }
 
-    /// Lets time pass and does what is due then.
+    /// Advances the time and does what is due.
     pub fn pass(&mut self, time: Micros) {
         self.now += time;
         if self.core.next_wakeup().is_some_and(|due| due <= self.now) {

@@ -28,7 +28,7 @@ const POOL: &str = "demo";
 const CACHE_MIB: u64 = 104;
 /// How slow the origin is: every read and write takes so long.
 pub const DELAY_MS: u64 = 5;
-/// How slow the origin is: all its clients together get so much a second.
+/// How slow the origin is: all its clients together get n bytes a second.
 pub const RATE_MIB: u64 = 50;
 /// How long a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(60);

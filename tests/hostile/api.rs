@@ -163,7 +163,7 @@ fn huge_heads_and_bodies_are_refused() {
 
 /// Metrics and nothing else without a token; with a wrong one nothing at all.
 #[test]
-fn who_has_no_business_gets_nothing() {
+fn strangers_get_no_access() {
     test("wrong roles", |place| {
         let (daemon, ports) = attacked(place)?;
         let request = |line: &str| {

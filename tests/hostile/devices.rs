@@ -1,5 +1,4 @@
-//! Files that are cache devices, cut short or emptied under a running daemon: an error for that device, and never bytes that
-//! nobody wrote.
+//! Cache devices that are files and are truncated under a running daemon: an error for that device, and never wrong bytes.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -17,33 +16,32 @@ const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirt
 
 /// What is done to the file.
 #[derive(Clone, Copy, Debug)]
-enum Slip {
+enum Truncation {
     Emptied,
     Halved,
     /// Emptied and made as long again: nothing but zeroes.
     Zeroed,
 }
 
-const SLIPS: [Slip; 3] = [Slip::Emptied, Slip::Halved, Slip::Zeroed];
+const TRUNCATIONS: [Truncation; 3] = [Truncation::Emptied, Truncation::Halved, Truncation::Zeroed];
 
-impl Slip {
-    fn happens_to(self, path: &Path) -> Result<()> {
+impl Truncation {
+    fn damage(self, path: &Path) -> Result<()> {
         let file = OpenOptions::new().write(true).open(path);
         let file = file.map_err(Error::io(path.display().to_string()))?;
         let resize = |bytes| file.set_len(bytes).map_err(Error::io(path.display().to_string()));
         match self {
-            Slip::Emptied => resize(0),
-            Slip::Halved => resize(CACHE_MIB * MIB / 2),
-            Slip::Zeroed => resize(0).and_then(|()| resize(CACHE_MIB * MIB)),
+            Truncation::Emptied => resize(0),
+            Truncation::Halved => resize(CACHE_MIB * MIB / 2),
+            Truncation::Zeroed => resize(0).and_then(|()| resize(CACHE_MIB * MIB)),
         }
     }
-}
 
-impl Slip {
-    fn is_told_as(self) -> &'static str {
+    /// Returns what the daemon's log must say.
+    fn expected_log(self) -> &'static str {
         match self {
-            Slip::Emptied | Slip::Halved => "the file was truncated",
-            Slip::Zeroed => "fails its checksum",
+            Truncation::Emptied | Truncation::Halved => "the file was truncated",
+            Truncation::Zeroed => "fails its checksum",
         }
     }
 }
@@ -99,16 +97,16 @@ fn fill(daemon: &Haversack, disk: &str) -> Result<Connection> {
 
 #[test]
 fn a_device_that_is_cut_short_is_an_error_and_never_wrong_bytes() {
-    for slip in SLIPS {
-        test(&format!("the only device is {slip:?}"), |place| {
+    for truncation in TRUNCATIONS {
+        test(&format!("the only device is {truncation:?}"), |place| {
             let daemon = daemon(place, &["cache.img"])?;
             let [mut dirty, mut clean] = [fill(&daemon, "dirty")?, fill(&daemon, "clean")?];
-            slip.happens_to(&place.path("cache.img"))?;
+            truncation.damage(&place.path("cache.img"))?;
             let lost = errors(&mut dirty, 1)?;
             place.say(&format!("{lost} of {BLOCKS} dirty blocks are lost"));
             check(lost > 0, "nothing is lost, so nothing was tried")?;
             check(errors(&mut clean, 1)? == 0, "what the origin has cannot be read")?;
-            daemon.wait_for_log(&[slip.is_told_as()])?;
+            daemon.wait_for_log(&[truncation.expected_log()])?;
             // Whatever is left of the cache, what is written now is there.
             for client in [&mut dirty, &mut clean] {
                 (0..BLOCKS).try_for_each(|block| write(client, block, 2))?;
@@ -122,18 +120,18 @@ fn a_device_that_is_cut_short_is_an_error_and_never_wrong_bytes() {
 
 #[test]
 fn one_of_two_devices_that_is_cut_short_costs_nothing() {
-    for slip in SLIPS {
-        test(&format!("one of two devices is {slip:?}"), |place| {
+    for truncation in TRUNCATIONS {
+        test(&format!("one of two devices is {truncation:?}"), |place| {
             let daemon = daemon(place, &["one.img", "two.img"])?;
             let [mut dirty, mut clean] = [fill(&daemon, "dirty")?, fill(&daemon, "clean")?];
-            slip.happens_to(&place.path("one.img"))?;
+            truncation.damage(&place.path("one.img"))?;
             for client in [&mut dirty, &mut clean] {
                 check(errors(client, 1)? == 0, "something is lost")?;
                 (0..BLOCKS).try_for_each(|block| write(client, block, 2))?;
                 client.ask(Command::Flush, 0, 0, &mut [])?;
                 check(errors(client, 2)? == 0, "something is lost that was written afterwards")?;
             }
-            daemon.wait_for_log(&[slip.is_told_as()])
+            daemon.wait_for_log(&[truncation.expected_log()])
         });
     }
 }

@@ -197,7 +197,7 @@ fn an_indispensable_device_is_named_by_where_it_was() {
 }
 
 #[test]
-fn an_impostor_that_is_listed_first_is_the_one_that_is_blamed() {
+fn an_impostor_listed_first_is_named_in_the_error() {
     test("an impostor first", |place| {
         let mut daemon = start(place, &["one.img"], false)?;
         write(&daemon, 12)?;

@@ -68,7 +68,7 @@ fn count(directory: &str) -> Result<usize> {
 }
 
 #[test]
-fn silent_negotiations_end_and_keep_no_other_listener_or_peer_off() {
+fn silent_negotiations_end_and_block_no_other_listener_or_peer() {
     test("silent negotiations", |place| {
         let (daemon, port) = attacked(place, "max_negotiations = 16\n")?;
         let bystander = Bystander::begin(&daemon.socket("nbd.sock"), "quiet")?;

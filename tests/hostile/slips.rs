@@ -283,7 +283,7 @@ fn an_empty_file_starts_no_daemon() {
 }
 
 #[test]
-fn dirty_disks_that_the_file_has_no_more_are_told() {
+fn dirty_disks_missing_from_the_file_are_reported() {
     test("a disk left out while stopped", |place| {
         let mut daemon = daemon(place, &["vm1", "vm2"])?;
         for disk in ["vm1", "vm2"] {

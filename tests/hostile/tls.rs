@@ -16,7 +16,7 @@ const BYTE_EVERY: Duration = Duration::from_millis(100);
 
 /// Every byte comes in time, but all of them would take a minute.
 #[test]
-fn a_hello_byte_by_byte_has_the_deadline_of_the_negotiation() {
+fn a_hello_sent_byte_by_byte_has_the_deadline_of_the_negotiation() {
     test("a slow TLS hello", |place| {
         let certificates = Certificates::make(place, "tls")?;
         let tls = format!(

@@ -169,7 +169,7 @@ fn neighbour(daemon: &Haversack, ends: &AtomicBool) -> Result<()> {
 }
 
 #[test]
-fn a_front_end_that_takes_its_memory_away_ends_its_connection_alone() {
+fn a_front_end_that_unmaps_its_memory_ends_only_its_own_connection() {
     test("front ends that cut their files short", |place| {
         let files = ["wb", "pt", "neighbour"].map(|name| image::zeroes(place, &format!("{name}.img"), 16));
         let [wb, pt, other] = files;
@@ -238,7 +238,7 @@ fn latencies_are_what_the_guest_waits_for() {
 /// A kick that is a blocking eventfd, and that somebody else reads as well: the pool's thread, told that it is rung, must
 /// not wait for the next.
 #[test]
-fn a_front_end_that_steals_its_own_kicks_keeps_nobody_waiting() {
+fn a_front_end_that_reads_its_own_kicks_delays_no_other() {
     test("a front end that steals its kicks", |place| {
         let disk = |name: &str| -> Result<Disk> {
             let file = image::zeroes(place, &format!("{name}.img"), 16)?;
@@ -309,7 +309,7 @@ fn a_front_end_with_a_full_call_keeps_nobody_waiting() {
 /// Tables of memory that are replaced while requests use them stay mapped: as many as the disk's front ends may have, and
 /// another disk's have theirs.
 #[test]
-fn a_front_end_that_replaces_its_memory_again_and_again_takes_no_other_ones_mappings() {
+fn a_front_end_that_keeps_replacing_its_memory_takes_no_mappings_of_others() {
     test("a front end with many tables of memory", |place| {
         const QUEUES: u16 = 16;
         const QUEUE_SIZE: u16 = 256;

@@ -79,7 +79,7 @@ pub fn fio_verify(uri: &str, mebibytes: u64) -> Result<()> {
     tools::run(fio).map(|_| ())
 }
 
-/// Lets fio's NBD engine do what its arguments say, for so many seconds at most.
+/// Lets fio's NBD engine do what its arguments say, for n seconds at most.
 ///
 /// # Errors
 /// What fio printed.

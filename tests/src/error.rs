@@ -64,7 +64,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Tells what was tried when the operating system refused.
+    /// Says what was tried when the operating system refused.
     pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

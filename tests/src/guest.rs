@@ -97,7 +97,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its answer.
     ///
     /// # Errors
     /// If the guest answers with an error, not in time, or not at all.
@@ -106,7 +106,7 @@ impl Guest {
         self.finish(command, PATIENCE)
     }
 
-    /// Gives a command whose answer is taken later, with [`Guest::finish`].
+    /// Sends a command whose answer is read later, with [`Guest::finish`].
     ///
     /// # Errors
     /// If the guest is gone.

@@ -275,7 +275,7 @@ impl<'a> Haversack<'a> {
             .map_err(|error| Error::Check(format!("haversack printed no JSON ({error}): {text}")))
     }
 
-    /// Gives the daemon another configuration file and tells it to read that (SIGHUP).
+    /// Replaces the daemon's configuration file and has it reloaded (SIGHUP).
     ///
     /// # Errors
     /// If the daemon does not run.

@@ -60,7 +60,7 @@ impl Place {
         self.path.join(name)
     }
 
-    /// Tells what the test does, with the time since it started.
+    /// Prints what the test does, with the time since it started.
     pub fn say(&self, what: &str) {
         println!("{:7.2} s  {what}", self.start.elapsed().as_secs_f64());
     }

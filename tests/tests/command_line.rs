@@ -256,7 +256,7 @@ fn dirty_data_is_destroyed_only_by_name() {
 }
 
 #[test]
-fn what_is_printed_can_be_read_by_programs() {
+fn output_can_be_parsed_by_programs() {
     test("output", |place| {
         let file = image::zeroes(place, "vm1.img", 16)?;
         let path = file.display().to_string();

@@ -14,7 +14,7 @@ fn fail(place: &Place, file: &str, how: &str) -> Result<()> {
     std::fs::write(&path, how).map_err(Error::io(path.display().to_string()))
 }
 
-/// Lets a device work again.
+/// Makes a device work again.
 fn mend(place: &Place, file: &str) -> Result<()> {
     let path = place.path(format!("{file}.fault"));
     std::fs::remove_file(&path).map_err(Error::io(path.display().to_string()))
@@ -69,7 +69,7 @@ fn with_two_copies_guests_do_not_notice_that_devices_fail() {
 }
 
 #[test]
-fn when_the_last_device_is_lost_guests_go_on_and_no_byte_is_wrong() {
+fn guests_continue_without_wrong_bytes_when_the_last_device_is_lost() {
     test("the last device", |place| {
         let ((through, file), (back, _)) = (disk(place, "vm1", "wt")?, disk(place, "vm2", "wb")?);
         let mut settings = Settings::new(128, vec![through, back]);

@@ -98,7 +98,7 @@ fn works(daemon: &Haversack<'_>) -> Result<()> {
 }
 
 #[test]
-fn the_staging_area_changes_its_size_after_a_clean_stop_alone() {
+fn the_staging_area_is_resized_only_after_a_clean_stop() {
     test("staging area", |place| {
         let file = image::zeroes(place, "vm1.img", 16)?;
         let settings = Settings::new(64, vec![Disk::new("vm1", file.display().to_string())]);
@@ -174,7 +174,7 @@ fn nonsense_on_a_socket_ends_that_connection_alone() {
 }
 
 #[test]
-fn a_full_file_system_is_told() {
+fn a_full_file_system_is_reported() {
     test("full file systems", |place| {
         let file = image::zeroes(place, "vm1.img", 16)?;
         let small = place.path("small");
@@ -192,7 +192,7 @@ fn a_full_file_system_is_told() {
 }
 
 #[test]
-fn what_cannot_be_remembered_is_told_and_nothing_else_happens() {
+fn a_state_file_that_cannot_be_written_is_reported() {
     test("full state directory", |place| {
         let file = image::zeroes(place, "vm1.img", 16)?;
         let other = image::zeroes(place, "vm2.img", 16)?.display().to_string();

@@ -85,7 +85,7 @@ pub struct Outcome {
     figures: Vec<Vec<Vec<Figures>>>,
 }
 
-/// Lets everybody run.
+/// Runs all of them.
 pub fn hold(
     title: &str,
     contenders: &mut [Contender],
@@ -197,12 +197,12 @@ impl Outcome {
     }
 }
 
-/// Random 4 KiB reads with so many in flight.
+/// Random 4 KiB reads with n in flight.
 pub fn reads(name: &'static str, depth: usize, blocks: u64) -> Event {
     Event { name, load: Load { kind: Kind::Read, depth, blocks, burst: None } }
 }
 
-/// Random 4 KiB writes with so many in flight.
+/// Random 4 KiB writes with n in flight.
 pub fn writes(name: &'static str, depth: usize, blocks: u64, burst: Option<(u64, Duration)>) -> Event {
     Event { name, load: Load { kind: Kind::Write, depth, blocks, burst } }
 }

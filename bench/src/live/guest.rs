@@ -81,7 +81,7 @@ fn lay_out(ram: &Shared) {
     }
 }
 
-/// Tells the back end what QEMU does. Guest addresses are those of this process.
+/// Sends the back end what QEMU sends it. Guest addresses are those of this process.
 fn introduce(
     path: &Path,
     ram: &Shared,

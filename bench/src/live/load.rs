@@ -1,4 +1,4 @@
-//! Closed loops of 4 KiB requests, the same for every kind of client: so many in flight, another one for each that is
+//! Closed loops of 4 KiB requests, the same for every kind of client: n requests in flight, and another one for each that is
 //! done. Each block of a disk carries its number, and each read is checked for it.
 
 use std::io;
@@ -39,7 +39,7 @@ pub struct Load {
     pub depth: usize,
     /// Random blocks below this one.
     pub blocks: u64,
-    /// After so many requests a pause, so that what is due in the background gets done.
+    /// A pause after n requests, so that what is due in the background gets done.
     pub burst: Option<(u64, Duration)>,
 }
 

@@ -30,7 +30,7 @@ impl Place {
         self.directory.join(name)
     }
 
-    /// Makes an image of so many blocks, all of them written, and on the device.
+    /// Makes an image of n blocks, all of them written, and on the device.
     pub fn image(&self, name: &str, blocks: u64) -> io::Result<PathBuf> {
         let path = self.path(name);
         let mut file = File::create(&path)?;

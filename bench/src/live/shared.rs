@@ -16,7 +16,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes so many bytes, all zero and all present.
+    /// Makes n bytes, all zero and all present.
     pub fn new(bytes: usize) -> io::Result<Shared> {
         // SAFETY: the name is a C string, and the call makes a new descriptor.
         let fd = unsafe { libc::memfd_create(c"haversack-bench".as_ptr(), libc::MFD_CLOEXEC) };

@@ -18,7 +18,7 @@ use crate::sequentiality::Sequentiality;
 pub enum Depth {
     /// At every block. Memory grows with the blocks accessed: at most 90 bytes each, 110 with several volumes.
     Exact,
-    /// At a sample of at most so many blocks of each volume, and of all together.
+    /// At a sample of at most n blocks of each volume, and of all together.
     Sampled(usize),
 }
 

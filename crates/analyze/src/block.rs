@@ -6,7 +6,7 @@ use crate::table::{Slot, Tag};
 /// No place: the block was discarded, or is being moved.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// What is known of a block that stands in so many orders, and has versions with depths in so many of them: 12 bytes and
+/// What is known of a block that stands in n orders, and has versions with depths in some of them: 12 bytes and
 /// four for each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<const ORDERS: usize, const DEPTHS: usize> {

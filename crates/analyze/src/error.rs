@@ -32,7 +32,7 @@ pub enum AnalyzeError {
         /// The largest number of volumes.
         limit: u64,
     },
-    /// A size of blocks that makes no sense.
+    /// A size of blocks that is invalid.
     #[error("blocks of {0} bytes: expected a power of two from 512 bytes to 16 MiB")]
     BlockSize(u64),
     /// A sample of nothing.

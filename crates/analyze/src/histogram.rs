@@ -115,7 +115,7 @@ impl Histogram {
         Some(largest)
     }
 
-    /// The edges of buckets up to the first beyond `limit`, about so many an octave: sizes at which
+    /// The edges of buckets up to the first beyond `limit`, about n an octave: sizes at which
     /// [`below`](Self::below) is exact.
     pub fn edges(limit: u64, an_octave: usize) -> Vec<u64> {
         let every = ((1 << PRECISION) / an_octave.clamp(1, 1 << PRECISION)).max(1);

@@ -62,7 +62,7 @@ impl Order {
         self.bits.resize(self.bits.len() + WORDS, 0);
     }
 
-    /// Gives up a taken place.
+    /// Frees a place.
     #[inline]
     pub fn remove(&mut self, place: u32) {
         debug_assert!(self.bits[place as usize / 64] & 1 << (place % 64) != 0, "place {place} is taken");

@@ -31,7 +31,7 @@ impl<const N: usize> Orders<N> {
         Orders { all: Order::new(), volumes: Vec::new(), most: LEAST_ROOM }
     }
 
-    /// Makes an order for each of so many, if there is not one yet.
+    /// Makes an order for each of n, if there is not one yet.
     pub fn know(&mut self, orders: usize) {
         if self.known() < orders {
             self.volumes.resize(orders - 1, Order::new());
@@ -78,7 +78,7 @@ impl<const N: usize> Orders<N> {
         places
     }
 
-    /// Gives up a block's places.
+    /// Frees a block's places.
     #[inline]
     pub fn remove(&mut self, key: u64, places: [u32; N]) {
         for (nth, place) in places.iter().enumerate() {

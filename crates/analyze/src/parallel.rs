@@ -18,7 +18,7 @@ use crate::table::{AHEAD, ANYWHERE};
 
 /// The first piece has no merge before it: it may be so much longer than the others.
 const FIRST_SHARE: f64 = 1.25;
-/// Below so many references a piece costs more than it gains.
+/// Below n references a piece costs more than it gains.
 const SHORTEST: usize = 1 << 16;
 
 /// Exact distances of all references, found by several threads: among all blocks and, with two orders, among those of the
@@ -36,7 +36,7 @@ pub(crate) struct ParallelStacks<const ORDERS: usize, const DEPTHS: usize> {
 pub struct Parallel(ParallelStacks<1, 1>);
 
 impl Parallel {
-    /// Distances by so many threads, exact at the given sizes in blocks too.
+    /// Distances by n threads, exact at the given sizes in blocks too.
     pub fn new(sizes: &[u64], threads: usize) -> Parallel {
         Parallel(ParallelStacks::new(sizes, threads))
     }
@@ -54,7 +54,7 @@ impl Parallel {
 
 /// What a piece cannot know alone.
 enum Open<const ORDERS: usize> {
-    /// The first access to a block, with so many blocks in the piece's stacks.
+    /// The first access to a block, with n blocks in the piece's stacks.
     First { reference: Reference, above: [u32; ORDERS] },
     /// The end of the version that the block had before the piece, so deep within the piece.
     Ended { key: u64, deepest: [u32; ORDERS] },
@@ -91,7 +91,7 @@ impl<const DEPTHS: usize> ParallelStacks<1, DEPTHS> {
 }
 
 impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
-    /// Distances by so many threads, exact at the given sizes in blocks too.
+    /// Distances by n threads, exact at the given sizes in blocks too.
     pub fn new(sizes: &[u64], threads: usize) -> Self {
         ParallelStacks {
             past: Stacks::default(),
@@ -227,7 +227,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> ParallelStacks<ORDERS, DEPTHS> {
 }
 
 impl<const ORDERS: usize, const DEPTHS: usize> Piece<ORDERS, DEPTHS> {
-    /// Takes a piece with blocks in so many orders.
+    /// Takes a piece with blocks in n orders.
     fn run(references: &[Reference], sizes: &[u64], orders: usize) -> Self {
         let mut piece =
             Piece { stacks: Stacks::default(), profiles: Profiles::new(sizes, orders), open: Vec::new() };

@@ -89,7 +89,7 @@ impl<const ONE: usize, const EACH: usize> DistancePass<ONE, EACH> {
         }
     }
 
-    /// What was found: of all together, then of each of so many volumes if they were told apart.
+    /// What was found: of all together, then of each of n volumes if they were told apart.
     pub fn finish(self, volumes: usize) -> Vec<Found> {
         let apart = match &self {
             Self::One(_) => false,

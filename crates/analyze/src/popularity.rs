@@ -30,7 +30,7 @@ const TOPS: [f64; 6] = [0.001, 0.01, 0.05, 0.1, 0.2, 0.5];
 const RANKS_AN_OCTAVE: f64 = 4.0;
 /// Ranks that a fit needs at least.
 const LEAST_RANKS: usize = 8;
-/// Below so many accesses, a block's count is chance rather than popularity.
+/// Below n accesses, a block's count is chance rather than popularity.
 const LEAST_COUNT: f64 = 5.0;
 
 impl Popularity {

@@ -146,19 +146,19 @@ impl Profile {
         self.cold_writes() + self.class(Class::War).total() + self.class(Class::Waw).total()
     }
 
-    /// The share of reads and writes that an LRU cache of so many blocks misses, if both allocate; none without any.
+    /// The share of reads and writes that an LRU cache of n blocks misses, if both allocate; none without any.
     pub fn miss_ratio(&self, blocks: u64) -> Option<f64> {
         let hits: f64 = self.classes.iter().map(|histogram| histogram.below(blocks)).sum();
         missed(hits, self.reads() + self.writes())
     }
 
-    /// The share of reads that an LRU cache of so many blocks misses, if reads and writes allocate; none without reads.
+    /// The share of reads that an LRU cache of n blocks misses, if reads and writes allocate; none without reads.
     pub fn read_miss_ratio(&self, blocks: u64) -> Option<f64> {
         let hits = self.class(Class::Rar).below(blocks) + self.class(Class::Raw).below(blocks);
         missed(hits, self.reads())
     }
 
-    /// Blocks that a write-back LRU cache of so many blocks has to write to the origin to make room.
+    /// Blocks that a write-back LRU cache of n blocks has to write to the origin to make room.
     pub fn dirty_evictions(&self, blocks: u64) -> f64 {
         (self.versions.total() - self.versions.below(blocks)).max(0.0)
     }

@@ -19,7 +19,7 @@ impl<const N: usize> Profiles<N> {
         Profiles { profiles: vec![empty.clone(); orders], empty }
     }
 
-    /// Makes a profile for each of so many orders, if there is not one yet.
+    /// Makes a profile for each of n orders, if there is not one yet.
     pub fn know(&mut self, orders: usize) {
         if self.profiles.len() < orders {
             self.profiles.resize(orders, self.empty.clone());

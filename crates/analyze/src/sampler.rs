@@ -42,12 +42,12 @@ impl Sampler {
         Sampler::new(threshold_of(rate), usize::MAX)
     }
 
-    /// A sample of at most so many blocks: at first of all, then of fewer and fewer. About 100 bytes each.
+    /// A sample of at most n blocks: at first of all, then of fewer and fewer. About 100 bytes each.
     pub fn fixed_size(most_blocks: usize) -> Sampler {
         Sampler::new(u64::MAX, most_blocks.max(1))
     }
 
-    /// A sample of at most so many blocks that begins with this share of all blocks, above 0 and at most 1: what an
+    /// A sample of at most n blocks that begins with this share of all blocks, above 0 and at most 1: what an
     /// earlier sample of the like has come to. It saves taking in blocks that soon have to go again.
     pub fn fixed_size_from(most_blocks: usize, rate: f64) -> Sampler {
         Sampler::new(threshold_of(rate), most_blocks.max(1))

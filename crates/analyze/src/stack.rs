@@ -177,7 +177,7 @@ impl<const ORDERS: usize, const DEPTHS: usize> Stacks<ORDERS, DEPTHS> {
         counts
     }
 
-    /// Closes the gaps in the orders, with room for at least so many more places.
+    /// Closes the gaps in the orders, with room for at least n more places.
     #[cold]
     pub(crate) fn renumber(&mut self, more: u32) {
         let (orders, numbers) = self.orders.renumbered(more);

@@ -21,7 +21,7 @@ pub(crate) const ANYWHERE: usize = usize::MAX;
 const FIRST_SLOTS: usize = 64;
 /// The share of the slots that may be taken: the more, the longer are the ways to a slot.
 const MOST_TAKEN: (usize, usize) = (3, 4);
-/// A table grows by this part of itself, one in so many: the less, the more often it is stretched.
+/// A table grows by this part of itself, one in n: the less, the more often it is stretched.
 const GROWTH: usize = 4;
 
 /// A key and four marks, not all 0 unless the slot is vacant. Two halves, so that a slot needs no more than their alignment.

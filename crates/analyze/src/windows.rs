@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::reference::{Kind, Reference, spread};
 use crate::table::{AHEAD, ANYWHERE, Slot, Table, Tag};
 
-/// Reuse working sets are counted for 1 to so many reuses.
+/// Reuse working sets are counted for 1 to n reuses.
 pub(crate) const REUSES: usize = 4;
 
 /// What was used in a window of time.
@@ -76,7 +76,7 @@ impl Uses {
 }
 
 impl Windows {
-    /// Windows of a length in nanoseconds, the first from `origin_ns` on, of at most so many blocks each: of more blocks,
+    /// Windows of a length in nanoseconds, the first from `origin_ns` on, of at most n blocks each: of more blocks,
     /// a sample is counted and scaled up.
     pub fn new(length_ns: u64, origin_ns: u64, most_blocks: usize) -> Windows {
         Windows {

@@ -45,7 +45,7 @@ const PARTS_BYTES: usize = 48 << 20;
 /// several.
 const BLOCK_BYTES: [usize; 2] = [90, 110];
 
-/// Accesses to so many blocks in turn, every third a write, of so many volumes.
+/// Accesses to so many blocks in turn, every third a write, of n volumes.
 struct Turns {
     blocks: u64,
     volumes: u32,

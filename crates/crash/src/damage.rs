@@ -1,4 +1,4 @@
-//! In some runs, flash keeps rotting under dirty blocks that have no second copy: they are found damaged, written in
+//! In some runs, flash keeps rotting under dirty blocks that have no mirrored copy: they are found damaged, written in
 //! part, moved, cleaned and given up.
 
 use haversack_core::pool;

@@ -187,7 +187,7 @@ impl World {
         self.pump()
     }
 
-    /// Lets the process die within the next call into the core.
+    /// Kills the process within the next call into the core.
     pub(crate) fn arm(&mut self) {
         let stores = self.rng.skewed(40) - 1;
         self.torn_store = self.rng.one_in(2);

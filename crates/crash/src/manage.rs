@@ -75,7 +75,7 @@ impl World {
         violation!("disk {disk} cannot be attached again")
     }
 
-    /// Lets the operator accept the loss of dirty blocks: only of the lost ones, if they are `known`. Data that had
+    /// Has the operator accept the loss of dirty blocks: only of the lost ones, if they are `known`. Data that had
     /// been cleaned is not lost, unless the pages that record it are damaged.
     fn forgive(&mut self, disk: usize, known: bool) {
         self.note_lost();
@@ -106,7 +106,7 @@ impl World {
         d.accepted.clear();
     }
 
-    /// Lets the operator accept a loss with a detach: the core names what it gives up, and from then on that is as
+    /// Has the operator accept a loss with a detach: the core names what it gives up, and from then on that is as
     /// the origin has it.
     pub(crate) fn give_up(&mut self, disk: usize) -> Flow {
         let Some(no) = self.disks[disk].no else { return Ok(()) };

@@ -424,7 +424,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Lets the operator accept a loss: the sector may be any version, and the next read determines which. If the
+    /// Has the operator accept a loss: the sector may be any version, and the next read determines which. If the
     /// origin's content is given, versions that ended before the write of that content began are excluded.
     pub fn forgive(&mut self, disk: usize, at: u64, origin: Option<Content>) {
         self.disks[disk].sectors[at as usize].origin_start = match origin {
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_after_an_accepted_loss_is_not_durable_before_a_flush() {
+    fn a_version_read_after_an_accepted_loss_is_not_durable_before_a_flush() {
         let mut o = oracle();
         let a = write(&mut o, Outcome::Done);
         o.forgive(0, 5, None);

@@ -104,7 +104,7 @@ impl World {
         Err(Stop::Crash(kind))
     }
 
-    /// Lets some virtual seconds pass, for the cleaner and other timers.
+    /// Advances the time by some seconds, for the cleaner and other timers.
     fn idle(&mut self) -> Flow {
         let until = self.now + self.rng.pick(&[20_000, 1_000_000, 6_000_000]);
         for _ in 0..400 {

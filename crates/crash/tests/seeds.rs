@@ -1,15 +1,16 @@
-//! Seeds of runs that once showed a violation, by the bug that they showed.
+//! Seeds of runs that once failed.
 //!
-//! What a seed does changes with the simulator. The bug itself is kept by the behaviour tests named here: they replay
-//! the few events that it needs. Not for every seed is it on record which bug it showed.
+//! What a seed does changes with the simulator. So each bug on record also has behaviour tests, named here, that
+//! replay the few events that show it. The other seeds are smoke tests: they failed once, but today they are only
+//! runs like any other.
 
 use haversack_crash::{Options, run_seed};
 
-/// A bug that runs of the simulator have shown.
+/// A bug that the simulator has found.
 struct Bug {
     name: &'static str,
     seeds: &'static [u64],
-    /// Tests that replay it: file in `crates/core` and function.
+    /// The tests that replay it: file in `crates/core`, and function.
     replays: &'static [(&'static str, &'static str)],
 }
 
@@ -27,95 +28,86 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "a crash loses what another host left in the origin's volatile cache",
         seeds: &[1150, 2642, 3402, 3560, 801028, 801995, 902941, 1004280],
-        replays: &[(
-            ON_RECORD,
-            "a_guests_flush_covers_what_another_host_left_in_the_origin_even_after_a_kill",
-        )],
+        replays: &[(ON_RECORD, "a_guests_flush_covers_another_hosts_volatile_writes_even_after_a_kill")],
     },
     Bug {
         name: "staged blocks are cleaned without a mark of their region",
         seeds: &[1004485, 1005506],
-        replays: &[(
-            DEVICES,
-            "what_is_cleaned_for_want_of_space_is_not_overtaken_by_a_device_that_is_not_out_yet",
-        )],
+        replays: &[(DEVICES, "a_returning_device_does_not_supersede_blocks_cleaned_for_lack_of_space")],
     },
     Bug {
         name: "a repair overwrites the damaged page first",
         seeds: &[1008130],
-        replays: &[("src/recover/scan.rs", "the_page_that_a_damaged_one_overtook_is_written_over_first")],
+        replays: &[("src/recover/scan.rs", "the_older_page_is_overwritten_before_the_damaged_one")],
     },
     Bug {
         name: "a block that cannot be read stops the cleaner",
         seeds: &[3002124, 3002396, 3009676],
-        replays: &[(CLEANING, "a_block_that_cannot_be_read_ends_the_job_and_holds_up_no_other")],
+        replays: &[(CLEANING, "an_unreadable_block_fails_the_job_and_delays_no_other_block")],
     },
     Bug {
         name: "dirty blocks wait for a second place that a released disk keeps",
         seeds: &[30003638],
-        replays: &[(SHARES, "a_disk_without_a_second_place_is_cleaned_and_goes_without_the_cache")],
+        replays: &[(SHARES, "a_disk_whose_mirror_is_unavailable_is_cleaned_and_bypasses_the_cache")],
     },
     Bug {
         name: "a device counts as gone before the record says so",
         seeds: &[1805403, 1702297],
         replays: &[
-            (LEAVING, "nothing_that_the_origin_overtook_comes_back_with_a_device_that_was_removed"),
-            (LEAVING, "nothing_is_overtaken_before_the_record_says_that_a_device_failed"),
-            (DEVICES, "without_devices_a_disk_with_clean_blocks_staged_is_detached"),
+            (LEAVING, "a_removed_device_brings_no_stale_block_back"),
+            (LEAVING, "a_failed_devices_dirty_blocks_are_not_superseded_before_the_record_drops_it"),
+            (DEVICES, "a_disk_with_staged_clean_blocks_is_detached_without_devices"),
         ],
     },
     Bug {
         name: "an older dirty version outlives the device with the newer one",
         seeds: &[305092, 404995],
         replays: &[
-            (LEAVING, "older_versions_elsewhere_do_not_come_back_after_a_device_failed"),
+            (LEAVING, "older_versions_on_other_devices_do_not_come_back_after_a_failure"),
             (JOBS, "a_disk_does_not_grow_under_a_discard_of_its_last_block"),
         ],
     },
     Bug {
         name: "a flush waits for a block that a discard took",
         seeds: &[4735],
-        replays: &[(MODES, "a_flush_that_waits_for_a_block_which_a_discard_takes_is_answered")],
+        replays: &[(MODES, "a_flush_completes_when_a_discard_drops_the_block_it_waits_for")],
     },
     Bug {
         name: "a lost device costs a disk more than was on it, or takes newer versions with it",
         seeds: &[822, 1409, 1554],
         replays: &[
             (LEAVING, "dirty_blocks_that_a_lost_device_did_not_have_are_kept"),
-            (LEAVING, "a_device_is_gone_only_when_what_was_staged_of_its_blocks_is_durable"),
-            (LEAVING, "what_was_staged_as_a_device_failed_is_committed"),
+            (LEAVING, "a_device_is_gone_only_when_staged_versions_of_its_blocks_are_durable"),
+            (LEAVING, "blocks_staged_when_a_device_failed_are_committed"),
         ],
     },
     Bug {
         name: "a pool calls a failed device missing before the record says that it is gone",
         seeds: &[704880],
-        replays: &[(
-            LEAVING,
-            "a_pool_with_two_copies_opens_without_a_device_that_failed_and_is_not_gone_yet",
-        )],
+        replays: &[(LEAVING, "a_redundant_pool_opens_without_a_failed_device_that_the_record_still_lists")],
     },
     Bug {
         name: "a version superseded only on a lost or lone device comes back",
         seeds: &[5006687, 2440, 1000380, 3778, 1004186, 458],
         replays: &[
-            (LEAVING, "a_device_is_gone_only_when_what_was_being_committed_of_its_blocks_is_durable"),
-            (WHOLE, "a_clean_block_overtaken_on_two_devices_does_not_come_back_when_both_have_failed"),
-            (WHOLE, "what_a_lone_device_overtook_does_not_come_back_once_the_pool_is_whole"),
-            (WHOLE, "a_device_that_was_left_alone_before_the_record_said_so_is_missed"),
+            (LEAVING, "a_device_is_gone_only_when_commits_in_flight_of_its_blocks_are_durable"),
+            (WHOLE, "a_stale_clean_block_does_not_come_back_when_both_devices_with_newer_ones_failed"),
+            (WHOLE, "versions_superseded_on_a_lone_device_do_not_come_back_once_the_pool_is_whole"),
+            (WHOLE, "a_lone_device_that_the_record_does_not_name_yet_is_missed"),
         ],
     },
     Bug {
         name: "a flush succeeds although no device is left and the disk was given up",
         seeds: &[3300253],
-        replays: &[(DEVICES, "a_flush_of_what_may_go_nowhere_fails_and_the_release_ends")],
+        replays: &[(DEVICES, "a_flush_fails_without_devices_and_the_release_completes")],
     },
     Bug {
         name: "what tells of a loss, or of volatile writes in an origin, leaves before the record says so",
         seeds: &[565, 20554, 20646, 20951, 934, 1448, 1794, 303516, 402461, 403551, 500877],
         replays: &[
-            (ON_RECORD, "a_guests_flush_covers_what_another_host_left_in_the_origin_even_after_a_kill"),
-            (ON_RECORD, "what_surrounds_lost_sectors_does_not_hide_them_when_their_device_is_back"),
-            (ON_RECORD, "a_damaged_block_is_known_as_lost_while_its_device_is_emptied"),
+            (ON_RECORD, "a_guests_flush_covers_another_hosts_volatile_writes_even_after_a_kill"),
+            (ON_RECORD, "clean_sectors_do_not_hide_lost_ones_when_their_device_returns"),
+            (ON_RECORD, "a_damaged_block_is_reported_lost_while_its_device_is_emptied"),
         ],
     },
     Bug {
@@ -131,7 +123,7 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "a staged block outlives the end of a disk that became smaller",
         seeds: &[9102432],
-        replays: &[(JOBS, "a_staged_block_that_a_smaller_disk_no_longer_has_is_not_dirty_after_a_kill")],
+        replays: &[(JOBS, "staged_blocks_beyond_the_end_of_a_shrunk_disk_are_not_dirty_after_a_kill")],
     },
     Bug {
         name: "a staged damaged block is not listed as lost after a kill",
@@ -141,35 +133,29 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "damaged blocks hold the segments that a disk needs whose device is being removed",
         seeds: &[21401199],
-        replays: &[(DAMAGE, "damaged_blocks_do_not_keep_all_places_from_a_disk_whose_device_leaves")],
+        replays: &[(DAMAGE, "damaged_blocks_do_not_block_the_removal_of_a_device")],
     },
     Bug {
         name: "a disk that shares the pool has only segments of a failed device, and gets no other",
         seeds: &[36102744],
-        replays: &[(SHARES, "a_sharer_whose_device_failed_gets_a_place_from_a_disk_with_a_part_of_its_own")],
+        replays: &[(SHARES, "a_sharer_whose_device_failed_gets_a_segment_from_a_disk_with_a_target")],
     },
     Bug {
         name: "what a failed device took from behind the end of a smaller disk is lost when it grows again",
         seeds: &[27005487],
-        replays: &[(
-            DAMAGE,
-            "what_a_failed_device_took_from_behind_the_end_is_not_lost_when_the_disk_grows_again",
-        )],
+        replays: &[(DAMAGE, "losses_beyond_the_end_of_a_shrunk_disk_stay_lost_when_it_grows")],
     },
     Bug {
         name: "what is committed over a block that a device took hides its loss when the device is back",
         seeds: &[90402246, 90903816],
-        replays: &[(
-            LEAVING,
-            "what_is_committed_over_a_lost_block_says_so_if_the_device_is_back_after_a_kill",
-        )],
+        replays: &[(LEAVING, "a_commit_over_a_lost_block_keeps_the_loss_if_the_device_returns")],
     },
     Bug {
         name: "damage passes for a torn write because the flush mark is damaged as well",
         seeds: &[90903409],
         replays: &[
-            (DAMAGE, "damage_to_the_newest_commit_does_not_pass_for_a_torn_write_after_a_kill"),
-            (DAMAGE, "damage_passes_for_a_torn_write_no_more_because_the_page_with_the_mark_is_damaged_too"),
+            (DAMAGE, "damage_to_the_newest_commit_is_not_taken_for_a_torn_write_after_a_kill"),
+            (DAMAGE, "damage_is_not_taken_for_a_torn_write_when_the_flush_mark_is_damaged"),
         ],
     },
     Bug {
@@ -182,8 +168,8 @@ const BUGS: &[Bug] = &[
     },
 ];
 
-/// Seeds of bugs that are not on record or have no test of their own, and of defects of the simulator.
-const UNNAMED: &[u64] = &[
+/// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.
+const SMOKE: &[u64] = &[
     60005538, 50603114, 50703731, 21301622, 21700131, 2, 8, 11, 29, 42, 71, 74, 76, 95, 130, 156, 165, 402,
     514, 580, 620, 668, 698, 779, 801, 811, 894, 932, 1030, 1323, 1624, 1729, 1779, 1861, 1907, 1972, 2111,
     2727, 5190, 5486, 5487, 5682, 6017, 200212, 201365, 202112, 202222, 203212, 300239, 300899, 300933,
@@ -194,14 +180,17 @@ const UNNAMED: &[u64] = &[
 ];
 
 #[test]
-fn seeds_that_once_failed_hold() {
+fn no_seed_that_once_failed_fails_again() {
     let named = BUGS.iter().flat_map(|bug| bug.seeds.iter().map(|seed| (*seed, bug.name)));
     let seeds: Vec<(u64, &str)> =
-        named.chain(UNNAMED.iter().map(|seed| (*seed, "a bug without a name"))).collect();
+        named.chain(SMOKE.iter().map(|seed| (*seed, "a bug that is not on record"))).collect();
     let hold = |seeds: &[(u64, &str)]| -> Vec<String> {
         let broken = |(seed, name): &(u64, &str)| {
             let violations = run_seed(*seed, &Options::default()).violations;
-            violations.into_iter().map(|what| format!("once showed: {name}\n{what}")).collect::<Vec<_>>()
+            violations
+                .into_iter()
+                .map(|what| format!("this seed once showed: {name}\n{what}"))
+                .collect::<Vec<_>>()
         };
         seeds.iter().flat_map(broken).collect()
     };
@@ -214,7 +203,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 #[test]
-fn every_named_bug_has_a_test_that_replays_it() {
+fn every_bug_on_record_has_a_behaviour_test() {
     let core = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/");
     for bug in BUGS {
         assert!(!bug.replays.is_empty(), "nothing replays '{}'", bug.name);

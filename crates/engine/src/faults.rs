@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_faulty_devices_fail_and_only_as_told() {
+    fn only_faulty_devices_fail_and_only_as_configured() {
         let path = std::env::temp_dir().join(format!("haversack-faults-{}", std::process::id()));
         assert!(Faults::of(&path).1.is_none());
         let (device, faults) = Faults::of(Path::new(&format!("faulty:{}", path.display())));

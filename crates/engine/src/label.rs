@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_place_is_cut_and_still_told_from_others() {
+    fn a_long_path_is_cut_and_still_distinct() {
         let place = format!("/{}", "ü".repeat(400));
         let long = Label { place_crc: place_crc(&place), place: place.clone(), ..label() };
         let read = Label::decode(&long.encode()).unwrap();

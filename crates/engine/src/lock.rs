@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_has_left_is_waited_for() {
+    fn a_killed_process_is_waited_for() {
         let path = std::env::temp_dir().join(format!("haversack-lock-killed-{}", std::process::id()));
         let mut child = locked(&path, "3");
         child.kill().unwrap();

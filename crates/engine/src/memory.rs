@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_outlives_the_mapping() {
+    fn staged_data_outlives_the_mapping() {
         let path = path("outlives");
         let mut memory = SharedMemory::open(&path, 100, 20, NoPayloads).unwrap();
         memory.frame_mut(FrameNo(99)).fill(7);

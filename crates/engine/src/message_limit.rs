@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_counted_and_told_of_later() {
+    fn a_flood_is_counted_and_logged_later() {
         let (mut state, start) = (State::default(), Instant::now());
         let told = (0..1000).filter(|_| state.next(start) == (true, 0)).count();
         assert_eq!(told, MOST as usize);

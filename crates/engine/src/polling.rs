@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn vain_looks_become_rare_and_one_that_is_not_brings_them_back() {
+    fn polls_that_find_nothing_become_rare_until_one_finds_something() {
         let mut polling = Polling::new(50);
         assert_eq!(vain_looks(&mut polling, 1 + 1 + 1 + 3 + 1 + 7 + 1, false), 4);
         assert_eq!(vain_looks(&mut polling, 64_000, false), 1001);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_keep_a_thread_waiting_is_counted() {
+    fn time_without_a_processor_is_counted() {
         assert_eq!(parse(b"12000 34000 7\n"), Some(34));
         assert_eq!(parse(b"0 0\n"), Some(0));
         assert_eq!(parse(b"0"), None);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_named() {
+    fn existing_signatures_are_named() {
         let blank = file("blank", b"");
         assert_eq!(find(&blank).unwrap(), None);
         let made = Command::new("mke2fs").args(["-q", "-L", "home"]).arg(&blank).status();

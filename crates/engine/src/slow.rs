@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_slow_in_between_is_told_with_the_next() {
+    fn slow_turns_between_two_messages_are_logged_with_the_next() {
         let (mut slow, start) = (Slow::default(), Instant::now());
         assert_eq!(slow.note(start, 2_000_000), Some((1, 2_000_000)));
         assert_eq!(slow.note(start, 4_000_000), None);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_end_arrives() {
+    fn data_sent_before_the_end_arrives() {
         let (mut client, mut plain) = connected();
         let sender = std::thread::spawn(move || {
             client.write_all(&pattern()).unwrap();

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sockets_move_too_much_is_paid_in_later_turns() {
+    fn bytes_over_the_limit_are_deducted_from_later_turns() {
         let mut turns = Turns::default();
         turns.next_turn();
         *turns.socket_bytes(disk(1), 0) -= 5 << 20;
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_origin_is_in_nobodys_way() {
+    fn requests_that_wait_for_the_origin_do_not_count() {
         let mut turns = Turns::default();
         turns.next_turn();
         turns.starts(disk(2), &read(2, SMALL), 0);
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_move_lets_others_pass() {
+    fn a_blocked_disk_does_not_block_others() {
         let mut turns = Turns::default();
         let mut now = 0;
         turns.next_turn();
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_of_a_disk_leaves_with_it() {
+    fn removing_a_disk_removes_its_waiting_requests() {
         let mut turns = Turns::default();
         turns.next_turn();
         for _ in 0..200 {

@@ -16,7 +16,7 @@ fn file(path: std::path::PathBuf) -> OriginSpec {
 }
 
 #[test]
-fn what_is_written_is_read_and_reaches_the_origin() {
+fn writes_are_read_back_and_reach_the_origin() {
     let place = Place::new("basic");
     let origin = place.origin("origin", 16);
     let (shard, _) = start(&place.pool(&[64], false));

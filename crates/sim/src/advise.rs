@@ -39,7 +39,7 @@ impl Flash {
         writes_a_day * warranty_years * DAYS_A_YEAR
     }
 
-    /// Full writes of a device of so many bytes that is rated for so many terabytes written (10^12 bytes).
+    /// Full writes of a device of n bytes that is rated for n terabytes written (10^12 bytes).
     pub fn full_writes_of_tbw(terabytes: f64, device_bytes: u64) -> f64 {
         terabytes * 1e12 / device_bytes as f64
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_key_is_refused() {
+    fn settings_without_a_key_are_refused() {
         assert!(check(VolumeNo(MAX_VOLUMES - 1), MAX_BLOCKS - 1, 4096).is_ok());
         let error = check(VolumeNo(0), MAX_BLOCKS, 4096).unwrap_err().to_string();
         assert!(error.contains("volume 0") && error.contains("block size"), "{error}");

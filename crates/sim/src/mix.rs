@@ -22,7 +22,7 @@ pub struct Mix {
     pub fractions: Vec<f64>,
     /// Seconds of a window of the control loop.
     pub window_s: f64,
-    /// Time runs so many times faster.
+    /// Time runs n times faster.
     #[serde(default = "default_speed_up")]
     pub speed_up: f64,
     /// The loads.
@@ -112,7 +112,7 @@ impl Mix {
     /// Opens all loads as one trace. Paths are seen from `folder`.
     ///
     /// # Errors
-    /// A trace cannot be opened, or a load makes no sense.
+    /// A trace cannot be opened, or a load is invalid.
     pub fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
         let sources = self.disks.iter().map(|disk| disk.open(folder));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;

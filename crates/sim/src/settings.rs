@@ -11,7 +11,7 @@ use crate::reference::PolicyName;
 /// How the trace is played.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Traffic {
-    /// Time runs so many times faster than it was recorded.
+    /// Time runs n times faster than it was recorded.
     pub speed_up: f64,
     /// Requests come at this distance whatever the trace says. Not given, those of traces without time do so at
     /// [`Traffic::TIMELESS_INTERVAL_NS`].

@@ -138,7 +138,7 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason() {
+fn invalid_settings_are_refused_with_the_reason() {
     let refused = |mix: &Mix, choices: &Choices| {
         compare(mix, Path::new("."), choices, &mut Kept::nothing(), &|_, _| {}).unwrap_err().to_string()
     };

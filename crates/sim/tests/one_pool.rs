@@ -87,7 +87,7 @@ fn compare(disks: u64, accesses: &[Access]) {
 }
 
 #[test]
-fn disks_share_one_pool_unless_told_otherwise() {
+fn disks_share_one_pool_by_default() {
     let accesses = bursts(5, 40_000, 7);
     let hits = |allocator: Option<&str>| {
         let control = allocator.map(|name| named(name).expect("known"));

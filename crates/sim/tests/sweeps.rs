@@ -159,7 +159,7 @@ fn two_devices_keep_dirty_blocks_twice() {
 }
 
 #[test]
-fn what_survives_a_restart_is_what_the_persistence_says() {
+fn persistence_decides_which_blocks_survive_a_restart() {
     let accesses = mixed(20_000, 6);
     let hits = |persistence, mode, kind| {
         let restarts = Some(Restarts { every_ns: 4_000_000_000, kind });

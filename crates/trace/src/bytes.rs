@@ -79,7 +79,7 @@ impl Bytes {
         TraceError::Binary { path: self.input.path().to_path_buf(), offset_bytes, expected, found }
     }
 
-    /// Reads on, making room for a piece of so many bytes; false at the end of the file.
+    /// Reads on, making room for a piece of n bytes; false at the end of the file.
     fn fill(&mut self, piece: usize) -> Result<bool, TraceError> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;

@@ -14,7 +14,7 @@ pub struct Selection {
     pub span_ns: Option<Range<u64>>,
     /// Only accesses to volumes of these names.
     pub volumes: Option<Vec<String>>,
-    /// At most so many accesses.
+    /// At most n accesses.
     pub limit: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl<S: Source> Cut<S> {
         new
     }
 
-    /// Gives what is wanted of a batch.
+    /// Returns the wanted part of a batch.
     fn select(&mut self, into: &mut Vec<Access>) {
         let batch = std::mem::take(&mut self.batch);
         for access in &batch {

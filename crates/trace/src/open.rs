@@ -19,7 +19,7 @@ pub struct OpenOptions {
     pub format: Option<Format>,
     /// Whether the first damage ends the trace with an error. Damage is counted and passed over otherwise.
     pub strict: bool,
-    /// Accesses are sorted by time as far as they stand within so many accesses of their place.
+    /// Accesses are sorted by time as far as they stand within n accesses of their place.
     pub sort_window: usize,
     /// What a block number stands for in formats that give nothing else; 4096 for lists of keys, 512 for oracleGeneral
     /// if not given.

@@ -25,7 +25,7 @@ pub(crate) struct Sorted<S> {
 }
 
 impl<S: Source> Sorted<S> {
-    /// Sorts within so many accesses. Strict sources end at an access that comes too late; others give it the time
+    /// Sorts within n accesses. Strict sources end at an access that comes too late; others give it the time
     /// that has been reached.
     pub fn new(source: S, window: usize, strict: bool) -> Self {
         Sorted {

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_sector_may_be_either_but_does_not_change_its_mind() {
+    fn a_discarded_sector_reads_as_old_or_zero_but_always_the_same() {
         for settles_on_zeroes in [false, true] {
             let mut oracle = Oracle::new(7, 64, Start::Zeroes);
             let data = written(&mut oracle, 0, 1);

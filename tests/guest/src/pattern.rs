@@ -58,7 +58,7 @@ impl std::fmt::Display for Found {
     }
 }
 
-/// Tells what the bytes of the sector numbered `sector` of the disk with `key` are.
+/// Returns what the bytes of the sector numbered `sector` of the disk with `key` are.
 pub fn identify(bytes: &[u8], key: u64, sector: u64) -> Found {
     if bytes.iter().all(|byte| *byte == 0) {
         return Found::Version(0);

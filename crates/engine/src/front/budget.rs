@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
+    fn every_request_completes() {
         let budget = Budget::new(0);
         assert!(budget.take(disk(1), 0, 32 * MIB), "a disk's only request");
         assert!(!budget.take(disk(1), 0, MIB));

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_got_across_pieces() {
+    fn data_is_read_back_across_pieces() {
         let mut payload = Payload::default();
         for len in [512, PIECE_BYTES, 3 * PIECE_BYTES + 512, 1024] {
             payload.begin(len);

@@ -539,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_arrive_after_the_last_look_that_did_not_see_them() {
+    fn requests_that_arrive_after_the_last_poll_wake_the_reactor() {
         let mut arrivals = Arrivals { looked_us: 10, available: 65_533, ..Arrivals::default() };
         arrivals.look(65_535, 20);
         assert_eq!(arrivals.of_taken(65_534), 10);

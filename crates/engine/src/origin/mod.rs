@@ -72,7 +72,7 @@ pub(crate) trait Origin {
     fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest);
     /// Handles the completion of one of its own I/Os.
     fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
-    /// Lets time pass. Called by [`Origin::next_wakeup`] at the latest.
+    /// Advances the time. Called by [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
     /// Notes the disk's new size, which the store already has.
     fn grown(&mut self, _: &mut OriginContext<'_>, _needed_bytes: u64) {}

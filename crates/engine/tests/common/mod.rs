@@ -39,7 +39,7 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A pool of files of so many MiB.
+    /// A pool of files of n MiB.
     pub fn pool(&self, sizes_mib: &[u64], redundancy: bool) -> ShardConfig {
         let devices: Vec<PathBuf> = (0..sizes_mib.len()).map(|at| self.path(&format!("cache{at}"))).collect();
         for (device, mib) in devices.iter().zip(sizes_mib) {
@@ -56,7 +56,7 @@ impl Place {
         config
     }
 
-    /// An origin file of so many MiB, every sector of which says its number.
+    /// An origin file of n MiB, every sector of which says its number.
     pub fn origin(&self, name: &str, mib: u64) -> PathBuf {
         let path = self.path(name);
         let bytes: Vec<u8> = (0..mib * MIB / 512).flat_map(|sector| pattern(sector, 0)).collect();

@@ -92,7 +92,7 @@ pub struct Comparison {
 /// Simulates a mix under all systems. What `kept` has is not simulated again.
 ///
 /// # Errors
-/// The mix or a choice makes no sense, or a trace cannot be read.
+/// The mix or a choice is invalid, or a trace cannot be read.
 pub fn compare(
     mix: &Mix,
     folder: &Path,

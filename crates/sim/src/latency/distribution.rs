@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         for text in
             ["", "-1", "nan", "exp:1", "log-normal:3", "profile:0=1", "profile:0=2,1=1", "profile:0.1=2,1=3"]
         {

@@ -63,7 +63,7 @@ impl Mean {
         self.count += 1;
     }
 
-    /// The mean, which begins anew.
+    /// The mean, which starts again.
     fn take_us(&mut self) -> Option<f64> {
         let Mean { sum_ns, count } = std::mem::take(self);
         (count > 0).then(|| sum_ns as f64 / count as f64 / 1000.0)
@@ -174,7 +174,7 @@ impl<M: SimMemory> Driver<M> {
         self.now_ns / 1000
     }
 
-    /// Lets time pass and does what is due in it.
+    /// Advances the time and does what is due.
     pub fn advance(&mut self, to_ns: u64, meter: &mut Meter) {
         while self.step(to_ns, meter) {}
         self.now_ns = self.now_ns.max(to_ns);
@@ -220,12 +220,12 @@ impl<M: SimMemory> Driver<M> {
         }
     }
 
-    /// Lets every I/O and request end.
+    /// Runs until no I/O or request is in flight.
     pub fn run_out(&mut self, meter: &mut Meter) {
         self.run_until(meter, |driver| driver.pending.is_empty() && driver.requests.waiting.is_empty());
     }
 
-    /// Tells the core of requests that come soon.
+    /// Announces requests that will be submitted soon.
     pub fn announce(&mut self, accesses: &[Access]) {
         self.announced.clear();
         self.announced.extend(accesses.iter().flat_map(requests::of));
@@ -463,7 +463,7 @@ impl<M: SimMemory> Driver<M> {
         self.core.disk_info(disk).map_or(self.make.disks[usize::from(disk.0)].mode, |info| info.mode)
     }
 
-    /// Gives a disk what was decided for it. A write mode that cannot be set while another is being set is left for
+    /// Applies a decision to a disk. A write mode that cannot be set while another is being set is left for
     /// the next decision.
     ///
     /// # Errors

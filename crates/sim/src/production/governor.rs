@@ -19,7 +19,7 @@ use crate::error::SimError;
 use crate::meter::Meter;
 use crate::sweep::thread_time;
 
-/// Records are taken when so much of their room is.
+/// Records are taken when this share of their room is.
 const TAKE_AT: f64 = 0.5;
 
 /// What a decision changed.
@@ -122,7 +122,7 @@ impl Governor {
     /// Takes over a pool whose disks are attached.
     ///
     /// # Errors
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     pub fn new<M: SimMemory>(
         config: &Config,
         pool_blocks: u64,
@@ -147,7 +147,7 @@ impl Governor {
         Ok(governor)
     }
 
-    /// Goes on after a restart as the daemon does, with what its log tells; windows begin anew.
+    /// Continues after a restart as the daemon does, from its log; windows start again.
     ///
     /// # Errors
     /// The core refuses what is decided.

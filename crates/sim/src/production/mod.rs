@@ -107,7 +107,7 @@ fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimErr
 }
 
 impl Production<NullMemory> {
-    /// A pool of so many blocks, or up to a segment a device fewer, with all volumes as its disks.
+    /// A pool of n blocks, or up to a segment a device fewer, with all volumes as its disks.
     ///
     /// # Errors
     /// The pool or a disk is refused.

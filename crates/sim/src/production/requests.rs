@@ -64,7 +64,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Gives a request a tag.
+    /// Assigns a tag to a request.
     pub fn begin(&mut self, mut arrived: Arrived) -> Request {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);

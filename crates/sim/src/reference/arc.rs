@@ -21,7 +21,7 @@ pub struct Arc {
 }
 
 impl Arc {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         Arc { capacity, target: 0.0, queues: Queues::default() }
     }

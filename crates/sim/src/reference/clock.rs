@@ -13,7 +13,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         Clock { capacity, blocks: Queues::default() }
     }

@@ -32,7 +32,7 @@ pub struct Lirs {
 }
 
 impl Lirs {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         let hir_most = share(capacity, 0.01);
         Lirs {

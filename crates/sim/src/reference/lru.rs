@@ -11,7 +11,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         Lru { capacity, blocks: Queues::default() }
     }

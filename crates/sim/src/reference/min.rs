@@ -80,7 +80,7 @@ pub struct MinStep {
     pub kept: bool,
 }
 
-/// Simulates a cache of so many blocks; `each` is told of every access in order.
+/// Simulates a cache of n blocks; `each` is called for every access in order.
 pub fn replay(future: &Future, capacity: usize, mut each: impl FnMut(usize, MinStep)) {
     let mut cached = BitTree::new(future.len());
     for (place, next) in future.next.iter().flatten().enumerate() {

@@ -25,7 +25,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         S3Fifo { capacity, main_blocks: capacity - share(capacity, 0.1), queues: Queues::default() }
     }

@@ -18,7 +18,7 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         Sieve { capacity, blocks: Queues::default(), hand: None }
     }

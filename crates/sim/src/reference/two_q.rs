@@ -21,7 +21,7 @@ pub struct TwoQ {
 }
 
 impl TwoQ {
-    /// A cache of so many blocks, at least 1.
+    /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         let (in_blocks, out_blocks) = (share(capacity, 0.25), share(capacity, 0.5));
         TwoQ { capacity, in_blocks, out_blocks, queues: Queues::default() }

@@ -5,7 +5,7 @@ use haversack_sim::tape::Opener;
 use haversack_sim::{Report, Settings, SimError, run};
 use haversack_trace::{Access, MemorySource, Op, Source, VolumeNo};
 
-/// Gives these accesses as often as asked for.
+/// Returns these accesses as often as requested.
 pub fn memory(
     accesses: &[Access],
     volumes: &[&str],

@@ -11,7 +11,7 @@ use crate::access::Op;
 
 /// The share of requests that write.
 const WRITES: f64 = 0.1;
-/// The last part of each volume is its own: one in so many blocks.
+/// The last part of each volume is its own: one in n blocks.
 const OWN: u64 = 16;
 /// The longest run of the image read with one request, in blocks.
 const LONGEST: u64 = 32;
@@ -27,7 +27,7 @@ pub(super) struct Boot {
 }
 
 impl Boot {
-    /// Machines with volumes of so many blocks, of which a boot reads a share.
+    /// Machines with volumes of n blocks, of which a boot reads a share.
     pub fn new(volumes: u32, blocks: u64, read: f64, storm: f64, seed: u64) -> Self {
         let image = (blocks - blocks / OWN).max(1);
         let mut random = Random::new(seed, u64::MAX);

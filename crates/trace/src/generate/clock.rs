@@ -24,7 +24,7 @@ pub(super) struct Wave {
 }
 
 impl Clock {
-    /// Gaps of this mean, so many at least: exponential, or lognormal if their median is known.
+    /// At least n gaps of this mean: exponential, or lognormal if their median is known.
     pub fn new(mean_s: f64, median_s: Option<f64>, gaps: u64) -> Self {
         let cards = DECK.min(gaps as usize);
         let quantiles = (0..cards).map(|at| (at as f64 + 0.5) / cards as f64);

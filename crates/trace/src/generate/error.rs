@@ -4,7 +4,7 @@
 #[derive(thiserror::Error, Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// A parameter makes no sense.
+    /// A parameter is invalid.
     #[error("{what}: expected {expected}, found {found}")]
     Parameter {
         /// Which.

@@ -68,7 +68,7 @@ pub(super) fn check_blocks(blocks: u64) -> Result<(), GenerateError> {
 
 /// Where requests go.
 pub(super) trait Place: Send {
-    /// The block at which the next one, of so many bytes, begins. `share` tells how far the trace has come.
+    /// The block at which the next one, of n bytes, begins. `share` tells how far the trace has come.
     fn place(&mut self, bytes: u32, share: f64, random: &mut Random) -> u64;
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Mixed<P> {
 }
 
 impl<P: Place> Mixed<P> {
-    /// Requests to a volume of so many blocks; the mix has been checked.
+    /// Requests to a volume of n blocks; the mix has been checked.
     pub fn new(place: P, mix: Mix, blocks: u64) -> Self {
         let sum = mix.sizes.iter().map(|size| size.1).sum();
         Mixed { place, mix, sum, end_bytes: blocks * BLOCK_BYTES }

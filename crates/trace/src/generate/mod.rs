@@ -134,7 +134,7 @@ impl Generator {
     /// The trace.
     ///
     /// # Errors
-    /// A parameter makes no sense.
+    /// A parameter is invalid.
     pub fn source(&self) -> Result<Box<dyn Source>, GenerateError> {
         self.mix.check(self.blocks)?;
         require((1..=65_536).contains(&self.volumes), "volumes", &self.volumes, "1 to 65536")?;

@@ -6,7 +6,7 @@
 //! the highest; it becomes one with the rest again as soon as both lie on top of each other for good.
 //!
 //! Whether a read or a write comes next is drawn by what is due of each. A range of distances in which no extent suits is
-//! drawn anew, and so is a visit that would cost a request too many. Only where that does not help, and the plan of reads
+//! drawn again, and so is a visit that would cost a request too many. Only where that does not help, and the plan of reads
 //! and writes has fallen far behind, the nearest extent that suits is taken, or new data if there are too few blocks of
 //! the kind; the plan of distances makes up for it later.
 
@@ -22,16 +22,16 @@ use super::space::Space;
 use super::stack::{Extent, Place, Stack, State, States};
 use crate::access::Op;
 
-/// The most often a range of distances is drawn anew.
+/// The most often a range of distances is drawn again.
 const MOST_DRAWS: u32 = 8;
 /// How often a visit is made although its request is one too many, of 1.
 const UNWELCOME: f64 = 0.1;
 /// States that reads, and writes, find; those that they turn last.
 const KNOWN: [[State; 3]; 2] =
     [[State::Read, State::Shared, State::Written], [State::Written, State::Shared, State::Read]];
-/// The most often a depth is drawn anew.
+/// The most often a depth is drawn again.
 const MOST_TRIES: u32 = 64;
-/// How far a distance may be beyond its range for an extent to stay in one piece: one in so many.
+/// How far a distance may be beyond its range for an extent to stay in one piece: one in n.
 const NEAR: u64 = 32;
 
 /// An extent to be visited, and the depth in it that a range of distances asks for.
@@ -222,7 +222,7 @@ impl Reuse {
         for tries in 1.. {
             let depth = range.distance(self.stack.blocks(States::ALL), random);
             let place = self.stack.find(depth, States::ALL).expect("distances are below the blocks known");
-            // A depth hits large extents more often: to keep the mix, the more often it is drawn anew.
+            // A depth hits large extents more often: to keep the mix, the more often it is drawn again.
             let taken =
                 self.mix_of.is_none_or(|smallest| random.chance(smallest / f64::from(place.extent.blocks)));
             if taken || tries == MOST_TRIES {

@@ -70,7 +70,7 @@ impl Sizes {
         -self.due > 2.0 * self.gentle
     }
 
-    /// Whether a visit of so many blocks should better wait, as requests are too many already.
+    /// Whether a visit of n blocks should better wait, as requests are too many already.
     pub fn unwelcome(&self, blocks: u32, splits: bool) -> bool {
         (self.due < 0.0 && splits) || (self.too_many() && f64::from(blocks) < self.mean_blocks)
     }
@@ -85,7 +85,7 @@ impl Sizes {
         if self.too_many() { self.typical() } else { 0 }
     }
 
-    /// How many requests so many blocks in a row are asked for with.
+    /// How many requests n blocks in a row are asked for with.
     pub fn requests(&mut self, blocks: u32) -> u32 {
         self.due += f64::from(blocks) / self.mean_blocks;
         // Sizes vary: more than one only when many are due, and some are saved for small visits to come.
@@ -96,7 +96,7 @@ impl Sizes {
         requests
     }
 
-    /// Bytes left out at the beginning and at the end of a request for so many blocks; it still touches each of them.
+    /// Bytes left out at the beginning and at the end of a request for n blocks; it still touches each of them.
     pub fn slack(&mut self, blocks: u32) -> (u64, u64) {
         self.slack += self.slack_bytes;
         let ends = if blocks == 1 { 1 } else { 2 };

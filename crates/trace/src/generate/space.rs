@@ -22,7 +22,7 @@ impl Space {
         Space { zones, current: 0, sequential }
     }
 
-    /// The end of the volume: fewer blocks if the last zone has not so many, which is at least 1.
+    /// The end of the volume: fewer blocks if the last zone has fewer, which is at least 1.
     pub fn last(&mut self, blocks: u32) -> (u64, u32) {
         let last = self.zones.len() - 1;
         let (start, end) = &mut self.zones[last];
@@ -31,7 +31,7 @@ impl Space {
         (*end, blocks as u32)
     }
 
-    /// Room for so many blocks, or for fewer where no zone has as many; `None` when the volume is full.
+    /// Room for n blocks, or for fewer where no zone has as many; `None` when the volume is full.
     pub fn take(&mut self, blocks: u32, random: &mut Random) -> Option<(u64, u32)> {
         let wanted = u64::from(blocks);
         // Who comes first begins the volume.

@@ -135,7 +135,7 @@ impl Stack {
         }
     }
 
-    /// The extent that holds the block under `depth` others of these states; `None` if there are not so many.
+    /// The extent that holds the block under `depth` others of these states; `None` if there are fewer.
     pub fn find(&self, depth: u64, states: States) -> Option<Place> {
         let rank = self.blocks(states).checked_sub(depth).filter(|rank| *rank > 0)?;
         Some(self.find_rank(rank, states))

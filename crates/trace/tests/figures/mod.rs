@@ -5,7 +5,7 @@ use haversack_trace::{Access, Source, Summaries, Summary};
 
 /// The share of a figure by which a generated trace may be off.
 const TOLERANCE: f64 = 0.05;
-/// By so many it may be off in any case: of a few requests sizes do not come out on average.
+/// By this much it may be off in any case: of a few requests sizes do not come out on average.
 const FEW: f64 = 3.0;
 const BLOCK_BYTES: u64 = 4096;
 

@@ -76,7 +76,7 @@ impl Index {
         Ok(Some(Index { entries: entries.collect(), names }))
     }
 
-    /// The first block with accesses at or after so many nanoseconds from the trace's beginning.
+    /// The first block with accesses at or after n nanoseconds from the trace's beginning.
     pub fn first_in(&self, span_ns: &Range<u64>) -> Option<Entry> {
         let from_ns = self.entries.first()?.first_ns.saturating_add(span_ns.start);
         let at = self.entries.partition_point(|entry| entry.last_ns < from_ns);

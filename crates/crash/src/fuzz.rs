@@ -1,11 +1,11 @@
 //! Entry points of the fuzz targets.
 
 use haversack_core::{Core, Op, OpenOptions, offline};
-use haversack_model::SECTOR_BYTES;
+use haversack_model::{SECTOR_BYTES, WriteMode};
 
 use crate::device::Payload;
 use crate::media::FakeMedia;
-use crate::plan::{MODES, Plan};
+use crate::plan::Plan;
 use crate::verify::Extent;
 use crate::world::{CrashKind, Flow, Life, Stop, World};
 use haversack_model::random::Random;
@@ -58,7 +58,7 @@ impl World {
                 return self.verify(Extent::Sample);
             }
             13 => {
-                let mode = MODES[usize::from(code[4]) % MODES.len()];
+                let mode = WriteMode::ALL[usize::from(code[4]) % WriteMode::ALL.len()];
                 let none = self.disks[disk].config.persistence == haversack_core::Persistence::None;
                 if self.disks[disk].life == Life::Attached && !(none && mode.defers_origin()) {
                     self.set_mode(disk, mode)?;

@@ -7,11 +7,9 @@ use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
 use haversack_model::random::Random;
 
-/// All write modes.
-pub const MODES: [WriteMode; 6] = [
-    WriteMode::WriteBack,
+/// The modes in which the origin has a write before it is acknowledged.
+const SYNCHRONOUS: [WriteMode; 4] = [
     WriteMode::WriteThrough(WriteThroughAck::Origin),
-    WriteMode::WriteThrough(WriteThroughAck::Cache),
     WriteMode::WriteAround,
     WriteMode::WriteInvalidate,
     WriteMode::PassThrough,
@@ -138,14 +136,14 @@ pub fn disk(rng: &mut Random, place: usize, max_blocks: u64) -> DiskConfig {
     let blocks = rng.range(64, largest);
     let mut config = DiskConfig::new(disk_id(place), blocks * 8 + rng.pick(&[0, 0, 1, 7]));
     config.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
-    config.mode = if rng.percent(45) { WriteMode::WriteBack } else { rng.pick(&MODES) };
+    config.mode = if rng.percent(45) { WriteMode::WriteBack } else { rng.pick(&WriteMode::ALL) };
     config.persistence = match rng.below(10) {
         0 => Persistence::None,
         1 | 2 => Persistence::Dirty,
         _ => Persistence::All,
     };
     if config.persistence == Persistence::None && config.mode.defers_origin() {
-        config.mode = rng.pick(&[MODES[1], MODES[3], MODES[4], MODES[5]]);
+        config.mode = rng.pick(&SYNCHRONOUS);
     }
     config.target = target(rng, 16);
     config.admission = admission(rng);

@@ -3,7 +3,7 @@
 use haversack_core::{AdmissionConfig, Op, Persistence};
 use haversack_model::WriteMode;
 
-use crate::plan::{MODES, Plan};
+use crate::plan::Plan;
 use crate::verify::Extent;
 use crate::world::{Counts, CrashKind, Flow, Life, Stop, World};
 use haversack_model::random::Random;
@@ -254,9 +254,9 @@ pub fn sweep(rng: &mut Random, total: &mut Counts, most_points: u64) -> Result<(
     let needed = steps.iter().map(Step::end).max().unwrap_or(0);
     plan.disks[0].sectors = needed.max(plan.disks[0].sectors);
     plan.disks[0].mode = if plan.disks[0].persistence == Persistence::None {
-        rng.pick(&MODES.map(|m| if m.defers_origin() { MODES[3] } else { m }))
+        rng.pick(&WriteMode::ALL.map(|m| if m.defers_origin() { WriteMode::WriteAround } else { m }))
     } else {
-        rng.pick(&MODES)
+        rng.pick(&WriteMode::ALL)
     };
     let seed = rng.bits();
     if losing {

@@ -1,8 +1,9 @@
 //! Random work: what guests and operators do between two crashes.
 
 use haversack_core::{AdmissionConfig, Op, Persistence};
+use haversack_model::WriteMode;
 
-use crate::plan::{self, MODES};
+use crate::plan;
 use crate::verify::Extent;
 use crate::world::{CrashKind, Flow, Life, Stop, World, violation};
 
@@ -226,7 +227,7 @@ impl World {
         };
         match self.rng.below(24) {
             0..5 => {
-                let mode = self.rng.pick(&MODES);
+                let mode = self.rng.pick(&WriteMode::ALL);
                 if self.disks[disk].config.persistence != Persistence::None || !mode.defers_origin() {
                     self.set_mode(disk, mode)?;
                 }

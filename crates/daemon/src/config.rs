@@ -581,7 +581,7 @@ mod tests {
             ("[daemon]\nruntimedir = \"/x\"\n".to_string(), 2, "runtimedir"),
             ("[[pool]]\nname = \"main\"\n".to_string(), 1, "devices"),
             (disk("size = \"10 parsecs\""), 9, "expected bytes"),
-            (disk("mode = \"writeback\""), 9, "expected wb"),
+            (disk("mode = \"writeback\""), 9, "expected one of wb"),
             (disk("colour = 1"), 9, "colour"),
             (disk("phase = 8"), 5, "0 to 7"),
             (disk("persistence = \"none\""), 5, "lose acknowledged writes"),

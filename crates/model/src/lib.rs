@@ -106,7 +106,17 @@ macro_rules! shows_its_number {
 shows_its_number!(DiskNo DeviceNo SectorNo BlockNo);
 
 impl WriteMode {
-    /// Returns the two-letter name.
+    /// All write modes.
+    pub const ALL: [WriteMode; 6] = [
+        WriteMode::WriteBack,
+        WriteMode::WriteThrough(WriteThroughAck::Origin),
+        WriteMode::WriteThrough(WriteThroughAck::Cache),
+        WriteMode::WriteAround,
+        WriteMode::WriteInvalidate,
+        WriteMode::PassThrough,
+    ];
+
+    /// Returns the name in settings.
     pub fn name(self) -> &'static str {
         match self {
             WriteMode::WriteBack => "wb",
@@ -115,6 +125,15 @@ impl WriteMode {
             WriteMode::WriteAround => "wa",
             WriteMode::WriteInvalidate => "wi",
             WriteMode::PassThrough => "pt",
+        }
+    }
+
+    /// Returns whether the cache has a written block afterwards. `cached` says whether it had it before.
+    pub fn caches_write(self, cached: bool) -> bool {
+        match self {
+            WriteMode::WriteThrough(_) | WriteMode::WriteBack => true,
+            WriteMode::WriteAround => cached,
+            WriteMode::WriteInvalidate | WriteMode::PassThrough => false,
         }
     }
 
@@ -134,17 +153,11 @@ impl FromStr for WriteMode {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Ok(match name {
-            "wb" => WriteMode::WriteBack,
-            "wt" => WriteMode::WriteThrough(WriteThroughAck::Origin),
-            "wt-cache" => WriteMode::WriteThrough(WriteThroughAck::Cache),
-            "wa" => WriteMode::WriteAround,
-            "wi" => WriteMode::WriteInvalidate,
-            "pt" => WriteMode::PassThrough,
-            other => {
-                return Err(format!("unknown write mode '{other}': expected wb, wt, wt-cache, wa, wi or pt"));
-            }
-        })
+        let unknown = || {
+            let names = WriteMode::ALL.map(WriteMode::name).join(", ");
+            format!("unknown write mode '{name}': expected one of {names}")
+        };
+        WriteMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or_else(unknown)
     }
 }
 
@@ -178,10 +191,11 @@ mod tests {
 
     #[test]
     fn write_mode_names_round_trip() {
-        for name in ["wb", "wt", "wt-cache", "wa", "wi", "pt"] {
-            assert_eq!(name.parse::<WriteMode>().unwrap().name(), name);
+        for mode in WriteMode::ALL {
+            assert_eq!(mode.name().parse(), Ok(mode));
         }
-        assert!("writeback".parse::<WriteMode>().unwrap_err().contains("expected wb"));
+        let refused = "writeback".parse::<WriteMode>().unwrap_err();
+        assert_eq!(refused, "unknown write mode 'writeback': expected one of wb, wt, wt-cache, wa, wi, pt");
     }
 
     #[test]

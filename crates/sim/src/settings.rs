@@ -228,6 +228,6 @@ impl Settings {
 
     /// Whether writes bring blocks into the cache. Only then does a write hit or miss count.
     pub fn writes_allocate(&self) -> bool {
-        matches!(self.mode, WriteMode::WriteBack | WriteMode::WriteThrough(_))
+        self.mode.caches_write(false)
     }
 }

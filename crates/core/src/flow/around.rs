@@ -21,7 +21,7 @@
 //! - While a device is in use, dirty staged blocks of the window go only when no durable page calls dirty
 //!   what they superseded: a kill must not bring that back.
 
-use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, WriteMode};
+use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES};
 
 use crate::action::{Op, RequestError};
 use crate::bugs::{Bug, planted};
@@ -229,11 +229,6 @@ impl<M: Memory> Call<'_, M> {
     pub(crate) fn around_done(&mut self, io: &Io, number: u32, result: Result<(), IoFailure>) {
         let disk = self.requests[number].disk;
         self.window_written(number);
-        let keeps = |mode, cached| match mode {
-            WriteMode::WriteThrough(_) | WriteMode::WriteBack => true,
-            WriteMode::WriteAround => cached,
-            WriteMode::WriteInvalidate | WriteMode::PassThrough => false,
-        };
         let is_clear = result.is_ok() && self.drop_overtaken(number, disk);
         for (index, frame) in io.frames.iter().enumerate() {
             let block = BlockNo(self.requests[number].next + index as u64);
@@ -244,7 +239,7 @@ impl<M: Memory> Call<'_, M> {
             d.stats.overflowed_blocks += u64::from(overflow_end.is_some() && is_clear);
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
-            let keep = is_clear && keeps(d.mode, cached);
+            let keep = is_clear && d.mode.caches_write(cached);
             if keep && self.admits_written(number, block, cached, bypass) {
                 self.stage_clean(disk, block, *frame, part);
             }

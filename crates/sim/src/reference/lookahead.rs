@@ -50,7 +50,7 @@ impl Lookahead {
             self.warm_up = self.future.len();
         }
         self.requests += 1;
-        let allocates = matches!(self.mode, WriteMode::WriteBack | WriteMode::WriteThrough(_));
+        let allocates = self.mode.caches_write(false);
         let (counted, drops) = match access.op {
             Op::Read => (self.mode != WriteMode::PassThrough, false),
             Op::Write => (allocates, self.mode == WriteMode::WriteInvalidate),

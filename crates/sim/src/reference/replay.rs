@@ -117,15 +117,14 @@ impl<P: Policy> Replay<P> {
         let mut parts = Parts::default();
         let mut written_back = 0;
         for key in self.keys(access)? {
-            let hit = match self.mode {
-                WriteMode::WriteBack | WriteMode::WriteThrough(_) => self.policy.access(key),
-                WriteMode::WriteAround => self.policy.contains(key) && self.policy.access(key),
-                WriteMode::WriteInvalidate => {
-                    let hit = self.policy.contains(key);
-                    self.policy.remove(key);
-                    hit
-                }
-                WriteMode::PassThrough => false,
+            let hit = if self.mode.caches_write(false) {
+                self.policy.access(key)
+            } else if self.mode.caches_write(true) {
+                self.policy.contains(key) && self.policy.access(key)
+            } else {
+                let hit = self.policy.contains(key);
+                self.policy.remove(key);
+                hit
             };
             parts.hits += u64::from(hit);
             parts.misses += u64::from(!hit);
@@ -134,11 +133,8 @@ impl<P: Policy> Replay<P> {
                 written_back += u64::from(self.dirty.insert(key) && !hit);
             }
         }
-        parts.guest_blocks = match self.mode {
-            WriteMode::WriteBack | WriteMode::WriteThrough(_) => parts.hits + parts.misses,
-            WriteMode::WriteAround => parts.hits,
-            WriteMode::WriteInvalidate | WriteMode::PassThrough => 0,
-        };
+        parts.guest_blocks = u64::from(self.mode.caches_write(true)) * parts.hits
+            + u64::from(self.mode.caches_write(false)) * parts.misses;
         let through = self.mode != WriteMode::WriteBack;
         parts.origin_bytes = if through { u64::from(access.length_bytes) } else { 0 };
         let counts = self.meter.volume(access.volume);

@@ -295,6 +295,7 @@ impl Store {
         self.adjust(number, |s| {
             (s.live, s.dirty, s.superseded, s.free, s.pending) = (0, 0, 0, 0, 0);
         });
+        self.drop_dirty_times(number);
         let place = self.segments[number].place;
         let disk = &mut self.disks[DiskNo(owner)];
         Self::unplace(&mut disk.segments, &mut self.segments, place);
@@ -411,9 +412,13 @@ impl Store {
         self.set(number, slot.with_mask(slot.mask() & inside));
     }
 
-    /// Adds a live entry that recovery found and trusts. The segment's owner is known.
+    /// Adds a live entry that recovery found and trusts. The segment's owner is known. Since when it has been
+    /// dirty is not known any more: it counts from the pool's opening.
     pub(crate) fn adopt(&mut self, number: SlotNo, slot: Live) {
         self.adopt_entry(number, slot.into());
+        if slot.dirty() {
+            self.note_dirty(number, 0);
+        }
         self.adjust(self.segment_of(number), |s| {
             s.free -= 1;
             s.live += 1;

@@ -28,7 +28,7 @@ struct InFlight {
 pub(crate) struct LiveDevice {
     pub device: CacheDevice,
     in_flight: Vec<InFlight>,
-    flights: u32,
+    inflight: u32,
     /// The pool no longer uses it.
     pub retired: bool,
     pub errors: u64,
@@ -44,7 +44,7 @@ impl LiveDevice {
         LiveDevice {
             device,
             in_flight: Vec::new(),
-            flights: 0,
+            inflight: 0,
             retired: false,
             errors: 0,
             read_bytes: 0,
@@ -62,12 +62,12 @@ impl LiveDevice {
             self.in_flight.resize(at + 1, started);
         }
         self.in_flight[at] = started;
-        self.flights += 1;
+        self.inflight += 1;
     }
 
     /// Returns whether it can be closed.
     pub fn is_over(&self) -> bool {
-        self.retired && self.flights == 0
+        self.retired && self.inflight == 0
     }
 
     pub fn snapshot(&self, device: DeviceNo) -> DeviceSnapshot {
@@ -97,7 +97,7 @@ impl LiveDevice {
     }
 
     /// Counts a completed I/O. An error is returned with the byte offset of the I/O.
-    pub fn landed(
+    pub fn completed(
         &mut self,
         io: IoId,
         result: Result<usize, i32>,
@@ -108,7 +108,7 @@ impl LiveDevice {
         {
             tracing::warn!(device = %self.device.path.display(), count, worst_us, "slow I/Os of a cache device");
         }
-        self.flights -= 1;
+        self.inflight -= 1;
         let InFlight { offset_bytes, bytes, op } = self.in_flight[io.0 as usize];
         if let Err(errno) = result {
             self.errors += 1;

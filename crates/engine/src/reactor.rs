@@ -42,7 +42,7 @@ use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
 use crate::retry::Retries;
-use crate::ring::{Landing, Order, Owner, Ring};
+use crate::ring::{Completion, Order, Owner, Ring};
 use crate::shard_clock::ShardClock;
 use crate::turn_times::TurnTimes;
 use crate::turns::Turns;
@@ -91,7 +91,7 @@ pub(crate) struct Reactor {
     /// Requests for which the core has no room yet.
     backlog: VecDeque<(DiskHandle, Request)>,
     /// I/Os that were failed on demand.
-    struck: Vec<Landing>,
+    struck: Vec<Completion>,
     answers: Vec<OriginAnswer>,
     events: Vec<EngineEvent>,
     retries: Retries,
@@ -227,12 +227,12 @@ impl Reactor {
         self.ring.pace(self.turns.paces_devices(self.now));
         let mut worked = self.open_letters();
         for _ in 0..LANDINGS_AT_A_TIME {
-            let Some(landing) = self.ring.landed() else { break };
-            self.landed(landing);
+            let Some(completion) = self.ring.completed() else { break };
+            self.io_completed(completion);
             worked = true;
         }
-        for landing in std::mem::take(&mut self.struck) {
-            self.landed(landing);
+        for completion in std::mem::take(&mut self.struck) {
+            self.io_completed(completion);
             worked = true;
         }
         worked |= self.polled(|client, context| client.poll(context));
@@ -254,27 +254,27 @@ impl Reactor {
         any
     }
 
-    fn landed(&mut self, landing: Landing) {
-        if landing.result == Err(libc::EFAULT) {
+    fn io_completed(&mut self, completion: Completion) {
+        if completion.result == Err(libc::EFAULT) {
             self.memory.check_whole();
         }
-        match landing.owner {
+        match completion.owner {
             Owner::Mailbox => self.bell_listens = false,
-            Owner::Device { io, device } => self.device_landed(io, device, landing),
+            Owner::Device { io, device } => self.device_completed(io, device, completion),
             Owner::Origin { disk, token } => {
-                self.origin(disk, |o, context| o.landed(context, token, landing));
+                self.origin(disk, |o, context| o.completed(context, token, completion));
                 self.disks.drop_ended();
             }
             Owner::Client { client, part } => {
-                self.client(client, |c, context| c.landed(context, part, landing));
+                self.client(client, |c, context| c.completed(context, part, completion));
             }
         }
     }
 
-    fn device_landed(&mut self, io: IoId, device: DeviceNo, landing: Landing) {
-        let took_us = self.now.saturating_sub(landing.started_us);
+    fn device_completed(&mut self, io: IoId, device: DeviceNo, completion: Completion) {
+        let took_us = self.now.saturating_sub(completion.started_us);
         let live = self.devices[device.0 as usize].as_mut().expect("an I/O is of a device in use");
-        let result = live.landed(io, landing.result, took_us).map_err(|(errno, offset_bytes)| {
+        let result = live.completed(io, completion.result, took_us).map_err(|(errno, offset_bytes)| {
             let path = live.device.path.clone();
             self.events.push(EngineEvent::DeviceError { path, offset_bytes, errno });
             failure(errno)
@@ -531,7 +531,7 @@ impl Reactor {
         let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
         if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
             live.start(io, op, offset_bytes, 0);
-            self.struck.push(Landing { owner, result: Err(errno), started_us: now });
+            self.struck.push(Completion { owner, result: Err(errno), started_us: now });
             return;
         }
         if op == DeviceOp::Flush {

@@ -1,8 +1,8 @@
-//! The io_uring of a reactor. Every I/O is a [`Flight`] with an owner, and its completion is one [`Landing`].
+//! The io_uring of a reactor. Every I/O is an [`InflightIo`] with an owner, and its completion is one [`Completion`].
 //!
 //! Invariants
 //! - The memory that the kernel reads or writes for an I/O in flight stays in place until the I/O has
-//!   completed: frames belong to the core's I/O, iovecs and message headers to the boxed [`Flight`], other
+//!   completed: frames belong to the core's I/O, iovecs and message headers to the boxed [`InflightIo`], other
 //!   buffers to their owner.
 //! - A transfer that the kernel cut short is continued here; callers see only end of file and errors.
 //! - Only the thread that created the ring uses it.
@@ -49,7 +49,7 @@ pub(crate) enum Order {
 
 /// The completion of an I/O.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Landing {
+pub(crate) struct Completion {
     pub owner: Owner,
     /// Bytes moved, or the system's error number.
     pub result: Result<usize, i32>,
@@ -68,7 +68,7 @@ enum Kind {
     Bell,
 }
 
-struct Flight {
+struct InflightIo {
     owner: Owner,
     kind: Kind,
     fd: RawFd,
@@ -87,9 +87,9 @@ struct Flight {
     started_us: u64,
 }
 
-impl Flight {
-    fn blank() -> Box<Flight> {
-        Box::new(Flight {
+impl InflightIo {
+    fn blank() -> Box<InflightIo> {
+        Box::new(InflightIo {
             owner: Owner::Mailbox,
             kind: Kind::Bell,
             fd: -1,
@@ -193,9 +193,9 @@ impl Flight {
 /// See the module documentation.
 pub(crate) struct Ring {
     uring: IoUring,
-    /// Boxed: the kernel keeps addresses inside flights while the table grows.
+    /// Boxed: the kernel keeps addresses inside of them while the table grows.
     #[allow(clippy::vec_box)]
-    flights: Vec<Box<Flight>>,
+    inflight: Vec<Box<InflightIo>>,
     free: Vec<u32>,
     in_flight: usize,
     /// The kernel sets flags in shared memory if it has to be called for completions.
@@ -219,7 +219,7 @@ impl Ring {
         let uring = hinted.or_else(|_| IoUring::builder().setup_cqsize(4 * ENTRIES).build(ENTRIES))?;
         Ok(Ring {
             uring,
-            flights: Vec::new(),
+            inflight: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
             tells,
@@ -244,19 +244,19 @@ impl Ring {
 
     fn take(&mut self, owner: Owner, kind: Kind, fd: RawFd, started_us: u64) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(Flight::blank());
-            self.flights.len() as u32 - 1
+            self.inflight.push(InflightIo::blank());
+            self.inflight.len() as u32 - 1
         });
-        let flight = &mut self.flights[number as usize];
-        flight.iovecs.clear();
-        (flight.owner, flight.kind, flight.fd, flight.started_us) = (owner, kind, fd, started_us);
-        (flight.offset_bytes, flight.next, flight.left, flight.done) = (0, 0, 0, 0);
-        (flight.most_bytes, flight.is_paced) = (usize::MAX, false);
+        let io = &mut self.inflight[number as usize];
+        io.iovecs.clear();
+        (io.owner, io.kind, io.fd, io.started_us) = (owner, kind, fd, started_us);
+        (io.offset_bytes, io.next, io.left, io.done) = (0, 0, 0, 0);
+        (io.most_bytes, io.is_paced) = (usize::MAX, false);
         number
     }
 
     fn launch(&mut self, number: u32) {
-        let entry = self.flights[number as usize].entry(number, &self.fixed);
+        let entry = self.inflight[number as usize].entry(number, &self.fixed);
         self.in_flight += 1;
         self.push(&entry);
     }
@@ -275,21 +275,21 @@ impl Ring {
         iovecs: impl Iterator<Item = libc::iovec>,
         order: Order,
     ) {
-        let flight = &mut self.flights[number as usize];
-        flight.offset_bytes = offset_bytes;
+        let io = &mut self.inflight[number as usize];
+        io.offset_bytes = offset_bytes;
         for iovec in iovecs {
-            flight.left += iovec.iov_len;
-            match flight.iovecs.last_mut() {
+            io.left += iovec.iov_len;
+            match io.iovecs.last_mut() {
                 Some(last) if end_of(last) == iovec.iov_base as usize => last.iov_len += iovec.iov_len,
-                _ => flight.iovecs.push(iovec),
+                _ => io.iovecs.push(iovec),
             }
         }
         if order == Order::AtOnce || !self.pacing.is_on() {
             return self.launch(number);
         }
-        (flight.most_bytes, flight.is_paced) = (PIECE_BYTES, true);
-        self.pacing.wait(flight.fd, number, flight.left);
-        self.launch_next(self.flights[number as usize].fd);
+        (io.most_bytes, io.is_paced) = (PIECE_BYTES, true);
+        self.pacing.wait(io.fd, number, io.left);
+        self.launch_next(self.inflight[number as usize].fd);
     }
 
     /// Reads from a file. The memory must stay in place until the I/O has completed.
@@ -342,8 +342,8 @@ impl Ring {
     /// Changes the allocation of part of a file, like fallocate(2).
     pub fn allocate(&mut self, owner: Owner, fd: RawFd, mode: i32, offset_bytes: u64, bytes: u64, now: u64) {
         let number = self.take(owner, Kind::Allocate, fd, now);
-        let flight = &mut self.flights[number as usize];
-        (flight.mode, flight.offset_bytes, flight.left) = (mode, offset_bytes, bytes as usize);
+        let io = &mut self.inflight[number as usize];
+        (io.mode, io.offset_bytes, io.left) = (mode, offset_bytes, bytes as usize);
         self.launch(number);
     }
 
@@ -419,7 +419,7 @@ impl Ring {
     }
 
     /// Returns the next completion.
-    pub fn landed(&mut self) -> Option<Landing> {
+    pub fn completed(&mut self) -> Option<Completion> {
         loop {
             let completion = self.uring.completion().next()?;
             if completion.user_data() == NOBODY {
@@ -427,52 +427,52 @@ impl Ring {
             }
             let number = completion.user_data() as u32;
             self.in_flight -= 1;
-            if let Some(landing) = self.land(number, completion.result()) {
+            if let Some(completion) = self.advance(number, completion.result()) {
                 self.free.push(number);
-                return Some(landing);
+                return Some(completion);
             }
         }
     }
 
-    fn land(&mut self, number: u32, result: i32) -> Option<Landing> {
-        let flight = &mut self.flights[number as usize];
-        let outcome = match flight.kind {
+    fn advance(&mut self, number: u32, result: i32) -> Option<Completion> {
+        let io = &mut self.inflight[number as usize];
+        let outcome = match io.kind {
             _ if result == -libc::EINTR || result == -libc::EAGAIN => {
                 self.launch(number);
                 return None;
             }
             _ if result < 0 => Err(-result),
             Kind::Read | Kind::Write | Kind::Send => {
-                flight.advance(result as usize);
-                if flight.left > 0 && result > 0 {
+                io.advance(result as usize);
+                if io.left > 0 && result > 0 {
                     self.moved(number, true);
                     return None;
                 }
                 // The file ends before the transfer does.
-                if flight.left > 0 { Err(libc::EIO) } else { Ok(flight.done) }
+                if io.left > 0 { Err(libc::EIO) } else { Ok(io.done) }
             }
             Kind::Bell => {
-                reset(flight.fd);
+                reset(io.fd);
                 Ok(0)
             }
             Kind::Flush | Kind::Allocate | Kind::Receive => Ok(result as usize),
         };
-        let landing = Landing { owner: flight.owner, result: outcome, started_us: flight.started_us };
+        let completion = Completion { owner: io.owner, result: outcome, started_us: io.started_us };
         self.moved(number, false);
-        Some(landing)
+        Some(completion)
     }
 
     /// Continues after a part of an I/O has been moved, with what is left of it if it goes on, and with those that have
     /// waited for it.
     fn moved(&mut self, number: u32, goes_on: bool) {
-        let flight = &self.flights[number as usize];
-        if !flight.is_paced {
+        let io = &self.inflight[number as usize];
+        if !io.is_paced {
             if goes_on {
                 self.launch(number);
             }
             return;
         }
-        let (fd, left) = (flight.fd, flight.left);
+        let (fd, left) = (io.fd, io.left);
         self.pacing.moved(fd, number);
         if goes_on {
             self.pacing.wait(fd, number, left);
@@ -526,13 +526,13 @@ mod tests {
     }
 
     /// Waits for an I/O; returns its number and how much was in flight at most meanwhile.
-    fn end(ring: &mut Ring) -> (Landing, usize) {
+    fn end(ring: &mut Ring) -> (Completion, usize) {
         let mut most = 0;
         loop {
             most = most.max(ring.in_flight);
             ring.wait(None);
-            if let Some(landing) = ring.landed() {
-                return (landing, most);
+            if let Some(completion) = ring.completed() {
+                return (completion, most);
             }
         }
     }
@@ -556,15 +556,15 @@ mod tests {
             assert_eq!(ring.in_flight, if paced { 1 } else { IOS as usize });
             let mut short = [0; 4096];
             start(&mut ring, Kind::Read, IOS, Order::AtOnce, fd, &mut short);
-            let mut landed = Vec::new();
+            let mut completed = Vec::new();
             for _ in 0..=IOS {
-                let (landing, most) = end(&mut ring);
+                let (completion, most) = end(&mut ring);
                 assert!(!paced || most <= 2, "{most} are in flight");
-                landed.push(landing.owner);
-                assert!(landing.result.is_ok());
+                completed.push(completion.owner);
+                assert!(completion.result.is_ok());
             }
             let is_short = |owner: &Owner| matches!(owner, Owner::Device { io: IoId(IOS), .. });
-            assert!(!paced || landed.iter().position(is_short) < Some(IOS as usize));
+            assert!(!paced || completed.iter().position(is_short) < Some(IOS as usize));
             assert!(memory.iter().all(|memory| *memory == data) && short == data[..4096]);
         }
     }

@@ -13,7 +13,7 @@ use haversack_core::{MAX_REQUEST_SECTORS, Op, Payloads, Request, RequestError, R
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::reactor::Finished;
-use crate::ring::{Landing, Ring};
+use crate::ring::{Completion, Ring};
 use crate::turns::{self, PART_SECTORS};
 
 /// A client's request.
@@ -138,7 +138,7 @@ pub(crate) trait Client {
     /// Starts its first I/O.
     fn begin(&mut self, context: &mut ClientContext<'_>);
     /// Handles the completion of one of its own I/Os.
-    fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing);
+    fn completed(&mut self, context: &mut ClientContext<'_>, part: u8, completion: Completion);
     /// Acts, for example by checking for requests. Returns true if there was anything to do.
     fn poll(&mut self, _: &mut ClientContext<'_>) -> bool {
         false

@@ -29,7 +29,7 @@ use super::payload::Payload;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
 use crate::message_limit::MessageLimit;
 use crate::reactor::Finished;
-use crate::ring::{Landing, Owner};
+use crate::ring::{Completion, Owner};
 
 /// The most requests in flight.
 const SLOTS: usize = 256;
@@ -528,10 +528,10 @@ impl Client for NbdConnection {
         self.receive(context);
     }
 
-    fn landed(&mut self, context: &mut ClientContext<'_>, part: u8, landing: Landing) {
+    fn completed(&mut self, context: &mut ClientContext<'_>, part: u8, completion: Completion) {
         match part {
-            RECEIVE => self.received(context, landing.result),
-            _ => self.sent(context, landing.result),
+            RECEIVE => self.received(context, completion.result),
+            _ => self.sent(context, completion.result),
         }
     }
 

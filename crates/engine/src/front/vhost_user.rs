@@ -28,7 +28,7 @@ use crate::error::{EngineError, Result};
 use crate::handle::Handle;
 use crate::message_limit::MessageLimit;
 use crate::reactor::{Finished, Reactor};
-use crate::ring::{Landing, Owner};
+use crate::ring::{Completion, Owner};
 
 /// Requests taken from a queue before another queue has its turn.
 const REQUESTS_AT_A_TIME: usize = 128;
@@ -445,15 +445,15 @@ impl Client for QueueClient {
         self.listen(context);
     }
 
-    fn landed(&mut self, context: &mut ClientContext<'_>, _: u8, landing: Landing) {
+    fn completed(&mut self, context: &mut ClientContext<'_>, _: u8, completion: Completion) {
         self.listening = false;
         if self.stopping.is_some() {
             self.give_back();
-        } else if landing.result.is_ok() {
+        } else if completion.result.is_ok() {
             self.wake_up(context.now);
             self.listen(context);
         } else {
-            tracing::warn!(disk = %self.disk, result = ?landing.result, "cannot wait for a queue's kicks; polling it");
+            tracing::warn!(disk = %self.disk, result = ?completion.result, "cannot wait for a queue's kicks; polling it");
             self.wake_up(context.now);
             self.kick = None;
         }

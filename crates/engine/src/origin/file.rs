@@ -19,7 +19,7 @@ use super::file_lock;
 use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::error::{EngineError, Result, at};
 use crate::media::failure;
-use crate::ring::{Landing, Order, Owner};
+use crate::ring::{Completion, Order, Owner};
 
 /// Zeroes for stores that cannot zero ranges themselves.
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
@@ -159,11 +159,11 @@ impl Origin for FileOrigin {
         self.launch(context, request);
     }
 
-    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing) {
+    fn completed(&mut self, context: &mut OriginContext<'_>, token: u64, completion: Completion) {
         let Job { mut request, flushing } =
             self.requests.remove(&token).expect("the token is of a request in flight");
         let zero = !flushing && matches!(request.op, OriginOp::Zero { .. });
-        match landing.result {
+        match completion.result {
             Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if zero && self.makes_zeroes => {
                 self.makes_zeroes = false;
                 self.launch(context, request);

@@ -201,7 +201,7 @@ impl Link {
     }
 
     /// Handles a completion: bytes were received, or a batch was sent.
-    pub fn landed<'a>(
+    pub fn completed<'a>(
         &mut self,
         context: &mut OriginContext<'_>,
         place: usize,

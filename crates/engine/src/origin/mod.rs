@@ -17,7 +17,7 @@ use haversack_model::{DiskHandle, DiskId, Micros};
 use crate::config::{DiskSpec, OriginSpec};
 use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
-use crate::ring::{Landing, Ring};
+use crate::ring::{Completion, Ring};
 
 /// An operation on an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ pub(crate) trait Origin {
     /// Starts a request.
     fn start(&mut self, context: &mut OriginContext<'_>, request: OriginRequest);
     /// Handles the completion of one of its own I/Os.
-    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing);
+    fn completed(&mut self, context: &mut OriginContext<'_>, token: u64, completion: Completion);
     /// Advances the time. Called by [`Origin::next_wakeup`] at the latest.
     fn tick(&mut self, _: &mut OriginContext<'_>) {}
     /// Notes the disk's new size, which the store already has.

@@ -35,7 +35,7 @@ use super::{OpenOrigin, Origin, OriginAnswer, OriginContext, OriginOp, OriginReq
 use crate::config::{DiskSpec, OriginSpec, TlsFiles};
 use crate::error::{EngineError, Result};
 use crate::handle::{EngineEvent, Handle};
-use crate::ring::Landing;
+use crate::ring::Completion;
 
 /// The size of the longest part that a request is split into.
 const MOST_PART_BYTES: u64 = 1 << 20;
@@ -468,11 +468,11 @@ impl Origin for NbdOrigin {
         self.send_waiting(context);
     }
 
-    fn landed(&mut self, context: &mut OriginContext<'_>, token: u64, landing: Landing) {
+    fn completed(&mut self, context: &mut OriginContext<'_>, token: u64, completion: Completion) {
         let place = (token / 2) as usize;
         let Some(link) = self.links[place].as_mut() else { return };
         let jobs = &self.jobs;
-        link.landed(context, place, token.is_multiple_of(2), landing.result, |job| {
+        link.completed(context, place, token.is_multiple_of(2), completion.result, |job| {
             jobs[job as usize].as_ref().map_or(&[], |job| &job.request.iovecs[..])
         });
         while let Some((part, result)) = self.links[place].as_mut().and_then(Link::next_done) {

@@ -44,7 +44,7 @@ pub fn wipe(device: &Path, confirm: Option<&Path>, as_json: bool) -> Result<()> 
         return Err(CliError::NotConfirmed(path));
     }
     pool::wipe(device).map_err(failed)?;
-    let text = format!("{path} is blank; pool {pool} has it no more\n");
+    let text = format!("{path} is blank; it is no longer part of pool {pool}\n");
     output::print(as_json, &json!({ "device": path, "pool": pool.to_string() }), &text)
 }
 

@@ -153,7 +153,7 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
         }
         EngineEvent::DeviceFailed { device, lost_blocks } => {
             let message = format!(
-                "cache device {} is used no more; {lost_blocks} dirty blocks had no other copy",
+                "cache device {} is no longer used; {lost_blocks} dirty blocks had no other copy",
                 device.0
             );
             ("device-failed", pool.to_string(), message)

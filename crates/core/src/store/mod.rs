@@ -13,6 +13,7 @@
 //!   a newer one on the same device is durable and stays listed as long as any older one.
 //! - A slot that was superseded stays listed until the newer version is durable.
 
+mod check;
 pub mod common;
 mod crowding;
 mod dirty;
@@ -684,60 +685,5 @@ impl Store {
             + self.superseded.capacity() * 16
             + self.written_pages.capacity() * 16
             + self.last_uses.bytes()
-    }
-
-    /// Recounts everything and compares. For tests; slow.
-    ///
-    /// # Panics
-    /// A count is wrong.
-    pub fn check(&self) {
-        let mut entries = 0;
-        let mut live = vec![(0u64, 0u64, 0u64, 0u64); self.disks.len()];
-        for (at, segment) in self.segments.iter().enumerate() {
-            let mut seen = (0u8, 0u8, 0u8, 0u8, 0u8);
-            for number in self.slots_of(SegmentNo(at as u32)) {
-                let slot = self.slot(number);
-                match slot.view() {
-                    View::Blank => seen.3 += 1,
-                    View::Live(slot) => {
-                        seen.0 += 1;
-                        seen.1 += u8::from(slot.dirty());
-                        let disk = &mut live[segment.owner as usize];
-                        if slot.mirror() {
-                            disk.3 += 1;
-                        } else {
-                            disk.0 += 1;
-                            disk.1 += u64::from(!slot.protected());
-                            disk.2 += u64::from(slot.dirty());
-                        }
-                    }
-                    View::Superseded(_) => seen.2 += 1,
-                    View::Dead(slot) if slot.reusable() => seen.3 += 1,
-                    View::Dead(_) => seen.4 += 1,
-                }
-                entries += usize::from(slot.status() != Status::Blank);
-            }
-            let counted = (segment.live, segment.dirty, segment.superseded, segment.free, segment.pending);
-            assert!(
-                segment.state == SegmentState::Dead || seen == counted,
-                "segment {at}: {seen:?} {counted:?}"
-            );
-            if segment.dirty > 0 {
-                assert_eq!(segment.dirty_since_us, self.earliest_dirty(SegmentNo(at as u32)).0);
-            }
-        }
-        assert_eq!(entries, self.index.len());
-        for disk in self.disks.numbers() {
-            let dirty: Vec<SegmentNo> =
-                self.disks[disk].dirty_segments.iter().map(|(_, number)| *number).collect();
-            assert!(dirty.is_sorted_by_key(|number| self.segments[*number].dirty_since_us));
-            let has = |number: &&SegmentNo| self.segments[**number].dirty > 0;
-            assert_eq!(dirty.len(), self.disks[disk].segments.iter().filter(has).count());
-            assert!(dirty.iter().all(|number| self.segments[*number].owner == disk.0));
-        }
-        for (disk, seen) in self.disks.iter().zip(live) {
-            assert_eq!((disk.live, disk.probation, disk.dirty, disk.mirrors), seen);
-        }
-        self.check_common();
     }
 }

@@ -10,6 +10,9 @@
 //! the same price. Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on
 //! probation. While nothing was evicted yet, everything is admitted.
 //!
+//! A write that is kept out waits for the origin. If that takes longer than a flash write is worth, it enters all the same,
+//! on probation.
+//!
 //! docs/auto.md has the model, its sources, and what else was tried.
 
 mod memory;
@@ -78,6 +81,12 @@ fn is_worth_it(outlook: Outlook, prices: &Prices) -> bool {
     outlook.again >= ADMIT && outlook.saved_us >= prices.flash_write_us * (1.0 - outlook.again)
 }
 
+/// Whether a write is worth a flash write only because it need not wait for the origin. It takes space on probation until
+/// it is cleaned.
+fn is_worth_buffering(access: &Access) -> bool {
+    access.waits_us > 0.0 && access.waits_us >= access.prices.flash_write_us
+}
+
 /// Returns the coarse category and the fine one in it.
 fn category(access: &Access, seen: Option<Seen>, horizon: u64) -> (usize, usize) {
     let (age, count) = match seen {
@@ -100,7 +109,7 @@ impl Admission for Learned {
     fn miss(&mut self, block: BlockNo, access: Access) -> Verdict {
         match self.note(block, &access) {
             Some(outlook) => Verdict {
-                admit: is_worth_it(outlook, &access.prices),
+                admit: is_worth_it(outlook, &access.prices) || is_worth_buffering(&access),
                 protect: outlook.again >= PROTECT,
                 forget: None,
             },
@@ -160,8 +169,15 @@ mod tests {
 
         fn access(&mut self, block: u64, op: Op, blocks: u32) -> Verdict {
             self.now += 1;
-            let access =
-                Access { op, blocks, continues: false, now: self.now, stay: self.stay, prices: self.prices };
+            let access = Access {
+                op,
+                blocks,
+                continues: false,
+                now: self.now,
+                stay: self.stay,
+                prices: self.prices,
+                waits_us: 0.0,
+            };
             self.learned.miss(BlockNo(block), access)
         }
     }
@@ -238,6 +254,20 @@ mod tests {
         assert_eq!((figures.stay, figures.prices.flash_write_us), (Some(1000), 10_000.0));
         let samples: f32 = figures.categories.iter().map(|category| category.samples).sum();
         assert!(samples > 100.0 && figures.categories.iter().any(|category| category.admitted));
+    }
+
+    #[test]
+    fn a_write_enters_if_it_would_wait_for_longer_than_a_flash_write_is_worth() {
+        let mut learned = Learned::new(1 << 24);
+        let write = |now, waits_us| Access { now, stay: Some(1000), waits_us, ..Access::from(Op::Write) };
+        for now in 0..100_000 {
+            learned.miss(BlockNo(now), write(now, 0.0));
+        }
+        let mut verdict = |block, waits_us| learned.miss(BlockNo(block), write(block, waits_us));
+        assert!(!verdict(100_000, 0.0).admit, "what is written once is not worth its space");
+        assert!(!verdict(100_001, WRITE_PRICE_US - 1.0).admit);
+        let buffered = verdict(100_002, WRITE_PRICE_US);
+        assert!(buffered.admit && !buffered.protect);
     }
 
     /// The same accesses give the same answers, whatever else there is in memory: a digest of all of them.

@@ -46,6 +46,9 @@ pub struct Access {
     pub stay: Option<u64>,
     /// What is saved and paid at present.
     pub prices: Prices,
+    /// What a write that is kept out takes longer than one that enters, in microseconds, if that was measured: it waits
+    /// for the origin. 0 for a read, and in modes in which every write does.
+    pub waits_us: f32,
 }
 
 impl Access {
@@ -59,7 +62,15 @@ impl Access {
 impl From<Op> for Access {
     /// Returns an access of one block of which nothing else is known.
     fn from(op: Op) -> Access {
-        Access { op, blocks: 1, continues: false, now: 0, stay: None, prices: Prices::default() }
+        Access {
+            op,
+            blocks: 1,
+            continues: false,
+            now: 0,
+            stay: None,
+            prices: Prices::default(),
+            waits_us: 0.0,
+        }
     }
 }
 

@@ -249,7 +249,7 @@ pub enum PolicyCommand {
     Show,
     /// Set the policy until the daemon is restarted.
     Set {
-        /// Allocator: none, equal, static, wss, rwss, utility, trd, urd or max-min; off for no policy.
+        /// Allocator: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min; off for no policy.
         allocator: String,
         /// Other keys of the policy section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]

@@ -153,7 +153,7 @@ pub struct PoolArguments {
     /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
-    /// Allocator that divides the pool: none, equal, static, wss, rwss, utility, trd, urd or max-min. [default: none,
+    /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min. [default: none,
     /// one pool for all disks]
     #[arg(long, value_parser = haversack_policy::named)]
     pub allocator: Option<Config>,

@@ -45,6 +45,9 @@ impl Core {
         let (disk, continues) = (request.disk, request.continues);
         let prices = self.disk(disk).origin_latency.prices(self.write_price_us);
         let mut access = Access { blocks, continues, prices, ..Access::from(kind) };
+        if kind == Kind::Write && self.disk(disk).mode.defers_origin() {
+            access.waits_us = self.disk(disk).origin_latency.measured_write_us();
+        }
         let used = self.store.note_use(disk, block, access.saved_us());
         (access.now, access.stay, access.prices.space_us) = (used.now, used.stay, used.space_us);
         access

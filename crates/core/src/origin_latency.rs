@@ -9,6 +9,8 @@ use haversack_model::Micros;
 const MEAN_OVER: u32 = 1024;
 /// I/Os until a mean is believed.
 const LEAST_COUNTED: u32 = 16;
+/// No origin is faster. A lower mean comes from a driver that does not let time pass while it waits.
+const LEAST_US: f32 = 10.0;
 
 #[derive(Clone, Copy, Default)]
 struct Mean {
@@ -22,9 +24,9 @@ impl Mean {
         self.us += (took_us as f32 - self.us) / self.counted as f32;
     }
 
-    /// Returns the mean, or this if nothing is known: where I/Os take no time there is no model of it.
+    /// Returns the mean, or this if nothing is known.
     fn or(self, unknown_us: f32) -> f32 {
-        if self.counted >= LEAST_COUNTED && self.us >= 1.0 { self.us } else { unknown_us }
+        if self.counted >= LEAST_COUNTED && self.us >= LEAST_US { self.us } else { unknown_us }
     }
 }
 
@@ -42,6 +44,12 @@ impl OriginLatency {
 
     pub fn add_write(&mut self, took_us: Micros) {
         self.writes.add(took_us);
+    }
+
+    /// Returns how long a write takes, if that was measured.
+    #[inline]
+    pub fn measured_write_us(&self) -> f32 {
+        self.writes.or(0.0)
     }
 
     /// Returns the prices for the disk, given that of a flash write.
@@ -64,13 +72,14 @@ mod tests {
     #[test]
     fn a_mean_is_believed_after_some_ios_and_follows_a_change() {
         let mut latency = OriginLatency::default();
-        (1..16).for_each(|us| latency.add_read(us));
+        (11..26).for_each(|us| latency.add_read(us));
         assert_eq!(latency.prices(7.0), Prices { flash_write_us: 7.0, ..Prices::default() });
-        latency.add_read(16);
-        assert_eq!(latency.prices(7.0).read_us, 8.5);
+        latency.add_read(26);
+        assert_eq!(latency.prices(7.0).read_us, 18.5);
         (0..10_000).for_each(|_| latency.add_read(300));
         assert!((latency.prices(7.0).read_us - 300.0).abs() < 1.0);
-        (0..100).for_each(|_| latency.add_write(0));
-        assert_eq!(latency.prices(7.0).write_us, Prices::default().write_us, "time is not modelled");
+        (0..100).for_each(|_| latency.add_write(9));
+        assert_eq!(latency.prices(7.0).write_us, Prices::default().write_us, "time does not pass");
+        assert_eq!(latency.measured_write_us(), 0.0);
     }
 }

@@ -330,7 +330,7 @@ impl Config {
     }
 }
 
-/// Returns a system from the papers, with its settings.
+/// Returns a system from the papers, with its settings; or `auto`: one pool with an admission that learns.
 ///
 /// # Errors
 /// `UnknownName` for any other name.
@@ -339,6 +339,7 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
     let base = Config::default();
     let read_only = Config { demand: DemandRule::ReadOnly, window_us: minute, ..base.clone() };
     Ok(match name {
+        "auto" => Config { admission: AdmissionRule::Learned, ..base },
         "none" => base,
         "equal" => Config { allocator: AllocatorRule::Equal, ..base },
         "static" => Config { allocator: AllocatorRule::Static, ..base },
@@ -389,7 +390,7 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
             return Err(PolicyError::UnknownName {
                 what: "allocator",
                 found: found.into(),
-                expected: "none, equal, static, wss, rwss, utility, trd, urd or max-min",
+                expected: "auto, none, equal, static, wss, rwss, utility, trd, urd or max-min",
             });
         }
     })
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn every_system_passes_its_own_check_and_survives_json() {
-        for name in ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+        for name in ["auto", "none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
             let config = named(name).unwrap();
             assert_eq!(config.check(), Ok(()), "{name}");
             let text = serde_json::to_string(&config).unwrap();

@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_systems_name_selects_its_settings_and_each_can_be_changed() {
-        for name in ["none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+        for name in ["auto", "none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
             assert_eq!(config(&PolicySettings::named(name)), named(name).map_err(|e| e.to_string()));
         }
         let changed = parse(

@@ -56,7 +56,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// that.
 const TIMERS_US: Micros = 1000;
 /// The most completions taken before the core's actions are carried out.
-const LANDINGS_AT_A_TIME: usize = 256;
+const COMPLETIONS_AT_A_TIME: usize = 256;
 /// The most runs in one answer to a query for what is cached.
 const MOST_RUNS: usize = 1024;
 
@@ -226,7 +226,7 @@ impl Reactor {
         self.turns.next_turn();
         self.ring.pace(self.turns.paces_devices(self.now));
         let mut worked = self.open_letters();
-        for _ in 0..LANDINGS_AT_A_TIME {
+        for _ in 0..COMPLETIONS_AT_A_TIME {
             let Some(completion) = self.ring.completed() else { break };
             self.io_completed(completion);
             worked = true;

@@ -171,7 +171,7 @@ impl DiskConfig {
 }
 
 /// Settings of a running core.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CoreConfig {
     /// Maximum requests in flight; one more is rejected as busy.
     pub max_requests: u32,
@@ -193,6 +193,9 @@ pub struct CoreConfig {
     pub device_read_errors: u32,
     /// How long a failed read of a cache device is remembered.
     pub device_error_window_us: Micros,
+    /// What a block written to flash must save to be admitted by a filter that learns, in microseconds of
+    /// latency. [`crate::Core::set_write_price`] changes it.
+    pub write_price_us: f32,
 }
 
 impl Default for CoreConfig {
@@ -207,6 +210,7 @@ impl Default for CoreConfig {
             clean_retry_us: 1_000_000,
             device_read_errors: 5,
             device_error_window_us: 3_600_000_000,
+            write_price_us: haversack_admission::WRITE_PRICE_US,
         }
     }
 }

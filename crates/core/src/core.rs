@@ -78,8 +78,6 @@ pub struct Core {
     pub(crate) frames: TransferFrames,
     /// What to do next.
     pub(crate) schedule: Schedule,
-    /// See [`Core::set_write_price`].
-    pub(crate) write_price_us: f32,
 }
 
 impl Core {
@@ -216,12 +214,12 @@ impl Core {
     /// Sets what a block written to flash must save to be admitted by a filter that learns, in microseconds of
     /// latency. A budget of flash writes is kept by raising it. It is [`haversack_admission::WRITE_PRICE_US`] at first.
     pub fn set_write_price(&mut self, price_us: f32) {
-        self.write_price_us = price_us.max(0.0);
+        self.config.write_price_us = price_us.max(0.0);
     }
 
     /// Returns the price of a flash write.
     pub fn write_price(&self) -> f32 {
-        self.write_price_us
+        self.config.write_price_us
     }
 
     /// Returns what a disk's admission filter goes by, if it learns. This allocates.
@@ -446,5 +444,17 @@ impl Core {
 
     pub(crate) fn fail(&mut self, request: u32, error: RequestError) {
         self.requests[request].error.get_or_insert(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A new field belongs to a component; [`super::Core`] gets one only for a new component.
+    #[test]
+    fn the_core_has_at_most_15_fields() {
+        let (_, after) = include_str!("core.rs").split_once("pub struct Core {").expect("the core is here");
+        let (fields, _) = after.split_once("\n}").expect("the struct ends");
+        let fields = fields.lines().filter(|line| line.trim_start().starts_with("pub(crate) ")).count();
+        assert!((1..=15).contains(&fields), "{fields} fields");
     }
 }

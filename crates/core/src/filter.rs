@@ -43,7 +43,7 @@ impl Core {
         }
         let blocks = request.sectors.div_ceil(SECTORS_PER_BLOCK as u32);
         let (disk, continues) = (request.disk, request.continues);
-        let prices = self.disk(disk).origin_latency.prices(self.write_price_us);
+        let prices = self.disk(disk).origin_latency.prices(self.config.write_price_us);
         let mut access = Access { blocks, continues, prices, ..Access::from(kind) };
         if kind == Kind::Write && self.disk(disk).mode.defers_origin() {
             access.waits_us = self.disk(disk).origin_latency.measured_write_us();

@@ -20,7 +20,6 @@ use super::scan::{self, IntentFound, Pool, Present};
 use super::{DiskSummary, OpenOptions, OpenReport};
 use crate::bugs::{Bug, planted};
 use crate::checksum;
-use haversack_admission::WRITE_PRICE_US;
 
 use crate::config::{CoreConfig, Persistence};
 use crate::core::{Call, Core};
@@ -386,7 +385,6 @@ fn without_disks<M: Memory>(pool: &Pool, store: Store, memory: &M, config: CoreC
         jobs: Jobs::default(),
         frames: TransferFrames::new(staging_frames..frames),
         schedule: Schedule::default(),
-        write_price_us: WRITE_PRICE_US,
         store,
     }
 }

@@ -10,6 +10,7 @@ mod larc;
 mod learned;
 pub mod lru;
 mod prices;
+mod small_reads;
 mod staging;
 
 pub use always::Always;
@@ -17,6 +18,7 @@ pub use hec::Hec;
 pub use larc::Larc;
 pub use learned::Learned;
 pub use prices::{CategoryFigures, Figures, Prices, WRITE_PRICE_US};
+pub use small_reads::SmallReads;
 pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
 
 use haversack_model::BlockNo;
@@ -141,6 +143,11 @@ pub enum Admit {
     },
     /// A block whose like is mostly used again while it would stay.
     Learned,
+    /// A block that a small request reads.
+    SmallReads {
+        /// Blocks of the largest such request.
+        most_blocks: u32,
+    },
 }
 
 impl Admit {
@@ -152,6 +159,7 @@ impl Admit {
             Admit::Hec { .. } => "hec",
             Admit::Larc { .. } => "larc",
             Admit::Learned => "learned",
+            Admit::SmallReads { .. } => "small-reads",
         }
     }
 
@@ -211,6 +219,7 @@ impl Admit {
             }
             Admit::Larc { cache_blocks } => Box::new(Larc::new(cache_blocks)),
             Admit::Learned => Box::new(Learned::new(disk_blocks)),
+            Admit::SmallReads { most_blocks } => Box::new(SmallReads::new(most_blocks)),
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::units::{Size, Span};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
-    /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`.
+    /// Allocator: `none`, `equal`, `static`, `wss`, `rwss`, `utility`, `trd`, `urd` or `max-min`; or a paper's whole system:
+    /// `cloudcache`, `vcacheshare`, `eci-cache`, `centaur` or `liu`.
     pub allocator: String,
     /// Demand of a disk: `wss`, `rwss(N)`, `trd`, `urd`, `read-only` or `touch-count`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,7 +29,7 @@ pub struct PolicySettings {
     /// Approximate number of units into which a solver divides the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granularity: Option<u64>,
-    /// Use of space that no disk demands: `shared` or `idle`.
+    /// Use of space that no disk demands: `shared`, or `idle` to keep disks within their targets and spare the flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<String>,
     /// Weight of intensity, for `utility`.
@@ -46,13 +47,14 @@ pub struct PolicySettings {
     /// Portions in which space is assigned, for `max-min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<Size>,
-    /// Which blocks may enter the cache: `always`, `learned`, `larc`, `hec`, `address(N)`, `data(N)` or `hybrid(N)`.
+    /// Which blocks may enter the cache: `always`, `learned`, `larc`, `hec`, `small-reads(BLOCKS)`, `address(N)`, `data(N)` or
+    /// `hybrid(N)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<String>,
     /// Memory for staging of all disks together, as a fraction of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staging_share: Option<f64>,
-    /// Choice of write modes: `keep` for no change, `auto` for a choice by the policy.
+    /// Choice of write modes: `keep` for no change, `auto` for a choice by the policy, or a mode for all disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_mode: Option<String>,
     /// Fraction of overwrites at which a disk becomes read-only, for `write_mode = "auto"`.
@@ -61,6 +63,12 @@ pub struct PolicySettings {
     /// How far below the threshold the fraction must fall before the disk becomes write-back again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_hysteresis: Option<f64>,
+    /// Smallest share of every disk, whatever its reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least: Option<Size>,
+    /// Share of a disk that has not been measured yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<Size>,
     /// Length of a window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Span>,
@@ -96,6 +104,8 @@ impl PolicySettings {
             write_mode: None,
             write_threshold: None,
             write_hysteresis: None,
+            least: None,
+            first: None,
             window: None,
             measurement: None,
             origin_latency: None,

@@ -8,6 +8,7 @@ use haversack_policy::allocate::Target;
 pub fn target(target: Target) -> CoreTarget {
     match target {
         Target::Blocks(blocks) => CoreTarget::Blocks(blocks),
+        Target::Capped(blocks) => CoreTarget::Capped(blocks),
         Target::Shared { at_least_blocks, at_most_blocks } => {
             CoreTarget::Shared { at_least_blocks, at_most_blocks }
         }

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - A refused event or decision changes neither the plan nor the log, except for an entry that reports it.
-//! - Disks that are suspended or on another host are not observed; when they return, observation starts again
-//!   from nothing.
+//! - Disks that are suspended, on another host, or whose origin is being replaced are not observed; afterwards
+//!   observation starts again from nothing.
 //! - The log leads to the same decisions when it is replayed.
 
 use std::collections::BTreeMap;
@@ -191,7 +191,7 @@ impl Control {
             None => {
                 self.observed.remove(disk);
             }
-            Some(state) if state.gone() => {
+            Some(state) if state.gone() || state == DiskState::StorageMigrating => {
                 let fresh = || Observed { disk_blocks, observer: None, window: None };
                 self.observed.entry(disk.into()).or_insert_with(fresh).observer = None;
             }

@@ -78,7 +78,7 @@ fn decided(decision: &Decision, input: &DiskInput, plan: &DiskPlan) -> String {
         size(plan.demand_blocks),
     );
     let _ = match plan.target {
-        Target::Blocks(blocks) => {
+        Target::Blocks(blocks) | Target::Capped(blocks) => {
             writeln!(text, "Share: {had} before, {} now: {}.", size(blocks), plan.reason)
         }
         Target::Shared { .. } => writeln!(text, "Share: {had} before: {}.", plan.reason),

@@ -12,12 +12,15 @@
 pub mod actuate;
 mod control;
 mod counters;
+pub mod disk;
 mod error;
 pub mod explain;
 pub mod log;
 mod observer;
 mod port;
+pub mod predictions;
 mod recall;
+pub mod settings;
 pub mod trace;
 mod wishes;
 

@@ -94,6 +94,8 @@ pub struct Observer {
     /// Reads at the end of the window, for intensity.
     late: WorkingSetWindow,
     late_reads: u64,
+    /// One block in 2 to this power is recorded.
+    sample_shift: u8,
     touches: Option<Hec>,
     before: Counters,
     lost: u64,
@@ -123,6 +125,7 @@ impl Observer {
             reads: Samples::new(sample_blocks),
             late: late(&config, late_from_us)?,
             late_reads: 0,
+            sample_shift: 0,
             touches: config.touches.then(|| touches(disk_blocks)),
             before: *counters,
             lost: 0,
@@ -157,6 +160,11 @@ impl Observer {
     pub fn note(&mut self, records: &Records) {
         self.lost += records.lost();
         let shift = records.sample_shift();
+        if shift != self.sample_shift {
+            self.sample_shift = shift;
+            self.late.thin_out(shift);
+            self.late_reads = 0;
+        }
         self.all.thin_out(shift);
         self.reads.thin_out(shift);
         // Each recorded block stands for those that were not recorded.
@@ -226,9 +234,9 @@ impl Observer {
 
     fn intensity(&self, now_us: Micros, length_us: Micros) -> Intensity {
         let measured_us = now_us.saturating_sub(self.late_from_us).min(length_us);
-        let scale = 1.0 / self.reads.highest_rate;
-        let unique = (self.late.sizes().wss_blocks as f64 * scale).round() as u64;
-        let read_blocks = (self.late_reads as f64 * scale).round() as u64;
+        // The window scales what it counts itself.
+        let unique = self.late.sizes().wss_blocks;
+        let read_blocks = self.late_reads << self.sample_shift;
         Intensity { length_us: measured_us, read_blocks, unique_read_blocks: unique.min(read_blocks) }
     }
 
@@ -241,7 +249,7 @@ impl Observer {
         self.all.turn();
         self.reads.turn();
         self.late_from_us = late_from(&self.config, now_us.saturating_add(self.config.window_us));
-        self.late = late(&self.config, self.late_from_us)?;
+        self.late = late(&self.config, self.late_from_us)?.sampled(self.sample_shift);
         (self.opened_us, self.late_reads, self.lost, self.before) = (now_us, 0, 0, *counters);
         Ok(window)
     }

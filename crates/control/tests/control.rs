@@ -1,6 +1,6 @@
 //! The loop from records to decisions, and its replay from the log.
 
-use haversack_control::{Control, ControlError, Counters, DiskReport, Entry, explain, log};
+use haversack_control::{Control, ControlError, Counters, DiskReport, Entry, explain, log, predictions};
 use haversack_core::Records;
 use haversack_core::monitor::Kind;
 use haversack_model::WriteMode;
@@ -83,6 +83,47 @@ fn every_system_decides_the_same_from_its_log() {
         assert_eq!((found.decisions, found.differences), (4, vec![]), "{system}");
         assert!(pair.control.take_log().is_empty());
     }
+}
+
+/// While its origin is being replaced a disk copies itself, so to speak: 4,000 blocks that say nothing of its demand.
+#[test]
+fn a_storage_migration_does_not_pollute_the_next_window() {
+    let mut pair = Pair::new("wss");
+    (0..2).for_each(|_| drop(pair.window()));
+    let before = pair.control.window("local").unwrap().clone();
+    let begin_us = pair.now_us;
+    let tell = |pair: &mut Pair, us, event| {
+        let counters = pair.reports()[0].counters;
+        pair.control.event(begin_us + us, "local", 1 << 20, &counters, event).unwrap()
+    };
+    assert!(!tell(&mut pair, 1000, Event::StorageMigrating));
+    let mut records = Records::with_room(8192);
+    (0..4000).for_each(|at| records.push(begin_us + 2000 + at, Kind::Read, (1000 + at) * 8, 8));
+    pair.control.note("local", &records);
+    assert!(tell(&mut pair, 9000, Event::StorageMigrated));
+    pair.window();
+    let after = pair.control.window("local").unwrap();
+    assert_eq!((after.accesses(), after.wss_blocks), (before.accesses(), before.wss_blocks), "{after:?}");
+    // A window in which the migration goes on to the end shows nothing.
+    let known = pair.control.window("local").cloned();
+    tell(&mut pair, MINUTE_US + 1000, Event::StorageMigrating);
+    pair.window();
+    assert_eq!(pair.control.window("local").cloned(), known);
+}
+
+/// The local disk's 200 blocks fit, so that nearly all of its reads should hit; by its counters half of them do.
+#[test]
+fn predictions_are_compared_with_the_window_that_follows() {
+    let mut pair = Pair::new("utility");
+    (0..4).for_each(|_| drop(pair.window()));
+    let log = lines(&pair.control.take_log());
+    let found = predictions::predictions(log.iter().map(String::as_str)).unwrap();
+    let local: Vec<_> = found.iter().filter(|one| one.disk == "local").collect();
+    assert_eq!((found.len(), local.len()), (6, 3));
+    assert!(local.iter().all(|one| one.predicted > 0.85 && one.real == 0.5), "{local:?}");
+    let (mean, largest) = predictions::errors(&found).unwrap();
+    assert!(mean > 0.35 && mean <= largest && largest <= 0.5 + 1e-9, "{mean} {largest}");
+    assert_eq!(predictions::errors(&[]), None);
 }
 
 #[test]

@@ -73,8 +73,10 @@ impl Default for CleanerConfig {
 pub enum Target {
     /// An equal part, for each attached disk with this target or `Shared`, of what other targets leave.
     Equal,
-    /// This many blocks.
+    /// This many blocks, and more while no other disk needs the space.
     Blocks(u64),
+    /// This many blocks, and no more even while space is free, to spare the flash.
+    Capped(u64),
     /// A place in one pool shared by all disks with this target: the coldest blocks of all of them make room.
     Shared {
         /// This many blocks of it make no room for other disks.
@@ -182,7 +184,8 @@ pub struct CoreConfig {
     /// How long after a flush its mark may be missing from the devices. Until it is there, damage at rest is
     /// taken for tearing by a power loss.
     pub flush_mark_us: Micros,
-    /// Whether a disk may exceed its target while no other disk needs the space.
+    /// Whether a disk with a target in blocks may exceed it while no other disk needs the space. If not, all such targets
+    /// are caps.
     pub share_spare: bool,
     /// How often the write-intent bitmap of a disk is cleared.
     pub intent_clear_us: Micros,

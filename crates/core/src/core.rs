@@ -267,7 +267,7 @@ impl Core {
     /// Returns how many blocks a disk should have.
     pub(crate) fn target_blocks(&self, disk: DiskNo) -> u64 {
         match self.disk(disk).target {
-            Target::Blocks(blocks) => blocks,
+            Target::Blocks(blocks) | Target::Capped(blocks) => blocks,
             Target::Shared { at_least_blocks, at_most_blocks } => {
                 self.shared_blocks(disk, at_least_blocks, at_most_blocks)
             }

@@ -38,10 +38,10 @@ impl Core {
     fn access(&mut self, number: u32, block: BlockNo) -> Access {
         let request = &self.requests[number];
         let kind = if request.op == Op::Read { Kind::Read } else { Kind::Write };
-        if !self.disk(request.disk).admission_config.needs_stay() {
-            return kind.into();
-        }
         let blocks = request.sectors.div_ceil(SECTORS_PER_BLOCK as u32);
+        if !self.disk(request.disk).admission_config.needs_stay() {
+            return Access { blocks, ..kind.into() };
+        }
         let (disk, continues) = (request.disk, request.continues);
         let prices = self.disk(disk).origin_latency.prices(self.config.write_price_us);
         let mut access = Access { blocks, continues, prices, ..Access::from(kind) };

@@ -126,6 +126,7 @@ pub fn target(rng: &mut Random, least_blocks: u64) -> Target {
     let blocks = rng.range(least_blocks, 1500);
     match blocks % 4 {
         0 => Target::Shared { at_least_blocks: blocks / 8, at_most_blocks: blocks },
+        1 => Target::Capped(blocks),
         _ => Target::Blocks(blocks),
     }
 }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use crate::{exclusive, policy, settings};
+use crate::{exclusive, settings};
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -402,10 +402,10 @@ impl Config {
 
     fn check_policy(&self) -> Result<(), String> {
         let Some(settings) = &self.policy else { return Ok(()) };
-        policy::settings::config(settings).map_err(|what| format!("[policy] {what}"))?;
+        haversack_control::settings::config(settings).map_err(|what| format!("[policy] {what}"))?;
         self.pools.iter().try_for_each(|pool| {
             let disks = self.disks.iter().filter(|disk| disk.pool == pool.name);
-            policy::settings::check_weights(&pool.name, disks)
+            haversack_control::settings::check_weights(&pool.name, disks)
         })
     }
 

@@ -16,8 +16,8 @@ use crate::exclusive::Store;
 use crate::jobs::JobControl;
 use crate::locked::Locked;
 use crate::policy::News;
+use crate::settings;
 use crate::state::RememberedDisk;
-use crate::{policy, settings};
 
 /// Maximum number of ranges in a list of what is lost.
 const MOST_RANGES: usize = 10_000;
@@ -114,7 +114,8 @@ impl Daemon {
         if new.priority == 0.0 {
             let disks: Vec<_> = self.disks().into_values().map(|disk| disk.config()).collect();
             let others = disks.iter().filter(|other| other.pool == new.pool && other.name != new.name);
-            policy::settings::check_weights(&new.pool, others.chain([&new])).map_err(DaemonError::Bad)?;
+            haversack_control::settings::check_weights(&new.pool, others.chain([&new]))
+                .map_err(DaemonError::Bad)?;
         }
         let daemon = self.clone();
         self.jobs.start(JobKind::Change, name, move |control| daemon.apply(control, &disk, handle, &old, new))

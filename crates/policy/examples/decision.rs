@@ -102,7 +102,7 @@ fn main() -> Result<(), PolicyError> {
         ("annealing", SolverRule::Annealing { seed: 1, moves: 20_000 }),
     ];
     for (name, solver) in solvers {
-        let allocator = haversack_policy::AllocatorRule::MinimumLatency { solver };
+        let allocator = haversack_policy::AllocatorRule::MinimumLatency { solver, spare: Default::default() };
         measure(&format!("urd, {name}"), Config { allocator, ..named("urd")? })?;
     }
     Ok(())

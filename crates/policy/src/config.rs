@@ -1,16 +1,15 @@
 //! The configuration of decisions: an allocator, a demand model, a forecast, an admission filter, and a choice
 //! of write modes.
 //!
-//! The systems from the papers are available [by name](named), for a single key in a configuration file; any
+//! The systems from the papers are available [by name](crate::named), for a single key in a configuration file; any
 //! other combination can be spelled out.
 
-use haversack_model::{BLOCK_BYTES, Micros};
+use haversack_model::{BLOCK_BYTES, Micros, WriteMode};
 use serde::{Deserialize, Serialize};
 
 use crate::allocate::problem::Solver;
 use crate::allocate::{Spare, Weighting, annealing::Annealing, exact::Exact, hull::Hull};
 use crate::demand::utility::Reading;
-use crate::demand::weight::Beta;
 use crate::demand::working_set_window::MOST_REUSES;
 use crate::demand::{Demand, ReadOnly, ReuseWorkingSet, TouchCount, Traditional, Useful, WorkingSet};
 use crate::error::{PolicyError, check_range};
@@ -112,6 +111,9 @@ pub enum AllocatorRule {
     MinimumLatency {
         /// The solver.
         solver: SolverRule,
+        /// What happens to space that no disk asks for. Logs of earlier versions do not say.
+        #[serde(default)]
+        spare: Spare,
     },
     /// Fair by weight, from tenant to VM to disk.
     MaxMin {
@@ -122,6 +124,19 @@ pub enum AllocatorRule {
         /// What happens to spare space.
         spare: Spare,
     },
+}
+
+impl AllocatorRule {
+    /// Returns what happens to spare space.
+    pub fn spare(self) -> Spare {
+        match self {
+            AllocatorRule::None | AllocatorRule::Equal | AllocatorRule::Static => Spare::Shared,
+            AllocatorRule::Proportional { spare }
+            | AllocatorRule::Utility { spare, .. }
+            | AllocatorRule::MinimumLatency { spare, .. }
+            | AllocatorRule::MaxMin { spare, .. } => spare,
+        }
+    }
 }
 
 /// An admission filter by name, before its size is known.
@@ -138,6 +153,11 @@ pub enum AdmissionRule {
     Larc,
     /// What is mostly used again while it would stay.
     Learned,
+    /// What requests of at most this many blocks read.
+    SmallReads {
+        /// Blocks of the largest such request.
+        most_blocks: u8,
+    },
 }
 
 /// Staging memory of all disks together.
@@ -160,13 +180,13 @@ const STAGING_SHARE: f64 = 0.005;
 impl std::str::FromStr for AdmissionRule {
     type Err = PolicyError;
 
-    /// Parses `always`, `learned`, `hec`, `larc`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
+    /// Parses `always`, `learned`, `hec`, `larc`, `small-reads(BLOCKS)`, or reuse before admission as `address(N)`, `data(N)`, `hybrid(N)` with N
     /// reuses.
     fn from_str(text: &str) -> Result<AdmissionRule, PolicyError> {
         let unknown = || PolicyError::UnknownName {
             what: "admission",
             found: text.into(),
-            expected: "always, learned, hec, larc, address(N), data(N) or hybrid(N)",
+            expected: "always, learned, hec, larc, small-reads(BLOCKS), address(N), data(N) or hybrid(N)",
         };
         let (name, reuses) = match text.strip_suffix(')').and_then(|open| open.split_once('(')) {
             Some((name, reuses)) => (name, Some(reuses.trim().parse().map_err(|_| unknown())?)),
@@ -178,6 +198,7 @@ impl std::str::FromStr for AdmissionRule {
             ("learned", None) => Ok(AdmissionRule::Learned),
             ("hec", None) => Ok(AdmissionRule::Hec),
             ("larc", None) => Ok(AdmissionRule::Larc),
+            ("small-reads", Some(most_blocks)) => Ok(AdmissionRule::SmallReads { most_blocks }),
             ("address", _) => staging(StagingKind::Address),
             ("data", _) => staging(StagingKind::Data),
             ("hybrid", _) => staging(StagingKind::Hybrid),
@@ -216,6 +237,9 @@ impl AdmissionRule {
             AdmissionRule::Hec => Admit::Hec { region_blocks: HEC_BLOCKS, run_blocks: HEC_BLOCKS },
             AdmissionRule::Larc => Admit::Larc { cache_blocks },
             AdmissionRule::Learned => Admit::Learned,
+            AdmissionRule::SmallReads { most_blocks } => {
+                Admit::SmallReads { most_blocks: most_blocks.into() }
+            }
         }
     }
 }
@@ -233,6 +257,16 @@ pub struct Config {
     pub filter_outliers: bool,
     /// How write modes are chosen; `None` leaves them alone.
     pub write_mode: Option<WriteModeChoice>,
+    /// The write mode of all disks; `None` if it is chosen, or left alone.
+    #[serde(default, with = "crate::plan::some_mode")]
+    pub fixed_mode: Option<WriteMode>,
+    /// The smallest share of every disk: c_min.
+    #[serde(default)]
+    pub least_blocks: u64,
+    /// The share of a disk of which nothing was measured yet; 0 for its reservation and, while all disks are new, a part of
+    /// the rest by priority.
+    #[serde(default)]
+    pub first_blocks: u64,
     /// Which blocks are admitted.
     pub admission: AdmissionRule,
     /// The length of a window.
@@ -255,6 +289,9 @@ impl Default for Config {
             forecast: Method::LastValue,
             filter_outliers: false,
             write_mode: None,
+            fixed_mode: None,
+            least_blocks: 0,
+            first_blocks: 0,
             admission: AdmissionRule::Always,
             window_us: 600_000_000,
             measurement_us: 60_000_000,
@@ -330,79 +367,14 @@ impl Config {
     }
 }
 
-/// Returns a system from the papers, with its settings; or `auto`: one pool with an admission that learns.
-///
-/// # Errors
-/// `UnknownName` for any other name.
-pub fn named(name: &str) -> Result<Config, PolicyError> {
-    let minute = 60_000_000;
-    let base = Config::default();
-    let read_only = Config { demand: DemandRule::ReadOnly, window_us: minute, ..base.clone() };
-    Ok(match name {
-        "auto" => Config { admission: AdmissionRule::Learned, ..base },
-        "none" => base,
-        "equal" => Config { allocator: AllocatorRule::Equal, ..base },
-        "static" => Config { allocator: AllocatorRule::Static, ..base },
-        "wss" => Config {
-            allocator: AllocatorRule::Proportional { spare: Spare::Shared },
-            forecast: Method::ExpSelf,
-            filter_outliers: true,
-            ..base
-        },
-        "rwss" => Config {
-            allocator: AllocatorRule::Proportional { spare: Spare::Shared },
-            demand: DemandRule::Rwss { reuses: 1 },
-            forecast: Method::ExpSelf,
-            filter_outliers: true,
-            admission: AdmissionRule::staging(StagingKind::Hybrid, 1),
-            ..base
-        },
-        "utility" => Config {
-            allocator: AllocatorRule::Utility {
-                alpha: 1.0,
-                reading: Reading::Scaled,
-                solver: SolverRule::Exact,
-                spare: Spare::Shared,
-            },
-            ..read_only
-        },
-        "trd" => Config {
-            allocator: AllocatorRule::MinimumLatency { solver: SolverRule::Exact },
-            demand: DemandRule::Trd,
-            ..base
-        },
-        "urd" => Config {
-            allocator: AllocatorRule::MinimumLatency { solver: SolverRule::Exact },
-            demand: DemandRule::Urd,
-            write_mode: Some(WriteModeChoice::default()),
-            ..base
-        },
-        "max-min" => Config {
-            allocator: AllocatorRule::MaxMin {
-                weighting: Weighting::FourFactors(Beta::default()),
-                chunk_blocks: (64 << 20) / haversack_model::BLOCK_BYTES as u64,
-                spare: Spare::Shared,
-            },
-            window_us: 30 * minute,
-            ..base
-        },
-        found => {
-            return Err(PolicyError::UnknownName {
-                what: "allocator",
-                found: found.into(),
-                expected: "auto, none, equal, static, wss, rwss, utility, trd, urd or max-min",
-            });
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::systems::{SYSTEMS, named};
 
     #[test]
     fn every_system_passes_its_own_check_and_survives_json() {
-        for name in ["auto", "none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+        for name in SYSTEMS {
             let config = named(name).unwrap();
             assert_eq!(config.check(), Ok(()), "{name}");
             let text = serde_json::to_string(&config).unwrap();

@@ -338,7 +338,7 @@ fn input(tracked: &Tracked, facts: &DiskFacts) -> DiskInput {
         limit_blocks: facts.limit_blocks,
         fixed_blocks: facts.fixed_blocks,
         target_blocks: match tracked.target {
-            Target::Blocks(blocks) => blocks,
+            Target::Blocks(blocks) | Target::Capped(blocks) => blocks,
             Target::Shared { at_least_blocks, at_most_blocks } => {
                 facts.used_blocks.min(at_most_blocks).max(at_least_blocks)
             }

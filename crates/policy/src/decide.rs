@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use haversack_model::BLOCK_BYTES;
 
 use crate::allocate::{
-    Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Static, Target,
+    Allocation, Allocator, Claim, Equal, Global, MaxMin, MinimumLatency, Proportional, Spare, Static, Target,
     UtilityMaximum,
 };
 use crate::config::{AllocatorRule, Config, SolverRule};
@@ -21,6 +21,7 @@ use crate::demand::utility::{Utility, reuse_intensity};
 use crate::demand::weight::Counts;
 use crate::demand::{Demand, ReadOnly};
 use crate::error::PolicyError;
+use crate::newcomer;
 use crate::plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
 use crate::window::DiskWindow;
 use haversack_admission::{self as admission, Admit};
@@ -45,17 +46,33 @@ pub fn decide(config: &Config, inputs: &Inputs) -> Result<Plan, PolicyError> {
     let mut claims = claims(config, model.as_ref(), &present, pool_blocks);
     let bootstrapping = present.iter().all(|disk| disk.state == DiskState::New);
     let allocation = if bootstrapping && config.measures() {
-        bootstrap(pool_blocks, &claims)
+        bootstrap(pool_blocks, config.first_blocks, &claims)
+    } else if matches!(config.allocator, AllocatorRule::Utility { .. }) && newcomer::is_among(&present) {
+        newcomer::reserve(pool_blocks, config.first_blocks, &claims, &present)
     } else {
         for (claim, disk) in claims.iter_mut().zip(&present) {
             if disk.state == DiskState::New && config.measures() {
-                claim.limit_blocks = claim.reservation_blocks;
+                claim.limit_blocks =
+                    claim.limit_blocks.min(config.first_blocks.max(claim.reservation_blocks));
+                claim.demand_blocks = claim.demand_blocks.max(config.first_blocks.min(claim.limit_blocks));
             }
         }
         allocator(config).allocate(pool_blocks, &claims)
     };
-    let allocation = allocation.map_err(|error| with_locked(error, locked_blocks, inputs.pool_blocks))?;
+    let mut allocation = allocation.map_err(|error| with_locked(error, locked_blocks, inputs.pool_blocks))?;
+    if config.allocator.spare() == Spare::Idle {
+        cap(&mut allocation, &present);
+    }
     Ok(plan(config, model.as_ref(), inputs, &present, &claims, &allocation))
+}
+
+/// Keeps disks from the space that is to stay idle. A disk of which nothing was measured yet may use it.
+fn cap(allocation: &mut Allocation, present: &[&DiskInput]) {
+    for (target, disk) in allocation.targets.iter_mut().zip(present) {
+        if disk.state != DiskState::New {
+            *target = target.capped();
+        }
+    }
 }
 
 /// Checks every disk, including gone and locked ones.
@@ -105,7 +122,7 @@ fn claims(config: &Config, model: &dyn Demand, present: &[&DiskInput], pool_bloc
             disk: disk.name.clone(),
             vm: disk.vm.clone(),
             tenant: disk.tenant.clone(),
-            reservation_blocks: disk.reservation_blocks,
+            reservation_blocks: disk.reservation_blocks.max(config.least_blocks.min(disk.limit_blocks)),
             // A limit above the pool's size limits nothing; a reservation above it is refused by the allocator.
             limit_blocks: disk.limit_blocks.min(pool_blocks.max(disk.reservation_blocks)),
             demand_blocks: demand_blocks(model, disk),
@@ -152,7 +169,7 @@ fn allocator(config: &Config) -> Box<dyn Allocator> {
         AllocatorRule::Utility { solver: rule, spare, .. } => {
             Box::new(UtilityMaximum { solver: solver(rule), granularity, spare })
         }
-        AllocatorRule::MinimumLatency { solver: rule } => {
+        AllocatorRule::MinimumLatency { solver: rule, .. } => {
             Box::new(MinimumLatency { solver: solver(rule), granularity })
         }
         AllocatorRule::MaxMin { weighting, chunk_blocks, spare } => {
@@ -161,12 +178,15 @@ fn allocator(config: &Config) -> Box<dyn Allocator> {
     }
 }
 
-/// Divides a pool without measurements: reservations, and the rest by priority.
-fn bootstrap(pool_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
+/// Divides a pool without measurements: reservations, and the rest by priority, or what every disk starts with.
+fn bootstrap(pool_blocks: u64, first_blocks: u64, claims: &[Claim]) -> Result<Allocation, PolicyError> {
     let reservations: u64 = claims.iter().map(|claim| claim.reservation_blocks).fold(0, u64::saturating_add);
     let rest = |claim: &Claim| Claim {
         reservation_blocks: 0,
-        limit_blocks: claim.limit_blocks - claim.reservation_blocks,
+        limit_blocks: match first_blocks {
+            0 => claim.limit_blocks - claim.reservation_blocks,
+            first => first.min(claim.limit_blocks).saturating_sub(claim.reservation_blocks),
+        },
         ..claim.clone()
     };
     let promised = PolicyError::Oversubscribed { promised_blocks: reservations, pool_blocks };
@@ -224,7 +244,7 @@ fn admits(config: &Config, inputs: &Inputs, given: &BTreeMap<&str, (&Claim, Targ
         .disks
         .iter()
         .map(|disk| match target_of(disk, given) {
-            Target::Blocks(blocks) => blocks,
+            Target::Blocks(blocks) | Target::Capped(blocks) => blocks,
             Target::Shared { at_most_blocks, .. } => at_most_blocks,
         })
         .collect();
@@ -235,6 +255,9 @@ fn admits(config: &Config, inputs: &Inputs, given: &BTreeMap<&str, (&Claim, Targ
 
 fn write_mode(config: &Config, disk: &DiskInput) -> (haversack_model::WriteMode, String) {
     let measured = disk.window.as_ref().filter(|window| window.accesses() > 0);
+    if let Some(mode) = config.fixed_mode.filter(|_| !disk.state.locked() && !disk.state.gone()) {
+        return (mode, format!("; {mode} as for all disks"));
+    }
     match (&config.write_mode, measured) {
         (Some(choice), Some(window)) if !disk.state.locked() && !disk.state.gone() => {
             let (mode, why) = choice.choose(disk.write_mode, window.overwrite_ratio());
@@ -248,14 +271,12 @@ fn target_reason(model: &dyn Demand, disk: &DiskInput, demand_blocks: u64, targe
     let state = disk.state.name();
     match (disk.state, target) {
         (state, _) if state.gone() => format!("{}: nothing", state.name()),
-        (state, Target::Blocks(blocks)) if state.locked() => {
-            format!("{}: {blocks} blocks locked", state.name())
-        }
+        (state, target) if state.locked() => format!("{}: {target} locked", state.name()),
         (_, Target::Shared { .. }) => format!("{state}: shares the pool"),
-        (DiskState::New, Target::Blocks(blocks)) => format!("new, nothing measured yet: {blocks} blocks"),
-        (_, Target::Blocks(blocks)) => {
+        (DiskState::New, target) => format!("new, nothing measured yet: {target}"),
+        (_, Target::Blocks(_) | Target::Capped(_)) => {
             let by = disk.forecast_by.as_deref().map_or(String::new(), |by| format!(" forecast by {by}"));
-            format!("{state}: {blocks} blocks, demand {demand_blocks} by {}{by}", model.name())
+            format!("{state}: {target}, demand {demand_blocks} by {}{by}", model.name())
         }
     }
 }

@@ -17,16 +17,19 @@ mod decide;
 pub mod demand;
 mod error;
 pub mod forecast;
+mod newcomer;
 mod plan;
+mod systems;
 mod window;
 pub mod write_mode;
 
 pub use haversack_admission as admission;
 
-pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging, named};
+pub use config::{AdmissionRule, AllocatorRule, Config, DemandRule, SolverRule, Staging};
 pub use controller::{Controller, DiskFacts, Event};
 pub use curve::Curve;
 pub use decide::decide;
 pub use error::PolicyError;
 pub use plan::{DiskInput, DiskPlan, DiskState, Inputs, Plan};
+pub use systems::{SYSTEMS, named};
 pub use window::{DiskWindow, Intensity};

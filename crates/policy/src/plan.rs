@@ -154,3 +154,18 @@ mod mode_name {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
+
+/// A write mode by its name, or none.
+pub(crate) mod some_mode {
+    use haversack_model::WriteMode;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(mode: &Option<WriteMode>, serializer: S) -> Result<S::Ok, S::Error> {
+        mode.map(WriteMode::name).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WriteMode>, D::Error> {
+        let name: Option<String> = Option::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(D::Error::custom)).transpose()
+    }
+}

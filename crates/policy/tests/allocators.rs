@@ -128,6 +128,19 @@ fn equal_and_static_parts() {
     assert_eq!(shared, [Target::Shared { at_least_blocks: 5, at_most_blocks: 100 }]);
 }
 
+/// Both disks fit in three blocks, but not if the pool is one unit: the best of that is half of the optimum.
+#[test]
+fn the_gap_is_to_the_optimum_in_blocks() {
+    let of = |name: &str, blocks: u64| Claim { worth: vec![(blocks, 1.0)], ..claim(name, 0, 3, blocks) };
+    let claims = [of("a", 2), of("b", 1)];
+    let gap = |granularity| {
+        let problem = Problem::new(3, &claims, granularity, 1);
+        problem.gap(&Exact, &Exact.solve(&problem))
+    };
+    assert_eq!((gap(1).worth, gap(1).bound, gap(1).relative), (1.0, 2.0, 0.5));
+    assert_eq!((gap(3).worth, gap(3).relative), (2.0, 0.0));
+}
+
 #[test]
 fn least_latency_is_feasible_or_not() {
     let curve = |points: &[(u64, f64)]| Curve::new(points.to_vec()).unwrap();
@@ -261,7 +274,7 @@ proptest! {
             worth
         }).collect();
         let best = best_of_all(&worth, units);
-        let problem = Problem { units, unit_blocks: 1, worth };
+        let problem = Problem { units, unit_blocks: 1, worth, bound_in_blocks: 0.0 };
         prop_assert!((Exact.solve(&problem).worth - best).abs() < 1e-9);
     }
 

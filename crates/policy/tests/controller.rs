@@ -169,6 +169,27 @@ fn bootstrapping_and_newcomers() {
     }
 }
 
+/// vCacheShare reclaims a newcomer's reserve of 100 blocks by priority: two thirds and one.
+#[test]
+fn a_newcomer_s_reserve_is_taken_by_priority() {
+    let mut controller = controller("utility", &["a", "b"]);
+    let with = |name: &str, priority| DiskFacts { priority, ..facts(name, None) };
+    let decide =
+        |controller: &mut Controller, all: &[DiskFacts]| controller.close_window(0, 1000, all).unwrap().1;
+    close(&mut controller, 1000, &[("a", 800), ("b", 800)]);
+    let before = decide(&mut controller, &[with("a", 2.0), with("b", 1.0)]);
+    let (a, b) = (target(&before, "a"), target(&before, "b"));
+    assert_eq!(a + b, 1000, "{before:?}");
+    controller.event("c", Event::New).unwrap();
+    for _ in 0..2 {
+        let plan = decide(&mut controller, &[with("a", 2.0), with("b", 1.0), with("c", 1.0)]);
+        let lost = (a - target(&plan, "a"), b - target(&plan, "b"));
+        // No disk gives what is reserved for it.
+        let of_b = (b - 100).min(33);
+        assert_eq!((target(&plan, "c"), lost), (100, (100 - of_b, of_b)), "{before:?} {plan:?}");
+    }
+}
+
 #[test]
 fn an_idle_disk_gives_way() {
     let mut controller = controller("urd", &["a", "b"]);

@@ -36,7 +36,7 @@ impl Core {
         self.disk_mut(disk).target = target;
         let reserved = match target {
             Target::Shared { at_least_blocks, .. } => Some(at_least_blocks),
-            Target::Equal | Target::Blocks(_) => None,
+            Target::Equal | Target::Blocks(_) | Target::Capped(_) => None,
         };
         self.store.share(disk, reserved);
     }
@@ -51,7 +51,9 @@ impl Core {
         let (mut left_blocks, mut counts) = (self.capacity_blocks(), [0; 2]);
         for disk in self.disks.iter() {
             match disk.target {
-                Target::Blocks(blocks) => left_blocks = left_blocks.saturating_sub(blocks),
+                Target::Blocks(blocks) | Target::Capped(blocks) => {
+                    left_blocks = left_blocks.saturating_sub(blocks);
+                }
                 Target::Equal => counts[0] += 1,
                 Target::Shared { .. } => counts[1] += 1,
             }

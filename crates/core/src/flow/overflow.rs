@@ -43,7 +43,7 @@ impl Core {
                 assigned += self.store.disks[disk].live;
                 continue;
             }
-            let Target::Blocks(blocks) = d.target else { return 0 };
+            let (Target::Blocks(blocks) | Target::Capped(blocks)) = d.target else { return 0 };
             assigned = assigned.saturating_add(blocks);
             attached += 1;
         }

@@ -203,9 +203,18 @@ impl<M: Memory> Call<'_, M> {
         None
     }
 
-    /// Keeps a disk within its target if spare capacity is not shared.
+    /// Whether a disk keeps within its target although space is free.
+    fn is_capped(&self, disk: DiskNo) -> bool {
+        match self.disk(disk).target {
+            Target::Shared { .. } => false,
+            Target::Capped(_) => true,
+            Target::Equal | Target::Blocks(_) => !self.config.share_spare,
+        }
+    }
+
+    /// Keeps a capped disk within its target.
     fn shrink_to_target(&mut self, disk: DiskNo, wanted: u64) {
-        if self.config.share_spare || self.shares(disk) {
+        if !self.is_capped(disk) {
             return;
         }
         let space = &self.store.disks[disk];
@@ -216,9 +225,7 @@ impl<M: Memory> Call<'_, M> {
     fn may_grow(&self, disk: DiskNo) -> bool {
         let space = &self.store.disks[disk];
         let slots = space.segments.len() as u64 * u64::from(SLOTS_PER_SEGMENT);
-        self.config.share_spare
-            || self.shares(disk)
-            || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
+        !self.is_capped(disk) || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
     /// Whether the disk has or can get space for its staged blocks.

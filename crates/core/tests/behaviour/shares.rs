@@ -56,6 +56,22 @@ fn without_sharing_a_disk_keeps_within_its_target() {
     assert!((250..=500 + 128).contains(&used), "{used}");
 }
 
+/// A cap holds although the pool is empty, and another disk that is not capped fills the rest.
+#[test]
+fn a_capped_disk_keeps_within_its_target_beside_free_space() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let capped = reader(&mut rig, 0, Target::Capped(500));
+    let other = reader(&mut rig, 1, Target::Blocks(100));
+    fill(&mut rig, capped, 1300);
+    fill(&mut rig, other, 1300);
+    let used = [capped, other].map(|disk| rig.usage(disk).usage_blocks);
+    assert!((250..=500 + 128).contains(&used[0]) && used[1] > 1000, "{used:?}");
+    rig.core().set_target(0, capped, Target::Blocks(500)).expect("attached");
+    fill(&mut rig, capped, 700);
+    let used = rig.usage(capped).usage_blocks;
+    assert!(used > 600, "{used}");
+}
+
 #[test]
 fn without_sharing_a_disk_gets_the_segments_beyond_anothers_lowered_target() {
     let mut rig = Rig::new(&[7], false, CoreConfig { share_spare: false, ..CoreConfig::default() });

@@ -18,7 +18,6 @@ mod pool;
 mod port;
 mod recording;
 mod reports;
-pub mod settings;
 mod show;
 
 use std::collections::BTreeMap;
@@ -26,10 +25,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use haversack_api::{
-    DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
-};
-use haversack_policy::{Config, Event};
+use haversack_api::{DiskCurve, DiskEvent, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus};
+use haversack_control::settings;
+use haversack_policy::Config;
 use serde_json::Value;
 
 use crate::backend::Backend;
@@ -184,7 +182,7 @@ impl Policy {
     /// # Errors
     /// There is no such disk or no policy, or the event is not possible in the disk's state.
     pub fn tell(&self, pool: &str, disk: &str, event: DiskEvent) -> Result<DiskPolicy> {
-        let event = event_of(event)?;
+        let event = settings::event(event).map_err(DaemonError::Bad)?;
         self.with(pool, |looped| looped.tell(disk, event))
     }
 
@@ -281,26 +279,4 @@ impl Policy {
 /// Returns the time of a log entry.
 fn time_us(entry: &Value) -> u64 {
     entry.get("time_us").or_else(|| entry.pointer("/inputs/time_us")).and_then(Value::as_u64).unwrap_or(0)
-}
-
-fn event_of(event: DiskEvent) -> Result<Event> {
-    let DiskEvent { event, figures } = event;
-    if figures.is_some() && event != DiskEventKind::MigratingIn {
-        return Err(DaemonError::Bad("figures come with migrating-in alone: leave them out".into()));
-    }
-    Ok(match event {
-        DiskEventKind::New => Event::New,
-        DiskEventKind::Ended => Event::Ended,
-        DiskEventKind::Suspended => Event::Suspended,
-        DiskEventKind::Resumed => Event::Resumed,
-        DiskEventKind::Stunned => Event::Stunned,
-        DiskEventKind::MigratingIn => {
-            let window = figures.map(serde_json::from_value).transpose();
-            let window = window.map_err(|error| DaemonError::Bad(format!("figures: {error}")))?;
-            Event::MigratingIn(window)
-        }
-        DiskEventKind::MigratingOut => Event::MigratingOut,
-        DiskEventKind::StorageMigrating => Event::StorageMigrating,
-        DiskEventKind::StorageMigrated => Event::StorageMigrated,
-    })
 }

@@ -243,6 +243,9 @@ impl PoolLoop {
         let (now_us, snapshot) = (self.now_us(), self.backend.snapshot()?);
         let disk = found(&snapshot, name)?;
         let (blocks, cause) = (disk.sectors.div_ceil(SECTORS), format!("{} {name}", event.name()));
+        if event == Event::StorageMigrated {
+            self.latencies.restart(disk);
+        }
         let counters = self.latencies.counters(&snapshot, disk);
         let Some(control) = &mut self.control else { return Err(no_policy()) };
         // The disk was attached a moment ago, and only now is it known that it came with figures.

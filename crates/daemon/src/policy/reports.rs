@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use haversack_api::{DiskConfig, Target};
-use haversack_control::{Counters, DiskReport, Wishes};
+use haversack_api::DiskConfig;
+use haversack_control::{Counters, DiskReport};
 use haversack_engine::{DiskSnapshot, Histogram, Snapshot};
-use haversack_model::BLOCK_BYTES;
 
 /// Sum and count of a histogram's latencies at the end of a window.
 type Seen = (u64, u64);
@@ -32,6 +31,11 @@ impl Latencies {
             cache_latency_us: mean_us(devices(snapshot), self.devices),
             ..counters
         }
+    }
+
+    /// Forgets what was measured of a disk's origin so far, because it is another one now.
+    pub fn restart(&mut self, disk: &DiskSnapshot) {
+        self.origins.insert(disk.name.clone(), seen(&disk.origin_latency.read));
     }
 
     /// Ends a window.
@@ -67,21 +71,13 @@ pub fn report(
     config: &DiskConfig,
     latencies: &Latencies,
 ) -> DiskReport {
-    let blocks = |bytes: u64| bytes / BLOCK_BYTES as u64;
-    let fixed_blocks = match config.target {
-        Target::Auto | Target::Equal => None,
-        Target::Bytes(size) => Some(blocks(size.0)),
-    };
-    let wishes = Wishes {
-        vm: config.vm.clone(),
-        tenant: config.tenant.clone(),
-        priority: config.priority,
-        reservation_blocks: blocks(config.reservation.0),
-        limit_blocks: config.limit.map(|limit| blocks(limit.0)),
-        fixed_blocks,
-    };
     let pool_blocks = snapshot.pool.capacity_blocks;
-    let facts = wishes.facts(&disk.name, pool_blocks, disk.usage.usage_blocks, disk.mode);
+    let facts = haversack_control::disk::wishes(config).facts(
+        &disk.name,
+        pool_blocks,
+        disk.usage.usage_blocks,
+        disk.mode,
+    );
     DiskReport { facts, counters: latencies.counters(snapshot, disk) }
 }
 

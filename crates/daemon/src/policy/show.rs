@@ -2,7 +2,6 @@
 
 use haversack_api::{DiskCurve, DiskPolicy, Measured, MissPoint, Mode};
 use haversack_model::BLOCK_BYTES;
-use haversack_policy::allocate::Target;
 use haversack_policy::demand::utility::reuse_intensity;
 use haversack_policy::{Curve, DiskPlan, DiskWindow};
 
@@ -53,10 +52,7 @@ pub fn decided(disk: &str, state: &str, plan: &DiskPlan, kept: &[String]) -> Dis
         disk: disk.into(),
         state: state.into(),
         demand_bytes: plan.demand_blocks.saturating_mul(BLOCK),
-        target_bytes: match plan.target {
-            Target::Blocks(blocks) => Some(blocks * BLOCK),
-            Target::Shared { .. } => None,
-        },
+        target_bytes: plan.target.own_blocks().map(|blocks| blocks * BLOCK),
         mode: Mode::Fixed(plan.write_mode),
         admission: plan.admission.name().into(),
         reason: format!("{}{notes}", plan.reason),

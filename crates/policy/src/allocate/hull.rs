@@ -62,6 +62,33 @@ fn steps(problem: &Problem) -> Vec<Step> {
     steps
 }
 
+/// Returns an upper bound of the worth of any division of this many blocks. Each curve has rising points of blocks, from 0
+/// on, and worth.
+pub(super) fn bound_in_blocks(blocks: u64, curves: &[Vec<(u64, f64)>]) -> f64 {
+    let slope = |from: (u64, f64), to: (u64, f64)| (to.1 - from.1) / (to.0 - from.0) as f64;
+    let mut steps: Vec<(f64, u64)> = Vec::new();
+    for curve in curves {
+        let mut corners: Vec<(u64, f64)> = Vec::new();
+        for &point in curve {
+            while let [.., before, last] = corners[..]
+                && slope(before, last) <= slope(last, point)
+            {
+                corners.pop();
+            }
+            corners.push(point);
+        }
+        steps.extend(corners.windows(2).map(|pair| (slope(pair[0], pair[1]), pair[1].0 - pair[0].0)));
+    }
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (mut left, mut bound) = (blocks, curves.iter().map(|curve| curve[0].1).sum());
+    for (slope, size) in steps {
+        let taken = size.min(left);
+        bound += slope * taken as f64;
+        left -= taken;
+    }
+    bound
+}
+
 impl Hull {
     /// Returns an upper bound of the worth of any division of the problem's units.
     pub fn bound(&self, problem: &Problem) -> f64 {

@@ -23,7 +23,7 @@ pub use global::Global;
 pub use max_min::{MaxMin, Weighting};
 pub use minimum_latency::MinimumLatency;
 pub use proportional::Proportional;
-pub use share::share;
+pub use share::{Share, share};
 pub use spare::Spare;
 pub use statically::Static;
 pub use utility::UtilityMaximum;
@@ -62,8 +62,10 @@ pub struct Claim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// A part of the pool of its own.
+    /// A part of the pool of its own, and more while no other disk needs the space.
     Blocks(u64),
+    /// A part of the pool of its own, and no more: what is left stays idle.
+    Capped(u64),
     /// A place in the part shared by all disks with this kind of target, never evicted below the first size nor
     /// grown above the second.
     Shared {
@@ -78,6 +80,7 @@ impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Target::Blocks(blocks) => write!(f, "{blocks} blocks"),
+            Target::Capped(blocks) => write!(f, "at most {blocks} blocks"),
             Target::Shared { at_least_blocks, at_most_blocks } => {
                 write!(f, "{at_least_blocks} to {at_most_blocks} blocks of what is shared")
             }
@@ -86,10 +89,24 @@ impl std::fmt::Display for Target {
 }
 
 impl Target {
+    /// Returns the size of a part of its own.
+    pub fn own_blocks(self) -> Option<u64> {
+        match self {
+            Target::Blocks(blocks) | Target::Capped(blocks) => Some(blocks),
+            Target::Shared { .. } => None,
+        }
+    }
+
+    /// Returns the same target as a cap, if it is a part of its own.
+    #[must_use]
+    pub fn capped(self) -> Target {
+        self.own_blocks().map_or(self, Target::Capped)
+    }
+
     /// Returns what is promised to the disk.
     pub fn promised_blocks(self) -> u64 {
         match self {
-            Target::Blocks(blocks) => blocks,
+            Target::Blocks(blocks) | Target::Capped(blocks) => blocks,
             Target::Shared { at_least_blocks, .. } => at_least_blocks,
         }
     }

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hull::Hull;
+use super::hull::{Hull, bound_in_blocks};
 use super::{Claim, Gap};
 
 /// A problem in units.
@@ -21,6 +21,8 @@ pub struct Problem {
     pub unit_blocks: u64,
     /// The worth of each disk at 0, 1, 2, ... units; has at least the value for 0 units and never decreases.
     pub worth: Vec<Vec<f64>>,
+    /// What no division in blocks can exceed, however fine; 0 if it is not known.
+    pub bound_in_blocks: f64,
 }
 
 /// Units for each disk.
@@ -50,7 +52,8 @@ impl Problem {
         let unit_blocks = rest.div_ceil(granularity.max(1)).max(unit_blocks).max(1);
         let units = (rest / unit_blocks) as usize;
         let worth = claims.iter().map(|claim| worth_in_units(claim, units, unit_blocks)).collect();
-        Problem { units, unit_blocks, worth }
+        let curves: Vec<_> = claims.iter().map(curve_in_blocks).collect();
+        Problem { units, unit_blocks, worth, bound_in_blocks: bound_in_blocks(rest, &curves) }
     }
 
     /// Returns the sum of worth for these units.
@@ -67,12 +70,28 @@ impl Problem {
         claims.iter().zip(&solution.units).map(blocks).collect()
     }
 
-    /// Returns how close a solution is to the bound.
+    /// Returns how close a solution is to what no division can exceed, in blocks as well as in units: an optimum in units is
+    /// not one in blocks.
     pub fn gap(&self, solver: &dyn Solver, solution: &Solution) -> Gap {
-        let bound = Hull.bound(self).max(solution.worth);
+        let bound = Hull.bound(self).max(self.bound_in_blocks).max(solution.worth);
         let relative = if bound > 0.0 { (bound - solution.worth) / bound } else { 0.0 };
         Gap { solver: solver.name().into(), worth: solution.worth, bound, relative }
     }
+}
+
+/// Returns the worth of a claim beyond its reservation: rising points of blocks, from 0 on, and worth.
+fn curve_in_blocks(claim: &Claim) -> Vec<(u64, f64)> {
+    let (least, most) = (claim.reservation_blocks, claim.limit_blocks);
+    let mut curve = vec![(0, 0.0f64)];
+    for (size, gained) in claim.worth.iter().filter(|point| point.0 <= most) {
+        let (blocks, worth) = (size.saturating_sub(least), gained * claim.priority);
+        match curve.last_mut() {
+            Some(last) if worth > last.1 && last.0 == blocks => last.1 = worth,
+            Some(last) if worth > last.1 => curve.push((blocks, worth)),
+            _ => {}
+        }
+    }
+    curve
 }
 
 fn worth_in_units(claim: &Claim, units: usize, unit_blocks: u64) -> Vec<f64> {

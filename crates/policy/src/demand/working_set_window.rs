@@ -40,6 +40,8 @@ pub struct WorkingSetWindow {
     reuses: Lru,
     /// One block in 2^shift is counted.
     shift: u32,
+    /// It is never less than this: only that many blocks are shown to it.
+    least_shift: u32,
 }
 
 impl WorkingSetWindow {
@@ -57,7 +59,21 @@ impl WorkingSetWindow {
                 return Err(PolicyError::BadFigure { what: what.into(), found, expected: "at least 1" });
             }
         }
-        Ok(WorkingSetWindow { length_us, start_us, reuses: Lru::new(places), shift: 0 })
+        Ok(WorkingSetWindow { length_us, start_us, reuses: Lru::new(places), shift: 0, least_shift: 0 })
+    }
+
+    /// Takes accesses to one block in 2^`shift` from now on, those that [`spread`] puts first. What was counted so far is
+    /// dropped. Sizes are still those of all blocks.
+    pub fn thin_out(&mut self, shift: u8) {
+        (self.shift, self.least_shift) = (shift.into(), shift.into());
+        while self.reuses.pop_oldest().is_some() {}
+    }
+
+    /// As [`thin_out`](Self::thin_out), from the beginning.
+    #[must_use]
+    pub fn sampled(mut self, shift: u8) -> WorkingSetWindow {
+        self.thin_out(shift);
+        self
     }
 
     /// Notes an access to a block.
@@ -89,7 +105,7 @@ impl WorkingSetWindow {
         let mut behind = now_us.saturating_sub(self.start_us) / self.length_us;
         while behind > 0 {
             ended(self.sizes());
-            self.shift = self.shift.saturating_sub(1);
+            self.shift = self.shift.saturating_sub(1).max(self.least_shift);
             while self.reuses.pop_oldest().is_some() {}
             let windows = behind.saturating_sub(MOST_EMPTY).max(1);
             self.start_us += windows * self.length_us;
@@ -131,6 +147,19 @@ mod tests {
         window.pass(u64::MAX, |_| told += 1);
         assert_eq!(told, 1 + MOST_EMPTY);
         assert!(WorkingSetWindow::new(0, 0, 16).is_err());
+    }
+
+    /// Of sampled blocks as many are told of as there are, whether the table is large enough for them or not.
+    #[test]
+    fn samples_are_scaled_once() {
+        for places in [1 << 16, 1 << 10] {
+            let mut window = WorkingSetWindow::new(10, 0, places).unwrap().sampled(3);
+            for block in (0..200_000).filter(|block| spread(*block).leading_zeros() >= 3) {
+                window.access(block);
+            }
+            let sizes = window.sizes();
+            assert!(sizes.wss_blocks.abs_diff(200_000) < 20_000, "{places} places: {sizes:?}");
+        }
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! Converts a policy's settings, as users write them, into the configuration of decisions.
+//! Converts a policy's settings and events of disks, as users write them, into those of decisions: the same in the
+//! daemon and in the simulator.
 //!
 //! Invariants
 //! - A key that the allocator does not use is refused, because the user expects it to have an effect.
-//! - Checks made here apply to the configuration file and to the control API alike.
+//! - Checks made here apply to the configuration file, the control API and the simulator's mixes alike.
 
-use haversack_api::{DiskConfig, PolicySettings, Size, Span};
+use haversack_api::{DiskConfig, DiskEvent, DiskEventKind, PolicySettings, Size, Span};
 use haversack_model::BLOCK_BYTES;
 use haversack_policy::allocate::{Spare, Weighting};
 use haversack_policy::demand::utility::Reading;
 use haversack_policy::demand::weight::Beta;
 use haversack_policy::forecast::Method;
-use haversack_policy::write_mode::WriteModeChoice;
 use haversack_policy::{
-    AdmissionRule, AllocatorRule, Config, DemandRule, PolicyError, SolverRule, Staging, named,
+    AdmissionRule, AllocatorRule, Config, DemandRule, Event, PolicyError, SolverRule, Staging, named,
 };
 
 /// The number of moves of the annealing if not set.
@@ -35,7 +35,10 @@ pub fn config(settings: &PolicySettings) -> Result<Config, String> {
     windows(settings, &mut config)?;
     config.allocator = allocator(settings, config.allocator)?;
     config.admission = admission(settings, config.admission)?;
-    config.write_mode = write_mode(settings, config.write_mode)?;
+    write_mode(settings, &mut config)?;
+    let blocks = |size: Option<Size>, own: u64| size.map_or(own, |size| size.0 / BLOCK_BYTES as u64);
+    config.least_blocks = blocks(settings.least, config.least_blocks);
+    config.first_blocks = blocks(settings.first, config.first_blocks);
     config.check().map_err(|e| e.to_string())?;
     Ok(config)
 }
@@ -157,8 +160,10 @@ fn allocator(settings: &PolicySettings, system: AllocatorRule) -> Result<Allocat
             };
             (rule, &["spare", "solver", "granularity", "alpha", "reading"])
         }
-        AllocatorRule::MinimumLatency { solver } => {
-            (AllocatorRule::MinimumLatency { solver: new_solver(solver)? }, &["solver", "granularity"])
+        AllocatorRule::MinimumLatency { solver, spare } => {
+            let rule =
+                AllocatorRule::MinimumLatency { solver: new_solver(solver)?, spare: new_spare(spare)? };
+            (rule, &["spare", "solver", "granularity"])
         }
         AllocatorRule::MaxMin { weighting: old, chunk_blocks, spare } => {
             let rule = AllocatorRule::MaxMin {
@@ -222,26 +227,30 @@ fn admission(settings: &PolicySettings, system: AdmissionRule) -> Result<Admissi
     }
 }
 
-fn write_mode(
-    settings: &PolicySettings,
-    system: Option<WriteModeChoice>,
-) -> Result<Option<WriteModeChoice>, String> {
-    let choice = match settings.write_mode.as_deref() {
-        None => system,
-        Some("keep") => None,
-        Some("auto") => Some(system.unwrap_or_default()),
-        Some(text) => return Err(format!("write_mode '{text}': expected keep or auto")),
-    };
+fn write_mode(settings: &PolicySettings, config: &mut Config) -> Result<(), String> {
+    let system = config.write_mode;
+    match settings.write_mode.as_deref() {
+        None => {}
+        Some("keep") => (config.write_mode, config.fixed_mode) = (None, None),
+        Some("auto") => (config.write_mode, config.fixed_mode) = (Some(system.unwrap_or_default()), None),
+        Some(text) => {
+            let mode = text.parse().map_err(|_| {
+                format!("write_mode '{text}': expected keep, auto, or a mode for all disks: wb, wt, wt-cache, wa, wi or pt")
+            })?;
+            (config.write_mode, config.fixed_mode) = (None, Some(mode));
+        }
+    }
     let given = settings.write_threshold.is_some() || settings.write_hysteresis.is_some();
-    match choice {
-        Some(choice) => Ok(Some(WriteModeChoice {
-            threshold: settings.write_threshold.unwrap_or(choice.threshold),
-            hysteresis: settings.write_hysteresis.unwrap_or(choice.hysteresis),
-        })),
+    match &mut config.write_mode {
+        Some(choice) => {
+            choice.threshold = settings.write_threshold.unwrap_or(choice.threshold);
+            choice.hysteresis = settings.write_hysteresis.unwrap_or(choice.hysteresis);
+            Ok(())
+        }
         None if given => {
             Err("write_threshold and write_hysteresis belong to write_mode = \"auto\"; give that too".into())
         }
-        None => Ok(None),
+        None => Ok(()),
     }
 }
 
@@ -277,6 +286,31 @@ pub fn check_weights<'a>(pool: &str, disks: impl Iterator<Item = &'a DiskConfig>
     ))
 }
 
+/// Converts an event of a disk.
+///
+/// # Errors
+/// Figures come with another event than `migrating-in`, or are not those of a disk's curve.
+pub fn event(event: DiskEvent) -> Result<Event, String> {
+    let DiskEvent { event, figures } = event;
+    if figures.is_some() && event != DiskEventKind::MigratingIn {
+        return Err("figures come with migrating-in alone: leave them out".into());
+    }
+    Ok(match event {
+        DiskEventKind::New => Event::New,
+        DiskEventKind::Ended => Event::Ended,
+        DiskEventKind::Suspended => Event::Suspended,
+        DiskEventKind::Resumed => Event::Resumed,
+        DiskEventKind::Stunned => Event::Stunned,
+        DiskEventKind::MigratingIn => {
+            let window = figures.map(serde_json::from_value).transpose();
+            Event::MigratingIn(window.map_err(|error| format!("figures: {error}"))?)
+        }
+        DiskEventKind::MigratingOut => Event::MigratingOut,
+        DiskEventKind::StorageMigrating => Event::StorageMigrating,
+        DiskEventKind::StorageMigrated => Event::StorageMigrated,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_systems_name_selects_its_settings_and_each_can_be_changed() {
-        for name in ["auto", "none", "equal", "static", "wss", "rwss", "utility", "trd", "urd", "max-min"] {
+        for name in haversack_policy::SYSTEMS {
             assert_eq!(config(&PolicySettings::named(name)), named(name).map_err(|e| e.to_string()));
         }
         let changed = parse(
@@ -304,7 +338,7 @@ mod tests {
         assert_eq!(changed.write_mode.map(|choice| choice.threshold), Some(0.3));
         let staging = Staging { kind: StagingKind::Data, reuses: 2, share_of_pool: 0.01 };
         assert_eq!(changed.admission, AdmissionRule::Staging(staging));
-        let measures = haversack_control::measures;
+        let measures = crate::measures;
         assert!(measures(&changed) && !measures(&named("equal").unwrap()));
     }
 

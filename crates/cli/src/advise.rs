@@ -54,7 +54,10 @@ pub fn run(arguments: &Advise, as_json: bool) -> Result<()> {
         write_amplification: arguments.write_amplification,
     };
     let common = &arguments.common;
-    let settings = common.settings().unwrap_or_else(|| common.settings_of(Sizes::Fractions(PARTS.to_vec())));
+    let settings = match common.settings()? {
+        Some(settings) => settings,
+        None => common.settings_of(Sizes::Fractions(PARTS.to_vec()))?,
+    };
     let bar = Bar::new()?;
     let advice = advise::advise(&|| common.open(), &settings, flash, &|stage, part| bar.show(stage, part));
     bar.end();

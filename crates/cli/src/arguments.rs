@@ -249,7 +249,8 @@ pub enum PolicyCommand {
     Show,
     /// Set the policy until the daemon is restarted.
     Set {
-        /// Allocator: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min; off for no policy.
+        /// Allocator: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole system: cloudcache,
+        /// vcacheshare, eci-cache, centaur or liu; off for no policy.
         allocator: String,
         /// Other keys of the policy section, such as window=5min or spare=idle.
         #[arg(value_name = "KEY=VALUE")]
@@ -268,6 +269,12 @@ pub enum PolicyCommand {
     Explain {
         /// The disk.
         disk: String,
+    },
+    /// Compare the hit ratios that the decisions of a log expected with those of the windows that followed. Does not need
+    /// the daemon.
+    Accuracy {
+        /// Decision log, of the daemon or of `haversack sim --decisions`.
+        log: PathBuf,
     },
     /// Repeat the decisions of a log and report differences. Does not need the daemon.
     Replay {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use haversack_api::Span;
+use haversack_sim::Replacement;
 use haversack_sim::compare::verdict::{Verdict, verdict};
 use haversack_sim::compare::{self, Choices, Comparison, Kept, System};
 use haversack_sim::mix::Mix;
@@ -33,12 +34,15 @@ pub struct Compare {
     /// Allocators. [default: all but static]
     #[arg(long, value_delimiter = ',')]
     pub allocators: Vec<String>,
-    /// Admission filters: always, learned, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
+    /// Admission filters: own (the system's), always, learned, hec, larc, address(N), data(N), hybrid(N). [default: always,address(1),hec,larc]
     #[arg(long, value_delimiter = ',')]
     pub admissions: Vec<String>,
-    /// Write modes: wb, wt, wt-cache, wa, wi, pt, or auto. [default: wb,auto]
+    /// Write modes: wb, wt, wt-cache, wa, wi, pt, auto, or own (the system's). [default: wb,auto]
     #[arg(long, value_delimiter = ',')]
     pub write_modes: Vec<String>,
+    /// What replaces blocks: core (the production cache), or lru or arc as the papers have it.
+    #[arg(long, default_value = "core")]
+    pub replacement: Replacement,
     /// Lengths of the control loop's windows. The subject keeps its own. [default: the mix's]
     #[arg(long, value_delimiter = ',')]
     pub windows: Vec<Span>,
@@ -73,10 +77,17 @@ pub struct Compare {
     pub latency: LatencyArguments,
 }
 
-fn mix(path: &Path, arguments: &Compare) -> Result<Mix> {
+/// Reads a mix from its file.
+pub fn read_mix(path: &Path) -> Result<Mix> {
     let usage = |error: &dyn std::fmt::Display| CliError::Usage(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| usage(&error))?;
-    let mut mix: Mix = toml::from_str(&text).map_err(|error| usage(&error))?;
+    let mix: Mix = toml::from_str(&text).map_err(|error| usage(&error))?;
+    mix.check().map_err(|error| usage(&error))?;
+    Ok(mix)
+}
+
+fn mix(path: &Path, arguments: &Compare) -> Result<Mix> {
+    let mut mix = read_mix(path)?;
     if !arguments.fractions.is_empty() {
         mix.fractions.clone_from(&arguments.fractions);
     } else if arguments.full {
@@ -102,6 +113,7 @@ fn choices(arguments: &Compare) -> Choices {
         allocators: or(&arguments.allocators, default.allocators),
         admissions: or(&arguments.admissions, default.admissions),
         write_modes: or(&arguments.write_modes, default.write_modes),
+        replacement: arguments.replacement,
         windows_s: if windows_s.is_empty() && full { FULL_WINDOWS_S.to_vec() } else { windows_s },
         latency: arguments.latency.model().unwrap_or(default.latency),
         seeds,
@@ -138,8 +150,10 @@ fn print(comparisons: &[Comparison], verdict: Option<&Verdict>) {
 pub fn run(arguments: &Compare, as_json: bool) -> Result<()> {
     let choices = choices(arguments);
     let mut kept = kept(arguments.results.as_deref())?;
-    let mixes = arguments.mixes.iter().map(|path| Ok((path, mix(path, arguments)?)));
-    let mixes = mixes.collect::<Result<Vec<_>>>()?;
+    let mut mixes = Vec::new();
+    for path in &arguments.mixes {
+        mixes.extend(mix(path, arguments)?.by_pool().into_iter().map(|mix| (path, mix)));
+    }
     let (bar, count) = (Bar::new()?, mixes.len() as f64);
     let compared = mixes.iter().enumerate().map(|(done, (path, mix))| {
         let folder = path.parent().unwrap_or(Path::new("."));

@@ -7,7 +7,8 @@ use haversack_api::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, PolicySettings, PolicyStatus,
     Size, Span,
 };
-use haversack_control::{Decision, Entry};
+use haversack_control::{Decision, Entry, predictions};
+use haversack_model::BLOCK_BYTES;
 use haversack_policy::AllocatorRule;
 use hyper::Method;
 use serde_json::{Map, Value};
@@ -40,13 +41,19 @@ pub fn run(client: &Client, command: &PolicyCommand, as_json: bool) -> Result<()
             let why: Explanation = client.get(&format!("/v1/disks/{}/explain", part(disk)?))?;
             print(as_json, &why, &why.text)
         }
-        PolicyCommand::Replay { .. } => Ok(()),
+        PolicyCommand::Replay { .. } | PolicyCommand::Accuracy { .. } => Ok(()),
     }
 }
 
 /// Parses `KEY=VALUE` pairs as settings: a value is a number, true, false, a list in brackets, or a word.
 fn settings_of(allocator: &str, pairs: &[String]) -> Result<PolicySettings> {
-    let mut object = Map::from_iter([("allocator".to_owned(), Value::from(allocator))]);
+    changed(&PolicySettings::named(allocator), pairs)
+}
+
+/// Returns settings with `KEY=VALUE` pairs applied.
+pub fn changed(settings: &PolicySettings, pairs: &[String]) -> Result<PolicySettings> {
+    let settings = serde_json::to_value(settings).map_err(|error| CliError::Failed(error.to_string()))?;
+    let mut object = if let Value::Object(object) = settings { object } else { Map::new() };
     for pair in pairs {
         let (key, value) = pair.split_once('=').ok_or_else(|| {
             CliError::Usage(format!("'{pair}': expected KEY=VALUE, such as window=5min or spare=idle"))
@@ -144,6 +151,40 @@ fn decision_text(decision: &Decision) -> String {
         let _ = write!(text, "\n{:>16}{name:<20} {}", "", disk.reason);
     }
     text
+}
+
+/// Compares what the decisions of a log expected with what followed.
+pub fn accuracy(log: &Path, as_json: bool) -> Result<()> {
+    let failed = |why: String| CliError::Failed(format!("{}: {why}", log.display()));
+    let text = std::fs::read_to_string(log).map_err(|error| failed(error.to_string()))?;
+    let found = predictions::predictions(text.lines()).map_err(|error| failed(error.to_string()))?;
+    let Some((mean, largest)) = predictions::errors(&found) else {
+        let why = "no window can be compared: two that follow each other are needed, of disks with targets that read";
+        return Err(failed(why.into()));
+    };
+    let mut out = format!(
+        "{} predictions: off by {:.3} on average, by {largest:.3} at most\n{:>12} {:<20} {:>10} {:>9} {:>9}\n",
+        found.len(),
+        mean,
+        "WINDOW END s",
+        "DISK",
+        "TARGET",
+        "PREDICTED",
+        "REAL"
+    );
+    for one in &found {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            "{:>12.3} {:<20} {:>10} {:>9.3} {:>9.3}",
+            one.time_us as f64 / 1e6,
+            one.disk,
+            Size(one.target_blocks * BLOCK_BYTES as u64).rounded(),
+            one.predicted,
+            one.real
+        );
+    }
+    print(as_json, &found, &out)
 }
 
 /// Replays a log, and fails if any decision has a different result.

@@ -47,6 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
         Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
+        Command::Policy(PolicyCommand::Accuracy { log }) => policy::accuracy(log, as_json),
         Command::Policy(command) => policy::run(&daemon()?, command, as_json),
         Command::Status { raw } => {
             let status: Status = daemon()?.get("/v1/status")?;

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use haversack_api::{Admission, CleanerSettings, Mode, Size, Span};
+use haversack_api::{Admission, CleanerSettings, Mode, PolicySettings, Size, Span};
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
 use haversack_policy::admission::StagingKind;
 use haversack_policy::{AdmissionRule, Config};
 use haversack_sim::latency::LatencyModel;
 use haversack_sim::latency::distribution::Distribution;
+use haversack_sim::mix::Mix;
+use haversack_sim::tape::Opener;
 use haversack_sim::{
-    PolicyName, Pool, Report, RestartKind, Restarts, Settings, SimError, Sizes, Stage, Traffic,
+    PolicyName, Pool, Replacement, Report, RestartKind, Restarts, Settings, SimError, Sizes, Stage, Traffic,
 };
 use haversack_trace::{Damage, Format, MergeOptions, Merged, OpenOptions, Source};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -30,6 +32,17 @@ pub struct Sim {
     /// Bytes of a block; the production cache has 4096.
     #[arg(long, default_value = "4096")]
     pub block_size: Size,
+    /// Simulate a mix of workloads instead of traces: a TOML file; see docs/policies.md and the folder `mixes`. Sizes,
+    /// disks, events and policy are those of the mix, unless given here.
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    pub mix: Option<PathBuf>,
+    /// The pool to simulate, if the mix has several.
+    #[arg(long, requires = "mix")]
+    pub pool: Option<String>,
+    /// What replaces blocks in the pool of policy core: core (the production cache), or lru or arc as the papers have
+    /// it, with the same targets, admission and write modes.
+    #[arg(long, default_value = "core")]
+    pub replacement: Replacement,
     /// Add the speed of the simulation to the table.
     #[arg(long)]
     pub speed: bool,
@@ -54,7 +67,7 @@ pub struct Sim {
 #[derive(Args)]
 pub struct Common {
     /// Trace file in any format. Several files are several disks on one clock.
-    #[arg(long, required = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub trace: Vec<PathBuf>,
     /// Format of the traces, if it is not detected.
     #[arg(long)]
@@ -153,10 +166,13 @@ pub struct PoolArguments {
     /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
-    /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min. [default: none,
-    /// one pool for all disks]
-    #[arg(long, value_parser = haversack_policy::named)]
-    pub allocator: Option<Config>,
+    /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole
+    /// system: cloudcache, vcacheshare, eci-cache, centaur or liu. [default: none, one pool for all disks]
+    #[arg(long)]
+    pub allocator: Option<String>,
+    /// Setting of the policy, as `haversack policy set` takes it: spare=idle, forecast=best. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
     /// Length of a window, after which the next decision is made. [default: as the allocator's system does]
     #[arg(long)]
     pub window: Option<Span>,
@@ -253,7 +269,8 @@ impl FromStr for AdmissionArgument {
                 Ok(AdmissionArgument::Rule(AdmissionRule::staging(kind, n)))
             }
             Ok(admission) => Ok(AdmissionArgument::Fixed(admission)),
-            Err(error) => Err(error),
+            // What only policies have is sized by them.
+            Err(error) => text.parse().map(AdmissionArgument::Rule).map_err(|_| error),
         }
     }
 }
@@ -279,29 +296,43 @@ impl AdmissionArgument {
 }
 
 impl PoolArguments {
-    /// Returns the control loop's configuration, if any option needs one: without an allocator all disks share
-    /// one pool.
-    fn control(&self, mode: Option<Mode>) -> Option<Config> {
+    /// Returns the control loop's configuration, if any option or the mix needs one: without an allocator all disks
+    /// share one pool.
+    fn control(&self, mode: Option<Mode>, mix: Option<&Mix>) -> Result<Option<Config>> {
         let auto = mode == Some(Mode::Auto);
         let by_share = matches!(self.admission, Some(AdmissionArgument::Rule(_)));
-        if self.allocator.is_none() && self.window.is_none() && !auto && !by_share {
-            return None;
+        let named = self.allocator.is_some() || !self.settings.is_empty() || mix.is_some();
+        if !named && self.window.is_none() && !auto && !by_share {
+            return Ok(None);
         }
-        let mut config = self.allocator.clone().unwrap_or_default();
-        if let Some(window) = self.window {
-            config.window_us = window.as_micros();
-            config.measurement_us = config.measurement_us.min(config.window_us);
-        }
+        let mut config = self.policy(mix)?;
         match mode {
-            Some(Mode::Auto) => config.write_mode = Some(config.write_mode.unwrap_or_default()),
-            Some(Mode::Fixed(_)) => config.write_mode = None,
+            Some(Mode::Auto) => {
+                (config.write_mode, config.fixed_mode) = (Some(config.write_mode.unwrap_or_default()), None);
+            }
+            Some(Mode::Fixed(_)) => (config.write_mode, config.fixed_mode) = (None, None),
             None => {}
         }
         let admission = self.admission.filter(|admission| !admission.is_auto());
         if let Some(admission) = admission {
             config.admission = admission.rule();
         }
-        Some(config)
+        Ok(Some(config))
+    }
+
+    /// Returns the policy's configuration: the mix's, or that of the allocator named here, with the settings given.
+    fn policy(&self, mix: Option<&Mix>) -> Result<Config> {
+        let of_mix = mix.map(|mix| mix.policies.as_slice()).unwrap_or_default();
+        let same =
+            |policy: &&PolicySettings| self.allocator.as_ref().is_none_or(|name| policy.allocator == *name);
+        let named = || PolicySettings::named(self.allocator.as_deref().unwrap_or("none"));
+        let policy = of_mix.iter().find(same).cloned().unwrap_or_else(named);
+        let mut policy = crate::policy::changed(&policy, &self.settings)?;
+        policy.window = self.window.or(policy.window);
+        match mix {
+            Some(mix) => mix.config(&policy).map_err(refused),
+            None => haversack_control::settings::config(&policy).map_err(CliError::Usage),
+        }
     }
 
     fn settings(&self) -> Pool {
@@ -393,22 +424,42 @@ impl Common {
         })
     }
 
-    /// Returns the settings, except policies and block size.
-    pub fn settings(&self) -> Option<Settings> {
-        let sizes = if !self.blocks.is_empty() {
-            Sizes::Blocks(self.blocks.clone())
+    /// Returns the sizes that were asked for.
+    fn sizes(&self) -> Option<Sizes> {
+        if !self.blocks.is_empty() {
+            Some(Sizes::Blocks(self.blocks.clone()))
         } else if !self.size.is_empty() {
-            Sizes::Bytes(self.size.iter().map(|size| size.0).collect())
+            Some(Sizes::Bytes(self.size.iter().map(|size| size.0).collect()))
         } else if !self.fractions.is_empty() {
-            Sizes::Fractions(self.fractions.clone())
+            Some(Sizes::Fractions(self.fractions.clone()))
         } else {
-            return None;
-        };
-        Some(self.settings_of(sizes))
+            None
+        }
+    }
+
+    /// Returns the settings, except policies and block size.
+    pub fn settings(&self) -> Result<Option<Settings>> {
+        self.sizes().map(|sizes| self.settings_of(sizes)).transpose()
     }
 
     /// Returns the settings with other sizes.
-    pub fn settings_of(&self, sizes: Sizes) -> Settings {
+    pub fn settings_of(&self, sizes: Sizes) -> Result<Settings> {
+        if self.trace.is_empty() {
+            return Err(CliError::Usage("what is simulated? give --trace, one or more of them".into()));
+        }
+        Ok(self.with_control(sizes, self.pool.settings(), self.pool.control(self.mode, None)?))
+    }
+
+    /// Returns the settings of a mix, with what was asked for here.
+    fn settings_of_mix(&self, mix: &Mix) -> Result<Settings> {
+        let of_mix = mix.settings(self.pool.control(self.mode, Some(mix))?).map_err(refused)?;
+        let pool =
+            Pool { disks: of_mix.pool.disks, happenings: of_mix.pool.happenings, ..self.pool.settings() };
+        let settings = self.with_control(self.sizes().unwrap_or(of_mix.sizes), pool, of_mix.control);
+        Ok(Settings { traffic: Traffic { speed_up: mix.speed_up, ..settings.traffic }, ..settings })
+    }
+
+    fn with_control(&self, sizes: Sizes, pool: Pool, control: Option<Config>) -> Settings {
         Settings {
             sizes,
             mode: self.mode.unwrap_or_default().at_first(),
@@ -418,8 +469,8 @@ impl Common {
                 warm_up: self.warm_up,
                 samples: self.samples,
             },
-            pool: self.pool.settings(),
-            control: self.pool.control(self.mode),
+            pool,
+            control,
             latency: self.latency.model(),
             seed: self.seed,
             threads: self.threads,
@@ -539,16 +590,61 @@ pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Result<()
 
 /// Runs the command.
 pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
+    let Some(path) = &arguments.mix else {
+        let settings = arguments.common.settings()?.ok_or_else(|| {
+            CliError::Usage(
+                "how large is the cache? give --blocks, --size or --fractions, one or more of them".into(),
+            )
+        })?;
+        let title = format!("Simulation of {}", arguments.common.title());
+        return simulate(arguments, settings, &|| arguments.common.open(), &title, as_json);
+    };
+    let mut mixes = crate::compare::read_mix(path)?.by_pool();
+    if let Some(pool) = &arguments.pool {
+        let known: Vec<String> = mixes.iter().flat_map(Mix::pools).collect();
+        mixes.retain(|mix| mix.pools().contains(pool));
+        if mixes.is_empty() {
+            return Err(CliError::Usage(format!("no pool '{pool}' in the mix: it has {}", known.join(", "))));
+        }
+    }
+    let files = [&arguments.csv, &arguments.html, &arguments.decisions];
+    if mixes.len() > 1 && (as_json || files.into_iter().any(Option::is_some)) {
+        let why = "the mix has several pools, and a file or JSON is of one: name it with --pool";
+        return Err(CliError::Usage(why.into()));
+    }
+    let folder = path.parent().unwrap_or(std::path::Path::new("."));
+    for mix in &mixes {
+        if mixes.len() > 1 {
+            println!("{}", mix.title);
+        }
+        let settings = arguments.common.settings_of_mix(mix)?;
+        simulate(arguments, settings, &|| mix.open(folder), &mix.title, as_json)?;
+    }
+    Ok(())
+}
+
+/// Simulates one pool and prints what came of it.
+fn simulate(
+    arguments: &Sim,
+    settings: Settings,
+    opener: &Opener<'_>,
+    title: &str,
+    as_json: bool,
+) -> Result<()> {
     let policies = policies(&arguments.policy)?;
-    let settings = arguments.common.settings().ok_or_else(|| {
-        CliError::Usage(
-            "how large is the cache? give --blocks, --size or --fractions, one or more of them".into(),
-        )
-    })?;
-    let settings = Settings { policies: policies.clone(), block_bytes: arguments.block_size.0, ..settings };
+    let settings = Settings {
+        policies: policies.clone(),
+        block_bytes: arguments.block_size.0,
+        replacement: arguments.replacement,
+        ..settings
+    };
+    let shown = |policy: &PolicyName| match policy {
+        PolicyName::Core => arguments.replacement.policy(),
+        policy => *policy,
+    };
+    let policies: Vec<PolicyName> = policies.iter().map(shown).collect();
     let bar = Bar::new()?;
-    let report =
-        haversack_sim::run(&|| arguments.common.open(), &settings, &|stage, part| bar.show(stage, part));
+    let report = haversack_sim::run(opener, &settings, &|stage, part| bar.show(stage, part));
     bar.end();
     let report = report.map_err(refused)?;
     warn(&report);
@@ -560,8 +656,7 @@ pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
     })?;
     #[cfg(feature = "parquet")]
     crate::parquet::write(arguments.parquet.as_deref(), rows(&report).map_err(failed)?)?;
-    let title = format!("Simulation of {}", arguments.common.title());
-    write(arguments.html.as_ref(), || haversack_sim::show::page(&report, &title).to_html())?;
+    write(arguments.html.as_ref(), || haversack_sim::show::page(&report, title).to_html())?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&json(&report, &policies)?).map_err(failed)?);
     } else {

@@ -7,10 +7,10 @@ use haversack_trace::Access;
 
 use crate::counts::Counts;
 use crate::error::SimError;
+use crate::governor::Outcome as Governed;
 use crate::latency::Latencies;
 use crate::latency::histogram::Histogram;
 use crate::meter::{Measured, Sample};
-use crate::production::governor::Governed;
 use crate::reference::PolicyName;
 
 /// A cache being simulated. Accesses come in batches, in order of time; their times are those of the simulation.

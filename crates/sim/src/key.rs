@@ -29,6 +29,11 @@ impl Key {
         VolumeNo((self.0 >> BLOCK_BITS) as u32)
     }
 
+    /// The block's number in its volume.
+    pub fn block(self) -> u64 {
+        self.0 & ((1 << BLOCK_BITS) - 1)
+    }
+
     /// A hash with all bits mixed (the finalizer of MurmurHash3).
     pub fn hash(self) -> u64 {
         let mut hash = self.0;

@@ -94,6 +94,11 @@ impl Meter {
         &mut self.counts[at]
     }
 
+    /// The counts of a volume so far.
+    pub fn of(&self, volume: VolumeNo) -> Counts {
+        self.counts.get(volume.0 as usize).copied().unwrap_or_default()
+    }
+
     /// Whether it is time for a look.
     pub fn sample_due(&self, now_ns: u64) -> bool {
         self.settings.sample_ns > 0 && now_ns >= self.next_sample_ns

@@ -1,15 +1,31 @@
-//! A mix: several disks' loads that share a pool, from traces, presets of real volumes, and generators.
+//! A mix: several disks' loads that share a pool, from traces, presets of real volumes, and generators; the policy that
+//! divides the pool; and what happens to the disks on the way.
 //!
 //! Each load becomes a disk of the mix's name for it; one with several volumes becomes a disk for each. All begin at
-//! time 0.
+//! time 0, or at their `start`. Keys of policies, disks and events are those of the daemon.
 
+mod event;
+mod keys;
+
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
+use haversack_api::{DiskConfig, PolicySettings, Span};
+use haversack_control::settings;
+use haversack_model::Micros;
+use haversack_policy::{Config, named};
 use haversack_trace::generate::{self, GenerateError, Generator};
 use haversack_trace::{Access, Damage, MergeOptions, Merged, OpenOptions, Source, TraceError, open};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
+use crate::settings::{Pool, Settings, Sizes, Traffic};
+
+pub use event::{Happening, Timed, TimedEvent};
+pub use keys::MAIN_POOL;
 
 /// Several loads, and how they are to be looked at.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,22 +36,30 @@ pub struct Mix {
     /// Sizes of the pool, as parts of the blocks that all loads together touch.
     #[serde(default = "default_fractions")]
     pub fractions: Vec<f64>,
-    /// Seconds of a window of the control loop.
-    pub window_s: f64,
+    /// Seconds of a window of the control loop, for policies that do not say so themselves.
+    #[serde(default)]
+    pub window_s: Option<f64>,
     /// Time runs n times faster.
     #[serde(default = "default_speed_up")]
     pub speed_up: f64,
+    /// Policies: `[policy]` as the daemon has it, or several `[[policy]]`. An allocator that none of them names has its
+    /// system's settings.
+    #[serde(default, rename = "policy", deserialize_with = "one_or_several")]
+    pub policies: Vec<PolicySettings>,
     /// The loads.
     #[serde(rename = "disk")]
     pub disks: Vec<Load>,
+    /// What happens on the way.
+    #[serde(default, rename = "event")]
+    pub events: Vec<TimedEvent>,
 }
 
-/// A disk's load. Exactly one of `trace`, `like` and `generator` says what it is.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+/// A disk with its load. Exactly one of `trace`, `like` and `generator` says what the load is.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Load {
-    /// The disk.
-    pub name: String,
+    /// The disk, as the daemon's configuration has it.
+    #[serde(flatten)]
+    pub config: DiskConfig,
     /// A trace file, seen from the mix's folder.
     pub trace: Option<PathBuf>,
     /// A preset of a real volume: `msr:web_0`, `cloudphysics:w27`.
@@ -47,8 +71,9 @@ pub struct Load {
     /// A generator.
     pub generator: Option<Generator>,
     /// Another seed gives another load like the preset.
-    #[serde(default = "default_seed")]
     pub seed: u64,
+    /// When its first request comes.
+    pub start: Span,
 }
 
 /// Distance of the seeds of a load under consecutive seeds of the mix, so that no two loads meet.
@@ -62,8 +87,27 @@ fn default_speed_up() -> f64 {
     1.0
 }
 
-fn default_seed() -> u64 {
-    1
+/// Reads a table, or an array of tables.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PolicySettings>, D::Error> {
+    struct OneOrSeveral;
+
+    impl<'de> Visitor<'de> for OneOrSeveral {
+        type Value = Vec<PolicySettings>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("[policy] or [[policy]]")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Ok(vec![PolicySettings::deserialize(MapAccessDeserializer::new(map))?])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, sequence: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(sequence))
+        }
+    }
+
+    deserializer.deserialize_any(OneOrSeveral)
 }
 
 fn wrong(disk: &str, why: impl std::fmt::Display) -> SimError {
@@ -76,23 +120,130 @@ impl Mix {
     /// # Errors
     /// What is wrong, what was expected.
     pub fn check(&self) -> Result<(), SimError> {
-        let refused = |why: &str| Err(SimError::Settings(format!("the mix '{}': {why}", self.title)));
+        let title = &self.title;
+        let refused = |why: &str| Err(SimError::Settings(format!("the mix '{title}': {why}")));
         if self.disks.is_empty() {
             return refused("there is no disk in it");
         }
-        if !(self.window_s.is_finite() && self.window_s >= 1e-3) {
+        if self.window_s.is_some_and(|seconds| !(seconds.is_finite() && seconds >= 1e-3)) {
             return refused("a window takes at least a millisecond");
         }
+        if !(self.speed_up.is_finite() && self.speed_up > 0.0) {
+            return refused("a speed-up is above 0");
+        }
+        let mut names = BTreeSet::new();
         for disk in &self.disks {
-            let kinds = [disk.trace.is_some(), disk.like.is_some(), disk.generator.is_some()];
-            if kinds.into_iter().filter(|given| *given).count() != 1 {
-                return Err(wrong(&disk.name, "give one of 'trace', 'like' and 'generator'"));
-            }
-            if self.disks.iter().filter(|other| other.name == disk.name).count() > 1 {
-                return Err(wrong(&disk.name, "there are two of this name"));
+            disk.check()?;
+            if !names.insert(disk.name()) {
+                return Err(wrong(disk.name(), "there are two of this name"));
             }
         }
-        Ok(())
+        for pool in self.pools() {
+            let disks = self.disks.iter().filter(|disk| disk.config.pool == pool);
+            let weighed = settings::check_weights(&pool, disks.map(|disk| &disk.config));
+            weighed.map_err(|why| SimError::Settings(format!("the mix '{title}': {why}")))?;
+        }
+        self.policies.iter().try_for_each(|policy| self.config(policy).map(|_| ()))?;
+        self.happenings().map(|_| ())
+    }
+
+    /// The pools that its disks name, in order.
+    pub fn pools(&self) -> Vec<String> {
+        let mut pools: Vec<String> = Vec::new();
+        for disk in &self.disks {
+            if !pools.contains(&disk.config.pool) {
+                pools.push(disk.config.pool.clone());
+            }
+        }
+        pools
+    }
+
+    /// One mix for each pool. Pools share nothing, so each is simulated alone.
+    pub fn by_pool(&self) -> Vec<Mix> {
+        let pools = self.pools();
+        if pools.len() < 2 {
+            return vec![self.clone()];
+        }
+        let of = |pool: &String| {
+            let mut mix = Mix { title: format!("{}: pool {pool}", self.title), ..self.clone() };
+            mix.disks.retain(|disk| disk.config.pool == *pool);
+            mix.events.retain(|event| mix.disks.iter().any(|disk| disk.is_of(&event.disk)));
+            mix
+        };
+        pools.iter().map(of).collect()
+    }
+
+    /// A policy's configuration, with the mix's window unless it has its own.
+    ///
+    /// # Errors
+    /// A setting makes no sense.
+    pub fn config(&self, policy: &PolicySettings) -> Result<Config, SimError> {
+        let refused =
+            |why: String| SimError::Settings(format!("[policy] of the mix '{}': {why}", self.title));
+        let mut settings = policy.clone();
+        if let (None, Some(seconds)) = (settings.window, self.window_s) {
+            let (window_us, measurement_us) = windows(seconds);
+            let span = |us| Span(std::time::Duration::from_micros(us));
+            settings.window = Some(span(window_us));
+            settings.measurement.get_or_insert(span(measurement_us));
+        }
+        settings::config(&settings).map_err(refused)
+    }
+
+    /// The configurations of an allocator: of each policy that names it, or of its system; with the keys by which
+    /// they differ from it.
+    ///
+    /// # Errors
+    /// There is no such allocator, or a setting makes no sense.
+    pub fn configs(&self, allocator: &str) -> Result<Vec<(String, Config)>, SimError> {
+        named(allocator).map_err(|error| SimError::Settings(error.to_string()))?;
+        let mut policies: Vec<_> =
+            self.policies.iter().filter(|policy| policy.allocator == allocator).cloned().collect();
+        if policies.is_empty() {
+            policies.push(PolicySettings::named(allocator));
+        }
+        policies.iter().map(|policy| Ok((label(policy), self.config(policy)?))).collect()
+    }
+
+    /// What happens, in order of time.
+    ///
+    /// # Errors
+    /// An event makes no sense, or is of no disk.
+    pub fn happenings(&self) -> Result<Vec<Timed>, SimError> {
+        let mut all = Vec::new();
+        for event in &self.events {
+            if !self.disks.iter().any(|disk| disk.is_of(&event.disk)) {
+                let known: Vec<&str> = self.disks.iter().map(Load::name).collect();
+                return Err(wrong(
+                    &event.disk,
+                    format!("an event of no disk; there are {}", known.join(", ")),
+                ));
+            }
+            let timed = event.happening(self.speed_up);
+            all.push(timed.map_err(|why| wrong(&event.disk, format!("event at {}: {why}", event.at)))?);
+        }
+        all.sort_by_key(|timed| timed.at_ns);
+        Ok(all)
+    }
+
+    /// The settings of a simulation of it, with a control loop of this configuration.
+    ///
+    /// # Errors
+    /// As [`Mix::check`].
+    pub fn settings(&self, control: Option<Config>) -> Result<Settings, SimError> {
+        self.check()?;
+        let pool = Pool {
+            disks: self.disks.iter().map(|disk| disk.config.clone()).collect(),
+            happenings: self.happenings()?,
+            ..Pool::default()
+        };
+        Ok(Settings {
+            sizes: Sizes::Fractions(self.fractions.clone()),
+            traffic: Traffic { speed_up: self.speed_up, ..Traffic::default() },
+            pool,
+            control,
+            ..Settings::default()
+        })
     }
 
     /// Returns the mix with other random numbers in its generated loads. Seed 1 gives the mix itself.
@@ -116,13 +267,78 @@ impl Mix {
     pub fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
         let sources = self.disks.iter().map(|disk| disk.open(folder));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
-        Ok(Box::new(Merged::new(sources, MergeOptions { align: true, separate: true })))
+        // Each load has its own beginning.
+        Ok(Box::new(Merged::new(sources, MergeOptions { align: false, separate: true })))
     }
 }
 
+/// Intensity is measured for this part of a mix's window at its end, but not for longer than a minute.
+const MEASURED_PART: f64 = 0.25;
+const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
+
+/// A window of so many seconds, and the measurement of intensity at its end, in microseconds.
+pub fn windows(seconds: f64) -> (Micros, Micros) {
+    let window_us = (seconds * 1e6) as Micros;
+    let measured_us = (window_us as f64 * MEASURED_PART) as Micros;
+    (window_us, measured_us.clamp(1, LONGEST_MEASUREMENT_US))
+}
+
+/// An allocator and the keys that a policy gives beside it: `urd (write_threshold=0.3)`.
+fn label(policy: &PolicySettings) -> String {
+    let Ok(serde_json::Value::Object(keys)) = serde_json::to_value(policy) else {
+        return policy.allocator.clone();
+    };
+    let keys = keys.iter().filter(|(key, _)| *key != "allocator");
+    let keys: Vec<String> = keys
+        .map(|(key, value)| format!("{key}={}", value.as_str().map_or(value.to_string(), str::to_owned)))
+        .collect();
+    if keys.is_empty() {
+        policy.allocator.clone()
+    } else {
+        format!("{} ({})", policy.allocator, keys.join(", "))
+    }
+}
+
+/// Whether a volume belongs to a disk of a mix: it has the disk's name, alone or before a slash.
+pub fn is_of(volume: &str, disk: &str) -> bool {
+    volume.strip_prefix(disk).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 impl Load {
+    /// A disk with defaults, still without a load.
+    pub fn named(name: &str) -> Load {
+        Load {
+            config: DiskConfig::new(name, MAIN_POOL, ""),
+            trace: None,
+            like: None,
+            requests: None,
+            seconds: None,
+            generator: None,
+            seed: 1,
+            start: Span::default(),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Whether this is its name, or that of one of its volumes.
+    fn is_of(&self, volume: &str) -> bool {
+        is_of(volume, self.name())
+    }
+
+    fn check(&self) -> Result<(), SimError> {
+        let kinds = [self.trace.is_some(), self.like.is_some(), self.generator.is_some()];
+        if kinds.into_iter().filter(|given| *given).count() != 1 {
+            return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
+        }
+        settings::check_disk(&self.config).map_err(|why| wrong(self.name(), why))
+    }
+
     fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
-        let refused = |error: GenerateError| wrong(&self.name, error);
+        let refused = |error: GenerateError| wrong(self.name(), error);
         let source = if let Some(path) = &self.trace {
             open(&folder.join(path), &OpenOptions::default())?
         } else if let Some(name) = &self.like {
@@ -138,22 +354,32 @@ impl Load {
         } else if let Some(generator) = &self.generator {
             generator.source().map_err(refused)?
         } else {
-            return Err(wrong(&self.name, "give one of 'trace', 'like' and 'generator'"));
+            return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
         };
-        Ok(Box::new(Named { name: self.name.clone(), source, names: Vec::new() }))
+        let start_ns = self.start.as_micros().saturating_mul(1000);
+        let name = self.name().to_owned();
+        Ok(Box::new(Named { name, source, names: Vec::new(), start_ns, first_ns: None }))
     }
 }
 
-/// A source whose volumes have the disk's name.
+/// A source whose volumes have the disk's name, and whose first request comes when the disk starts.
 struct Named {
     name: String,
     source: Box<dyn Source>,
     names: Vec<String>,
+    start_ns: u64,
+    first_ns: Option<u64>,
 }
 
 impl Source for Named {
     fn read(&mut self, into: &mut Vec<Access>) -> Result<usize, TraceError> {
+        let before = into.len();
         let read = self.source.read(into)?;
+        let new = &mut into[before..];
+        if let Some(first) = new.first() {
+            let first_ns = *self.first_ns.get_or_insert(first.time_ns);
+            new.iter_mut().for_each(|access| access.time_ns = access.time_ns - first_ns + self.start_ns);
+        }
         let volumes = self.source.volumes();
         if volumes.len() > self.names.len() {
             let named = |volume: &String| format!("{}/{volume}", self.name);

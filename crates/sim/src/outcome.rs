@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::cell::{CellResult, ProductionResult};
 use crate::counts::{Counts, ratio};
+use crate::governor::Outcome as Governed;
 use crate::latency::histogram::{Histogram, Summary};
 use crate::meter::Sample;
-use crate::production::governor::Governed;
 use crate::reference::PolicyName;
 use crate::settings::Settings;
 use crate::tape::Survey;

@@ -1,11 +1,15 @@
 //! What is simulated: traffic, caches, time.
 
+use std::str::FromStr;
+
+use haversack_api::DiskConfig;
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence, Target};
 use haversack_model::{BLOCK_BYTES, WriteMode};
 use haversack_policy::Config;
 
 use crate::error::SimError;
 use crate::latency::LatencyModel;
+use crate::mix::{Timed, is_of};
 use crate::reference::PolicyName;
 
 /// How the trace is played.
@@ -83,6 +87,10 @@ pub struct Pool {
     pub phase: u8,
     /// Restarts.
     pub restarts: Option<Restarts>,
+    /// Settings of disks, as the daemon has them; of volumes without any, the settings here.
+    pub disks: Vec<DiskConfig>,
+    /// What happens to disks on the way, in order of time. Needs a control loop.
+    pub happenings: Vec<Timed>,
 }
 
 impl Default for Pool {
@@ -101,6 +109,44 @@ impl Default for Pool {
             cleaner: CleanerConfig::default(),
             phase: 0,
             restarts: None,
+            disks: Vec::new(),
+            happenings: Vec::new(),
+        }
+    }
+}
+
+/// What replaces blocks in a pool that is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Replacement {
+    /// The production cache's own.
+    #[default]
+    Core,
+    /// Exact LRU, as CloudCache, vCacheShare and ECI-Cache have it.
+    Lru,
+    /// ARC, as Liu has it.
+    Arc,
+}
+
+impl Replacement {
+    /// The policy of the rows of such pools.
+    pub fn policy(self) -> PolicyName {
+        match self {
+            Replacement::Core => PolicyName::Core,
+            Replacement::Lru => PolicyName::Lru,
+            Replacement::Arc => PolicyName::Arc,
+        }
+    }
+}
+
+impl FromStr for Replacement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "core" => Ok(Replacement::Core),
+            "lru" => Ok(Replacement::Lru),
+            "arc" => Ok(Replacement::Arc),
+            _ => Err(format!("replacement '{text}': expected core, lru or arc")),
         }
     }
 }
@@ -153,6 +199,8 @@ pub struct Settings {
     pub traffic: Traffic,
     /// The production cache.
     pub pool: Pool,
+    /// What replaces blocks in the pool.
+    pub replacement: Replacement,
     /// The control loop over the production cache; without it, targets, admission and mode stay as they are given.
     pub control: Option<Config>,
     /// What takes time; without it I/Os complete at once.
@@ -172,6 +220,7 @@ impl Default for Settings {
             mode: WriteMode::WriteBack,
             traffic: Traffic::default(),
             pool: Pool::default(),
+            replacement: Replacement::Core,
             control: None,
             latency: None,
             seed: 1,
@@ -220,10 +269,24 @@ impl Settings {
         if let Some(config) = &self.control {
             config.check().map_err(|error| SimError::Settings(error.to_string()))?;
         }
+        if self.replacement != Replacement::Core && (self.pool.restarts.is_some() || self.pool.devices > 1) {
+            return wrong(
+                "restarts and several devices are of the production cache: leave them or the replacement out"
+                    .into(),
+            );
+        }
+        if self.control.is_none() && !self.pool.happenings.is_empty() {
+            return wrong("events of disks need an allocator: name one, such as none".into());
+        }
         if self.pool.restarts.is_some_and(|restarts| restarts.every_ns == 0) {
             return wrong("restarts need time between them".into());
         }
         Ok(())
+    }
+
+    /// The settings of a volume's disk, if it has any of its own.
+    pub fn disk(&self, volume: &str) -> Option<&DiskConfig> {
+        self.pool.disks.iter().find(|disk| is_of(volume, &disk.name))
     }
 
     /// Whether writes bring blocks into the cache. Only then does a write hit or miss count.

@@ -3,9 +3,9 @@
 use haversack_report::{Axis, LineChart, Page, Section, StackedArea, Table, Unit};
 
 use crate::counts::Counts;
+use crate::governor::TargetSample;
 use crate::latency::histogram::Summary;
 use crate::outcome::{Report, Row};
-use crate::production::governor::TargetSample;
 use crate::reference::PolicyName;
 
 /// A size as people write it.

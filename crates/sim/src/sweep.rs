@@ -7,21 +7,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use haversack_model::SECTORS_PER_BLOCK;
 use haversack_trace::Access;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cell::{Cell, CellResult};
 use crate::error::SimError;
+use crate::governor::{self, Governor};
 use crate::key::KeySet;
 use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
 use crate::outcome::{Report, Row};
-use crate::production::Production;
+use crate::production::{self, Production};
+use crate::reference::governed::{Governed, Monitored};
 use crate::reference::lookahead::Lookahead;
+use crate::reference::partitions::{Partitions, Resizable};
 use crate::reference::replay::Replay;
 use crate::reference::unlimited::Unlimited;
 use crate::reference::{Policy, PolicyName, arc, clock, fifo, lirs, lru, s3_fifo, sieve, two_q};
-use crate::settings::Settings;
+use crate::settings::{Replacement, Settings};
 use crate::tape::{Opener, Survey, Tape};
 
 /// What a simulation is doing.
@@ -80,7 +84,7 @@ pub(crate) fn pools(
     let meter = meter_settings(first, &tape.survey);
     let cell = |settings: &&Settings| {
         let sizes = settings.sizes.blocks(settings.block_bytes, tape.survey.footprint_blocks)?;
-        Production::cell(settings, &tape.survey, sizes[0], meter)
+        governed(settings, &tape.survey, sizes[0], meter)
     };
     let cells = pools.iter().map(cell).collect::<Result<_, _>>()?;
     let results = play(tape, cells, threads(first), progress)?.into_iter().zip(pools);
@@ -113,7 +117,7 @@ fn cells(settings: &Settings, survey: &Survey, sizes: &[u64]) -> Result<Vec<Box<
     for policy in settings.policies.iter().filter(|policy| !policy.is_bound()) {
         for blocks in sizes {
             cells.push(match policy {
-                PolicyName::Core => Production::cell(settings, survey, *blocks, meter)?,
+                PolicyName::Core => governed(settings, survey, *blocks, meter)?,
                 policy => reference(settings, *policy, *blocks, meter),
             });
         }
@@ -157,7 +161,57 @@ fn replay<P: Policy + 'static>(
         meter: Meter::new(meter),
         stations,
         dirty: KeySet::default(),
+        reads: Default::default(),
     })
+}
+
+/// The cache that a pool is made of: the production cache, or the replacement of a paper under the same control loop.
+fn governed(
+    settings: &Settings,
+    survey: &Survey,
+    blocks: u64,
+    meter: MeterSettings,
+) -> Result<Box<dyn Cell>, SimError> {
+    match settings.replacement {
+        Replacement::Core => Production::cell(settings, survey, blocks, meter),
+        Replacement::Lru => partitions(settings, survey, blocks, meter, PolicyName::Lru, lru::Lru::new),
+        Replacement::Arc => partitions(settings, survey, blocks, meter, PolicyName::Arc, arc::Arc::new),
+    }
+}
+
+fn partitions<R: Resizable + 'static>(
+    settings: &Settings,
+    survey: &Survey,
+    blocks: u64,
+    meter: MeterSettings,
+    name: PolicyName,
+    make: impl Fn(usize) -> R,
+) -> Result<Box<dyn Cell>, SimError> {
+    let configs = production::disks(settings, survey)?;
+    let names: Vec<String> = survey.volumes.iter().map(|volume| volume.name.clone()).collect();
+    let sizes: Vec<u64> = configs.iter().map(|disk| disk.sectors.div_ceil(SECTORS_PER_BLOCK)).collect();
+    let mut policy = Partitions::new(blocks as usize, &sizes, settings.mode, make);
+    for (number, disk) in configs.iter().enumerate() {
+        policy.set(number, disk.target, disk.admission, disk.mode);
+    }
+    let stations = settings.latency.as_ref().map(|model| Stations::new(model, 1, settings.seed));
+    let replay = Replay {
+        name,
+        blocks: Some(blocks),
+        policy,
+        block_bytes: settings.block_bytes,
+        mode: settings.mode,
+        meter: Meter::new(meter),
+        stations,
+        dirty: KeySet::default(),
+        reads: Default::default(),
+    };
+    let mut cache = Monitored::new(replay, configs.len());
+    let volumes = names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
+    let (disks, happenings) = (governor::disks(settings, volumes), &settings.pool.happenings);
+    let begin = |config| Governor::new(config, blocks, disks, happenings, &mut cache, &mut Meter::new(meter));
+    let governor = settings.control.as_ref().map(begin).transpose()?;
+    Ok(Box::new(Governed::new(cache, governor)))
 }
 
 /// A cell, and the time that it has taken.

@@ -10,23 +10,17 @@ use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
 fn load(name: &str, pattern: Pattern, blocks: u64, seed: u64) -> Load {
     let mix = Requests { read: 0.8, ..Requests::default() };
     let generator = Generator { pattern, blocks, mix, volumes: 1, requests: 20_000, rate: 500.0, seed };
-    Load {
-        name: name.into(),
-        trace: None,
-        like: None,
-        requests: None,
-        seconds: None,
-        generator: Some(generator),
-        seed: 1,
-    }
+    Load { generator: Some(generator), ..Load::named(name) }
 }
 
 fn mix() -> Mix {
     Mix {
         title: "A scan beside local work".into(),
         fractions: vec![0.1, 0.3],
-        window_s: 5.0,
+        window_s: Some(5.0),
         speed_up: 1.0,
+        policies: Vec::new(),
+        events: Vec::new(),
         disks: vec![
             load("local", Pattern::Zipf { theta: 0.8 }, 2000, 1),
             load("scan", Pattern::Scan { stride: None }, 1 << 20, 2),

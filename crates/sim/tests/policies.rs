@@ -1,9 +1,15 @@
-//! Each reference policy against a naive second implementation.
+//! Each reference policy against a naive second implementation, and systems on the replacement of their papers.
 
 mod naive;
 
+use std::path::Path;
+
 use haversack_sim::key::Key;
+use haversack_sim::mix::{Load, Mix};
 use haversack_sim::reference::{Policy, arc, clock, fifo, lirs, lru, min, s3_fifo, sieve, two_q};
+use haversack_sim::{PolicyName, Replacement, Row, Settings, Sizes};
+use haversack_trace::Op;
+use haversack_trace::generate::{Generator, Mix as Requests, Pattern};
 use naive::Naive;
 use proptest::prelude::*;
 
@@ -124,6 +130,85 @@ proptest! {
                 let cached = (0..200).filter(|key| policy.contains(Key(*key))).count();
                 prop_assert!(cached <= capacity);
             }
+        }
+    }
+}
+
+/// Blocks of a pool that three disks share.
+const POOL: u64 = 900;
+
+fn load(name: &str, pattern: Pattern, blocks: u64, seed: u64) -> Load {
+    let mix = Requests { read: 0.7, ..Requests::default() };
+    let generator = Generator { pattern, blocks, mix, volumes: 1, requests: 8_000, rate: 100.0, seed };
+    Load { generator: Some(generator), ..Load::named(name) }
+}
+
+/// A disk that reuses its blocks, one that does so in a loop, and a scan.
+fn mix() -> Mix {
+    let text = "title = \"three\"\nwindow-s = 10.0\ndisk = []\n";
+    let mut mix: Mix = toml::from_str(text).expect("a mix");
+    mix.disks = vec![
+        load("zipf", Pattern::Zipf { theta: 0.9 }, 3000, 1),
+        load("loop", Pattern::Scan { stride: None }, 500, 2),
+        load("scan", Pattern::Scan { stride: None }, 1 << 20, 3),
+    ];
+    mix
+}
+
+fn run(allocator: &str, replacement: Replacement) -> Row {
+    let mix = mix();
+    let (_, config) = mix.configs(allocator).expect("known").remove(0);
+    let settings = mix.settings(Some(config)).expect("it makes sense");
+    let latency = Some(Default::default());
+    let settings = Settings { replacement, latency, sizes: Sizes::Blocks(vec![POOL]), ..settings };
+    let report = haversack_sim::run(&|| mix.open(Path::new(".")), &settings, &|_, _| {}).expect("simulated");
+    report.of(replacement.policy()).next().expect("a row").clone()
+}
+
+/// Misses of an independent cache for all disks, by block.
+fn misses(mut cache: impl Naive) -> (u64, u64) {
+    let mut source = mix().open(Path::new(".")).expect("it opens");
+    let (mut accesses, mut misses, mut all) = (Vec::new(), 0, 0);
+    while source.read(&mut accesses).expect("generated") > 0 {}
+    for access in accesses.iter().filter(|access| matches!(access.op, Op::Read | Op::Write)) {
+        for block in access.blocks(4096) {
+            all += 1;
+            misses += u64::from(!cache.access(u64::from(access.volume.0) << 40 | block));
+        }
+    }
+    (misses, all)
+}
+
+#[test]
+fn undivided_they_are_one_lru_or_arc_cache() {
+    let (capacity, list) = (POOL as usize, Vec::new());
+    let (lru_misses, accesses) = misses(naive::Lru { capacity, list });
+    let row = run("none", Replacement::Lru);
+    assert_eq!((row.accesses, row.misses), (accesses, lru_misses));
+    assert!((row.miss_ratio - lru_misses as f64 / accesses as f64).abs() < 1e-4);
+    assert!(row.latency.is_some() && row.flash_writes > 0 && row.policy == PolicyName::Lru);
+    let (arc_misses, _) = misses(naive::Arc { c: capacity, ..Default::default() });
+    assert_eq!(run("none", Replacement::Arc).misses, arc_misses);
+}
+
+/// Divided, the scan no longer takes the others' space, and the loop fits; what the loop decides is logged as ever.
+#[test]
+fn divided_each_disk_has_its_own() {
+    let none = run("none", Replacement::Lru);
+    for allocator in ["rwss", "utility", "urd"] {
+        for replacement in [Replacement::Lru, Replacement::Arc] {
+            let row = run(allocator, replacement);
+            let told = format!("{allocator} {replacement:?}: {} {}", row.miss_ratio, none.miss_ratio);
+            assert!(row.miss_ratio < none.miss_ratio - 0.05, "{told}");
+            let governed = row.production.expect("more").control.expect("governed");
+            let last = governed.targets.last().expect("decided");
+            assert!(
+                last.target_blocks[2] < POOL / 10 && last.usage_blocks.iter().sum::<u64>() <= POOL,
+                "{told} {last:?}"
+            );
+            let replayed =
+                haversack_control::log::replay(governed.log.iter().map(String::as_str)).expect("a log");
+            assert!(replayed.decisions > 5 && replayed.differences.is_empty(), "{replayed:?}");
         }
     }
 }

@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::error::SimError;
 use crate::latency::LatencyModel;
 use crate::mix::Mix;
-use crate::settings::Settings;
+use crate::settings::{Replacement, Settings};
 use crate::sweep::{self, Progress, Stage};
 use crate::tape::{Survey, Tape};
 
@@ -46,10 +46,12 @@ pub struct Choices {
     pub subject: Option<System>,
     /// Allocators of its rivals by their systems' names.
     pub allocators: Vec<String>,
-    /// Their admission filters by name.
+    /// Their admission filters by name, or `own`.
     pub admissions: Vec<String>,
-    /// `wb`, `wi` and so on for all disks, or `auto` for each as its writes ask for.
+    /// `wb`, `wi` and so on for all disks, `auto` for each as its writes ask for, or `own`.
     pub write_modes: Vec<String>,
+    /// What replaces blocks.
+    pub replacement: Replacement,
     /// Seconds of their windows; empty for the mix's own.
     pub windows_s: Vec<f64>,
     /// What takes time.
@@ -68,6 +70,7 @@ impl Default for Choices {
             allocators: all(&["none", "equal", "wss", "rwss", "utility", "trd", "urd", "max-min"]),
             admissions: all(&["always", "address(1)", "hec", "larc"]),
             write_modes: all(&["wb", "auto"]),
+            replacement: Replacement::default(),
             windows_s: Vec::new(),
             latency: LatencyModel::default(),
             seeds: vec![1],

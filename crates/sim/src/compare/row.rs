@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::system::{System, Variant};
 use crate::counts::ratio;
+use crate::governor::TargetSample;
 use crate::outcome::{Row, VolumeRow};
-use crate::production::governor::TargetSample;
 
 /// A disk under a system.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -1,21 +1,16 @@
 //! A system and what can be set of it: one simulated pool is a system with one setting of its parameters.
 
-use haversack_model::{Micros, WriteMode};
-use haversack_policy::write_mode::WriteModeChoice;
-use haversack_policy::{AdmissionRule, AllocatorRule, Config, named};
+use haversack_model::WriteMode;
+use haversack_policy::{AdmissionRule, AllocatorRule, Config};
 use serde::{Deserialize, Serialize};
 
 use super::Choices;
 use crate::error::SimError;
-use crate::mix::Mix;
-use crate::settings::{Settings, Sizes, Traffic};
+use crate::mix::{Mix, windows};
+use crate::settings::{Settings, Sizes};
 
 /// The word for an admission filter or a choice of write modes that a system brings along.
 pub const OWN: &str = "own";
-
-/// Intensity is measured for this part of a window at its end, but not for longer than a minute.
-const MEASURED_PART: f64 = 0.25;
-const LONGEST_MEASUREMENT_US: Micros = 60_000_000;
 
 /// Who divides the pool, what may enter it, and how write modes are chosen.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -41,22 +36,22 @@ impl System {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns its configuration, with windows of this length if any are given.
-    fn config(&self, window_s: Option<f64>) -> Result<Config, SimError> {
-        let base = named(&self.allocator).map_err(unfit)?;
-        let admission = match self.admission.as_str() {
-            OWN => base.admission.clone(),
-            name => name.parse::<AdmissionRule>().map_err(unfit)?,
-        };
-        let write_mode = match self.write_mode.as_str() {
-            OWN => base.write_mode.clone(),
-            "auto" => Some(WriteModeChoice::default()),
-            _ => None,
-        };
-        let window_us = window_s.map_or(base.window_us, |seconds| (seconds * 1e6) as Micros);
-        let measured = (window_us as f64 * MEASURED_PART) as Micros;
-        let measurement_us = measured.clamp(1, LONGEST_MEASUREMENT_US);
-        Ok(Config { window_us, measurement_us, admission, write_mode, ..base })
+    /// Returns its allocator's configuration with its admission filter and write modes, and with windows of this length
+    /// if any are given.
+    fn config(&self, own: &Config, window_s: Option<f64>) -> Result<Config, SimError> {
+        let mut config = own.clone();
+        if self.admission != OWN {
+            config.admission = self.admission.parse::<AdmissionRule>().map_err(unfit)?;
+        }
+        if self.write_mode != OWN {
+            let auto = self.write_mode == "auto";
+            config.write_mode = auto.then(|| own.write_mode.unwrap_or_default());
+            config.fixed_mode = None;
+        }
+        if let Some(seconds) = window_s {
+            (config.window_us, config.measurement_us) = windows(seconds);
+        }
+        Ok(config)
     }
 
     /// Returns the write mode that disks begin with.
@@ -98,17 +93,21 @@ pub struct Variant {
 /// # Errors
 /// A name is not known, or settings contradict each other.
 pub fn variants(mix: &Mix, choices: &Choices, seed: u64) -> Result<Vec<Variant>, SimError> {
-    let windows_s = if choices.windows_s.is_empty() { vec![mix.window_s] } else { choices.windows_s.clone() };
+    let own_windows = [None];
+    let windows_s: Vec<Option<f64>> = choices.windows_s.iter().copied().map(Some).collect();
     let mut variants = Vec::new();
     for fraction in &mix.fractions {
         if let Some(subject) = &choices.subject {
-            variants.push(variant(mix, choices, subject, None, *fraction, seed)?);
+            let unhurried = Mix { window_s: None, ..mix.clone() };
+            let (_, own) = unhurried.configs(&subject.allocator)?.swap_remove(0);
+            variants.push(variant(mix, choices, subject, subject.config(&own, None)?, *fraction, seed)?);
         }
-        for rival in rivals(choices) {
-            let measured = depends_on_windows(&rival.config(Some(mix.window_s))?);
-            let one = [mix.window_s];
-            for window_s in if measured { &windows_s[..] } else { &one[..] } {
-                variants.push(variant(mix, choices, &rival, Some(*window_s), *fraction, seed)?);
+        for (rival, own) in rivals(mix, choices)? {
+            let measured = depends_on_windows(&rival.config(&own, None)?);
+            let tried = if measured && !windows_s.is_empty() { &windows_s[..] } else { &own_windows[..] };
+            for window_s in tried {
+                let config = rival.config(&own, *window_s)?;
+                variants.push(variant(mix, choices, &rival, config, *fraction, seed)?);
             }
         }
     }
@@ -118,39 +117,41 @@ pub fn variants(mix: &Mix, choices: &Choices, seed: u64) -> Result<Vec<Variant>,
     Ok(variants)
 }
 
-fn rivals(choices: &Choices) -> Vec<System> {
+/// The rivals, each with the configuration of its allocator: of each policy of the mix that names it, or the system's.
+fn rivals(mix: &Mix, choices: &Choices) -> Result<Vec<(System, Config)>, SimError> {
     let mut rivals = Vec::new();
     for allocator in &choices.allocators {
-        for admission in &choices.admissions {
-            for write_mode in &choices.write_modes {
-                let (allocator, admission) = (allocator.clone(), admission.clone());
-                rivals.push(System { allocator, admission, write_mode: write_mode.clone() });
+        for (allocator, config) in mix.configs(allocator)? {
+            for admission in &choices.admissions {
+                for write_mode in &choices.write_modes {
+                    let (allocator, admission) = (allocator.clone(), admission.clone());
+                    let rival = System { allocator, admission, write_mode: write_mode.clone() };
+                    rivals.push((rival, config.clone()));
+                }
             }
         }
     }
-    rivals.retain(|rival| choices.subject.as_ref() != Some(rival));
-    rivals
+    rivals.retain(|(rival, _)| choices.subject.as_ref() != Some(rival));
+    Ok(rivals)
 }
 
 fn variant(
     mix: &Mix,
     choices: &Choices,
     system: &System,
-    window_s: Option<f64>,
+    config: Config,
     fraction: f64,
     seed: u64,
 ) -> Result<Variant, SimError> {
-    let config = system.config(window_s)?;
     let window_s = config.window_us as f64 / 1e6;
     let settings = Settings {
         sizes: Sizes::Fractions(vec![fraction]),
         mode: system.first_mode()?,
-        traffic: Traffic { speed_up: mix.speed_up, ..Traffic::default() },
-        control: Some(config),
+        replacement: choices.replacement,
         latency: Some(choices.latency.clone()),
         seed,
         threads: choices.threads,
-        ..Settings::default()
+        ..mix.settings(Some(config))?
     };
     settings.check()?;
     Ok(Variant { system: system.clone(), window_s, fraction, settings })
@@ -165,8 +166,9 @@ mod tests {
         assert_eq!(System::own("urd").label(), "urd");
         let system = System { allocator: "urd".into(), admission: "larc".into(), write_mode: "wb".into() };
         assert_eq!(system.label(), "urd, larc, wb");
-        assert!(System::own("urd").config(None).unwrap().write_mode.is_some());
-        assert!(system.config(Some(10.0)).unwrap().write_mode.is_none());
-        assert_eq!(system.config(Some(10.0)).unwrap().window_us, 10_000_000);
+        let urd = haversack_policy::named("urd").unwrap();
+        assert!(System::own("urd").config(&urd, None).unwrap().write_mode.is_some());
+        assert!(system.config(&urd, Some(10.0)).unwrap().write_mode.is_none());
+        assert_eq!(system.config(&urd, Some(10.0)).unwrap().window_us, 10_000_000);
     }
 }

@@ -240,7 +240,6 @@ mod tests {
     use super::*;
     use crate::compare::statistics::Estimate;
     use crate::compare::{Bounds, StaticSplit};
-    use crate::mix::Mix;
     use crate::tape::Survey;
 
     fn row(system: &System, window_s: f64, hits: f64, mean_us: f64, writes: f64) -> Summary {
@@ -260,8 +259,7 @@ mod tests {
     }
 
     fn comparison() -> Comparison {
-        let mix =
-            Mix { title: "m".into(), fractions: vec![0.1], window_s: 1.0, speed_up: 1.0, disks: Vec::new() };
+        let mix = toml::from_str("title = \"m\"\nfractions = [0.1]\ndisk = []\n").expect("a mix");
         let bounds = Bounds {
             seed: 1,
             fraction: 0.1,

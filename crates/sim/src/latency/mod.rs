@@ -7,9 +7,11 @@
 
 pub mod distribution;
 pub mod histogram;
+mod mean;
 
 use distribution::Distribution;
 use histogram::Histogram;
+pub use mean::Mean;
 
 use haversack_model::random::Random;
 

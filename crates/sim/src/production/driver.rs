@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use haversack_control::Counters;
 use haversack_core::{
     Action, AdmissionConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError,
     MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
@@ -18,7 +19,8 @@ use super::memory::SimMemory;
 use super::requests::{self, Arrived, Requests};
 use crate::counts::Counts;
 use crate::error::SimError;
-use crate::latency::{IoKind, Stations};
+use crate::governor::Governable;
+use crate::latency::{IoKind, Mean, Stations};
 use crate::meter::Meter;
 use crate::settings::RestartKind;
 
@@ -49,26 +51,6 @@ pub struct Make {
 
 /// An I/O on its way: when it is done, its place in the order of emission, and what it writes where.
 type Pending = Reverse<(u64, u64, u32, Option<(u8, u64)>)>;
-
-/// A mean in the making.
-#[derive(Clone, Copy, Default)]
-struct Mean {
-    sum_ns: u64,
-    count: u64,
-}
-
-impl Mean {
-    fn add(&mut self, ns: u64) {
-        self.sum_ns += ns;
-        self.count += 1;
-    }
-
-    /// The mean, which starts again.
-    fn take_us(&mut self) -> Option<f64> {
-        let Mean { sum_ns, count } = std::mem::take(self);
-        (count > 0).then(|| sum_ns as f64 / count as f64 / 1000.0)
-    }
-}
 
 /// See the module.
 pub struct Driver<M> {
@@ -415,18 +397,6 @@ impl<M: SimMemory> Driver<M> {
         (usages.iter().map(|u| u.usage_blocks).collect(), usages.iter().map(|u| u.dirty_blocks).sum())
     }
 
-    /// Records what all disks do from now on.
-    ///
-    /// # Errors
-    /// The core refuses.
-    pub fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError> {
-        for disk in self.disk_numbers() {
-            let set = self.core.set_monitor(disk, Some(config));
-            set.map_err(|error| self.refused(disk, error))?;
-        }
-        Ok(())
-    }
-
     /// The disks, in the order of the trace's volumes.
     pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + use<M> {
         (0..self.make.disks.len() as u16).map(DiskNo)
@@ -435,40 +405,53 @@ impl<M: SimMemory> Driver<M> {
     fn refused(&self, disk: DiskNo, error: ManageError) -> SimError {
         SimError::Manage { disk: self.make.names[usize::from(disk.0)].clone(), error }
     }
+}
 
-    /// Share of a disk's room for records that is taken.
-    pub fn records_fill(&self, disk: DiskNo) -> f64 {
+impl<M: SimMemory> Governable for Driver<M> {
+    fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError> {
+        for disk in self.disk_numbers() {
+            let set = self.core.set_monitor(disk, Some(config));
+            set.map_err(|error| self.refused(disk, error))?;
+        }
+        Ok(())
+    }
+
+    fn records_fill(&self, disk: DiskNo) -> f64 {
         self.core.records_fill(disk)
     }
 
-    /// What a disk did since this was last asked.
-    pub fn take_records(&mut self, disk: DiskNo, into: &mut Records) {
+    fn take_records(&mut self, disk: DiskNo, into: &mut Records) {
         self.core.take_records(disk, into);
     }
 
-    /// Mean times in microseconds of a disk's origin reads since this was last asked, and of cache reads; none without
-    /// a model of time.
-    pub fn take_latencies(&mut self) -> (Vec<Option<f64>>, Option<f64>) {
-        let origins = self.origin_reads.iter_mut().map(Mean::take_us).collect();
-        (origins, self.device_reads.take_us())
+    fn counters(&self, disk: DiskNo) -> Counters {
+        Counters {
+            origin_latency_us: self.origin_reads[usize::from(disk.0)].us(),
+            cache_latency_us: self.device_reads.us(),
+            ..Counters::of(self.core.disk_stats(disk).unwrap_or(&DiskStats::default()))
+        }
     }
 
-    /// A disk's share as it is now.
-    pub fn disk_usage(&self, disk: DiskNo) -> DiskUsage {
+    fn restart_latencies(&mut self, of: Option<DiskNo>) {
+        match of {
+            Some(disk) => self.origin_reads[usize::from(disk.0)] = Mean::default(),
+            None => {
+                self.origin_reads.fill(Mean::default());
+                self.device_reads = Mean::default();
+            }
+        }
+    }
+
+    fn disk_usage(&self, disk: DiskNo) -> DiskUsage {
         self.core.disk_usage(disk).unwrap_or_default()
     }
 
-    /// A disk's write mode.
-    pub fn mode(&self, disk: DiskNo) -> WriteMode {
+    fn mode(&self, disk: DiskNo) -> WriteMode {
         self.core.disk_info(disk).map_or(self.make.disks[usize::from(disk.0)].mode, |info| info.mode)
     }
 
-    /// Applies a decision to a disk. A write mode that cannot be set while another is being set is left for
-    /// the next decision.
-    ///
-    /// # Errors
-    /// The core refuses.
-    pub fn set(
+    /// A write mode that cannot be set while another is being set is left for the next decision.
+    fn set(
         &mut self,
         disk: DiskNo,
         target: Target,
@@ -477,14 +460,10 @@ impl<M: SimMemory> Driver<M> {
         meter: &mut Meter,
     ) -> Result<(), SimError> {
         let now = self.now_us();
-        self.core
-            .with(&mut self.memory)
-            .set_target(now, disk, target)
-            .map_err(|error| self.refused(disk, error))?;
-        self.core
-            .with(&mut self.memory)
-            .set_admission(now, disk, admission)
-            .map_err(|error| self.refused(disk, error))?;
+        let set = self.core.with(&mut self.memory).set_target(now, disk, target);
+        set.map_err(|error| self.refused(disk, error))?;
+        let set = self.core.with(&mut self.memory).set_admission(now, disk, admission);
+        set.map_err(|error| self.refused(disk, error))?;
         if self.mode(disk) != mode {
             match self.core.with(&mut self.memory).set_mode(now, disk, mode) {
                 Ok(_) | Err(ManageError::Busy) => {}

@@ -1,11 +1,12 @@
 //! The production cache under a trace: `haversack-core` itself, so that its hit ratio is the daemon's.
 
 pub mod driver;
-pub mod governor;
 pub mod media;
 pub mod memory;
 mod requests;
 
+use haversack_api::{Admission, CleanerSettings, Mode};
+use haversack_control as control;
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
 use haversack_core::{CoreConfig, DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
 use haversack_model::{DiskId, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK};
@@ -14,13 +15,13 @@ use haversack_trace::{Access, VolumeNo};
 use crate::cell::{Cell, CellResult, ProductionResult};
 use crate::counts::Counts;
 use crate::error::SimError;
+use crate::governor::{self, Governor};
 use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
 use crate::reference::PolicyName;
 use crate::settings::{Restarts, Settings};
 use crate::tape::Survey;
 use driver::{Driver, Make};
-use governor::Governor;
 use memory::{PageMemory, SimMemory};
 
 /// Requests that the core is told of together.
@@ -70,7 +71,7 @@ fn counts(stats: &DiskStats) -> Counts {
 }
 
 /// The disks' settings, as the daemon would be given them.
-fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimError> {
+pub(crate) fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimError> {
     let pool = &settings.pool;
     if survey.volumes.len() > MAX_DISKS {
         return Err(SimError::Settings(format!(
@@ -91,8 +92,9 @@ fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimErr
         let mut id = [0; 16];
         id[..8].copy_from_slice(&(number as u64 + 1).to_be_bytes());
         let sectors = volume.end_bytes.div_ceil(SECTOR_BYTES as u64).next_multiple_of(SECTORS_PER_BLOCK);
+        let sectors = sectors.max(SECTORS_PER_BLOCK);
         let target = pool.targets.iter().find(|(name, _)| *name == volume.name);
-        DiskConfig {
+        let plain = DiskConfig {
             mode: settings.mode,
             phase: pool.phase,
             persistence: pool.persistence,
@@ -100,10 +102,29 @@ fn disks(settings: &Settings, survey: &Survey) -> Result<Vec<DiskConfig>, SimErr
             admission: pool.admission,
             sequential_cutoff_bytes: pool.sequential_cutoff_bytes,
             cleaner: pool.cleaner,
-            ..DiskConfig::new(DiskId(id), sectors.max(SECTORS_PER_BLOCK))
+            ..DiskConfig::new(DiskId(id), sectors)
+        };
+        match settings.disk(&volume.name) {
+            Some(configured) => as_configured(configured, &plain, settings),
+            None => plain,
         }
     };
     Ok(survey.volumes.iter().enumerate().map(disk).collect())
+}
+
+/// A disk's settings for the core; where it leaves the choice to others, as the simulation has them.
+fn as_configured(disk: &haversack_api::DiskConfig, plain: &DiskConfig, settings: &Settings) -> DiskConfig {
+    let mut config = control::disk::core_config(disk, plain.id, plain.sectors);
+    if disk.mode == Mode::Auto {
+        config.mode = settings.mode;
+    }
+    if disk.admission == Admission::Auto {
+        config.admission = plain.admission;
+    }
+    if disk.cleaner == CleanerSettings::default() {
+        config.cleaner = plain.cleaner;
+    }
+    config
 }
 
 impl Production<NullMemory> {
@@ -159,7 +180,10 @@ impl<M: SimMemory> Production<M> {
         let governor = match &settings.control {
             Some(config) => {
                 let pool_blocks = all_segments * u64::from(SLOTS_PER_SEGMENT);
-                Some(Governor::new(config, pool_blocks, &configs, &names, &mut driver, &mut meter)?)
+                let volumes =
+                    names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
+                let (disks, happenings) = (governor::disks(settings, volumes), &pool.happenings);
+                Some(Governor::new(config, pool_blocks, disks, happenings, &mut driver, &mut meter)?)
             }
             None => None,
         };
@@ -192,7 +216,7 @@ impl<M: SimMemory> Production<M> {
             let governor = self.governor.as_mut();
             governor.map_or(Ok(()), |governor| governor.restart(due_ns / 1000, driver, meter))?;
         } else if let Some(governor) = &mut self.governor {
-            governor.close(driver, meter)?;
+            governor.act(driver, meter)?;
         }
         Ok(true)
     }

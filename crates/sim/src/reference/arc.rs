@@ -4,6 +4,7 @@
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST'03, figure 4.
 
 use super::Policy;
+use super::partitions::Resizable;
 use super::queues::{QueueNo, Queues};
 use crate::key::Key;
 
@@ -67,6 +68,32 @@ impl Arc {
         if self.queues.len(T1) + self.queues.len(T2) >= self.capacity {
             self.replace(in_b2);
         }
+    }
+}
+
+impl Resizable for Arc {
+    fn len(&self) -> usize {
+        self.queues.len(T1) + self.queues.len(T2)
+    }
+
+    /// What is remembered beyond the sizes of the paper's lists is forgotten.
+    fn set_capacity(&mut self, blocks: usize) {
+        self.capacity = blocks;
+        self.target = self.target.min(blocks as f64);
+        while self.queues.len(B1) > 0 && self.queues.len(T1) + self.queues.len(B1) > blocks {
+            self.queues.pop(B1);
+        }
+        while self.queues.len(B2) > 0 && self.len() + self.queues.len(B1) + self.queues.len(B2) > 2 * blocks {
+            self.queues.pop(B2);
+        }
+    }
+
+    fn evict(&mut self) {
+        self.replace(false);
+    }
+
+    fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_> {
+        Box::new(self.queues.keys(T1).chain(self.queues.keys(T2)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Exact LRU: the least recently used block gives way.
 
 use super::Policy;
+use super::partitions::Resizable;
 use super::queues::Queues;
 use crate::key::Key;
 
@@ -14,6 +15,24 @@ impl Lru {
     /// A cache of n blocks, at least 1.
     pub fn new(capacity: usize) -> Self {
         Lru { capacity, blocks: Queues::default() }
+    }
+}
+
+impl Resizable for Lru {
+    fn len(&self) -> usize {
+        self.blocks.len(0)
+    }
+
+    fn set_capacity(&mut self, blocks: usize) {
+        self.capacity = blocks;
+    }
+
+    fn evict(&mut self) {
+        self.blocks.pop(0);
+    }
+
+    fn keys(&self) -> Box<dyn Iterator<Item = Key> + '_> {
+        Box::new(self.blocks.keys(0))
     }
 }
 

@@ -4,10 +4,12 @@ pub mod arc;
 pub mod bits;
 pub mod clock;
 pub mod fifo;
+pub mod governed;
 pub mod lirs;
 pub mod lookahead;
 pub mod lru;
 pub mod min;
+pub mod partitions;
 pub mod queues;
 pub mod replay;
 pub mod s3_fifo;
@@ -18,6 +20,9 @@ pub mod unlimited;
 
 use std::fmt;
 use std::str::FromStr;
+
+use haversack_model::WriteMode;
+use haversack_trace::{Access, VolumeNo};
 
 use crate::error::SimError;
 use crate::key::Key;
@@ -30,6 +35,22 @@ pub trait Policy: Send {
     fn contains(&self, key: Key) -> bool;
     /// Drops a block, and what is remembered of it: its content is void.
     fn remove(&mut self, key: Key);
+
+    /// Says what the accesses that follow belong to.
+    fn begin(&mut self, access: &Access) {
+        let _ = access;
+    }
+
+    /// Whether the block of the last access is cached now: a filter may have kept it out.
+    fn entered(&self) -> bool {
+        true
+    }
+
+    /// A volume's rules for writes, if they are the volume's own.
+    fn mode(&self, volume: VolumeNo) -> Option<WriteMode> {
+        let _ = volume;
+        None
+    }
 }
 
 /// A part of a cache, at least one block of it.

@@ -86,6 +86,11 @@ impl<const N: usize> Queues<N> {
         Some(self.nodes[at as usize].newer).filter(|at| *at != NONE)
     }
 
+    /// The keys of a queue, oldest first.
+    pub fn keys(&self, queue: QueueNo) -> impl Iterator<Item = Key> + '_ {
+        std::iter::successors(self.oldest(queue), |at| self.newer(*at)).map(|at| self.key(at))
+    }
+
     /// Puts a key that is in no queue at the newest end of one.
     pub fn push(&mut self, queue: QueueNo, key: Key) -> At {
         let node = Node { key, newer: NONE, older: NONE, queue, mark: 0 };

@@ -13,14 +13,14 @@
 use std::ops::Range;
 
 use haversack_model::WriteMode;
-use haversack_trace::{Access, Op};
+use haversack_trace::{Access, Op, VolumeNo};
 
 use super::{Policy, PolicyName};
 use crate::cell::{Cell, CellResult};
 use crate::counts::Counts;
 use crate::error::SimError;
 use crate::key::{self, Key, KeySet};
-use crate::latency::{IoKind, Stations};
+use crate::latency::{IoKind, Mean, Stations};
 use crate::meter::Meter;
 
 /// See the module.
@@ -41,6 +41,8 @@ pub struct Replay<P> {
     pub stations: Option<Stations>,
     /// Blocks written since they were last clean. Some of them have left the cache unseen.
     pub dirty: KeySet,
+    /// How long reads of each volume's origin took of late, and reads of the cache device.
+    pub reads: (Vec<Mean>, Mean),
 }
 
 /// What a request came to, for the model of time.
@@ -61,8 +63,21 @@ pub(super) fn whole_blocks(access: &Access, block_bytes: u64) -> Range<u64> {
     access.offset_bytes.div_ceil(block_bytes)..end / block_bytes
 }
 
+fn note(means: &mut Vec<Mean>, volume: VolumeNo, ns: u64) {
+    let at = volume.0 as usize;
+    if at >= means.len() {
+        means.resize(at + 1, Mean::default());
+    }
+    means[at].add(ns);
+}
+
 impl<P: Policy> Replay<P> {
-    fn request(&mut self, access: &Access) -> Result<(), SimError> {
+    /// A request comes.
+    ///
+    /// # Errors
+    /// It is beyond the largest volume.
+    pub fn request(&mut self, access: &Access) -> Result<(), SimError> {
+        self.policy.begin(access);
         if self.meter.sample_due(access.time_ns) {
             self.meter.sample(access.time_ns, Vec::new(), 0);
         }
@@ -80,6 +95,27 @@ impl<P: Policy> Replay<P> {
         }
     }
 
+    /// A volume's own rules for writes, or those of all.
+    fn mode_of(&self, access: &Access) -> WriteMode {
+        self.policy.mode(access.volume).unwrap_or(self.mode)
+    }
+
+    /// Mean latencies in microseconds of late: of reads of a volume's origin, and of the cache device.
+    pub fn latencies(&self, volume: VolumeNo) -> (Option<f64>, Option<f64>) {
+        let origin = self.reads.0.get(volume.0 as usize).copied().and_then(Mean::us);
+        (origin, self.reads.1.us())
+    }
+
+    /// Lets the means begin anew: of one volume's origin, or all.
+    pub fn restart_latencies(&mut self, of: Option<VolumeNo>) {
+        match of {
+            Some(volume) => {
+                self.reads.0.get_mut(volume.0 as usize).into_iter().for_each(|mean| *mean = Mean::default());
+            }
+            None => self.reads = Default::default(),
+        }
+    }
+
     fn keys(&self, access: &Access) -> Result<impl Iterator<Item = Key> + use<P>, SimError> {
         let (volume, blocks) = (access.volume, access.blocks(self.block_bytes));
         key::check(volume, *blocks.end(), self.block_bytes)?;
@@ -88,9 +124,11 @@ impl<P: Policy> Replay<P> {
 
     fn read(&mut self, access: &Access) -> Result<(), SimError> {
         let mut parts = Parts::default();
-        let (mut written_back, mut after_miss) = (0, false);
+        let (mut written_back, mut after_miss, mut kept_out) = (0, false, 0);
+        let passes = self.mode_of(access) == WriteMode::PassThrough;
         for key in self.keys(access)? {
-            let hit = self.mode != WriteMode::PassThrough && self.policy.access(key);
+            let hit = !passes && self.policy.access(key);
+            kept_out += u64::from(!hit && !passes && !self.policy.entered());
             parts.hits += u64::from(hit);
             parts.misses += u64::from(!hit);
             parts.miss_runs += u64::from(!hit && !after_miss);
@@ -99,13 +137,14 @@ impl<P: Policy> Replay<P> {
                 written_back += u64::from(self.dirty.remove(key));
             }
         }
-        parts.fills = if self.mode == WriteMode::PassThrough { 0 } else { parts.misses };
+        parts.fills = if passes { 0 } else { parts.misses - kept_out };
         parts.origin_bytes = parts.misses * self.block_bytes;
         let counts = self.meter.volume(access.volume);
         counts.read_requests += 1;
         counts.read_hits += parts.hits;
         counts.read_misses += parts.misses;
         counts.flash_fill_blocks += parts.fills;
+        counts.not_admitted += kept_out;
         counts.origin_reads += parts.miss_runs;
         counts.origin_read_bytes += parts.origin_bytes;
         Self::note_written_back(counts, written_back, self.block_bytes);
@@ -115,33 +154,43 @@ impl<P: Policy> Replay<P> {
 
     fn write(&mut self, access: &Access) -> Result<(), SimError> {
         let mut parts = Parts::default();
-        let mut written_back = 0;
+        let (mut written_back, mut kept_out) = (0, 0);
+        let mode = self.mode_of(access);
+        let enters = mode.caches_write(false);
         for key in self.keys(access)? {
-            let hit = if self.mode.caches_write(false) {
+            let hit = if mode.caches_write(false) {
                 self.policy.access(key)
-            } else if self.mode.caches_write(true) {
+            } else if mode.caches_write(true) {
                 self.policy.contains(key) && self.policy.access(key)
             } else {
                 let hit = self.policy.contains(key);
                 self.policy.remove(key);
+                self.dirty.remove(key);
                 hit
             };
             parts.hits += u64::from(hit);
             parts.misses += u64::from(!hit);
-            if self.mode == WriteMode::WriteBack {
+            let out = enters && !hit && !self.policy.entered();
+            kept_out += u64::from(out);
+            if mode == WriteMode::WriteBack && !out {
                 // Dirty and missed: it was written back when it left. It is dirty again.
                 written_back += u64::from(self.dirty.insert(key) && !hit);
             }
         }
-        parts.guest_blocks = u64::from(self.mode.caches_write(true)) * parts.hits
-            + u64::from(self.mode.caches_write(false)) * parts.misses;
-        let through = self.mode != WriteMode::WriteBack;
-        parts.origin_bytes = if through { u64::from(access.length_bytes) } else { 0 };
+        parts.guest_blocks = u64::from(mode.caches_write(true)) * parts.hits
+            + u64::from(mode.caches_write(false)) * (parts.misses - kept_out);
+        // What a filter keeps out of a cache that writes back goes to the origin at once.
+        let through = mode != WriteMode::WriteBack || kept_out > 0;
+        parts.origin_bytes = match mode {
+            WriteMode::WriteBack => kept_out * self.block_bytes,
+            _ => u64::from(access.length_bytes),
+        };
         let counts = self.meter.volume(access.volume);
         counts.write_requests += 1;
         counts.write_hits += parts.hits;
         counts.write_misses += parts.misses;
         counts.flash_guest_blocks += parts.guest_blocks;
+        counts.not_admitted += kept_out;
         counts.origin_writes += u64::from(through);
         counts.origin_written_bytes += parts.origin_bytes;
         Self::note_written_back(counts, written_back, self.block_bytes);
@@ -174,12 +223,18 @@ impl<P: Policy> Replay<P> {
         let block_bytes = self.block_bytes;
         let mut done_ns = now_ns;
         if kind == IoKind::Read && parts.hits > 0 {
-            done_ns = done_ns.max(stations.device(now_ns, 0, IoKind::Read, parts.hits * block_bytes));
+            let hits_ns = stations.device(now_ns, 0, IoKind::Read, parts.hits * block_bytes);
+            self.reads.1.add(hits_ns - now_ns);
+            done_ns = done_ns.max(hits_ns);
         }
         if parts.origin_bytes > 0 {
             let ios = parts.miss_runs.max(1);
             for _ in 0..ios {
-                done_ns = done_ns.max(stations.origin(now_ns, kind, parts.origin_bytes / ios));
+                let io_ns = stations.origin(now_ns, kind, parts.origin_bytes / ios);
+                if kind == IoKind::Read {
+                    note(&mut self.reads.0, volume, io_ns - now_ns);
+                }
+                done_ns = done_ns.max(io_ns);
             }
         }
         let flash_blocks = parts.fills + parts.guest_blocks;

@@ -1,0 +1,399 @@
+//! The control loop over a simulated pool: the same windows and the same code as in the daemon, on the simulation's
+//! clock. Events of disks are handled as the daemon handles them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use haversack_api::{Admission, DiskConfig, Mode, Size};
+use haversack_control::{
+    Cause, Control, ControlError, Counters, DiskReport, Port, RECALLED_LINES, actuate, disk, log, measures,
+};
+use haversack_core::{AdmissionConfig, DiskUsage, MonitorConfig, Records, Target};
+use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTORS_PER_BLOCK, WriteMode};
+use haversack_policy::{Config, DiskPlan, DiskState, Event};
+use serde::{Deserialize, Serialize};
+
+use crate::error::SimError;
+use crate::meter::Meter;
+use crate::mix::{Happening, Timed, is_of};
+use crate::settings::Settings;
+use crate::sweep::thread_time;
+
+/// Records are taken when so much of their room is.
+const TAKE_AT: f64 = 0.5;
+
+/// What a decision changed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TargetSample {
+    /// When, in seconds of simulated time.
+    pub time_seconds: f64,
+    /// What each volume should have from then on.
+    pub target_blocks: Vec<u64>,
+    /// What each demands, as the system sees it.
+    pub demand_blocks: Vec<u64>,
+    /// What each has at that moment.
+    pub usage_blocks: Vec<u64>,
+    /// The write mode of each.
+    pub write_modes: Vec<String>,
+}
+
+/// What came of the control loop.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// The decisions.
+    pub targets: Vec<TargetSample>,
+    /// Windows in which nothing could be decided, and why the last of them.
+    pub refused: u64,
+    /// Why nothing could be decided the last time.
+    pub refusal: Option<String>,
+    /// Lines of the decision log.
+    #[serde(skip)]
+    pub log: Vec<String>,
+    /// Processor time of the longest decision, analysis not counted.
+    #[serde(skip)]
+    pub longest_decision: Duration,
+}
+
+/// A simulated pool, as the control loop drives it. Disks have the numbers of the trace's volumes.
+pub trait Governable {
+    /// Records what all disks do from now on.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    fn monitor(&mut self, config: MonitorConfig) -> Result<(), SimError>;
+
+    /// Returns the share of a disk's room for records that is taken.
+    fn records_fill(&self, disk: DiskNo) -> f64;
+
+    /// Takes what a disk did since this was last called.
+    fn take_records(&mut self, disk: DiskNo, into: &mut Records);
+
+    /// Returns a disk's counters, with the mean latencies since the last window.
+    fn counters(&self, disk: DiskNo) -> Counters;
+
+    /// Lets latencies begin anew: of one disk's origin, or of everything.
+    fn restart_latencies(&mut self, of: Option<DiskNo>);
+
+    /// Returns a disk's share.
+    fn disk_usage(&self, disk: DiskNo) -> DiskUsage;
+
+    /// Returns a disk's write mode.
+    fn mode(&self, disk: DiskNo) -> WriteMode;
+
+    /// Gives a disk what was decided for it.
+    ///
+    /// # Errors
+    /// The pool refuses.
+    fn set(
+        &mut self,
+        disk: DiskNo,
+        target: Target,
+        admission: AdmissionConfig,
+        mode: WriteMode,
+        meter: &mut Meter,
+    ) -> Result<(), SimError>;
+}
+
+/// A volume as a disk of the pool.
+pub struct Governed {
+    name: String,
+    blocks: u64,
+    config: DiskConfig,
+    /// Whether the control loop knows it: it has arrived and not ended.
+    here: bool,
+}
+
+/// The volumes as disks, in order: each with its name, its sectors, and its target if that is fixed.
+pub fn disks<'a>(
+    settings: &Settings,
+    volumes: impl Iterator<Item = (&'a String, u64, Target)>,
+) -> Vec<Governed> {
+    let disk = |(name, sectors, target): (&String, u64, Target)| {
+        let plain = || {
+            let mut config = DiskConfig::new(name, crate::mix::MAIN_POOL, "");
+            if let Target::Blocks(blocks) = target {
+                config.target = haversack_api::Target::Bytes(Size(blocks * BLOCK_BYTES as u64));
+            }
+            config
+        };
+        let config = settings.disk(name).cloned().unwrap_or_else(plain);
+        let first = settings.pool.happenings.iter().find(|timed| is_of(name, &timed.disk));
+        let here = !first.is_some_and(Timed::is_arrival);
+        Governed { name: name.clone(), blocks: sectors.div_ceil(SECTORS_PER_BLOCK), config, here }
+    };
+    volumes.map(disk).collect()
+}
+
+/// See the module.
+pub struct Governor {
+    control: Control,
+    disks: Vec<Governed>,
+    pool_blocks: u64,
+    records: Records,
+    /// What is still to happen.
+    happenings: VecDeque<Timed>,
+    outcome: Outcome,
+}
+
+/// The simulated pool, as the control loop sees it.
+struct SimPort<'a, C> {
+    cache: &'a mut C,
+    meter: &'a mut Meter,
+    disks: &'a [Governed],
+    pool_blocks: u64,
+    outcome: &'a mut Outcome,
+    /// Processor time at which the decision began.
+    begun: Duration,
+}
+
+/// The disks with their numbers.
+fn numbered(disks: &[Governed]) -> impl Iterator<Item = (DiskNo, &Governed)> {
+    (0..).map(DiskNo).zip(disks)
+}
+
+impl<C: Governable> Port for SimPort<'_, C> {
+    type Error = SimError;
+
+    fn reports(&mut self) -> Option<(u64, Vec<DiskReport>)> {
+        let report = |(number, governed): (DiskNo, &Governed)| {
+            let (wishes, used_blocks) =
+                (disk::wishes(&governed.config), self.cache.disk_usage(number).usage_blocks);
+            let mode = self.cache.mode(number);
+            DiskReport {
+                facts: wishes.facts(&governed.name, self.pool_blocks, used_blocks, mode),
+                counters: self.cache.counters(number),
+            }
+        };
+        let reports = numbered(self.disks).map(report).collect();
+        self.begun = thread_time();
+        Some((self.pool_blocks, reports))
+    }
+
+    fn write_log(&mut self, entries: &[log::Entry]) {
+        let took = thread_time().saturating_sub(self.begun);
+        self.outcome.longest_decision = self.outcome.longest_decision.max(took);
+        self.outcome.log.extend(entries.iter().map(log::Entry::line));
+    }
+
+    fn carry_out(&mut self, name: &str, plan: &DiskPlan) -> Result<(), SimError> {
+        let (number, governed) =
+            numbered(self.disks).find(|(_, disk)| disk.name == name).expect("it was reported");
+        let target = actuate::target(plan.target);
+        let admission = match governed.config.admission {
+            Admission::Auto => actuate::admission(plan.admission),
+            chosen => disk::admission(chosen, plan.target.own_blocks().unwrap_or(self.pool_blocks)),
+        };
+        let mode = match governed.config.mode {
+            Mode::Auto => plan.write_mode,
+            Mode::Fixed(mode) => mode,
+        };
+        self.cache.set(number, target, admission, mode, self.meter)
+    }
+}
+
+fn unfit(error: &ControlError) -> SimError {
+    SimError::Settings(format!("the control loop: {error}"))
+}
+
+impl Governor {
+    /// Takes over a pool whose disks are attached.
+    ///
+    /// # Errors
+    /// The configuration makes no sense.
+    pub fn new<C: Governable>(
+        config: &Config,
+        pool_blocks: u64,
+        disks: Vec<Governed>,
+        happenings: &[Timed],
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<Governor, SimError> {
+        let mut governor = Governor {
+            control: Control::new(config.clone(), 0).map_err(|error| unfit(&error))?,
+            disks,
+            pool_blocks,
+            records: Records::with_room(MonitorConfig::default().records),
+            happenings: happenings.iter().cloned().collect(),
+            outcome: Outcome::default(),
+        };
+        governor.begin(0, cache, meter)?;
+        Ok(governor)
+    }
+
+    /// Goes on after a restart as the daemon does, with what its log tells; windows begin anew.
+    ///
+    /// # Errors
+    /// The core refuses what is decided.
+    pub fn restart<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let config = self.control.config().clone();
+        let mut control = Control::new(config, now_us).map_err(|error| unfit(&error))?;
+        let log = &self.outcome.log;
+        let newest = log[log.len().saturating_sub(RECALLED_LINES)..].iter().map(String::as_str);
+        control.recall(newest).map_err(|error| unfit(&error))?;
+        self.control = control;
+        // What was measured since the last window belongs to the daemon that has ended.
+        cache.restart_latencies(None);
+        self.begin(now_us, cache, meter)
+    }
+
+    fn begin<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        if measures(self.control.config()) {
+            cache.monitor(MonitorConfig::default())?;
+        }
+        for Governed { name, blocks, .. } in self.disks.iter().filter(|disk| disk.here) {
+            let begun = self.control.begin(now_us, name, *blocks, &Counters::default());
+            begun.map_err(|error| unfit(&error))?;
+        }
+        self.turn(now_us, Cause::Event("start"), cache, meter)?;
+        cache.restart_latencies(None);
+        Ok(())
+    }
+
+    fn happens_ns(&self) -> u64 {
+        self.happenings.front().map_or(u64::MAX, |timed| timed.at_ns)
+    }
+
+    /// When the window ends, or something happens to a disk.
+    pub fn due_ns(&self) -> u64 {
+        self.control.due_us().saturating_mul(1000).min(self.happens_ns())
+    }
+
+    /// Takes a disk's records if there are many.
+    pub fn take<C: Governable>(&mut self, disk: DiskNo, cache: &mut C) {
+        if cache.records_fill(disk) >= TAKE_AT {
+            self.take_now(disk, cache);
+        }
+    }
+
+    fn take_now<C: Governable>(&mut self, disk: DiskNo, cache: &mut C) {
+        cache.take_records(disk, &mut self.records);
+        self.control.note(&self.disks[usize::from(disk.0)].name, &self.records);
+    }
+
+    /// Does what is due: lets something happen to a disk, or ends the window and carries out what is decided.
+    ///
+    /// # Errors
+    /// The core refuses what was decided, or an event is not possible.
+    pub fn act<C: Governable>(&mut self, cache: &mut C, meter: &mut Meter) -> Result<(), SimError> {
+        if self.happens_ns() <= self.control.due_us().saturating_mul(1000)
+            && let Some(timed) = self.happenings.pop_front()
+        {
+            return self.happen(&timed, cache, meter);
+        }
+        let now_us = self.control.due_us();
+        for number in 0..self.disks.len() {
+            self.take_now(DiskNo(number as u16), cache);
+        }
+        self.turn(now_us, Cause::Window, cache, meter)?;
+        cache.restart_latencies(None);
+        Ok(())
+    }
+
+    fn happen<C: Governable>(
+        &mut self,
+        timed: &Timed,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let now_us = timed.at_ns / 1000;
+        for at in 0..self.disks.len() {
+            if !is_of(&self.disks[at].name, &timed.disk) {
+                continue;
+            }
+            let (number, name) = (DiskNo(at as u16), self.disks[at].name.clone());
+            self.take_now(number, cache);
+            match &timed.what {
+                Happening::Change(change) => {
+                    let config = &mut self.disks[at].config;
+                    *config = change.applied_to(config);
+                    self.turn(now_us, Cause::Event(&format!("changed {name}")), cache, meter)?;
+                }
+                Happening::Event(event) => self.tell(now_us, number, &name, event, cache, meter)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles an event of a disk.
+    fn tell<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        number: DiskNo,
+        name: &str,
+        event: &Event,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let refused =
+            |error: ControlError| SimError::Settings(format!("event at {} s: {error}", now_us as f64 / 1e6));
+        if *event == Event::StorageMigrated {
+            cache.restart_latencies(Some(number));
+        }
+        let blocks = self.disks[usize::from(number.0)].blocks;
+        let counters = cache.counters(number);
+        let came = matches!(event, Event::MigratingIn(Some(_)));
+        if came && self.control.state(name) == Some(DiskState::New) {
+            self.control.event(now_us, name, blocks, &counters, Event::Ended).map_err(refused)?;
+        }
+        let due = self.control.event(now_us, name, blocks, &counters, event.clone()).map_err(refused)?;
+        let here = self.control.state(name).is_some();
+        self.disks[usize::from(number.0)].here = here;
+        self.outcome.log.extend(self.control.take_log().iter().map(log::Entry::line));
+        if due {
+            self.turn(now_us, Cause::Event(&format!("{} {name}", event.name())), cache, meter)?;
+        }
+        if !here {
+            cache.set(number, Target::Blocks(0), AdmissionConfig::Always, cache.mode(number), meter)?;
+        }
+        Ok(())
+    }
+
+    fn turn<C: Governable>(
+        &mut self,
+        now_us: Micros,
+        cause: Cause<'_>,
+        cache: &mut C,
+        meter: &mut Meter,
+    ) -> Result<(), SimError> {
+        let (disks, pool_blocks, outcome) = (&self.disks, self.pool_blocks, &mut self.outcome);
+        let mut port =
+            SimPort { cache: &mut *cache, meter, disks, pool_blocks, outcome, begun: Duration::ZERO };
+        let plan = match self.control.turn(&mut port, now_us, cause)? {
+            Some(Ok(decision)) => decision.plan,
+            Some(Err(error)) => {
+                self.outcome.refused += 1;
+                self.outcome.refusal = Some(error.to_string());
+                return Ok(());
+            }
+            None => unreachable!("a simulated pool is always available"),
+        };
+        let plans = || self.disks.iter().map(|disk| plan.disks.get(&disk.name));
+        let usages: Vec<_> = numbered(&self.disks).map(|(number, _)| cache.disk_usage(number)).collect();
+        let mode = |(number, plan): (DiskNo, Option<&DiskPlan>)| {
+            plan.map_or(cache.mode(number), |plan| plan.write_mode).to_string()
+        };
+        self.outcome.targets.push(TargetSample {
+            time_seconds: now_us as f64 / 1e6,
+            target_blocks: usages.iter().map(|usage| usage.target_blocks).collect(),
+            demand_blocks: plans().map(|plan| plan.map_or(0, |plan| plan.demand_blocks)).collect(),
+            usage_blocks: usages.iter().map(|usage| usage.usage_blocks).collect(),
+            write_modes: (0..).map(DiskNo).zip(plans()).map(mode).collect(),
+        });
+        Ok(())
+    }
+
+    /// What came of it.
+    pub fn end(self) -> Outcome {
+        self.outcome
+    }
+}

@@ -1,0 +1,21 @@
+//! The mean of latencies since a point in time.
+
+/// A mean in the making.
+#[derive(Clone, Copy, Default)]
+pub struct Mean {
+    sum_ns: u64,
+    count: u64,
+}
+
+impl Mean {
+    /// Adds a latency.
+    pub fn add(&mut self, ns: u64) {
+        self.sum_ns += ns;
+        self.count += 1;
+    }
+
+    /// Returns the mean in microseconds; none of nothing.
+    pub fn us(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64 / 1000.0)
+    }
+}

@@ -1,0 +1,73 @@
+//! What happens to a mix's disks on the way: events of their VMs, and changes of their settings.
+
+use haversack_api::{DiskChange, DiskEvent, DiskEventKind, Span};
+use haversack_policy::Event;
+use serde::{Deserialize, Serialize};
+
+/// An event or a change of a disk. A disk whose first event is `new` or `migrating-in` is not there before it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimedEvent {
+    /// When: the time since the beginning of the mix.
+    pub at: Span,
+    /// The disk.
+    pub disk: String,
+    /// The event, as `haversack disk event` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<DiskEventKind>,
+    /// With `migrating-in`: the `figures` of the disk's curve on the other host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<serde_json::Value>,
+    /// Settings that change, as `haversack disk set` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<DiskChange>,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Happening {
+    /// An event, for the control loop.
+    Event(Event),
+    /// The operator changes settings.
+    Change(Box<DiskChange>),
+}
+
+/// A happening, and when it comes in nanoseconds of simulated time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Timed {
+    /// When.
+    pub at_ns: u64,
+    /// The disk.
+    pub disk: String,
+    /// What happens.
+    pub what: Happening,
+}
+
+impl TimedEvent {
+    /// Reads it. Time runs so many times faster.
+    ///
+    /// # Errors
+    /// It is neither an event nor a change, or both; or figures are not those of a curve.
+    pub fn happening(&self, speed_up: f64) -> Result<Timed, String> {
+        let what = match (self.event, &self.set) {
+            (Some(event), None) => {
+                let event = DiskEvent { event, figures: self.figures.clone() };
+                Happening::Event(haversack_control::settings::event(event)?)
+            }
+            (None, Some(_)) if self.figures.is_some() => {
+                return Err("figures come with migrating-in alone: leave them out".into());
+            }
+            (None, Some(change)) => Happening::Change(Box::new(change.clone())),
+            _ => return Err("give one of 'event' and 'set'".into()),
+        };
+        let at_ns = (self.at.as_micros() as f64 * 1000.0 / speed_up) as u64;
+        Ok(Timed { at_ns, disk: self.disk.clone(), what })
+    }
+}
+
+impl Timed {
+    /// Whether the disk is not there before.
+    pub fn is_arrival(&self) -> bool {
+        matches!(self.what, Happening::Event(Event::New | Event::MigratingIn(_)))
+    }
+}

@@ -1,0 +1,159 @@
+//! A disk of a mix: the keys of its load, and the keys of a `[[disk]]` of the daemon's configuration, in one table.
+//!
+//! Both are read in one pass, so that an error points at its line. The daemon's keys are not listed again: what is no
+//! key of the load goes to [`DiskConfig`], which refuses what it does not know.
+
+use std::fmt;
+
+use haversack_api::DiskConfig;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
+
+use super::Load;
+
+/// The pool of disks that name none.
+pub const MAIN_POOL: &str = "main";
+
+/// Keys of the daemon that say how a disk is reached and served, which a simulated one is not.
+const NOT_SIMULATED: [&str; 14] = [
+    "origin",
+    "origin_tls",
+    "origin_holds_pool",
+    "size",
+    "id",
+    "vhost_user",
+    "queues",
+    "epoch",
+    "origin_wait",
+    "connections",
+    "read_only",
+    "nbd",
+    "accept_loss",
+    "accept_origin_change",
+];
+
+impl<'de> Deserialize<'de> for Load {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Load, D::Error> {
+        deserializer.deserialize_map(Table)
+    }
+}
+
+struct Table;
+
+impl<'de> Visitor<'de> for Table {
+    type Value = Load;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a disk with its load")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Load, A::Error> {
+        let mut load = Load::named("");
+        // What a simulated disk need not say.
+        let implied = vec![("origin", ""), ("pool", MAIN_POOL)];
+        let rest = Rest { map, load: &mut load, implied, value: None };
+        load.config = DiskConfig::deserialize(serde::de::value::MapAccessDeserializer::new(rest))?;
+        Ok(load)
+    }
+}
+
+/// A table without the keys of the load, which are taken out on the way.
+struct Rest<'a, A> {
+    map: A,
+    load: &'a mut Load,
+    /// Keys with their values that follow if the table does not have them.
+    implied: Vec<(&'static str, &'static str)>,
+    /// The value of the implied key that was given last.
+    value: Option<&'static str>,
+}
+
+impl<'de, A: MapAccess<'de>> Rest<'_, A> {
+    /// Reads the value of a key of the load.
+    fn take(&mut self, key: LoadKey) -> Result<(), A::Error> {
+        let load = &mut *self.load;
+        match key {
+            LoadKey::Trace => load.trace = Some(self.map.next_value()?),
+            LoadKey::Like => load.like = Some(self.map.next_value()?),
+            LoadKey::Generator => load.generator = Some(self.map.next_value()?),
+            LoadKey::Requests => load.requests = Some(self.map.next_value()?),
+            LoadKey::Seconds => load.seconds = Some(self.map.next_value()?),
+            LoadKey::Seed => load.seed = self.map.next_value()?,
+            LoadKey::Start => load.start = self.map.next_value()?,
+        }
+        Ok(())
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Rest<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let mut seed = Some(seed);
+        while let Some(found) = self.map.next_key_seed(KeyOf { disk: &mut seed })? {
+            match found {
+                Found::Load(key) => self.take(key)?,
+                Found::Disk(key, value) => {
+                    self.implied.retain(|implied| implied.0 != key);
+                    return Ok(Some(value));
+                }
+            }
+        }
+        let (Some((key, value)), Some(seed)) = (self.implied.pop(), seed) else { return Ok(None) };
+        self.value = Some(value);
+        seed.deserialize(key.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        match self.value.take() {
+            Some(value) => seed.deserialize(value.into_deserializer()),
+            None => self.map.next_value_seed(seed),
+        }
+    }
+}
+
+/// A key of the load.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LoadKey {
+    Trace,
+    Like,
+    Generator,
+    Requests,
+    Seconds,
+    Seed,
+    Start,
+}
+
+/// Whose key it is.
+enum Found<D> {
+    Load(LoadKey),
+    /// The disk's: its name, and what the disk makes of it.
+    Disk(String, D),
+}
+
+/// Reads a key and hands it to whom it belongs. It is refused here, where its place in the file is known, if nobody knows
+/// it or if it means nothing to a simulation. The disk takes one key; those of the load are not for it.
+struct KeyOf<'a, K> {
+    disk: &'a mut Option<K>,
+}
+
+impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for KeyOf<'_, K> {
+    type Value = Found<K::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        let of_load: Result<_, serde::de::value::Error> =
+            LoadKey::deserialize(key.as_str().into_deserializer());
+        if let Ok(load) = of_load {
+            return Ok(Found::Load(load));
+        }
+        if NOT_SIMULATED.contains(&key.as_str()) {
+            let why =
+                format!("'{key}' says how a disk is served, and has no effect in a simulation: leave it out");
+            return Err(D::Error::custom(why));
+        }
+        let disk = self.disk.take().expect("the disk takes one key at a time");
+        let value = disk.deserialize(key.as_str().into_deserializer())?;
+        Ok(Found::Disk(key, value))
+    }
+}

@@ -1,0 +1,143 @@
+//! Mixes: what can be said in them, what is refused, and where.
+
+use haversack_api::{Admission, Mode};
+use haversack_policy::AllocatorRule;
+use haversack_policy::allocate::Spare;
+use haversack_sim::mix::Mix;
+use haversack_sim::{PolicyName, Row, SimError};
+
+/// A disk that reads its 2,000 blocks over and over, at 200 requests a second for 100 s.
+const LOAD: &str = "generator = { pattern = { kind = \"scan\" }, blocks = 2000, volumes = 1, requests = 20000, rate = 200.0, seed = 1 }";
+
+fn mix(text: &str) -> Result<Mix, String> {
+    let text = text.replace("LOAD", LOAD);
+    let mix: Mix = toml::from_str(&text).map_err(|error| error.to_string())?;
+    mix.check().map_err(|error| error.to_string())?;
+    Ok(mix)
+}
+
+fn run(mix: &Mix, allocator: &str) -> Result<Row, SimError> {
+    let (_, config) = mix.configs(allocator)?.remove(0);
+    let settings = mix.settings(Some(config))?;
+    let report = haversack_sim::run(&|| mix.open(std::path::Path::new(".")), &settings, &|_, _| {})?;
+    Ok(report.of(PolicyName::Core).next().expect("the production cache").clone())
+}
+
+#[test]
+fn a_mix_takes_the_daemon_s_keys() {
+    let mix = mix("title = \"t\"\nwindow-s = 10.0\n\
+         [policy]\nallocator = \"rwss\"\nspare = \"idle\"\nforecast = \"last-value\"\n\
+         [[disk]]\nname = \"a\"\nvm = \"vm1\"\ntenant = \"t1\"\npriority = 2.5\nreservation = \"1MiB\"\n\
+         limit = \"64MiB\"\nmode = \"wi\"\nadmission = \"address(2)\"\nLOAD\n\
+         [[event]]\nat = \"20s\"\ndisk = \"a\"\nevent = \"suspended\"\n\
+         [[event]]\nat = \"10s\"\ndisk = \"a\"\nset = { priority = 3.0 }\n")
+    .unwrap();
+    let disk = &mix.disks[0].config;
+    assert_eq!((disk.vm.as_deref(), disk.tenant.as_deref(), disk.priority), (Some("vm1"), Some("t1"), 2.5));
+    assert_eq!((disk.reservation.0, disk.limit.unwrap().0), (1 << 20, 64 << 20));
+    assert_eq!(disk.mode, Mode::Fixed(haversack_model::WriteMode::WriteInvalidate));
+    assert!(matches!(disk.admission, Admission::Staging { n: 2, .. }));
+    let (label, config) = mix.configs("rwss").unwrap().remove(0);
+    assert_eq!(label, "rwss (forecast=last-value, spare=idle)");
+    assert_eq!(config.allocator, AllocatorRule::Proportional { spare: Spare::Idle });
+    assert_eq!((config.window_us, config.measurement_us), (10_000_000, 2_500_000));
+    let at: Vec<u64> = mix.happenings().unwrap().iter().map(|timed| timed.at_ns).collect();
+    assert_eq!(at, [10_000_000_000, 20_000_000_000]);
+}
+
+/// Each wrong text, what the refusal says, and the line that it shows if it is the parser's.
+#[test]
+fn what_makes_no_sense_is_refused_at_its_place() {
+    let cases = [
+        ("[[disk]]\nname = \"a\"\nLOAD\ncolour = 1\n", "unknown field `colour`", "| colour = 1"),
+        ("[[disk]]\nname = \"a\"\nLOAD\nqueues = 4\n", "'queues' says how a disk is served", "| queues = 4"),
+        ("[[disk]]\nname = \"a\"\nLOAD\nmode = \"fast\"\n", "or auto", "| mode = \"fast\""),
+        ("[[disk]]\nname = \"a\"\nLOAD\nrequests = \"many\"\n", "invalid type", "| requests = \"many\""),
+        (
+            "[policy]\nallocator = \"urd\"\nspace = \"idle\"\n[[disk]]\nname = \"a\"\nLOAD\n",
+            "unknown field",
+            "| space",
+        ),
+        ("[policy]\nallocator = \"urd\"\nalpha = 1.0\n[[disk]]\nname = \"a\"\nLOAD\n", "has no 'alpha'", ""),
+        ("[[disk]]\nname = \"a\"\n", "give one of 'trace', 'like' and 'generator'", ""),
+        ("[[disk]]\nname = \"a\"\nLOAD\n[[disk]]\nname = \"a\"\nLOAD\n", "two of this name", ""),
+        ("[[disk]]\nname = \"a\"\nlimit = 4096\nreservation = 8192\nLOAD\n", "below its reservation", ""),
+        (
+            "[[disk]]\nname = \"a\"\nLOAD\n[[event]]\nat = \"1s\"\ndisk = \"b\"\nevent = \"ended\"\n",
+            "there are a",
+            "",
+        ),
+        (
+            "[[disk]]\nname = \"a\"\nLOAD\n[[event]]\nat = \"1s\"\ndisk = \"a\"\n",
+            "give one of 'event' and 'set'",
+            "",
+        ),
+        (
+            "[[disk]]\nname = \"a\"\nLOAD\n[[event]]\nat = \"1s\"\ndisk = \"a\"\nevent = \"eaten\"\n",
+            "unknown variant",
+            "| event = \"eaten\"",
+        ),
+    ];
+    for (text, why, shown) in cases {
+        let refused = mix(&format!("title = \"t\"\n{text}")).unwrap_err();
+        assert!(refused.contains(why) && refused.contains(shown), "{text}: {refused}");
+    }
+}
+
+/// One disk is there from the beginning; the other starts after 40 s, is suspended at 70 s and resumed at 90 s. The
+/// first gets more priority at 95 s.
+#[test]
+fn disks_come_go_and_change_on_the_way() {
+    let text = "title = \"t\"\nfractions = [0.5]\nwindow-s = 10.0\n[policy]\nallocator = \"equal\"\n\
+         [[disk]]\nname = \"a\"\nLOAD\n[[disk]]\nname = \"b\"\nstart = \"40s\"\nLOAD\n\
+         [[event]]\nat = \"35s\"\ndisk = \"b\"\nevent = \"new\"\n\
+         [[event]]\nat = \"71s\"\ndisk = \"b\"\nevent = \"suspended\"\n\
+         [[event]]\nat = \"91s\"\ndisk = \"b\"\nevent = \"resumed\"\n\
+         [[event]]\nat = \"95s\"\ndisk = \"a\"\nset = { priority = 3.0 }\n";
+    let row = run(&mix(text).unwrap(), "equal").unwrap();
+    let governed = row.production.unwrap().control.unwrap();
+    let pool: u64 = governed.targets[0].target_blocks[0];
+    let targets_at = |seconds: f64| {
+        let sample = governed.targets.iter().rfind(|sample| sample.time_seconds <= seconds).unwrap();
+        sample.target_blocks.clone()
+    };
+    let near = |seconds: f64, wanted: [u64; 2]| {
+        let found = targets_at(seconds);
+        let off = found.iter().zip(wanted).map(|(found, wanted)| found.abs_diff(wanted)).max();
+        assert!(off <= Some(1), "at {seconds} s: {found:?}, not {wanted:?}");
+    };
+    assert_eq!(targets_at(0.0)[0], pool);
+    near(36.0, [pool / 2, pool / 2]);
+    near(72.0, [pool, 0]);
+    near(92.0, [pool / 2, pool / 2]);
+    near(96.0, [pool * 3 / 4, pool / 4]);
+    let replayed = haversack_control::log::replay(governed.log.iter().map(String::as_str)).unwrap();
+    assert!(replayed.decisions > 15 && replayed.differences.is_empty(), "{replayed:?}");
+    let wrong = text.replace("\"resumed\"", "\"storage-migrated\"");
+    let refused = run(&mix(&wrong).unwrap(), "equal").unwrap_err().to_string();
+    assert!(refused.contains("event at 91 s") && refused.contains("suspended"), "{refused}");
+}
+
+/// Both disks need 2,000 blocks of a pool of 6,000: capped, they use no more, and the rest of the pool stays empty.
+#[test]
+fn spare_space_stays_idle() {
+    let text = "title = \"t\"\nfractions = [1.5]\nwindow-s = 20.0\n\
+         [[disk]]\nname = \"a\"\nLOAD\n[[disk]]\nname = \"b\"\nLOAD\n\
+         [[disk]]\nname = \"scan\"\ngenerator = { pattern = { kind = \"scan\" }, blocks = 100000, volumes = 1, \
+         requests = 20000, rate = 200.0, seed = 2 }\n";
+    let used = |policy: &str, allocator: &str| {
+        let mut mix = mix(&format!("{text}{policy}")).unwrap();
+        mix.fractions = vec![0.25];
+        let governed = run(&mix, allocator).unwrap().production.unwrap().control.unwrap();
+        let last = governed.targets.last().unwrap().clone();
+        (last.usage_blocks, last.target_blocks)
+    };
+    let (shared, _) = used("[policy]\nallocator = \"urd\"\nspare = \"shared\"\n", "urd");
+    let (idle, targets) = used("", "urd");
+    // What a scan reads is never needed again: its target is next to nothing, and it keeps to it.
+    assert!(targets[2] < 100 && idle[2] < 400, "{idle:?} {targets:?}");
+    assert!(shared[2] > 3 * idle[2] && shared[2] > 1000, "{shared:?} {idle:?}");
+    for disk in [0, 1] {
+        assert!(idle[disk] <= targets[disk] + 128 && idle[disk] > 1500, "{idle:?} {targets:?}");
+    }
+}

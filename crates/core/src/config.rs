@@ -75,7 +75,7 @@ pub enum Target {
     Equal,
     /// This many blocks, and more while no other disk needs the space.
     Blocks(u64),
-    /// This many blocks, and no more even while space is free, to spare the flash.
+    /// This many blocks, and no more even while space is free, to spare the flash. With 0 nothing enters.
     Capped(u64),
     /// A place in one pool shared by all disks with this target: the coldest blocks of all of them make room.
     Shared {

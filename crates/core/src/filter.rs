@@ -14,7 +14,7 @@ use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMod
 
 use crate::action::Op;
 use crate::bugs::{Bug, planted};
-use crate::config::AdmissionConfig;
+use crate::config::{AdmissionConfig, Target};
 use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::memory::{FrameNo, Memory};
@@ -63,11 +63,17 @@ impl Core {
         }
     }
 
+    /// Whether nothing of the disk may enter, whatever its filter says: it is capped to no blocks.
+    fn is_kept_out(&self, disk: DiskNo) -> bool {
+        self.disk(disk).target == Target::Capped(0)
+    }
+
     /// Asks the filter about a block that the cache does not have. Data of the block that it forgets is
     /// dropped.
     fn miss(&mut self, number: u32, block: BlockNo) -> Verdict {
         let (disk, access) = (self.requests[number].disk, self.access(number, block));
-        let verdict = self.disk_mut(disk).admission.miss(block, access);
+        let mut verdict = self.disk_mut(disk).admission.miss(block, access);
+        verdict.admit &= !self.is_kept_out(disk);
         if verdict.protect {
             self.store.protect_in_advance(disk, block);
         }
@@ -107,7 +113,7 @@ impl Core {
     pub(crate) fn filters_write(&mut self, number: u32) -> bool {
         let (disk, blocks) =
             (self.requests[number].disk, self.requests[number].next..self.requests[number].end);
-        if self.disk(disk).admission_config.is_always() {
+        if self.disk(disk).admission_config.is_always() && !self.is_kept_out(disk) {
             return false;
         }
         let (mut enters, count) = (false, blocks.end - blocks.start);

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::{JobKind, PolicySettings};
+use haversack_control::settings;
 use haversack_model::WriteMode;
 
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
-use crate::policy::{Order, Policy, settings};
+use crate::policy::{Order, Policy};
 
 /// The longest sleep of the policy's thread, after which it checks whether the daemon is stopping.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);

@@ -127,7 +127,7 @@ fn spare_space_stays_idle() {
          requests = 20000, rate = 200.0, seed = 2 }\n";
     let used = |policy: &str, allocator: &str| {
         let mut mix = mix(&format!("{text}{policy}")).unwrap();
-        mix.fractions = vec![0.25];
+        mix.fractions = vec![0.4];
         let governed = run(&mix, allocator).unwrap().production.unwrap().control.unwrap();
         let last = governed.targets.last().unwrap().clone();
         (last.usage_blocks, last.target_blocks)

@@ -195,17 +195,14 @@ fn undivided_they_are_one_lru_or_arc_cache() {
 #[test]
 fn divided_each_disk_has_its_own() {
     let none = run("none", Replacement::Lru);
-    for allocator in ["rwss", "utility", "urd"] {
+    for allocator in ["utility", "trd", "urd"] {
         for replacement in [Replacement::Lru, Replacement::Arc] {
             let row = run(allocator, replacement);
             let told = format!("{allocator} {replacement:?}: {} {}", row.miss_ratio, none.miss_ratio);
             assert!(row.miss_ratio < none.miss_ratio - 0.05, "{told}");
             let governed = row.production.expect("more").control.expect("governed");
             let last = governed.targets.last().expect("decided");
-            assert!(
-                last.target_blocks[2] < POOL / 10 && last.usage_blocks.iter().sum::<u64>() <= POOL,
-                "{told} {last:?}"
-            );
+            assert!(last.usage_blocks.iter().sum::<u64>() <= POOL, "{told} {last:?}");
             let replayed =
                 haversack_control::log::replay(governed.log.iter().map(String::as_str)).expect("a log");
             assert!(replayed.decisions > 5 && replayed.differences.is_empty(), "{replayed:?}");

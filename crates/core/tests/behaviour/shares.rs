@@ -72,6 +72,21 @@ fn a_capped_disk_keeps_within_its_target_beside_free_space() {
     assert!(used > 600, "{used}");
 }
 
+/// Nothing more that it reads is written to flash, but for what was staged before; what it had is still served.
+#[test]
+fn a_disk_capped_to_nothing_fills_nothing() {
+    let mut rig = Rig::new(&[8], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, Target::Blocks(500));
+    fill(&mut rig, disk, 256);
+    rig.core().set_target(0, disk, Target::Capped(0)).expect("attached");
+    let before = rig.stats(disk);
+    fill(&mut rig, disk, 2000);
+    let after = rig.stats(disk);
+    let filled = after.flash_fill_blocks - before.flash_fill_blocks;
+    assert!(filled <= 128 && after.not_admitted - before.not_admitted > 1600, "{after:?}");
+    assert!(after.read_hits - before.read_hits > 100, "{after:?}");
+}
+
 #[test]
 fn without_sharing_a_disk_gets_the_segments_beyond_anothers_lowered_target() {
     let mut rig = Rig::new(&[7], false, CoreConfig { share_spare: false, ..CoreConfig::default() });

@@ -26,7 +26,7 @@ pub struct Compare {
     #[arg(required = true, value_name = "MIX")]
     pub mixes: Vec<PathBuf>,
     /// The allocator that is judged against all others, with its own admission filter and write modes.
-    #[arg(long, default_value = "none", value_name = "ALLOCATOR")]
+    #[arg(long, default_value = "auto", value_name = "ALLOCATOR")]
     pub subject: String,
     /// Admission filter of the subject, instead of its own.
     #[arg(long, default_value = compare::OWN, value_name = "ADMISSION")]

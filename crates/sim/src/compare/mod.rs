@@ -140,8 +140,9 @@ impl Round<'_> {
         let all = system::variants(self.mix, self.choices, self.seed)?;
         let first = &all[0].settings;
         let opener = || -> Result<Box<dyn Source>, SimError> { self.mix.open(folder) };
-        let tape =
-            Tape::new(&opener, &first.traffic, BLOCK_BYTES as u64, &|part| progress(Stage::Survey, part))?;
+        let tape = Tape::new(&opener, &first.traffic, BLOCK_BYTES as u64, &|part| {
+            progress(Stage::Survey, part);
+        })?;
         self.add_bounds(&tape, first, kept, comparison, progress)?;
         self.add_missing(&tape, &all, kept, progress)?;
         let known = |variant| kept.combination(self.mix, variant).expect("it was kept");

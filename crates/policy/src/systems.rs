@@ -48,10 +48,12 @@ const ECI_LEAST: u64 = 1_000;
 const ECI_FIRST: u64 = 10_000;
 const ECI_BLOCK_BYTES: u64 = 8 << 10;
 
-/// Adds ECI-Cache's sizes.
-fn first(config: Config) -> Config {
+/// Sets ECI-Cache's sizes.
+fn with_eci_sizes(mut config: Config) -> Config {
     let blocks = |theirs: u64| theirs * ECI_BLOCK_BYTES / BLOCK_BYTES as u64;
-    Config { least_blocks: blocks(ECI_LEAST), first_blocks: blocks(ECI_FIRST), ..config }
+    config.least_blocks = blocks(ECI_LEAST);
+    config.first_blocks = blocks(ECI_FIRST);
+    config
 }
 
 /// Returns a system with its settings; `auto` is one pool with an admission that learns.
@@ -119,9 +121,9 @@ pub fn named(name: &str) -> Result<Config, PolicyError> {
         },
         "eci-cache" => Config {
             write_mode: Some(WriteModeChoice { hysteresis: 0.0, ..WriteModeChoice::default() }),
-            ..first(named("urd")?)
+            ..with_eci_sizes(named("urd")?)
         },
-        "centaur" => Config { fixed_mode: Some(WriteMode::WriteBack), ..first(named("trd")?) },
+        "centaur" => Config { fixed_mode: Some(WriteMode::WriteBack), ..with_eci_sizes(named("trd")?) },
         "liu" => named("max-min")?,
         found => {
             return Err(PolicyError::UnknownName {

@@ -72,7 +72,7 @@ impl Arc {
 }
 
 impl Resizable for Arc {
-    fn len(&self) -> usize {
+    fn cached_blocks(&self) -> usize {
         self.queues.len(T1) + self.queues.len(T2)
     }
 
@@ -83,7 +83,9 @@ impl Resizable for Arc {
         while self.queues.len(B1) > 0 && self.queues.len(T1) + self.queues.len(B1) > blocks {
             self.queues.pop(B1);
         }
-        while self.queues.len(B2) > 0 && self.len() + self.queues.len(B1) + self.queues.len(B2) > 2 * blocks {
+        while self.queues.len(B2) > 0
+            && self.cached_blocks() + self.queues.len(B1) + self.queues.len(B2) > 2 * blocks
+        {
             self.queues.pop(B2);
         }
     }

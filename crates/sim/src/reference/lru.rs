@@ -19,7 +19,7 @@ impl Lru {
 }
 
 impl Resizable for Lru {
-    fn len(&self) -> usize {
+    fn cached_blocks(&self) -> usize {
         self.blocks.len(0)
     }
 

@@ -17,7 +17,7 @@ use crate::key::Key;
 /// A policy whose size changes while it runs.
 pub trait Resizable: Policy {
     /// Returns the blocks that are cached.
-    fn len(&self) -> usize;
+    fn cached_blocks(&self) -> usize;
 
     /// Sets the blocks that it may have, at least those that it has.
     fn set_capacity(&mut self, blocks: usize);
@@ -135,7 +135,7 @@ impl<R: Resizable> Partitions<R> {
     pub fn usage_blocks(&self, disk: usize) -> u64 {
         let common = &self.parts[self.disks.len()].cache;
         let of_disk = |key: &Key| key.volume().0 as usize == disk;
-        (self.parts[disk].cache.len() + common.keys().filter(of_disk).count()) as u64
+        (self.parts[disk].cache.cached_blocks() + common.keys().filter(of_disk).count()) as u64
     }
 
     /// A disk's write mode.
@@ -146,11 +146,11 @@ impl<R: Resizable> Partitions<R> {
     /// Lets a part have room for one more block, or replace one of its own. False: it may have none.
     fn make_room(&mut self, at: usize) -> bool {
         let part = &mut self.parts[at];
-        let (before, target) = (part.cache.len(), part.target_blocks);
-        while part.capped && part.cache.len() > target {
+        let (before, target) = (part.cache.cached_blocks(), part.target_blocks);
+        while part.capped && part.cache.cached_blocks() > target {
             part.cache.evict();
         }
-        let len = part.cache.len();
+        let len = part.cache.cached_blocks();
         self.used_blocks -= before - len;
         let full = self.used_blocks >= self.capacity_blocks;
         let grows =
@@ -164,7 +164,7 @@ impl<R: Resizable> Partitions<R> {
 
     /// Takes a block of the part that is furthest above its target. False: none is above.
     fn take_from_another(&mut self, asker: usize) -> bool {
-        let excess = |part: &Part<R>| part.cache.len().saturating_sub(part.target_blocks);
+        let excess = |part: &Part<R>| part.cache.cached_blocks().saturating_sub(part.target_blocks);
         let others = (0..self.parts.len()).filter(|at| *at != asker);
         let Some(victim) = others.max_by_key(|at| excess(&self.parts[*at])) else { return false };
         if excess(&self.parts[victim]) == 0 {
@@ -192,9 +192,9 @@ impl<R: Resizable> Policy for Partitions<R> {
         self.entered = self.entered && self.make_room(at);
         if self.entered {
             let cache = &mut self.parts[at].cache;
-            let before = cache.len();
+            let before = cache.cached_blocks();
             cache.access(key);
-            self.used_blocks = self.used_blocks + cache.len() - before;
+            self.used_blocks = self.used_blocks + cache.cached_blocks() - before;
         }
         debug_assert!(self.used_blocks <= self.capacity_blocks, "parts are within the pool");
         false
@@ -206,9 +206,9 @@ impl<R: Resizable> Policy for Partitions<R> {
 
     fn remove(&mut self, key: Key) {
         let at = self.part_of(key.volume());
-        let before = self.parts[at].cache.len();
+        let before = self.parts[at].cache.cached_blocks();
         self.parts[at].cache.remove(key);
-        self.used_blocks -= before - self.parts[at].cache.len();
+        self.used_blocks -= before - self.parts[at].cache.cached_blocks();
     }
 
     fn begin(&mut self, access: &Access) {

@@ -123,7 +123,7 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
 
     let seeds: Vec<_> = all.combinations.iter().filter(|row| row.system == subject).collect();
     assert_ne!(seeds[0].hit_ratio, seeds[2].hit_ratio, "another seed is another load");
-    let verdict = verdict(&[all.clone()], &subject).expect("the subject has rivals");
+    let verdict = verdict(std::slice::from_ref(&all), &subject).expect("the subject has rivals");
     assert_eq!(verdict.points.len(), 2);
     assert!(verdict.points.iter().all(|point| point.at_equal_writes.len() == 3));
     assert!(verdict.points.iter().all(|point| point.subject.hit_ratio.half_width.is_some()));

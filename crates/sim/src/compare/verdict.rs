@@ -285,7 +285,7 @@ mod tests {
         ];
         let (own, rivals): (Vec<_>, Vec<_>) = (own.iter().collect(), rivals.iter().collect());
         let point = point(&comparison(), 0.1, &own, &rivals).unwrap();
-        assert_eq!(point.dominated_by, [two.clone()]);
+        assert_eq!(point.dominated_by, std::slice::from_ref(&two));
         assert_eq!(point.best_rival.system, one);
         assert!((point.hits_at_half_writes.unwrap() - 1.1).abs() < 1e-9);
         assert!((point.over_global_lru - 0.2).abs() < 1e-9);

@@ -50,8 +50,12 @@ impl<M: Memory> Driver<M> {
     /// When the core refuses any of it.
     pub fn open(setup: &Setup, mut memory: M) -> Self {
         let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
-        let config =
-            PoolConfig { id: Uuid([0x70; 16]), device_ids: vec![Uuid([0xDE; 16])], redundancy: false };
+        let config = PoolConfig {
+            id: Uuid([0x70; 16]),
+            device_ids: vec![Uuid([0xDE; 16])],
+            redundancy: false,
+            prepared_segments: u32::MAX,
+        };
         pool::create(&mut media, &config).expect("a blank device becomes a pool");
         let opened = Core::open(&mut media, &mut memory, setup.config, &OpenOptions::default(), 0);
         let (mut core, _) = opened.unwrap_or_else(|error| panic!("opening: {error}"));

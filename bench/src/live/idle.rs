@@ -54,9 +54,10 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut guests = Vec::new();
     let mut clients = Vec::new();
     for disk in 0..DISKS {
-        guests.push(Guest::boot(&service.vhost_user_socket(disk), Waiting::Interrupt)?);
+        let socket = service.vhost_user_socket(disk);
+        guests.push(server.patiently(|| Guest::boot(&socket, Waiting::Interrupt))?);
         let export = if disk == 0 { "disk".to_string() } else { format!("disk{disk}") };
-        clients.push(NbdClient::connect(&service.nbd_socket(), &export)?);
+        clients.push(server.patiently(|| NbdClient::connect(&service.nbd_socket(), &export))?);
     }
     std::thread::sleep(SETTLING);
     states.push(measure(options, "a guest and an NBD client on each", &server, &staging)?);

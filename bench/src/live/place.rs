@@ -15,14 +15,20 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes a directory inside of another.
+    /// Makes a new directory inside of another. One that an interrupted run left is not used again.
     pub fn new(inside: &Path) -> io::Result<Place> {
-        let directory = inside.join(format!("haversack-bench-{}", std::process::id()));
-        if directory.as_os_str().len() > SOCKET_PATH_BYTES / 2 {
-            return Err(io::Error::other(format!("{} is too long for sockets", directory.display())));
+        std::fs::create_dir_all(inside)?;
+        for number in 0.. {
+            let directory = inside.join(format!("haversack-bench-{}-{number}", std::process::id()));
+            if directory.as_os_str().len() > SOCKET_PATH_BYTES / 2 {
+                return Err(io::Error::other(format!("{} is too long for sockets", directory.display())));
+            }
+            match std::fs::create_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Place { directory }),
+            }
         }
-        std::fs::create_dir_all(&directory)?;
-        Ok(Place { directory })
+        unreachable!("some number is free")
     }
 
     /// The path of something in it.

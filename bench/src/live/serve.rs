@@ -224,8 +224,18 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
     Ok(Named { disk, export })
 }
 
+/// Removes what a server that was killed has left in the directory.
+fn tidy(service: &Service) {
+    let sockets = (0..service.disks).map(|disk| service.vhost_user_socket(disk));
+    let left = [service.directory.join("cache"), service.staging(), service.nbd_socket()];
+    for path in sockets.chain(left) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// Serves until the input ends.
 pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
+    tidy(service);
     let devices = vec![service.directory.join("cache")];
     pool::create(&devices, Formatting { size_bytes: Some(service.cache_bytes), overwrite: true }, false)?;
     let mut config = ShardConfig::new("bench", devices);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use haversack_core::{
     Action, Core, CoreConfig, DiskConfig, Event, HeapMemory, IoFailure, Media, Memory, Op, OpenOptions,
-    PageRead, Payloads, PoolConfig, Request, RequestTag, pool,
+    PREPARED_AT_FORMAT, PageRead, Payloads, PoolConfig, Request, RequestTag, pool,
 };
 use haversack_model::{DiskId, SectorNo, Uuid};
 
@@ -108,7 +108,12 @@ fn drain(core: &mut Core, memory: &mut HeapMemory<Buffers>, device: &mut Device,
 fn main() {
     let mut device = Device(vec![0; pool::device_bytes(4) as usize]);
     let mut origin = vec![7; 2048 * 512];
-    let config = PoolConfig { id: Uuid([1; 16]), device_ids: vec![Uuid([2; 16])], redundancy: false };
+    let config = PoolConfig {
+        id: Uuid([1; 16]),
+        device_ids: vec![Uuid([2; 16])],
+        redundancy: false,
+        prepared_segments: PREPARED_AT_FORMAT,
+    };
     pool::create(&mut device, &config).expect("a blank device becomes a pool");
 
     let mut memory = HeapMemory::new(64, 64, Buffers::default());

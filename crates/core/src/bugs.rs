@@ -98,6 +98,10 @@ pub enum Bug {
     ReuseEpoch,
     /// A new disk's intent pages start over, although an older disk had its number.
     RestartIntents,
+    /// Segments are used before the record calls them prepared.
+    UseUnprepared,
+    /// The record calls segments prepared whose blank pages were not written.
+    PrepareNothing,
 }
 
 /// All bugs that the simulator must catch.
@@ -148,6 +152,8 @@ pub const ALL: &[Bug] = &[
     Bug::ForgetWaiter,
     Bug::ReuseEpoch,
     Bug::RestartIntents,
+    Bug::UseUnprepared,
+    Bug::PrepareNothing,
 ];
 
 #[cfg(feature = "bug-zoo")]

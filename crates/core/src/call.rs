@@ -59,6 +59,7 @@ impl<M: Memory> Call<'_, M> {
             Purpose::Merge { frame, version, part } => self.merge_done(io, frame, version, part, result),
             Purpose::Commit { batch, copy, seq } => self.commit_done(io, batch, copy, seq, result),
             Purpose::Page { segment, seq } => self.page_done(io, segment, seq, result),
+            Purpose::Prepare { seq } => self.prepare_done(io, seq, result),
             Purpose::Flush => self.pool_flush_done(io, result),
             Purpose::Intent { seq } => self.intent_done(io, seq, result),
             Purpose::Record { seq } => self.record_done(io, seq, result),
@@ -139,6 +140,7 @@ impl<M: Memory> Call<'_, M> {
     fn drive_pool(&mut self) -> bool {
         self.drive_leaving()
             | self.drive_purge()
+            | self.drive_prepare()
             | self.drive_record()
             | self.drive_reclaim()
             | self.drive_pool_job()

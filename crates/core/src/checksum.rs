@@ -4,7 +4,7 @@
 //! a hash of the disk's identity and the block number. So a block that was written or read at the wrong
 //! place, or that belongs to another disk, fails as surely as a damaged one.
 
-use haversack_model::{BlockNo, DiskId};
+use haversack_model::{BlockNo, DiskId, Uuid};
 
 /// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -20,11 +20,27 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 33)
 }
 
-/// Returns the hash of a disk's identity that goes into the checksums of its blocks.
-pub fn disk_seed(id: DiskId) -> u64 {
-    let (low, high) = id.0.split_at(8);
+/// Returns the hash of an identity.
+fn seed(id: &[u8; 16]) -> u64 {
+    let (low, high) = id.split_at(8);
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     mix(word(low) ^ mix(word(high)))
+}
+
+/// Returns the hash of a disk's identity that goes into the checksums of its blocks.
+pub fn disk_seed(id: DiskId) -> u64 {
+    seed(&id.0)
+}
+
+/// Returns the hash of a pool's identity that goes into the checksum of its record.
+pub fn pool_seed(pool: Uuid) -> u64 {
+    seed(&pool.0)
+}
+
+/// Returns the hash of the identities of a device and its pool that goes into the tags of its pages. Both are new
+/// each time a device is formatted, so no page from before is taken for one of the pool's.
+pub fn device_seed(pool: Uuid, device: Uuid) -> u64 {
+    mix(seed(&device.0) ^ mix(seed(&pool.0)))
 }
 
 /// Combines a content checksum with the block that the content belongs to.

@@ -32,7 +32,13 @@ pub struct PoolConfig {
     pub device_ids: Vec<Uuid>,
     /// Write dirty blocks to two devices when there are two or more.
     pub redundancy: bool,
+    /// Segments of each device that are prepared at once. The others are prepared before they are used.
+    pub prepared_segments: u32,
 }
+
+/// Segments of a device that are prepared when it is formatted, unless a caller has a reason to choose another
+/// number: 256 MiB.
+pub const PREPARED_AT_FORMAT: u32 = 256;
 
 /// When dirty blocks are cleaned.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -199,6 +205,8 @@ pub struct CoreConfig {
     /// What a block written to flash must save to be admitted by a filter that learns, in microseconds of
     /// latency. [`crate::Core::set_write_price`] changes it.
     pub write_price_us: f32,
+    /// Free segments of a device that are kept prepared for use; at least 1.
+    pub prepare_segments: u32,
 }
 
 impl Default for CoreConfig {
@@ -214,6 +222,7 @@ impl Default for CoreConfig {
             device_read_errors: 5,
             device_error_window_us: 3_600_000_000,
             write_price_us: haversack_admission::WRITE_PRICE_US,
+            prepare_segments: 512,
         }
     }
 }

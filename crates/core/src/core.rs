@@ -241,7 +241,7 @@ impl Core {
             capacity_blocks: segments * u64::from(crate::format::geometry::SLOTS_PER_SEGMENT),
             usage_blocks: self.store.disks.iter().map(|d| d.live).sum(),
             dirty_blocks: self.store.disks.iter().map(|d| d.dirty).sum::<u64>() + staged_dirty,
-            free_segments: self.store.free_segments(None) as u64,
+            free_segments: self.store.free_segments(None) as u64 + self.store.unprepared_segments(None),
             devices: count,
             degraded: self.pool.is_redundant()
                 && (count < 2

@@ -27,6 +27,8 @@ pub(crate) enum Purpose {
     Commit { batch: u32, copy: u8, seq: u64 },
     /// A metadata page alone.
     Page { segment: SegmentNo, seq: u64 },
+    /// The blank pages of a segment that is being prepared.
+    Prepare { seq: u64 },
     /// A pool-wide flush.
     Flush,
     /// A disk's write-intent bitmap.
@@ -69,7 +71,7 @@ pub enum IoPurpose {
     Read,
     /// Data or metadata of a commit.
     Commit,
-    /// A metadata page alone.
+    /// A metadata page alone, or the blank pages of a segment that is being prepared.
     Page,
     /// The pool record.
     Record,
@@ -94,7 +96,7 @@ impl From<Purpose> for IoPurpose {
             Purpose::Hit { .. } | Purpose::Fill { .. } => IoPurpose::Read,
             Purpose::Merge { .. } | Purpose::Restage { .. } => IoPurpose::Restage,
             Purpose::Commit { .. } => IoPurpose::Commit,
-            Purpose::Page { .. } => IoPurpose::Page,
+            Purpose::Page { .. } | Purpose::Prepare { .. } => IoPurpose::Page,
             Purpose::Flush | Purpose::FlushOrigin { .. } => IoPurpose::Flush,
             Purpose::Intent { .. } => IoPurpose::Intent,
             Purpose::Record { .. } => IoPurpose::Record,
@@ -109,7 +111,11 @@ impl Purpose {
     pub fn writes_device(self) -> bool {
         matches!(
             self,
-            Purpose::Commit { .. } | Purpose::Page { .. } | Purpose::Intent { .. } | Purpose::Record { .. }
+            Purpose::Commit { .. }
+                | Purpose::Page { .. }
+                | Purpose::Prepare { .. }
+                | Purpose::Intent { .. }
+                | Purpose::Record { .. }
         )
     }
 }

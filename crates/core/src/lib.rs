@@ -51,7 +51,7 @@ mod versions;
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,
-    MAX_REQUEST_SECTORS, Persistence, PoolConfig, StagingKind, Target, Tuning,
+    MAX_REQUEST_SECTORS, PREPARED_AT_FORMAT, Persistence, PoolConfig, StagingKind, Target, Tuning,
 };
 pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};

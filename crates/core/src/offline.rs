@@ -361,7 +361,7 @@ fn void_disk(
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {
-            pool::write_record_copy(media, device.index, copy, record)?;
+            pool::write_record_copy(media, device.index, copy, device.superblock.pool, record)?;
         }
     }
     Ok(())

@@ -4,12 +4,15 @@
 //! - Nothing is written unless all devices are fit and carry no pool.
 //! - The superblock is written last, when the blank pages and, for a new pool, the record are durable. So a
 //!   device whose formatting was cut short carries no pool.
+//! - The amount written does not depend on the size of a device. What was on it before stays where it is, but
+//!   nothing of it is read: neither segments that are not prepared, nor a record of another pool.
 
 use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
 
+use crate::checksum::device_seed;
 use crate::config::{MAX_DEVICES, MAX_DISKS, PoolConfig};
 use crate::error::PoolError;
-use crate::flow::device::{NewDevice, device_seed};
+use crate::flow::device::NewDevice;
 use crate::format::geometry::{self, MIN_SEGMENTS, PAGE_BYTES};
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
@@ -62,9 +65,11 @@ pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> 
 /// can be read.
 pub fn members(media: &mut dyn Media) -> Vec<DeviceIdentity> {
     let pool = (0..media.devices()).find_map(|device| identify(media, device)).map(|identity| identity.pool);
-    let records = (0..media.devices()).filter_map(|device| scan::read_record(media, device).ok().flatten());
+    let Some(pool) = pool else { return Vec::new() };
+    let records =
+        (0..media.devices()).filter_map(|device| scan::read_record(media, device, pool).ok().flatten());
     let newest = records.max_by_key(|record| record.generation);
-    let (Some(pool), Some(record)) = (pool, newest) else { return Vec::new() };
+    let Some(record) = newest else { return Vec::new() };
     let in_use = record.devices.iter().enumerate().filter_map(|(at, device)| Some((at, (*device)?)));
     in_use
         .filter(|(_, device)| device.state.is_in_use())
@@ -127,10 +132,16 @@ fn blank_pair(seed: u64, offset_bytes: u64, owner: u16, kind: Kind) -> [u8; 2 * 
     pages
 }
 
-/// Writes blank pages everywhere and makes them durable.
-fn blank(media: &mut dyn Media, device: usize, id: Uuid, segments: u32) -> Result<(), PoolError> {
+/// Writes blank write-intent bitmaps, and the blank pages of the segments that are prepared at once, and makes them
+/// durable.
+fn blank(
+    media: &mut dyn Media,
+    device: usize,
+    (pool, id): (Uuid, Uuid),
+    prepared: u32,
+) -> Result<(), PoolError> {
     const PAIRS_AT_A_TIME: u16 = 128;
-    let seed = device_seed(id);
+    let seed = device_seed(pool, id);
     for first in (0..MAX_DISKS as u16).step_by(PAIRS_AT_A_TIME.into()) {
         let disks = first..(first + PAIRS_AT_A_TIME).min(MAX_DISKS as u16);
         let pages: Vec<u8> = disks
@@ -138,7 +149,7 @@ fn blank(media: &mut dyn Media, device: usize, id: Uuid, segments: u32) -> Resul
             .collect();
         write(media, device, geometry::intent_bytes(DiskNo(first), 0), &pages)?;
     }
-    for segment in 0..segments {
+    for segment in 0..prepared {
         let offset = geometry::metadata_bytes(segment, 0);
         write(media, device, offset, &blank_pair(seed, offset, NO_OWNER, Kind::Segment))?;
     }
@@ -150,9 +161,10 @@ pub(crate) fn write_record_copy(
     media: &mut dyn Media,
     device: usize,
     copy: u64,
+    pool: Uuid,
     record: &PoolRecord,
 ) -> Result<(), PoolError> {
-    let mut bytes = record.encode();
+    let mut bytes = record.encode(pool);
     bytes.resize(bytes.len().next_multiple_of(PAGE_BYTES as usize), 0);
     write(media, device, geometry::record_bytes(copy), &bytes)?;
     flush(media, device)
@@ -182,17 +194,18 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
         devices: (0..devices)
             .map(|d| {
                 let (id, segments) = (config.device_ids[d], segments[d]);
+                let prepared = segments.min(config.prepared_segments);
                 let state =
                     if config.redundancy && devices < 2 { DeviceState::Alone } else { DeviceState::Active };
-                Some(DeviceRecord { id, segments, state })
+                Some(DeviceRecord { id, segments, prepared, state })
             })
             .collect(),
         ..PoolRecord::default()
     };
     for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
-        blank(media, device, *id, *segments)?;
+        blank(media, device, (config.id, *id), (*segments).min(config.prepared_segments))?;
         for copy in 0..2 {
-            write_record_copy(media, device, copy, &record)?;
+            write_record_copy(media, device, copy, config.id, &record)?;
         }
     }
     for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
@@ -202,7 +215,8 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
     Ok(())
 }
 
-/// Formats a device so that it can join an open pool with [`crate::Call::add_device`].
+/// Formats a device so that it can join an open pool with [`crate::Call::add_device`]. Its first
+/// `prepared_segments` segments are prepared at once.
 ///
 /// # Errors
 /// See [`PoolError`]. Nothing is written unless the device is fit.
@@ -212,9 +226,11 @@ pub fn prepare_device(
     pool: Uuid,
     number: DeviceNo,
     id: Uuid,
+    prepared_segments: u32,
 ) -> Result<NewDevice, PoolError> {
     let segments = fit(media, index)?;
-    blank(media, index, id, segments)?;
+    let prepared = segments.min(prepared_segments);
+    blank(media, index, (pool, id), prepared)?;
     write_superblocks(media, index, &Superblock { pool, device: id, number, segments })?;
-    Ok(NewDevice { number, id, segments })
+    Ok(NewDevice { number, id, segments, prepared })
 }

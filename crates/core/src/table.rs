@@ -78,15 +78,6 @@ impl<N: Number, T> Table<N, T> {
         }
     }
 
-    /// Sets the length of the table; values are added or removed at its end.
-    pub fn resize(&mut self, len: usize, value: T)
-    where
-        T: Clone,
-    {
-        self.items.reserve_exact(len.saturating_sub(self.items.len()));
-        self.items.resize(len, value);
-    }
-
     /// Returns all numbers, in order.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = N> + use<N, T> {
         (0..self.items.len()).map(N::of)

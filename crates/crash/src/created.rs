@@ -8,6 +8,7 @@ use haversack_core::{NewDevice, PoolError};
 use haversack_model::DeviceNo;
 
 use crate::device::Store;
+use crate::remains::Remains;
 
 /// Maximum number of pools and devices kept.
 const MOST_KEPT: usize = 2048;
@@ -21,6 +22,10 @@ pub enum Shape {
         segments: Vec<u32>,
         /// Dirty blocks on two devices.
         redundancy: bool,
+        /// Segments of each device that are prepared at once.
+        prepared: u32,
+        /// What was on the devices before.
+        remains: Remains,
     },
     /// A device that is to join the pool.
     Device {
@@ -30,6 +35,10 @@ pub enum Shape {
         number: DeviceNo,
         /// Its size.
         segments: u32,
+        /// Segments that are prepared at once.
+        prepared: u32,
+        /// What was on it before.
+        remains: Remains,
     },
 }
 

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod oracle;
 pub mod pattern;
 pub mod plan;
+pub mod remains;
 pub mod request;
 pub mod run;
 pub mod script;

@@ -298,11 +298,16 @@ impl World {
             plugged: true,
         });
         let (pool, unit, now) = (self.pool_id(), self.plan.tear_unit, self.now);
-        let devices = created::devices(Shape::Device { place, number: no, segments }, || {
-            let mut media = FakeMedia::new(&mut self.devices, vec![place], None, Random::scrambled(0), unit);
-            let joins = Some(pool::prepare_device(&mut media, 0, pool, no, device_id(place))?);
-            Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
-        });
+        let (prepared, remains) = (self.plan.prepared, self.plan.remains);
+        let devices =
+            created::devices(Shape::Device { place, number: no, segments, prepared, remains }, || {
+                let device = &mut self.devices[place];
+                remains.leave(&mut device.store, segments, pool, device.id);
+                let mut media =
+                    FakeMedia::new(&mut self.devices, vec![place], None, Random::scrambled(0), unit);
+                let joins = Some(pool::prepare_device(&mut media, 0, pool, no, device_id(place), prepared)?);
+                Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
+            });
         let prepared = match devices {
             Ok(mut devices) => devices.remove(0),
             Err(error) => return violation!("preparing a device failed: {error}"),

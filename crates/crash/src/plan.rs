@@ -5,6 +5,7 @@ use haversack_core::{
 };
 use haversack_model::{DiskId, WriteMode, WriteThroughAck};
 
+use crate::remains::Remains;
 use haversack_model::random::Random;
 
 /// The modes in which the origin has a write before it is acknowledged.
@@ -49,6 +50,10 @@ pub struct Plan {
     pub devices: Vec<u32>,
     /// Dirty blocks on two devices.
     pub redundancy: bool,
+    /// What is on devices before they are formatted.
+    pub remains: Remains,
+    /// Segments of each device that are prepared when it is formatted.
+    pub prepared: u32,
     /// The disks.
     pub disks: Vec<DiskConfig>,
     /// Every admission filter is the one that learns.
@@ -190,6 +195,8 @@ impl Plan {
         Plan {
             devices: (0..devices).map(|_| rng.range(2, max_segments) as u32).collect(),
             redundancy: rng.percent(75),
+            remains: Remains::Nothing,
+            prepared: u32::MAX,
             disks: (0..disks).map(|i| disk(rng, i, max_blocks)).collect(),
             learned: false,
             blank: (0..disks).map(|_| rng.one_in(4)).collect(),
@@ -240,6 +247,13 @@ impl Plan {
         }
     }
 
+    /// The devices are not blank before they are formatted, and few of their segments are prepared ahead of use.
+    pub fn preparing(&mut self, rng: &mut Random) {
+        self.remains = rng.pick(&[Remains::Nothing, Remains::Garbage, Remains::OldPool, Remains::OldPool]);
+        self.prepared = rng.pick(&[0, 1, 2, 4]);
+        self.core.prepare_segments = rng.pick(&[1, 1, 2, 3, 8]);
+    }
+
     /// Every admission filter is the one that learns. Draws nothing.
     pub fn learning(&mut self) {
         self.learned = true;
@@ -271,6 +285,8 @@ impl Plan {
         let mut plan = Plan {
             devices: (0..devices).map(|_| 2).collect(),
             redundancy: true,
+            remains: Remains::Nothing,
+            prepared: u32::MAX,
             disks: (0..disks).map(|i| disk(rng, i, 128)).collect(),
             learned: false,
             blank: vec![false; disks],

@@ -18,6 +18,9 @@ const RUNS_WITH_LOSSES: u64 = 10;
 /// One run in this many has disks that all share one pool.
 const RUNS_WITH_SHARING: u64 = 4;
 
+/// One run in this many prepares segments while it runs, on devices that are not blank.
+const RUNS_THAT_PREPARE: u64 = 3;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -149,6 +152,10 @@ fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), Stri
     let mut apart = Random::scrambled(seed.rotate_left(16));
     if apart.one_in(RUNS_WITH_SHARING) {
         plan.sharing(&mut apart);
+    }
+    let mut apart = Random::scrambled(seed.rotate_left(48));
+    if apart.one_in(RUNS_THAT_PREPARE) {
+        plan.preparing(&mut apart);
     }
     if options.learned {
         plan.learning();

@@ -11,6 +11,9 @@ use haversack_model::random::Random;
 /// One script in this many loses devices of a whole pool, one after the other.
 const SCRIPTS_WITH_LOSSES: u64 = 5;
 
+/// One script in this many prepares segments while it runs, on devices that are not blank.
+const SCRIPTS_THAT_PREPARE: u64 = 3;
+
 /// One step of a script. Ranges are first sector and number of sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -267,6 +270,10 @@ pub fn sweep(rng: &mut Random, total: &mut Counts, most_points: u64) -> Result<(
         }
     } else if apart.one_in(2) {
         plan.without_second_copies(&mut apart);
+    }
+    let mut apart = apart.fork();
+    if apart.one_in(SCRIPTS_THAT_PREPARE) {
+        plan.preparing(&mut apart);
     }
     let limit = total.points + most_points;
     for kind in [CrashKind::Kill, CrashKind::Power] {

@@ -286,9 +286,14 @@ impl World {
     /// Formats the devices.
     fn create_pool(&mut self) -> Flow {
         let (segments, redundancy) = (self.plan.devices.clone(), self.plan.redundancy);
-        let devices = created::devices(Shape::Pool { segments, redundancy }, || {
-            let ids = self.devices.iter().map(|d| d.id).collect();
-            let config = PoolConfig { id: self.pool, device_ids: ids, redundancy };
+        let (prepared, remains) = (self.plan.prepared, self.plan.remains);
+        let shape = Shape::Pool { segments, redundancy, prepared, remains };
+        let devices = created::devices(shape, || {
+            let device_ids = self.devices.iter().map(|d| d.id).collect();
+            let config = PoolConfig { id: self.pool, device_ids, redundancy, prepared_segments: prepared };
+            for (device, segments) in self.devices.iter_mut().zip(&self.plan.devices) {
+                remains.leave(&mut device.store, *segments, self.pool, device.id);
+            }
             let order = (0..self.devices.len()).collect();
             let unit = self.plan.tear_unit;
             let mut media = FakeMedia::new(&mut self.devices, order, None, Random::scrambled(0), unit);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use haversack_core::{
     AdmissionConfig, DiskConfig, JobError, JobId, ManageError, MonitorConfig, NewDevice, OpenReport,
-    Progress, Records, Target,
+    PREPARED_AT_FORMAT, Progress, Records, Target,
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -314,7 +314,7 @@ impl Handle {
         let (pool, number) = self.run(|reactor| (reactor.core.pool_id(), reactor.core.next_device_no()))?;
         let number = number.ok_or(ManageError::DeviceTableFull)?;
         let id = crate::pool::random_id()?;
-        Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id)?)
+        Ok(haversack_core::pool::prepare_device(media, 0, pool, number, id, PREPARED_AT_FORMAT)?)
     }
 
     /// Copies all labels to a new device, and writes the new device's label to all devices.

@@ -1,6 +1,7 @@
 //! Cache devices as the core's start-up and offline work sees them: plain reads and writes, done as direct I/O
-//! from an aligned buffer.
+//! from an aligned buffer. A batch of reads has many of them in flight, one on each of some threads.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -12,8 +13,14 @@ use crate::error::{EngineError, Result};
 use crate::mapping::Mapping;
 use crate::pool::Formatting;
 
-/// Size of the buffer: reads of neighbouring pages and long writes use all of it at once.
+/// Size of the buffer: long writes use all of it at once.
 const BUFFER_BYTES: usize = 1 << 20;
+/// Reads in flight at most. Each has a part of the buffer.
+const READERS: usize = 16;
+/// Neighbouring pages that are read at once at most.
+const PAGES_AT_ONCE: usize = BUFFER_BYTES / READERS / BLOCK_BYTES;
+/// Fewer reads than this are done one after the other.
+const FEW_READS: usize = 4;
 
 /// The devices of a pool that is not driven by a reactor.
 pub(crate) struct Devices {
@@ -56,14 +63,28 @@ impl Devices {
             let _ = std::fs::remove_file(&device.path);
         }
     }
+}
 
-    fn read_run(&mut self, reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
-        let bytes = self.buffer.first_mut(reads.len() * BLOCK_BYTES);
-        self.devices[reads[0].device].file().read_exact_at(bytes, reads[0].offset_bytes)?;
-        for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
-            *read.page = *page;
+/// Reads neighbouring pages at once.
+fn read_run(files: &[&File], buffer: &mut [u8], reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
+    let bytes = &mut buffer[..reads.len() * BLOCK_BYTES];
+    files[reads[0].device].read_exact_at(bytes, reads[0].offset_bytes)?;
+    for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
+        *read.page = *page;
+    }
+    Ok(())
+}
+
+/// Reads runs of neighbouring pages, one after the other.
+fn read_runs(files: &[&File], buffer: &mut [u8], runs: &mut [&mut [PageRead<'_>]]) {
+    for run in runs {
+        if read_run(files, buffer, run).is_ok() {
+            continue;
         }
-        Ok(())
+        // One bad page must not fail its neighbours.
+        for at in 0..run.len() {
+            run[at].result = read_run(files, buffer, &mut run[at..=at]).map_err(|e| failed(&e));
+        }
     }
 }
 
@@ -96,17 +117,19 @@ impl Media for Devices {
         let follows = |a: &PageRead<'_>, b: &PageRead<'_>| {
             a.device == b.device && a.offset_bytes + BLOCK_BYTES as u64 == b.offset_bytes
         };
-        for run in reads.chunk_by_mut(follows) {
-            for part in run.chunks_mut(BUFFER_BYTES / BLOCK_BYTES) {
-                if self.read_run(part).is_ok() {
-                    continue;
-                }
-                // One bad page must not fail its neighbours.
-                for at in 0..part.len() {
-                    part[at].result = self.read_run(&mut part[at..=at]).map_err(|e| failed(&e));
-                }
-            }
+        let runs = reads.chunk_by_mut(follows).flat_map(|run| run.chunks_mut(PAGES_AT_ONCE));
+        let mut runs: Vec<&mut [PageRead<'_>]> = runs.collect();
+        let files: Vec<&File> = self.devices.iter().map(CacheDevice::file).collect();
+        let buffer = self.buffer.first_mut(BUFFER_BYTES);
+        if runs.len() < FEW_READS {
+            return read_runs(&files, buffer, &mut runs);
         }
+        let (files, each) = (&files, runs.len().div_ceil(READERS));
+        std::thread::scope(|scope| {
+            for (runs, buffer) in runs.chunks_mut(each).zip(buffer.chunks_mut(BUFFER_BYTES / READERS)) {
+                scope.spawn(move || read_runs(files, buffer, runs));
+            }
+        });
     }
 
     fn write(

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use haversack_core::offline::{self, FlushProgress, OfflineError};
 pub use haversack_core::offline::{CheckReport, DiskReport};
-use haversack_core::{Media, OriginMedia, PoolConfig};
+use haversack_core::{Media, OriginMedia, PREPARED_AT_FORMAT, PoolConfig};
 use haversack_model::{DiskId, Uuid};
 
 use crate::config::OriginSpec;
@@ -31,7 +31,8 @@ pub fn create(paths: &[PathBuf], formatting: Formatting, redundancy: bool) -> Re
     let id = random_id()?;
     let device_ids = paths.iter().map(|_| random_id()).collect::<Result<Vec<_>>>()?;
     let mut devices = Devices::create(paths, formatting)?;
-    let made = haversack_core::pool::create(&mut devices, &PoolConfig { id, device_ids, redundancy });
+    let config = PoolConfig { id, device_ids, redundancy, prepared_segments: PREPARED_AT_FORMAT };
+    let made = haversack_core::pool::create(&mut devices, &config);
     if let Err(error) = made {
         devices.remove_made();
         return Err(error.into());

@@ -6,6 +6,7 @@
 
 pub(crate) mod drain;
 pub(crate) mod leaving;
+pub(crate) mod preparation;
 pub(crate) mod purge;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use crate::store::slot::SlotNo;
 use crate::table::Table;
 use drain::Drain;
 use leaving::Leaving;
+use preparation::Preparation;
 use purge::Purge;
 
 /// A device that is or was in use.
@@ -58,6 +60,8 @@ pub(crate) struct Devices {
     pub drain: Drain,
     /// What the pages of other devices must no longer list.
     pub purge: Purge,
+    /// Segments that are being prepared for use.
+    pub preparation: Preparation,
 }
 
 impl Devices {
@@ -73,6 +77,7 @@ impl Devices {
             gone: VecDeque::new(),
             drain: Drain::default(),
             purge: Purge::default(),
+            preparation: Preparation::default(),
         }
     }
 
@@ -149,13 +154,18 @@ impl Devices {
         let count = self.used.len().max(self.retired.len());
         let device = |number: DeviceNo| {
             let retired = self.retired.get(number).copied().flatten();
-            let retired =
-                retired.map(|(id, segments)| DeviceRecord { id, segments, state: DeviceState::Retired });
+            let retired = retired.map(|(id, segments)| DeviceRecord {
+                id,
+                segments,
+                prepared: 0,
+                state: DeviceState::Retired,
+            });
             retired.or_else(|| {
                 let space = store.devices.get(number)?.as_ref()?;
                 let alone = self.used[number].as_ref().is_some_and(|d| d.alone);
                 let state = if alone { DeviceState::Alone } else { DeviceState::Active };
-                Some(DeviceRecord { id: space.id, segments: space.segments, state })
+                let prepared = self.preparation.prepared(number).unwrap_or(space.prepared);
+                Some(DeviceRecord { id: space.id, segments: space.segments, prepared, state })
             })
         };
         (0..count).map(|at| device(DeviceNo(at as u8))).collect()

@@ -36,6 +36,8 @@ pub struct NewDevice {
     pub(crate) id: Uuid,
     /// Segments on it.
     pub(crate) segments: u32,
+    /// How many of them are prepared for use.
+    pub(crate) prepared: u32,
 }
 
 impl NewDevice {
@@ -43,10 +45,6 @@ impl NewDevice {
     pub fn number(&self) -> DeviceNo {
         self.number
     }
-}
-
-pub(crate) fn device_seed(id: Uuid) -> u64 {
-    checksum::disk_seed(haversack_model::DiskId(id.0))
 }
 
 impl Core {
@@ -125,6 +123,7 @@ impl<M: Memory> Call<'_, M> {
             self.change_devices();
         }
         self.leave(device, lost_device, superseded);
+        self.devices.preparation.device_failed(device);
         self.keep_last_place();
         self.event(Event::DeviceFailed { device, lost_blocks: lost.len() as u64 });
         if self.alive_devices().next().is_none() {
@@ -187,8 +186,9 @@ impl<M: Memory> Call<'_, M> {
         }
         let alone = self.alive_devices().next().is_none();
         self.expect_single_copies(self.alive_devices().count());
-        self.devices.add(device.number, Device::new(device_seed(device.id), device.id, false));
-        self.store.add_device(device.number, device.id, device.segments);
+        let seed = checksum::device_seed(self.pool.id(), device.id);
+        self.devices.add(device.number, Device::new(seed, device.id, false));
+        self.store.add_device(device.number, device.id, device.segments, device.prepared);
         self.store.drain_device(device.number);
         for disk in self.disks.iter_mut() {
             if alone {

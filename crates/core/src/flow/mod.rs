@@ -19,6 +19,7 @@ mod monitoring;
 mod overflow;
 mod ownership;
 pub mod pool_job;
+mod prepare;
 pub mod purge;
 mod read;
 pub mod record;

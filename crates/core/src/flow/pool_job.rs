@@ -67,7 +67,9 @@ impl<M: Memory> Call<'_, M> {
             PoolJobKind::Stopped { version } if self.durability.is_recorded(version) => {
                 return ControlFlow::Break(Ok(()));
             }
-            PoolJobKind::Drain { device } if self.drain(device) => {
+            PoolJobKind::Drain { device }
+                if self.drain(device) && !self.devices.preparation.is_of(device) =>
+            {
                 self.remove_emptied(device);
                 PoolJobKind::Gone { device, lost: false }
             }
@@ -90,7 +92,7 @@ impl<M: Memory> Call<'_, M> {
             return false;
         }
         let busy = self.disks.iter().any(|d| !d.cleaner.is_idle() || d.restaging > 0);
-        if busy || !self.locks.is_empty() {
+        if busy || !self.locks.is_empty() || self.is_preparing() {
             return false;
         }
         self.durability.want_completed() || self.alive_devices().next().is_none()

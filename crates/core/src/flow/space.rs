@@ -147,9 +147,12 @@ impl<M: Memory> Call<'_, M> {
         if self.store.disks[disk].free < low || none_there {
             let may_grow = none_there || self.may_grow(disk);
             let grown = may_grow && self.store.take_segment(disk, other_than).is_some();
-            if !grown && self.shares(disk) {
+            // Nothing makes room for what comes once more segments are prepared.
+            let comes = may_grow && self.store.unprepared_segments(other_than) > 0;
+            let short = !grown && !comes;
+            if short && self.shares(disk) {
                 self.make_common_room(disk, wanted, other_than);
-            } else if !grown {
+            } else if short {
                 if may_grow {
                     self.ask_for_segment(disk, other_than);
                 }
@@ -178,7 +181,8 @@ impl<M: Memory> Call<'_, M> {
         if best.is_none() {
             self.disk_mut(disk).cleaner.space_needed = true;
             // A segment that is being emptied may wait for a damaged block too: its page lists a copy of it.
-            if none_there && (self.store.reclaiming() == 0 || self.ios.len() == 0) {
+            let comes = self.store.unprepared_segments(other_than) > 0;
+            if none_there && !comes && (self.store.reclaiming() == 0 || self.ios.len() == 0) {
                 self.drop_damaged_for_space();
             }
         }
@@ -230,7 +234,9 @@ impl<M: Memory> Call<'_, M> {
 
     /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
-        let some = !self.store.disks[disk].segments.is_empty() || self.store.free_segments(None) > 0;
+        let some = !self.store.disks[disk].segments.is_empty()
+            || self.store.free_segments(None) > 0
+            || self.store.unprepared_segments(None) > 0;
         some && !self.is_mirror_unavailable(disk)
     }
 

@@ -58,7 +58,7 @@ pub const NO_OWNER: u16 = u16::MAX;
 /// The location of a page, as its tags contain it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Hash of the device's identity.
+    /// Hash of the identities of the device and its pool.
     pub device_seed: u64,
     /// Byte offset on the device.
     pub offset_bytes: u64,

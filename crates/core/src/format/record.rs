@@ -5,7 +5,7 @@ use haversack_model::{DiskId, Uuid};
 
 use super::codec::{Reader, Writer};
 use super::geometry::{PAGE_BYTES, RECORD_PAGES};
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, pool_seed};
 use crate::config::{MAX_DEVICES, MAX_DISKS, Persistence};
 
 const MAGIC: &[u8; 8] = b"HVRECORD";
@@ -36,6 +36,8 @@ pub struct DeviceRecord {
     pub id: Uuid,
     /// Segments on it.
     pub segments: u32,
+    /// Its first segments, this many, are prepared for use. The others were never used, whatever is there.
+    pub prepared: u32,
     /// Its state in the pool.
     pub state: DeviceState,
 }
@@ -105,6 +107,11 @@ pub struct PoolRecord {
     pub disks: Vec<Option<DiskRecord>>,
 }
 
+/// Returns the checksum of the body of a pool's record.
+fn checksum(body: &[u8], pool: Uuid) -> u32 {
+    crc32c(body) ^ pool_seed(pool) as u32
+}
+
 fn persistence_code(p: Persistence) -> u8 {
     match p {
         Persistence::All => 0,
@@ -162,8 +169,8 @@ impl PoolRecord {
         self.devices.iter().flatten().any(|device| device.state == DeviceState::Alone)
     }
 
-    /// Returns the record as whole pages.
-    pub fn encode(&self) -> Vec<u8> {
+    /// Returns the record of this pool as whole pages.
+    pub fn encode(&self, pool: Uuid) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.generation)
             .u64(self.staging_id)
@@ -175,7 +182,7 @@ impl PoolRecord {
         for device in &self.devices {
             w.flag(device.is_some());
             if let Some(d) = device {
-                w.bytes(&d.id.0).u32(d.segments).u8(state_code(d.state));
+                w.bytes(&d.id.0).u32(d.segments).u32(d.prepared).u8(state_code(d.state));
             }
         }
         w.u32(self.disks.len() as u32);
@@ -190,20 +197,20 @@ impl PoolRecord {
         }
         let body = w.0;
         let mut out = Writer::default();
-        out.bytes(MAGIC).u32(body.len() as u32).u32(crc32c(&body)).bytes(&body);
+        out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, pool)).bytes(&body);
         let pages = out.0.len().div_ceil(PAGE_BYTES as usize);
         assert!(pages as u64 <= RECORD_PAGES, "the largest record fits its area");
         out.0.resize(pages * PAGE_BYTES as usize, 0);
         out.0
     }
 
-    /// Reads a copy of the record. Returns `None` if it is not whole.
-    pub fn decode(area: &[u8]) -> Option<PoolRecord> {
+    /// Reads a copy of the record. Returns `None` if it is not whole, or not of this pool.
+    pub fn decode(area: &[u8], pool: Uuid) -> Option<PoolRecord> {
         let mut r = Reader(area);
         let magic: [u8; 8] = r.array()?;
         let (length, crc) = (r.u32()? as usize, r.u32()?);
         let body = area.get(HEADER_BYTES..)?.get(..length)?;
-        if &magic != MAGIC || crc32c(body) != crc {
+        if &magic != MAGIC || checksum(body, pool) != crc {
             return None;
         }
         let mut r = Reader(body);
@@ -235,7 +242,12 @@ impl PoolRecord {
     }
 
     fn device(r: &mut Reader<'_>) -> Option<DeviceRecord> {
-        Some(DeviceRecord { id: Uuid(r.array()?), segments: r.u32()?, state: state_of(r.u8()?)? })
+        Some(DeviceRecord {
+            id: Uuid(r.array()?),
+            segments: r.u32()?,
+            prepared: r.u32()?,
+            state: state_of(r.u8()?)?,
+        })
     }
 
     fn disk(r: &mut Reader<'_>) -> Option<DiskRecord> {
@@ -276,7 +288,8 @@ mod tests {
             since_seq: 9,
             clean_seq: 11,
         };
-        let device = DeviceRecord { id: Uuid([1; 16]), segments: 8, state: DeviceState::Retired };
+        let device =
+            DeviceRecord { id: Uuid([1; 16]), segments: 8, prepared: 5, state: DeviceState::Retired };
         let states = [DeviceState::Active, DeviceState::Retired, DeviceState::Alone];
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
@@ -287,9 +300,11 @@ mod tests {
             disks: (0..MAX_DISKS).map(|at| Some(DiskRecord { damage: damages[at % 3], ..disk })).collect(),
             ..PoolRecord::default()
         };
-        let mut bytes = record.encode();
-        assert_eq!(PoolRecord::decode(&bytes), Some(record));
+        let (pool, other) = (Uuid([6; 16]), Uuid([7; 16]));
+        let mut bytes = record.encode(pool);
+        assert_eq!(PoolRecord::decode(&bytes, other), None, "a record of another pool");
+        assert_eq!(PoolRecord::decode(&bytes, pool), Some(record));
         bytes[40] ^= 1;
-        assert_eq!(PoolRecord::decode(&bytes), None);
+        assert_eq!(PoolRecord::decode(&bytes, pool), None);
     }
 }

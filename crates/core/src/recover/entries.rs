@@ -78,7 +78,7 @@ pub(crate) fn recover(
     for (at, device) in pool.present.iter().enumerate() {
         if let Some(device) = device {
             let s = device.superblock;
-            store.add_device(DeviceNo(at as u8), s.device, s.segments);
+            store.add_device(DeviceNo(at as u8), s.device, s.segments, device.prepared);
         }
     }
     let disks = pool.record.disks.len();

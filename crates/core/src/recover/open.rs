@@ -315,7 +315,7 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {
-            pool::write_record_copy(media, device.index, copy, &pool.record)?;
+            pool::write_record_copy(media, device.index, copy, device.superblock.pool, &pool.record)?;
         }
     }
     Ok(())

@@ -10,12 +10,12 @@
 //! - A disk's marks are those of all devices together. If no device has a sound write-intent bitmap, every region
 //!   counts as marked.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo};
+use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
 
 use super::OpenOptions;
 use crate::bugs::{Bug, planted};
+use crate::checksum;
 use crate::error::PoolError;
-use crate::flow::device::device_seed;
 use crate::flow::intent::map::{MAP_BYTES, Regions, no_regions};
 use crate::format::FORMAT_VERSION;
 use crate::format::geometry::{self, RECORD_PAGES};
@@ -26,7 +26,7 @@ use crate::media::{Media, PageRead};
 use crate::pool::io_error;
 
 /// Segments read at a time.
-const AT_A_TIME: u32 = 64;
+const AT_A_TIME: u32 = 512;
 
 /// A device of the pool that is present.
 #[derive(Clone, Copy)]
@@ -36,6 +36,8 @@ pub(crate) struct Present {
     pub superblock: Superblock,
     /// Hash of its identity, for the tags of pages.
     pub seed: u64,
+    /// How many of its segments are prepared for use.
+    pub prepared: u32,
 }
 
 /// What is known of the pool before its segments are read.
@@ -108,7 +110,11 @@ fn read_superblock(media: &mut dyn Media, device: usize) -> Result<Superblock, P
     })
 }
 
-pub(crate) fn read_record(media: &mut dyn Media, device: usize) -> Result<Option<PoolRecord>, PoolError> {
+pub(crate) fn read_record(
+    media: &mut dyn Media,
+    device: usize,
+    pool: Uuid,
+) -> Result<Option<PoolRecord>, PoolError> {
     let mut newest: Option<PoolRecord> = None;
     for copy in 0..2 {
         let start = geometry::record_bytes(copy);
@@ -118,7 +124,7 @@ pub(crate) fn read_record(media: &mut dyn Media, device: usize) -> Result<Option
         for at in 1..pages {
             area.extend_from_slice(&read(media, device, start + at * BLOCK_BYTES as u64)?);
         }
-        if let Some(record) = PoolRecord::decode(&area)
+        if let Some(record) = PoolRecord::decode(&area, pool)
             && newest.as_ref().is_none_or(|n| n.generation < record.generation)
         {
             newest = Some(record);
@@ -151,7 +157,7 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
         if found_bytes < expected_bytes {
             return Err(PoolError::Truncated { device: media.name(device), found_bytes, expected_bytes });
         }
-        if let Some(found) = read_record(media, device)?
+        if let Some(found) = read_record(media, device, superblock.pool)?
             && record.as_ref().is_none_or(|r| r.generation < found.generation)
         {
             record = Some(found);
@@ -169,13 +175,13 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
     for (index, superblock) in superblocks.iter().enumerate() {
         let at = superblock.number.0 as usize;
         let recorded = pool.record.devices.get(at).copied().flatten();
-        let belongs = recorded.is_some_and(|d| d.id == superblock.device && d.state.is_in_use());
-        if !belongs {
+        let Some(recorded) = recorded.filter(|d| d.id == superblock.device && d.state.is_in_use()) else {
             pool.ignored.push(index);
             continue;
-        }
-        let seed = device_seed(superblock.device);
-        pool.present[at] = Some(Present { index, superblock: *superblock, seed });
+        };
+        let seed = checksum::device_seed(superblock.pool, superblock.device);
+        let prepared = recorded.prepared.min(superblock.segments);
+        pool.present[at] = Some(Present { index, superblock: *superblock, seed, prepared });
     }
     find_missing(&mut pool, superblocks[0], options)?;
     if pool.present.iter().all(Option::is_none) {
@@ -229,13 +235,13 @@ fn may_be_newer(damaged: &Found, intact: u64) -> bool {
     }
 }
 
-/// Reads all metadata pages of a device, in order of segments.
+/// Reads the metadata pages of a device's prepared segments, in order.
 pub(crate) fn segments(
     media: &mut dyn Media,
     device: &Present,
     mut each: impl FnMut(u32, SegmentFound),
 ) -> Result<(), PoolError> {
-    let count = device.superblock.segments;
+    let count = device.prepared;
     let mut start = 0;
     while start < count {
         let end = (start + AT_A_TIME).min(count);

@@ -7,31 +7,54 @@
 //! forgotten when the disk gains or loses a segment. Within a chunk, sets of 16 are replaced first in, first
 //! out.
 
+use super::segment::SegmentNo;
+
 const SETS: usize = 16;
 const WAYS: usize = 16;
 
 /// The addresses that the owner of one segment remembers in it.
-#[derive(Clone)]
-pub struct GhostChunk([[u32; WAYS]; SETS]);
+type Chunk = [[u32; WAYS]; SETS];
 
-impl Default for GhostChunk {
-    fn default() -> Self {
-        GhostChunk([[0; WAYS]; SETS])
-    }
-}
+/// The chunks of all segments. Those that were never written to take no memory.
+#[derive(Default)]
+pub struct Ghosts(Vec<Chunk>);
 
 fn fingerprint(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }
 
-impl GhostChunk {
-    fn set(hash: u64) -> usize {
-        (hash >> 8) as usize % SETS
+fn set_of(hash: u64) -> usize {
+    (hash >> 8) as usize % SETS
+}
+
+impl Ghosts {
+    /// Returns the chunks of this many segments, all empty.
+    pub fn new(segments: usize) -> Ghosts {
+        Ghosts(vec![[[0; WAYS]; SETS]; segments])
     }
 
-    /// Whether the address is remembered. Asking removes it.
-    pub fn take(&mut self, hash: u64) -> bool {
-        let set = &mut self.0[Self::set(hash)];
+    /// Copies the chunk of a segment from another table.
+    pub fn copy_segment(&mut self, from: &Ghosts, segment: SegmentNo) {
+        self.0[segment.0 as usize] = from.0[segment.0 as usize];
+    }
+
+    /// Forgets the addresses in the chunk of a segment.
+    pub fn clear(&mut self, segment: SegmentNo) {
+        let chunk = &mut self.0[segment.0 as usize];
+        // A chunk that is empty already is left alone: it may take no memory yet.
+        if chunk.as_flattened().iter().any(|fingerprint| *fingerprint != 0) {
+            *chunk = [[0; WAYS]; SETS];
+        }
+    }
+
+    /// Returns the bytes of memory that the chunks take once all were used.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.0[..])
+    }
+
+    /// Whether the address is remembered in the chunk of a segment. Asking removes it.
+    pub fn take(&mut self, segment: SegmentNo, hash: u64) -> bool {
+        let set = &mut self.0[segment.0 as usize][set_of(hash)];
         match set.iter().position(|f| *f == fingerprint(hash)) {
             Some(way) => {
                 set[way..].rotate_left(1);
@@ -42,9 +65,9 @@ impl GhostChunk {
         }
     }
 
-    /// Remembers an address.
-    pub fn insert(&mut self, hash: u64) {
-        let set = &mut self.0[Self::set(hash)];
+    /// Remembers an address in the chunk of a segment.
+    pub fn insert(&mut self, segment: SegmentNo, hash: u64) {
+        let set = &mut self.0[segment.0 as usize][set_of(hash)];
         set.rotate_right(1);
         set[0] = fingerprint(hash);
     }
@@ -68,15 +91,19 @@ mod tests {
 
     #[test]
     fn remembers_the_newest_of_a_set() {
-        let mut chunk = GhostChunk::default();
-        let hashes: Vec<u64> = (0..1000u64).map(mix).filter(|h| GhostChunk::set(*h) == 3).take(20).collect();
+        let (mut ghosts, segment) = (Ghosts::new(2), SegmentNo(1));
+        let hashes: Vec<u64> = (0..1000u64).map(mix).filter(|h| set_of(*h) == 3).take(20).collect();
         for hash in &hashes {
-            chunk.insert(*hash);
+            ghosts.insert(segment, *hash);
         }
         for (age, hash) in hashes.iter().rev().enumerate() {
-            assert_eq!(chunk.take(*hash), age < WAYS, "age {age}");
-            assert!(!chunk.take(*hash));
+            assert!(!ghosts.take(SegmentNo(0), *hash), "another segment's chunk");
+            assert_eq!(ghosts.take(segment, *hash), age < WAYS, "age {age}");
+            assert!(!ghosts.take(segment, *hash));
         }
+        ghosts.insert(segment, hashes[0]);
+        ghosts.clear(segment);
+        assert!(!ghosts.take(segment, hashes[0]));
     }
 
     #[test]

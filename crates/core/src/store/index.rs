@@ -11,8 +11,8 @@
 //!
 //! Invariants
 //! - The number of buckets is prime, so that every step visits all of them.
-//! - `passed[AT_HOME]` of a bucket is the number of entries that have it as their home but are elsewhere;
-//!   `passed[BEYOND]` is the number of other entries that found it full. A count that reaches [`STUCK`] stays
+//! - The `AT_HOME` count of a bucket is the number of entries that have it as their home but are elsewhere;
+//!   `BEYOND` is the number of other entries that found it full. A count that reaches [`STUCK`] stays
 //!   there: searches then continue further than needed, which is correct but slower.
 //! - The index never holds more entries than it was sized for.
 
@@ -24,24 +24,26 @@ const AT_HOME: usize = 0;
 const BEYOND: usize = 1;
 const STUCK: u8 = u8::MAX;
 
-#[derive(Clone)]
-#[repr(C, align(64))]
-struct Bucket {
-    /// The lowest byte of each entry's hash.
-    tags: [u8; WAYS],
-    /// A bit for each entry in use.
-    used: u16,
-    /// Entries that found it full; see the module.
-    passed: [u8; 2],
-    /// Each entry's slot number.
-    slots: [u32; WAYS],
-}
+/// A quarter of a cache line.
+type Line = [u32; 4];
+/// The bytes of a cache line.
+const CACHE_LINE: usize = 64;
+/// The lines of a bucket.
+const LINES: usize = CACHE_LINE / size_of::<Line>();
 
-const EMPTY: Bucket = Bucket { tags: [0; WAYS], used: 0, passed: [0; 2], slots: [0; WAYS] };
+/// A bucket. Its words, little-endian: 0 to 2 are the lowest byte of each entry's hash; the low half of word 3 has a bit
+/// for each entry in use; its other bytes count the entries that found it full (see the module); 4 to 15 are the slot
+/// numbers.
+type Bucket = [Line; LINES];
 
 /// The index. See the module.
 pub struct Index {
-    buckets: Vec<Bucket>,
+    /// The buckets, from the first cache line on. Memory of a bucket that was never written to takes no space.
+    lines: Vec<Line>,
+    /// The first line of the first bucket.
+    first: usize,
+    /// The number of buckets.
+    count: usize,
     /// Entries in use.
     len: usize,
     /// Maximum number of entries.
@@ -67,13 +69,32 @@ fn equal_bytes(word: u64, value: u8) -> u16 {
     (zeroes.wrapping_mul(GATHER) >> 56) as u16
 }
 
-impl Bucket {
-    fn matches(&self, tag: u8) -> u16 {
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = self.tags;
-        let low = equal_bytes(u64::from_le_bytes([a, b, c, d, e, f, g, h]), tag);
-        let high = equal_bytes(u64::from(u32::from_le_bytes([i, j, k, l])), tag);
-        (low | high << 8) & self.used
-    }
+/// Returns a bit for each entry in use.
+fn used(bucket: &Bucket) -> u16 {
+    bucket[0][3] as u16
+}
+
+/// Returns how many entries of a kind found the bucket full.
+fn passed(bucket: &Bucket, kind: usize) -> u8 {
+    (bucket[0][3] >> (16 + 8 * kind)) as u8
+}
+
+fn set_passed(bucket: &mut Bucket, kind: usize, count: u8) {
+    let shift = 16 + 8 * kind;
+    bucket[0][3] = bucket[0][3] & !(0xff << shift) | u32::from(count) << shift;
+}
+
+/// Returns the slot number of an entry.
+fn slot_at(bucket: &Bucket, way: usize) -> u32 {
+    bucket[1 + way / 4][way % 4]
+}
+
+/// Returns which entries in use have a tag.
+fn matches(bucket: &Bucket, tag: u8) -> u16 {
+    let [a, b, c, _] = bucket[0];
+    let low = equal_bytes(u64::from(a) | u64::from(b) << 32, tag);
+    let high = equal_bytes(u64::from(c), tag);
+    (low | high << 8) & used(bucket)
 }
 
 impl Index {
@@ -83,7 +104,20 @@ impl Index {
         while !is_prime(buckets) {
             buckets += 1;
         }
-        Index { buckets: vec![EMPTY; buckets], len: 0, capacity }
+        let lines = vec![[0; 4]; buckets * LINES + LINES - 1];
+        let past = lines.as_ptr() as usize % CACHE_LINE;
+        let first = (CACHE_LINE - past) % CACHE_LINE / size_of::<Line>();
+        Index { lines, first, count: buckets, len: 0, capacity }
+    }
+
+    #[inline]
+    fn bucket(&self, number: usize) -> &Bucket {
+        &self.lines[self.first..].as_chunks().0[number]
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, number: usize) -> &mut Bucket {
+        &mut self.lines[self.first..].as_chunks_mut().0[number]
     }
 
     /// Returns the number of entries.
@@ -91,40 +125,40 @@ impl Index {
         self.len
     }
 
-    /// Returns the bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes once every bucket was used.
     pub fn bytes(&self) -> usize {
-        self.buckets.len() * size_of::<Bucket>()
+        size_of_val(&self.lines[..])
     }
 
     fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize
+        ((u128::from(hash) * self.count as u128) >> 64) as usize
     }
 
     /// Returns the distance between the buckets of a search, from bits that neither home nor tag depend on.
     fn step(&self, hash: u64) -> usize {
         let bits = u64::from((hash >> 8) as u32);
-        1 + ((bits * (self.buckets.len() as u64 - 1)) >> 32) as usize
+        1 + ((bits * (self.count as u64 - 1)) >> 32) as usize
     }
 
     fn next(&self, bucket: usize, step: usize) -> usize {
         let next = bucket + step;
-        if next >= self.buckets.len() { next - self.buckets.len() } else { next }
+        if next >= self.count { next - self.count } else { next }
     }
 
     /// Returns the first entry of this hash that `wanted` accepts.
     pub fn find(&self, hash: u64, mut wanted: impl FnMut(SlotNo) -> bool) -> Option<SlotNo> {
         let (mut at, mut count, step) = (self.home(hash), AT_HOME, self.step(hash));
-        for _ in 0..self.buckets.len() {
-            let bucket = &self.buckets[at];
-            let mut matches = bucket.matches(tag(hash));
+        for _ in 0..self.count {
+            let bucket = self.bucket(at);
+            let mut matches = matches(bucket, tag(hash));
             while matches != 0 {
-                let slot = SlotNo(bucket.slots[matches.trailing_zeros() as usize]);
+                let slot = SlotNo(slot_at(bucket, matches.trailing_zeros() as usize));
                 if wanted(slot) {
                     return Some(slot);
                 }
                 matches &= matches - 1;
             }
-            if bucket.passed[count] == 0 {
+            if passed(bucket, count) == 0 {
                 return None;
             }
             (at, count) = (self.next(at, step), BEYOND);
@@ -135,14 +169,14 @@ impl Index {
     /// Reads the bucket where a search starts, to bring it into the processor's cache. The value has no
     /// meaning.
     pub fn prefetch(&self, hash: u64) -> u64 {
-        u64::from(self.buckets[self.home(hash)].used)
+        u64::from(used(self.bucket(self.home(hash))))
     }
 
     /// Returns the entry that a search most likely checks first.
     pub fn candidate(&self, hash: u64) -> Option<SlotNo> {
-        let bucket = &self.buckets[self.home(hash)];
-        let matches = bucket.matches(tag(hash));
-        (matches != 0).then(|| SlotNo(bucket.slots[matches.trailing_zeros() as usize]))
+        let bucket = self.bucket(self.home(hash));
+        let matches = matches(bucket, tag(hash));
+        (matches != 0).then(|| SlotNo(slot_at(bucket, matches.trailing_zeros() as usize)))
     }
 
     /// Adds an entry.
@@ -150,16 +184,17 @@ impl Index {
         assert!(self.len < self.capacity, "the index holds no more entries than there are slots");
         let (mut at, mut count, step) = (self.home(hash), AT_HOME, self.step(hash));
         loop {
-            let bucket = &mut self.buckets[at];
-            let way = (!bucket.used).trailing_zeros() as usize;
+            let bucket = self.bucket_mut(at);
+            let way = (!used(bucket)).trailing_zeros() as usize;
             if way < WAYS {
-                bucket.tags[way] = tag(hash);
-                bucket.slots[way] = slot.0;
-                bucket.used |= 1 << way;
+                let (word, shift) = (way / 4, 8 * (way % 4));
+                bucket[0][word] = bucket[0][word] & !(0xff << shift) | u32::from(tag(hash)) << shift;
+                bucket[1 + word][way % 4] = slot.0;
+                bucket[0][3] |= 1 << way;
                 self.len += 1;
                 return;
             }
-            bucket.passed[count] = bucket.passed[count].saturating_add(1);
+            set_passed(bucket, count, passed(bucket, count).saturating_add(1));
             (at, count) = (self.next(at, step), BEYOND);
         }
     }
@@ -169,23 +204,24 @@ impl Index {
         let (home, step) = (self.home(hash), self.step(hash));
         let (mut at, mut count) = (home, AT_HOME);
         let way = loop {
-            let bucket = &self.buckets[at];
-            let mut matches = bucket.matches(tag(hash));
-            while matches != 0 && bucket.slots[matches.trailing_zeros() as usize] != slot.0 {
+            let bucket = self.bucket(at);
+            let mut matches = matches(bucket, tag(hash));
+            while matches != 0 && slot_at(bucket, matches.trailing_zeros() as usize) != slot.0 {
                 matches &= matches - 1;
             }
             if matches != 0 {
                 break matches.trailing_zeros();
             }
-            assert!(bucket.passed[count] > 0, "an entry to remove is in the index");
+            assert!(passed(bucket, count) > 0, "an entry to remove is in the index");
             (at, count) = (self.next(at, step), BEYOND);
         };
-        self.buckets[at].used &= !(1 << way);
+        self.bucket_mut(at)[0][3] &= !(1 << way);
         (count, self.len) = (AT_HOME, self.len - 1);
         let mut between = home;
         while between != at {
-            let passed = &mut self.buckets[between].passed[count];
-            *passed -= u8::from(*passed != STUCK);
+            let bucket = self.bucket_mut(between);
+            let now = passed(bucket, count);
+            set_passed(bucket, count, now - u8::from(now != STUCK));
             (between, count) = (self.next(between, step), BEYOND);
         }
     }

@@ -24,6 +24,7 @@ pub mod reclaim;
 mod replacement;
 pub mod segment;
 pub mod slot;
+mod slots;
 mod space;
 mod stay;
 
@@ -35,15 +36,17 @@ use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
 use crate::bugs::{Bug, planted};
 use crate::checksum::mix;
 use crate::format::geometry::{self, SLOTS_PER_SEGMENT};
+use crate::format::page::NO_OWNER;
 use crate::hasher::NumberHasher;
 use crate::table::Table;
 use common::Common;
 use dirty::{DirtySegments, DirtyTimes};
-use ghost::GhostChunk;
+use ghost::Ghosts;
 use index::Index;
 use reclaim::Reclaim;
 use segment::{FreeLists, Segment, SegmentNo, SegmentState};
 use slot::{Live, Slot, SlotNo, Status, View};
+use slots::Slots;
 use stay::{LastUses, Stay};
 
 pub use pages::PageContent;
@@ -58,7 +61,9 @@ pub struct DeviceSpace {
     pub first_segment: SegmentNo,
     /// Number of its segments.
     pub segments: u32,
-    /// Segments that belong to no disk.
+    /// Its first segments, this many, are prepared for use.
+    pub prepared: u32,
+    /// Prepared segments that belong to no disk.
     pub free_segments: Vec<SegmentNo>,
     /// It may be used.
     pub alive: bool,
@@ -70,6 +75,11 @@ impl DeviceSpace {
     /// Returns the numbers of its segments.
     pub fn numbers(&self) -> impl DoubleEndedIterator<Item = SegmentNo> + ExactSizeIterator + use<> {
         (self.first_segment.0..self.first_segment.0 + self.segments).map(SegmentNo)
+    }
+
+    /// Returns the numbers of its segments that are prepared for use.
+    pub fn prepared_numbers(&self) -> impl DoubleEndedIterator<Item = SegmentNo> + use<> {
+        self.numbers().take(self.prepared as usize)
     }
 }
 
@@ -115,7 +125,7 @@ pub struct DiskSpace {
 /// The store. See the module.
 pub struct Store {
     /// All slots, 253 for each segment, in the order of `segments`.
-    slots: Vec<Slot>,
+    slots: Slots,
     /// The slots of each block that are not blank.
     index: Index,
     /// All segments, ordered by device as they were added.
@@ -123,7 +133,7 @@ pub struct Store {
     /// By segment: since when its dirty slots are dirty.
     dirty_times: Table<SegmentNo, Option<Box<DirtyTimes>>>,
     /// By segment: addresses that its owner evicted lately.
-    ghosts: Table<SegmentNo, GhostChunk>,
+    ghosts: Ghosts,
     pub disks: Table<DiskNo, DiskSpace>,
     /// What the disks that share one pool have together.
     pub common: Common,
@@ -155,11 +165,11 @@ impl Store {
     /// Returns a store without devices.
     pub fn new() -> Store {
         Store {
-            slots: Vec::new(),
+            slots: Slots::default(),
             index: Index::new(0),
             segments: Table::new(),
             dirty_times: Table::new(),
-            ghosts: Table::new(),
+            ghosts: Ghosts::default(),
             disks: Table::new(),
             common: Common::default(),
             newest_filled: 0,
@@ -173,34 +183,44 @@ impl Store {
         }
     }
 
-    /// Adds a device with free segments only. The index is rebuilt for the larger pool.
-    pub fn add_device(&mut self, number: DeviceNo, id: Uuid, segments: u32) {
+    /// Adds a device with free segments only, of which the first ones are prepared for use. The index is rebuilt for
+    /// the larger pool.
+    pub fn add_device(&mut self, number: DeviceNo, id: Uuid, segments: u32, prepared: u32) {
         let first_segment = SegmentNo(self.segments.len() as u32);
         for on_device in 0..segments {
             self.segments.push(Segment::new(number.0, on_device));
             self.dirty_times.push(None);
         }
         let total = self.segments.len();
-        self.ghosts.resize(total, GhostChunk::default());
-        self.slots.reserve_exact((segments * SLOTS_PER_SEGMENT) as usize);
-        self.slots.resize(total * SLOTS_PER_SEGMENT as usize, Slot::default());
+        self.enlarge_tables(total);
         self.devices.reach(number, || None);
         self.devices[number] = Some(DeviceSpace {
             id,
             first_segment,
             segments,
-            free_segments: (first_segment.0..first_segment.0 + segments).rev().map(SegmentNo).collect(),
+            prepared,
+            free_segments: (first_segment.0..first_segment.0 + prepared).rev().map(SegmentNo).collect(),
             alive: true,
             draining: false,
         });
+    }
+
+    /// Makes room in the tables for this many segments. Only what is in use is copied: the rest of the tables takes no
+    /// memory until it is written to.
+    fn enlarge_tables(&mut self, segments: usize) {
+        let slots = std::mem::replace(&mut self.slots, Slots::new(segments));
+        let ghosts = std::mem::replace(&mut self.ghosts, Ghosts::new(segments));
         self.last_uses.resize(self.slots.len());
         self.index = Index::new(0);
         let mut index = Index::new(self.slots.len());
-        for number in 0..self.slots.len() as u32 {
-            let slot = self.slots[number as usize];
-            if slot.status() != Status::Blank {
-                let owner = self.owner_of(SlotNo(number));
-                index.insert(hash(owner, slot.block()), SlotNo(number));
+        for (segment, state) in self.segments.numbered().filter(|(_, s)| s.owner != NO_OWNER) {
+            self.slots.copy_segment(&slots, segment);
+            self.ghosts.copy_segment(&ghosts, segment);
+            for number in self.slots_of(segment) {
+                let slot = self.slot(number);
+                if slot.status() != Status::Blank {
+                    index.insert(hash(DiskNo(state.owner), slot.block()), number);
+                }
             }
         }
         self.index = index;
@@ -213,7 +233,7 @@ impl Store {
 
     /// Returns a slot's entry.
     pub fn slot(&self, number: SlotNo) -> Slot {
-        self.slots[number.0 as usize]
+        self.slots.get(number)
     }
 
     /// Returns the segment that a slot is in.
@@ -247,7 +267,7 @@ impl Store {
     pub fn lookup(&self, disk: DiskNo, block: BlockNo) -> Option<(SlotNo, Live)> {
         let mut found = None;
         let number = self.index.find(hash(disk, block), |number| {
-            let slot = self.slots[number.0 as usize];
+            let slot = self.slots.get(number);
             // What a lost device has is not taken out of the tables at once.
             let segment = &self.segments[number.segment()];
             let wanted =
@@ -284,7 +304,7 @@ impl Store {
     /// Visits every entry of a block, whatever its status.
     pub fn entries(&self, disk: DiskNo, block: BlockNo, mut visit: impl FnMut(SlotNo, Slot)) {
         self.index.find(hash(disk, block), |number| {
-            let slot = self.slots[number.0 as usize];
+            let slot = self.slots.get(number);
             if slot.block() == block && self.owner_of(number) == disk {
                 visit(number, slot);
             }
@@ -309,7 +329,7 @@ impl Store {
     }
 
     fn set(&mut self, number: SlotNo, slot: impl Into<Slot>) {
-        self.slots[number.0 as usize] = slot.into();
+        self.slots.set(number, slot.into());
     }
 
     /// Returns the entry of a slot that must be live.
@@ -643,25 +663,24 @@ impl Store {
         self.written_pages.len()
     }
 
-    /// Returns the part of the ghost list that a block's address belongs to.
-    fn ghosts_of(&mut self, disk: DiskNo, hash: u64) -> Option<&mut GhostChunk> {
+    /// Returns the segment with the part of the ghost list that a block's address belongs to.
+    fn ghosts_of(&self, disk: DiskNo, hash: u64) -> Option<SegmentNo> {
         let space = &self.disks[disk];
         let segments = if space.shares { &self.common.segments } else { &space.segments };
-        let chunk = (!segments.is_empty()).then(|| segments[ghost::chunk_of(hash, segments.len())])?;
-        Some(&mut self.ghosts[chunk])
+        (!segments.is_empty()).then(|| segments[ghost::chunk_of(hash, segments.len())])
     }
 
     fn remember(&mut self, disk: DiskNo, block: BlockNo) {
         let hash = hash(disk, block);
-        if let Some(ghosts) = self.ghosts_of(disk, hash) {
-            ghosts.insert(hash);
+        if let Some(segment) = self.ghosts_of(disk, hash) {
+            self.ghosts.insert(segment, hash);
         }
     }
 
     /// Whether the block was recently evicted on probation. Asking removes it from the list.
     pub fn was_evicted(&mut self, disk: DiskNo, block: BlockNo) -> bool {
         let hash = hash(disk, block);
-        self.ghosts_of(disk, hash).is_some_and(|ghosts| ghosts.take(hash))
+        self.ghosts_of(disk, hash).is_some_and(|segment| self.ghosts.take(segment, hash))
     }
 
     /// Returns the bytes of memory that the store takes.
@@ -674,10 +693,10 @@ impl Store {
                 size_of::<DiskSpace>() + listed + d.dirty_segments.len() * (24 + size_of::<DirtyTimes>())
             })
             .sum();
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.bytes()
             + self.index.bytes()
             + self.segments.capacity() * size_of::<Segment>()
-            + self.ghosts.capacity() * size_of::<GhostChunk>()
+            + self.ghosts.bytes()
             + per_disk
             + self.common.segments.capacity() * 4
             + self.common.oldest.len() * 16

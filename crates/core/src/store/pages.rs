@@ -308,7 +308,7 @@ mod tests {
         let mut store = Store::new();
         store.add_disk(DISK);
         for device in 0..2 {
-            store.add_device(DeviceNo(device), haversack_model::Uuid([device; 16]), 2);
+            store.add_device(DeviceNo(device), haversack_model::Uuid([device; 16]), 2, 2);
         }
         store.collect_free_segments();
         for segment in 0..4 {

@@ -101,7 +101,7 @@ mod tests {
         let (mut store, disk) = (Store::new(), DiskNo(0));
         store.add_disk(disk);
         for device in 0..2 {
-            store.add_device(DeviceNo(device), Uuid([device; 16]), 2);
+            store.add_device(DeviceNo(device), Uuid([device; 16]), 2, 2);
         }
         store.collect_free_segments();
         for segment in 0..4 {

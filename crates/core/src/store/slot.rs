@@ -116,6 +116,18 @@ const REUSABLE: u64 = PROTECTED;
 const OMITTED: u64 = 1 << HITS_SHIFT;
 
 impl Slot {
+    /// Returns the entry as the table of all slots has it.
+    #[inline]
+    pub fn words(self) -> [u64; 2] {
+        [self.w0, self.w1]
+    }
+
+    /// Returns the entry of the table of all slots.
+    #[inline]
+    pub fn from_words([w0, w1]: [u64; 2]) -> Slot {
+        Slot { w0, w1 }
+    }
+
     /// Returns the block.
     pub fn block(self) -> BlockNo {
         BlockNo(self.w0 & BLOCK_MASK)

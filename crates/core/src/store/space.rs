@@ -4,7 +4,8 @@
 //! - A segment is in its owner's list, at index `place`, exactly as long as it has an owner.
 //! - A segment becomes free only when all of its slots are blank and its last page is durable: no page lists
 //!   anything in it.
-//! - No disk takes a segment of a device that is being emptied, not on record yet, or no longer used.
+//! - No disk takes a segment of a device that is being emptied, not on record yet, or no longer used, or one that
+//!   is not prepared.
 //! - After a device is lost, the store keeps what its pages list as dead entries until the record says that
 //!   the device is gone: a crash may bring them back. Clean blocks become dead one segment at a time; until
 //!   then no lookup finds them.
@@ -52,6 +53,22 @@ impl Store {
             .sum()
     }
 
+    /// Returns how many segments of usable devices other than `other_than` are not prepared for use yet.
+    pub fn unprepared_segments(&self, other_than: Option<DeviceNo>) -> u64 {
+        let devices = self.usable_devices().filter(|d| Some(*d) != other_than);
+        let unprepared = |space: &DeviceSpace| u64::from(space.segments - space.prepared);
+        devices.map(|d| self.devices[d].as_ref().map_or(0, unprepared)).sum()
+    }
+
+    /// Notes that the first segments of a device, up to `end`, are prepared for use. Segments that were used before
+    /// are taken first.
+    pub fn prepared(&mut self, device: DeviceNo, end: u32) {
+        let Some(space) = self.devices[device].as_mut() else { return };
+        let new = (space.prepared..end).rev().map(|at| SegmentNo(space.first_segment.0 + at));
+        space.free_segments.splice(0..0, new);
+        space.prepared = end;
+    }
+
     /// Assigns a free segment to a disk, from the device with the most of them.
     pub fn take_segment(&mut self, disk: DiskNo, other_than: Option<DeviceNo>) -> Option<SegmentNo> {
         let device = self.usable_devices().filter(|d| Some(*d) != other_than).max_by_key(|d| {
@@ -87,7 +104,7 @@ impl Store {
         if space.shares {
             self.join_common(number);
         } else {
-            self.ghosts[number] = super::GhostChunk::default();
+            self.ghosts.clear(number);
         }
         let free = u64::from(self.segments[number].free);
         let space = &mut self.disks[disk];
@@ -264,7 +281,9 @@ impl Store {
     /// Returns the obsolete entries that may be listed and were overtaken on other devices, but not on their
     /// own.
     pub fn overtaken_from_elsewhere(&self) -> Vec<SlotNo> {
-        let listed = (0..self.slots.len() as u32).map(SlotNo).filter(|number| self.is_stale_listing(*number));
+        let owned = self.segments.numbered().filter(|(_, s)| s.owner != NO_OWNER);
+        let slots = owned.flat_map(|(segment, _)| self.slots_of(segment));
+        let listed = slots.filter(|number| self.is_stale_listing(*number));
         let overtaken = |number: &SlotNo| {
             let device_of = |number| self.segments[self.segment_of(number)].device;
             let (slot, device) = (self.slot(*number), device_of(*number));
@@ -460,8 +479,11 @@ impl Store {
     pub(crate) fn collect_free_segments(&mut self) {
         for device in self.devices.iter_mut().flatten() {
             let free = |s: &SegmentNo| self.segments[*s].state == SegmentState::Free;
-            device.free_segments =
-                if device.alive { device.numbers().rev().filter(free).collect() } else { Vec::new() };
+            device.free_segments = if device.alive {
+                device.prepared_numbers().rev().filter(free).collect()
+            } else {
+                Vec::new()
+            };
         }
     }
 }

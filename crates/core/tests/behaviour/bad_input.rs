@@ -50,7 +50,7 @@ fn another_version_is_refused() {
         shelf.0[1].bytes[copy + VERSION_AT..][..4].copy_from_slice(&1u32.to_le_bytes());
     }
     let error = refused_by_all(&mut shelf, "/dev/cache1", "use the program that wrote it");
-    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 3 });
+    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 4 });
 }
 
 #[test]
@@ -222,6 +222,7 @@ fn a_pool_is_created_on_fit_devices_only() {
         id: Uuid([1; 16]),
         device_ids: (0..ids).map(device_id).collect(),
         redundancy: false,
+        prepared_segments: 256,
     };
     let mut small = Shelf::blank(&[4, 2]);
     small.0[1].bytes.pop();
@@ -234,7 +235,8 @@ fn a_pool_is_created_on_fit_devices_only() {
     let error = pool::create(&mut used, &config(2)).expect_err("a pool is on it");
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
-    let error = pool::prepare_device(&mut used, 1, POOL, DeviceNo(2), device_id(2)).expect_err("as well");
+    let error =
+        pool::prepare_device(&mut used, 1, POOL, DeviceNo(2), device_id(2), 256).expect_err("as well");
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
 

@@ -15,6 +15,7 @@ mod offline;
 mod on_record;
 mod origin_away;
 mod overflow;
+mod prepare;
 mod shares;
 mod status;
 mod whole;

@@ -103,6 +103,7 @@ impl<M: SimMemory> Driver<M> {
             id: Uuid([0x70; 16]),
             device_ids: (0..make.devices).map(id).collect(),
             redundancy: make.redundancy,
+            prepared_segments: u32::MAX,
         };
         pool::create(&mut media, &config)?;
         let mut memory = M::of(make.staging_blocks, make.transfer_blocks);

@@ -1,6 +1,6 @@
 //! Cache devices and origins in memory. What a device was given after its last flush is gone after a power cut.
 
-use haversack_core::{IoFailure, Media, OriginMedia, PageRead, PoolConfig, pool};
+use haversack_core::{IoFailure, Media, OriginMedia, PREPARED_AT_FORMAT, PageRead, PoolConfig, pool};
 use haversack_model::{DiskId, SECTOR_BYTES, Uuid};
 
 /// The pool that all tests use.
@@ -95,7 +95,8 @@ impl Shelf {
     pub fn pool_of(id: Uuid, first: u8, segments: &[u32], redundancy: bool) -> Shelf {
         let mut shelf = Shelf::blank(segments);
         let device_ids = (0..segments.len() as u8).map(|at| device_id(first + at)).collect();
-        pool::create(&mut shelf, &PoolConfig { id, device_ids, redundancy }).expect("blank devices");
+        let config = PoolConfig { id, device_ids, redundancy, prepared_segments: PREPARED_AT_FORMAT };
+        pool::create(&mut shelf, &config).expect("blank devices");
         shelf
     }
 

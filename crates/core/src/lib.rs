@@ -59,7 +59,7 @@ pub use flow::device::NewDevice;
 pub use flow::job::Progress;
 pub use format::record::Damage;
 pub use io::IoPurpose;
-pub use media::{IoFailure, Media, OriginMedia, PageRead};
+pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};
 pub use monitor::{MonitorConfig, Records};
 pub use query::{CacheState, DiskInfo, Writer};

@@ -38,6 +38,15 @@ pub struct PageRead<'a> {
     pub result: Result<(), IoFailure>,
 }
 
+/// How far the reading of a pool's metadata is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadProgress {
+    /// Segments whose metadata pages were read.
+    pub done_segments: u64,
+    /// Segments whose metadata pages are to be read.
+    pub total_segments: u64,
+}
+
 /// The cache devices of a pool, by their index in a list.
 pub trait Media {
     /// Returns the number of devices in the list.
@@ -58,6 +67,9 @@ pub trait Media {
     /// # Errors
     /// The device's failure.
     fn flush(&mut self, device: usize) -> Result<(), IoFailure>;
+
+    /// Hears now and then how far the reading of the pool's metadata is.
+    fn progress(&mut self, _progress: ReadProgress) {}
 
     /// Reads one page.
     ///

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::DiskConfig;
-use haversack_core::{CoreConfig, OpenOptions, OpenReport};
+use haversack_core::{CoreConfig, OpenOptions, OpenReport, ReadProgress};
 use haversack_engine::config::ShardConfig;
 use haversack_engine::error::EngineError;
 use haversack_engine::handle::Shard;
@@ -231,6 +231,14 @@ fn open_pool(pool: &PoolConfig, state: &State) -> Result<(Shard, OpenReport), Ru
     Ok((shard, report))
 }
 
+/// Tells the log how far the opening of a pool is, and systemd that the start takes a while longer.
+fn tell_opening(progress: ReadProgress) {
+    const MORE: Duration = Duration::from_secs(60);
+    let percent = progress.done_segments * 100 / progress.total_segments.max(1);
+    tracing::info!("opening a pool: {percent} % of its metadata read");
+    notify(&[NotifyState::ExtendTimeoutUsec(MORE.as_micros() as u32)]);
+}
+
 fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, RunError> {
     let wrong = |what| RunError::PoolSettings { pool: pool.name.clone(), what };
     let accept_missing = pool.accept_missing.as_ref() == Some(&pool.name);
@@ -242,6 +250,7 @@ fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, R
         open: OpenOptions { accept_missing, contents_void },
         poll_us: pool.poll_us,
         clock_file: pool.clock_file.clone(),
+        on_progress: tell_opening,
         ..ShardConfig::new(&pool.name, pool.devices.clone())
     })
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, OpenOptions};
 
+use crate::media::OnProgress;
+
 /// Settings of a shard: one pool of cache devices, one reactor thread.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
@@ -32,6 +34,8 @@ pub struct ShardConfig {
     /// done one at a time, so that the outcome depends on requests and times alone. `None` for the system's
     /// clock.
     pub clock_file: Option<PathBuf>,
+    /// Called every two seconds while the pool's metadata is read.
+    pub on_progress: OnProgress,
 }
 
 impl ShardConfig {
@@ -57,6 +61,7 @@ impl ShardConfig {
             open: OpenOptions::default(),
             poll_us: 50,
             clock_file: None,
+            on_progress: |_| {},
         }
     }
 }

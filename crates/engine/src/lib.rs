@@ -52,6 +52,7 @@ pub use handle::{EngineEvent, Handle, Job, Shard};
 pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
+pub use media::OnProgress;
 pub use message_limit::MessageLimit;
 pub use origin::size_bytes as origin_size_bytes;
 pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};

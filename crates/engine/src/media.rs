@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use haversack_core::{IoFailure, Media, PageRead};
+use haversack_core::{IoFailure, Media, PageRead, ReadProgress};
 use haversack_model::BLOCK_BYTES;
 
 use crate::device::CacheDevice;
@@ -19,6 +20,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 const READERS: usize = 16;
 /// Neighbouring pages that are read at once at most.
 const PAGES_AT_ONCE: usize = BUFFER_BYTES / READERS / BLOCK_BYTES;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Fewer reads than this are done one after the other.
 const FEW_READS: usize = 4;
 
@@ -26,7 +29,13 @@ const FEW_READS: usize = 4;
 pub(crate) struct Devices {
     pub devices: Vec<CacheDevice>,
     buffer: Mapping,
+    /// Hears how far the reading of a pool's metadata is, not more often than every [`TELL_EVERY`].
+    pub on_progress: OnProgress,
+    told: Instant,
 }
+
+/// Hears how far the reading of a pool's metadata is.
+pub type OnProgress = fn(ReadProgress);
 
 impl Devices {
     pub fn of(devices: Vec<CacheDevice>) -> Result<Devices> {
@@ -35,7 +44,7 @@ impl Devices {
             path: devices.first().map_or_else(PathBuf::new, |d| d.path.clone()),
             source,
         })?;
-        Ok(Devices { devices, buffer })
+        Ok(Devices { devices, buffer, on_progress: |_| {}, told: Instant::now() })
     }
 
     pub fn open(paths: &[PathBuf]) -> Result<Devices> {
@@ -130,6 +139,13 @@ impl Media for Devices {
                 scope.spawn(move || read_runs(files, buffer, runs));
             }
         });
+    }
+
+    fn progress(&mut self, progress: ReadProgress) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            (self.on_progress)(progress);
+        }
     }
 
     fn write(

@@ -135,6 +135,7 @@ impl Reactor {
         let now = clock.now_us();
         // With a clock that stands still, polling for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
+        assembly.devices.on_progress = config.on_progress;
         let (core, report) = Core::open(&mut assembly.devices, &mut memory, config.core, &config.open, now)
             .map_err(|error| assembly.explain(error))?;
         assembly.tell();

@@ -31,7 +31,7 @@ use crate::error::PoolError;
 use crate::flow::intent::map::{has, region_blocks_log2};
 use crate::format::page::NO_OWNER;
 use crate::format::record::{DeviceState, DiskRecord};
-use crate::media::{Media, PageRead};
+use crate::media::{Media, PageRead, ReadProgress};
 use crate::store::Store;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{ENTRY_BYTES, Live, Slot, SlotNo};
@@ -138,10 +138,12 @@ struct Listed {
 
 fn list(media: &mut dyn Media, pool: &Pool, r: &mut Recovered) -> Result<Listed, PoolError> {
     let mut listed = Listed { entries: Vec::new(), flushed_seq: pool.record.flushed_seq, lost: Vec::new() };
+    let total_segments = pool.present.iter().flatten().map(|device| u64::from(device.prepared)).sum();
+    let mut progress = ReadProgress { done_segments: 0, total_segments };
     for (at, device) in pool.present.iter().enumerate() {
         let Some(device) = device else { continue };
         let first = r.store.devices[DeviceNo(at as u8)].as_ref().map_or(0, |d| d.first_segment.0);
-        scan::segments(media, device, |on_device, found| {
+        scan::segments(media, device, &mut progress, |on_device, found| {
             r.list_segment(pool, SegmentNo(first + on_device), found, &mut listed);
         })?;
     }

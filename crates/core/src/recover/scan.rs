@@ -22,7 +22,7 @@ use crate::format::geometry::{self, RECORD_PAGES};
 use crate::format::page::{self, Found, Header, Kind, Place};
 use crate::format::record::{DeviceState, PoolRecord};
 use crate::format::superblock::{self, Superblock};
-use crate::media::{Media, PageRead};
+use crate::media::{Media, PageRead, ReadProgress};
 use crate::pool::io_error;
 
 /// Segments read at a time.
@@ -239,6 +239,7 @@ fn may_be_newer(damaged: &Found, intact: u64) -> bool {
 pub(crate) fn segments(
     media: &mut dyn Media,
     device: &Present,
+    progress: &mut ReadProgress,
     mut each: impl FnMut(u32, SegmentFound),
 ) -> Result<(), PoolError> {
     let count = device.prepared;
@@ -269,6 +270,8 @@ pub(crate) fn segments(
             let pair: [[u8; BLOCK_BYTES]; 2] = [pair[0], pair[1]];
             each(start + at as u32, segment(&pair, device, start + at as u32));
         }
+        progress.done_segments += u64::from(end - start);
+        media.progress(*progress);
         start = end;
     }
     Ok(())

@@ -50,6 +50,9 @@ impl<M: Memory> Call<'_, M> {
     /// Advances the preparation of segments. Returns true if anything was done.
     pub(crate) fn drive_prepare(&mut self) -> bool {
         let Some(run) = self.devices.preparation.run.take() else {
+            if !std::mem::take(&mut self.store.free_changed) {
+                return false;
+            }
             let next = self.next_to_prepare();
             if planted(Bug::UseUnprepared)
                 && let Some(run) = next

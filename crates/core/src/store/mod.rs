@@ -140,6 +140,8 @@ pub struct Store {
     /// Number of the newest batch with blocks on probation.
     newest_filled: u64,
     pub devices: Table<DeviceNo, Option<DeviceSpace>>,
+    /// Free segments were taken or new ones came to a device since it was last looked whether more are to be prepared.
+    pub free_changed: bool,
     /// Segments that are being emptied to change hands.
     reclaim: Reclaim,
     /// Every commit up to this sequence number is durable.
@@ -174,6 +176,7 @@ impl Store {
             common: Common::default(),
             newest_filled: 0,
             devices: Table::new(),
+            free_changed: false,
             reclaim: Reclaim::default(),
             flushed_seq: 0,
             mirrors: HashMap::default(),
@@ -192,6 +195,7 @@ impl Store {
             self.dirty_times.push(None);
         }
         let total = self.segments.len();
+        self.free_changed = true;
         self.enlarge_tables(total);
         self.devices.reach(number, || None);
         self.devices[number] = Some(DeviceSpace {

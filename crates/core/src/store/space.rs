@@ -67,6 +67,7 @@ impl Store {
         let new = (space.prepared..end).rev().map(|at| SegmentNo(space.first_segment.0 + at));
         space.free_segments.splice(0..0, new);
         space.prepared = end;
+        self.free_changed = true;
     }
 
     /// Assigns a free segment to a disk, from the device with the most of them.
@@ -96,6 +97,7 @@ impl Store {
     }
 
     pub(crate) fn own(&mut self, number: SegmentNo, disk: DiskNo) {
+        self.free_changed = true;
         let space = &mut self.disks[disk];
         let segment = &mut self.segments[number];
         (segment.state, segment.owner, segment.place) =
@@ -191,6 +193,7 @@ impl Store {
         let Some(space) = self.devices[device].as_mut() else { return result };
         space.alive = false;
         space.free_segments.clear();
+        self.free_changed = true;
         for number in space.numbers() {
             let s = &mut self.segments[number];
             s.state = SegmentState::Dead;
@@ -414,6 +417,7 @@ impl Store {
     fn set_draining(&mut self, device: DeviceNo, draining: bool) {
         let Some(space) = self.devices[device].as_mut() else { return };
         space.draining = draining;
+        self.free_changed = true;
         for number in space.numbers() {
             let s = &self.segments[number];
             if s.owner != NO_OWNER {

@@ -129,7 +129,7 @@ mod tests {
     fn dirty_since(times: &[Micros]) -> (Store, DiskNo, Vec<SlotNo>) {
         let (mut store, disk) = (Store::new(), DiskNo(0));
         store.add_disk(disk);
-        store.add_device(DeviceNo(0), Uuid([1; 16]), 2);
+        store.add_device(DeviceNo(0), Uuid([1; 16]), 2, 2);
         store.collect_free_segments();
         store.take_this(SegmentNo(0), disk);
         let slots: Vec<SlotNo> = store.slots_of(SegmentNo(0)).take(times.len()).collect();

@@ -52,7 +52,7 @@ impl Remains {
 }
 
 fn write(store: &mut Store, offset_bytes: u64, bytes: Vec<u8>) {
-    assert!(bytes.len() as u64 % PAGE_BYTES == 0);
+    assert!((bytes.len() as u64).is_multiple_of(PAGE_BYTES));
     store.write(offset_bytes / SECTOR_BYTES as u64, Payload::Bytes(bytes));
 }
 

@@ -40,7 +40,7 @@ impl Core {
             let end = space.segments.min(space.prepared + most);
             let segments = space.prepared..end;
             let step = Step::Write { seq: 0, in_flight: 0 };
-            (few && !segments.is_empty()).then(|| Run { device, next: segments.start, segments, step })
+            (few && !segments.is_empty()).then_some(Run { device, next: segments.start, segments, step })
         };
         self.store.usable_devices().find_map(wants)
     }

@@ -186,6 +186,17 @@ fn the_api_over_tcp_wants_tls_and_the_token() {
         answers(&with("Authorization: Bearer correct-horse-battery-stapler")?, "401", "unauthorized")?;
         answers(&with("Authorization: Bearer ")?, "401", "unauthorized")?;
         answers(&with("Authorization: correct-horse-battery-staple")?, "401", "unauthorized")?;
+        // A browser's credentials: it sends them for any page that is open in it.
+        let basic = "Authorization: Basic bWU6Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ==";
+        answers(&with(basic)?, "200", "\"vm1\"")?;
+        let from_page = |more: &[&str], path: &str| {
+            let arguments = [&["--cacert", &ca, "--header", basic], more].concat();
+            curl(&arguments, &format!("https://localhost:{port}{path}"))
+        };
+        answers(&from_page(&[], "/")?, "200", "Haversack")?;
+        answers(&from_page(&["--request", "POST"], "/v1/stop")?, "401", "unauthorized")?;
+        let elsewhere = ["--header", "Sec-Fetch-Site: cross-site"];
+        answers(&from_page(&elsewhere, "/v1/status")?, "403", "forbidden")?;
         let bare = |path: &str| curl(&["--cacert", &ca], &format!("https://localhost:{port}{path}"));
         answers(&bare("/metrics")?, "401", "unauthorized")?;
         answers(&bare("/nowhere")?, "401", "unauthorized")?;
@@ -196,6 +207,8 @@ fn the_api_over_tcp_wants_tls_and_the_token() {
 
         let metrics = |path: &str| curl(&[], &format!("http://127.0.0.1:{metrics}{path}"));
         answers(&metrics("/metrics")?, "200", "haversack_")?;
+        answers(&metrics("/readyz")?, "200", "ok")?;
+        answers(&metrics("/")?, "404", "not-found")?;
         answers(&metrics("/v1/status")?, "404", "not-found")
     });
 }

@@ -289,6 +289,18 @@ pub struct FlashWrites {
     pub intent_page_bytes: u64,
 }
 
+impl FlashWrites {
+    /// Returns the bytes of all causes.
+    pub fn total_bytes(&self) -> u64 {
+        self.write_bytes
+            + self.fill_bytes
+            + self.mirror_bytes
+            + self.batch_page_bytes
+            + self.rewrite_page_bytes
+            + self.intent_page_bytes
+    }
+}
+
 /// Errors of a disk.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ErrorCounters {

@@ -101,6 +101,8 @@ pub struct DaemonConfig {
     pub policy_log_dir: Option<PathBuf>,
     /// The size at which such a log is rotated; three rotated logs are kept.
     pub policy_log_size: Size,
+    /// The size of the file that the last day is kept in, for the dashboard; 0 for none.
+    pub history_size: Size,
     /// Disks that a reload may detach because they are no longer in the file, if nobody uses them. A reload is
     /// refused if any other disk is missing from the file.
     pub remove_disks: Vec<String>,
@@ -120,6 +122,7 @@ impl Default for DaemonConfig {
             request_time: Span(Duration::from_secs(30)),
             policy_log_dir: None,
             policy_log_size: Size(16 << 20),
+            history_size: Size(32 << 20),
             remove_disks: Vec::new(),
             qemu_storage_daemon: "qemu-storage-daemon".into(),
         }

@@ -22,6 +22,7 @@ use crate::error::{DaemonError, Result};
 use crate::events::EventLog;
 use crate::exclusive;
 use crate::helper::Helper;
+use crate::history::History;
 use crate::jobs::Jobs;
 use crate::locked::Locked;
 use crate::policy::Policy;
@@ -42,6 +43,8 @@ pub struct Daemon {
     pub state: State,
     /// Recent events.
     pub events: EventLog,
+    /// What happened in the last day.
+    pub history: History,
     /// Management jobs.
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
@@ -149,6 +152,7 @@ impl Daemon {
             started: Instant::now(),
             state,
             events: EventLog::default(),
+            history: History::default(),
             jobs: Jobs::default(),
             closed: ClosedPools::default(),
             pools,

@@ -91,6 +91,9 @@ pub enum DaemonError {
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The history cannot be read.
+    #[error("the history cannot be read: {0}")]
+    History(std::io::Error),
     /// The operating system refused.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -149,6 +152,9 @@ impl DaemonError {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),
+            DaemonError::History(_) => {
+                (500, "state", "remove the file 'history' from the state directory, and restart")
+            }
             DaemonError::System(_) => (500, "system", "see the daemon's log"),
             DaemonError::Stopping => (503, "stopping", "try again when it is back"),
         }

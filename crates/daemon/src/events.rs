@@ -1,40 +1,76 @@
-//! Recent events, numbered: the newest `KEPT` of them are kept for clients that ask.
+//! Events, numbered: the newest `KEPT` of them are kept for clients that ask. A file has them across restarts.
+//!
+//! Invariants
+//! - Numbers are consecutive, and go on after a restart.
+//! - Trouble with the file is logged, and the events go on in memory.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use haversack_api::{Event, Events};
 use tokio::sync::watch;
 
+use crate::line_log::LineLog;
 use crate::locked::Locked;
+use crate::state::StateError;
 
 /// The number of events kept.
 const KEPT: usize = 1024;
+/// The size at which the file is rotated.
+const LOG_BYTES: u64 = 1 << 20;
+/// The file's name, in the state directory.
+pub const FILE: &str = "events.log";
 
 /// See the module documentation.
 pub struct EventLog {
-    events: Mutex<VecDeque<Event>>,
+    inner: Mutex<Inner>,
     /// The number of the newest event, 0 before the first.
     newest: watch::Sender<u64>,
 }
 
+#[derive(Default)]
+struct Inner {
+    events: VecDeque<Event>,
+    file: Option<LineLog>,
+}
+
 impl Default for EventLog {
     fn default() -> Self {
-        EventLog { events: Mutex::default(), newest: watch::Sender::new(0) }
+        EventLog { inner: Mutex::default(), newest: watch::Sender::new(0) }
     }
 }
 
 impl EventLog {
+    /// Continues from the events of earlier starts, and keeps those from now on in the same file. Nobody may have been
+    /// told the numbers of events yet: those that were added before come after those in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read; events are then kept in memory only.
+    pub fn keep(&self, path: PathBuf) -> Result<(), StateError> {
+        let mut inner = self.inner.locked();
+        let file = LineLog::new(path, LOG_BYTES);
+        // A torn line is no event.
+        let earlier = file.newest(KEPT, |_| true)?;
+        let earlier = earlier.iter().filter_map(|line| serde_json::from_str::<Event>(line).ok());
+        inner.file = Some(file);
+        let added = std::mem::replace(&mut inner.events, earlier.collect());
+        let mut number = inner.events.back().map_or(0, |event| event.number);
+        for event in added {
+            number += 1;
+            inner.push(Event { number, ..event });
+        }
+        self.newest.send_replace(number);
+        Ok(())
+    }
+
     /// Adds an event.
     pub fn add(&self, kind: &str, subject: &str, message: impl Into<String>) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut events = self.events.locked();
+        let mut inner = self.inner.locked();
         let number = *self.newest.borrow() + 1;
-        if events.len() == KEPT {
-            events.pop_front();
-        }
-        events.push_back(Event {
+        inner.push(Event {
             number,
             time_ms: time.as_millis() as u64,
             kind: kind.into(),
@@ -46,7 +82,8 @@ impl EventLog {
 
     /// Returns the events after a number, oldest first.
     pub fn after(&self, number: u64) -> Events {
-        let events: Vec<Event> = self.events.locked().iter().filter(|e| e.number > number).cloned().collect();
+        let inner = self.inner.locked();
+        let events: Vec<Event> = inner.events.iter().filter(|e| e.number > number).cloned().collect();
         let next = events.last().map_or(number, |e| e.number);
         Events { events, next }
     }
@@ -55,6 +92,22 @@ impl EventLog {
     pub async fn wait_after(&self, number: u64) {
         // The sender lives as long as `self`.
         let _ = self.newest.subscribe().wait_for(|newest| *newest > number).await;
+    }
+}
+
+impl Inner {
+    fn push(&mut self, event: Event) {
+        if let Some(file) = &mut self.file {
+            // An event has only text keys.
+            let line = serde_json::to_string(&event).unwrap_or_default();
+            if let Err(error) = file.append(&line, &line) {
+                tracing::warn!("an event is not kept across a restart: {error}");
+            }
+        }
+        if self.events.len() == KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
     }
 }
 
@@ -71,5 +124,27 @@ mod tests {
         let all = log.after(0);
         assert_eq!((all.events.len(), all.events[0].number, all.next), (KEPT, 11, KEPT as u64 + 10));
         assert_eq!(log.after(all.next), Events { events: vec![], next: all.next });
+    }
+
+    #[test]
+    fn events_survive_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |early: &str, late: &str| {
+            let log = EventLog::default();
+            log.add("early", "main", early);
+            log.keep(dir.path().join(FILE)).unwrap();
+            log.add("late", "main", late);
+            log.after(0).events.into_iter().map(|event| (event.number, event.message)).collect::<Vec<_>>()
+        };
+        let text =
+            |messages: &[&str]| (1..).zip(messages.iter().map(ToString::to_string)).collect::<Vec<_>>();
+        assert_eq!(start("a", "b"), text(&["a", "b"]));
+        assert_eq!(start("c", "d"), text(&["a", "b", "c", "d"]));
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(dir.path().join(FILE))
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"{\"torn"))
+            .unwrap();
+        assert_eq!(start("e", "f"), text(&["a", "b", "c", "d", "e", "f"]));
     }
 }

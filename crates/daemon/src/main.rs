@@ -19,6 +19,11 @@ struct Arguments {
     check_config: bool,
 }
 
+/// Returns a number of things, as a person would write it.
+fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match Config::load(&arguments.config) {
@@ -30,10 +35,10 @@ fn main() -> ExitCode {
     };
     if arguments.check_config {
         println!(
-            "{}: {} pools, {} disks",
+            "{}: {}, {}",
             arguments.config.display(),
-            config.pools.len(),
-            config.disks.len()
+            count(config.pools.len(), "pool"),
+            count(config.disks.len(), "disk")
         );
         return ExitCode::SUCCESS;
     }

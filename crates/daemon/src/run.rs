@@ -32,7 +32,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{descriptors, governed, nbd_listener, pool, reload, settings};
+use crate::{descriptors, events, governed, history, nbd_listener, pool, reload, settings};
 
 /// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -120,6 +120,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let run_as = user.as_ref().map(|user| (user.uid.as_raw(), user.gid.as_raw()));
     let state = State::open(&config.daemon.state_dir)?;
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
+    give(run_as, [history::FILE, events::FILE].map(|name| config.daemon.state_dir.join(name)))?;
     let (shards, daemon) = open_pools(config, state, run_as)?;
     let (listeners, control_socket) = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
@@ -135,8 +136,12 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
         system::become_user(&user)?;
         tracing::info!(user = user.name, "privileges dropped");
     }
+    if let Err(error) = daemon.events.keep(config.daemon.state_dir.join(events::FILE)) {
+        tracing::warn!("events are not kept across restarts: {error}");
+    }
     daemon.begin_policy(config.policy.clone())?;
     governed::start(&daemon)?;
+    history::start(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

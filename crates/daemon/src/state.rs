@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -101,7 +102,9 @@ impl State {
     fn write(&self, memory: &Memory) -> Result<(), StateError> {
         let text = serde_json::to_vec_pretty(memory).unwrap_or_default();
         let new = self.path.with_extension("json.new");
-        let mut file = File::create(&new).map_err(at("create", &new))?;
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true).mode(0o640);
+        let mut file = options.open(&new).map_err(at("create", &new))?;
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(at("write", &new))?;
         std::fs::rename(&new, &self.path).map_err(at("replace", &self.path))?;
         let dir = self.path.parent().unwrap_or(Path::new("/"));

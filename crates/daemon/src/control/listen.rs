@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::AUTHORIZATION;
-use axum::middleware::Next;
+use axum::http::Method;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use haversack_engine::socket::{self, BoundSocket, SocketError};
 use rustls::ServerConfig;
 use tokio::net;
@@ -19,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::answer::Failure;
 use super::serve::{Server, Socket, whole};
-use super::{metrics_router, router};
+use super::{browser, metrics_router, router};
 use crate::config::{ApiConfig, Config};
 use crate::daemon::Daemon;
 use crate::limits::Places;
@@ -131,16 +133,18 @@ impl Listeners {
             tokio::spawn(server.run());
         };
         let routes = whole(router(daemon.clone(), stop.clone()), time);
+        let plain = routes.clone().layer(from_fn(browser::guard_plain));
         self.unix.set_nonblocking(true)?;
         let unix = net::UnixListener::from_std(self.unix)?;
-        start("control socket", Socket::Unix(unix), routes.clone(), CONTROL_PLACES);
+        start("control socket", Socket::Unix(unix), plain, CONTROL_PLACES);
         if let Some(metrics) = self.metrics {
             let socket = Socket::Tcp(tokio_listener(metrics)?);
             start("metrics", socket, whole(metrics_router(daemon.clone()), time), PORT_PLACES);
         }
         if let Some((tcp, config, token)) = self.tcp {
             let socket = Socket::Tls(tokio_listener(tcp)?, TlsAcceptor::from(config));
-            start("control API", socket, with_token(routes, token), PORT_PLACES);
+            let routes = with_token(routes.layer(from_fn(browser::guard)), token);
+            start("control API", socket, routes, PORT_PLACES);
         }
         Ok(())
     }
@@ -153,19 +157,31 @@ fn tokio_listener(listener: TcpListener) -> std::io::Result<net::TcpListener> {
 
 /// Protects routes with a token.
 pub(super) fn with_token(routes: Router, token: Arc<str>) -> Router {
-    routes.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+    routes.layer(from_fn(move |request: Request, next: Next| {
         let token = token.clone();
         async move { check_token(&token, request, next).await }
     }))
 }
 
 async fn check_token(token: &str, request: Request, next: Next) -> Response {
-    let given =
-        request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
+    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_authorized = given.is_some_and(|given| match given.strip_prefix(b"Bearer ") {
+        Some(given) => is_equal(given, token.as_bytes()),
+        // A browser sends this for any page that is open in it, so it allows no change.
+        None => reads && password(given).is_some_and(|given| is_equal(&given, token.as_bytes())),
+    });
+    if is_authorized {
         return next.run(request).await;
     }
-    Failure::unauthorized().into_response()
+    ([(WWW_AUTHENTICATE, "Basic realm=\"Haversack\"")], Failure::unauthorized()).into_response()
+}
+
+/// Returns the password of `Basic` credentials; the name does not matter.
+fn password(credentials: &[u8]) -> Option<Vec<u8>> {
+    let mut text = BASE64_STANDARD.decode(credentials.strip_prefix(b"Basic ")?).ok()?;
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    Some(text.split_off(colon + 1))
 }
 
 /// Compares in constant time, so that the time does not show where a wrong token differs.

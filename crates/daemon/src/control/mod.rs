@@ -7,6 +7,9 @@
 //! - Connections are limited in number and time, see `serve.rs`.
 
 mod answer;
+mod audit;
+mod browser;
+mod dashboard;
 mod disks;
 mod listen;
 mod openapi;
@@ -21,6 +24,7 @@ pub use listen::{ListenError, Listeners, bind, bind_tcp, bind_unix};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use tokio::sync::{Mutex, mpsc};
 
@@ -59,20 +63,27 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .route("/v1/jobs", get(system::jobs))
         .route("/v1/jobs/{job}", get(system::job).delete(system::cancel))
         .route("/v1/events", get(system::events))
+        .route("/v1/overview", get(system::overview))
+        .route("/v1/history", get(system::history))
         .route("/v1/stop", post(system::stop))
         .route("/metrics", get(system::metrics))
+        .route("/healthz", get(system::healthy))
+        .route("/readyz", get(system::ready))
         .route("/openapi.json", get(openapi::document))
+        .merge(dashboard::routes())
         .fallback(answer::no_such_path)
         .method_not_allowed_fallback(answer::wrong_method)
+        .layer(from_fn_with_state(daemon.clone(), audit::audit))
         .with_state(Control { daemon, stop, scrape: Arc::default() })
 }
 
-/// Returns the route of `/metrics` only.
+/// Returns the routes of a port without TLS: metrics and health.
 pub fn metrics_router(daemon: Arc<Daemon>) -> Router {
     let (stop, _) = mpsc::channel(1);
-    Router::new().route("/metrics", get(system::metrics)).fallback(answer::no_such_path).with_state(Control {
-        daemon,
-        stop,
-        scrape: Arc::default(),
-    })
+    Router::new()
+        .route("/metrics", get(system::metrics))
+        .route("/healthz", get(system::healthy))
+        .route("/readyz", get(system::ready))
+        .fallback(answer::no_such_path)
+        .with_state(Control { daemon, stop, scrape: Arc::default() })
 }

@@ -27,6 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::answer::Failure;
+use super::audit::Caller;
 use super::patient::Patient;
 use crate::descriptors::Spare;
 use crate::limits::{Full, Peer, Place, Places, TurnedAway};
@@ -75,9 +76,9 @@ impl Server {
         let (mut spare, mut turned_away) = (Spare::take(), TurnedAway::default());
         loop {
             let why = match self.accept().await {
-                Ok((stream, peer)) => match self.hold(peer) {
+                Ok((stream, peer, caller)) => match self.hold(peer) {
                     Ok(held) => {
-                        self.begin(stream, held);
+                        self.begin(stream, caller, held);
                         continue;
                     }
                     Err(full) => {
@@ -88,7 +89,7 @@ impl Server {
                 Err(error) if Spare::is_wanted(&error) => {
                     spare.give();
                     // Another thread may have taken the spare descriptor.
-                    if let Ok(Ok((stream, _))) = timeout(ACCEPT_PAUSE, self.accept()).await {
+                    if let Ok(Ok((stream, ..))) = timeout(ACCEPT_PAUSE, self.accept()).await {
                         tell_last_words(stream, &error.to_string()).await;
                     }
                     spare.take_back();
@@ -105,16 +106,16 @@ impl Server {
         }
     }
 
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer, Caller)> {
         match &self.socket {
             Socket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                let peer = Peer::of_stream(&stream);
-                Ok((Box::new(stream), peer))
+                let (peer, caller) = (Peer::of_stream(&stream), Caller::of_stream(&stream));
+                Ok((Box::new(stream), peer, caller))
             }
             Socket::Tcp(listener) | Socket::Tls(listener, _) => {
                 let (stream, address) = listener.accept().await?;
-                Ok((Box::new(stream), Peer::of_address(address.ip())))
+                Ok((Box::new(stream), Peer::of_address(address.ip()), Caller::Address(address.ip())))
             }
         }
     }
@@ -125,12 +126,12 @@ impl Server {
         Ok((self.places.take(peer, 1)?, descriptor))
     }
 
-    fn begin(&self, stream: Box<dyn Stream>, held: Held) {
+    fn begin(&self, stream: Box<dyn Stream>, caller: Caller, held: Held) {
         let (routes, time) = (self.routes.clone(), self.request_time);
         match &self.socket {
             Socket::Unix(_) | Socket::Tcp(_) => {
                 tokio::spawn(async move {
-                    serve(stream, routes, time).await;
+                    serve(stream, caller, routes, time).await;
                     drop(held);
                 });
             }
@@ -138,7 +139,7 @@ impl Server {
                 let handshake = timeout(time, acceptor.accept(stream));
                 tokio::spawn(async move {
                     if let Ok(Ok(stream)) = handshake.await {
-                        serve(Box::new(stream), routes, time).await;
+                        serve(Box::new(stream), caller, routes, time).await;
                     }
                     drop(held);
                 });
@@ -155,9 +156,11 @@ impl Server {
     }
 }
 
-async fn serve(stream: Box<dyn Stream>, routes: Router, request_time: Duration) {
-    let service =
-        service_fn(move |request: hyper::Request<Incoming>| routes.clone().oneshot(request.map(Body::new)));
+async fn serve(stream: Box<dyn Stream>, caller: Caller, routes: Router, request_time: Duration) {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(caller);
+        routes.clone().oneshot(request.map(Body::new))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(request_time)

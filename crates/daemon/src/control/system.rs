@@ -1,16 +1,16 @@
 //! Status, jobs, events, metrics, stop.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use haversack_api::{ErrorBody, Events, Job, Span, Status};
+use haversack_api::{ErrorBody, Events, History, Job, Overview, Span, Status};
 use serde::Deserialize;
 
 use super::Control;
-use super::answer::{Answer, Failure, Part, Query, answer, text};
+use super::answer::{Answer, Failure, Part, Query, answer, run, text};
 
 /// Status of the daemon, its pools and disks.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
@@ -64,6 +64,38 @@ pub async fn events(State(control): State<Control>, Query(which): Query<Which>) 
     // If no event comes in time, the answer is empty.
     let _ = tokio::time::timeout(wait, control.daemon.events.wait_after(which.after)).await;
     Json(control.daemon.events.after(which.after))
+}
+
+/// The daemon at a glance, for the dashboard.
+#[utoipa::path(get, path = "/v1/overview", responses((status = 200, body = Overview)))]
+pub async fn overview(State(control): State<Control>) -> Answer<Overview> {
+    answer(&control, |daemon| Ok(daemon.overview())).await
+}
+
+/// What happened in the last day.
+#[utoipa::path(get, path = "/v1/history", responses((status = 200, body = History)))]
+pub async fn history(State(control): State<Control>) -> Answer<History> {
+    let _turn = control.scrape.lock().await;
+    answer(&control, |daemon| daemon.history.last_day(daemon, SystemTime::now())).await
+}
+
+/// Whether the daemon answers.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = String, content_type = "text/plain")))]
+pub async fn healthy() -> &'static str {
+    "ok\n"
+}
+
+/// Whether every pool is open and its thread answers, and every disk that should be attached is.
+#[utoipa::path(get, path = "/readyz", responses(
+    (status = 200, body = String, content_type = "text/plain"), (status = 503, body = String, content_type = "text/plain")))]
+pub async fn ready(State(control): State<Control>) -> Result<(StatusCode, String), Failure> {
+    let _turn = control.scrape.lock().await;
+    let not_ready = run(&control, |daemon| Ok(daemon.not_ready())).await?;
+    Ok(if not_ready.is_empty() {
+        (StatusCode::OK, "ok\n".into())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n")
+    })
 }
 
 /// Stops the daemon cleanly: staged blocks are committed. Dirty blocks stay in the cache.

@@ -12,7 +12,6 @@
 
 mod actuate;
 mod events;
-mod log;
 mod monitors;
 mod pool;
 mod port;
@@ -33,9 +32,9 @@ use serde_json::Value;
 use crate::backend::Backend;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
+use crate::line_log::LineLog;
 use crate::locked::Locked;
 pub use events::{News, Order};
-use log::DecisionLog;
 use pool::PoolLoop;
 pub use recording::Rows;
 
@@ -123,7 +122,7 @@ impl Policy {
     pub fn opened(&self, pool: &str, backend: Arc<dyn Backend>) -> Result<()> {
         let mut inner = self.current();
         let config = inner.settings.as_ref().map(settings::config).transpose().map_err(DaemonError::Bad)?;
-        let log = DecisionLog::new(self.log_dir.join(format!("policy-{pool}.log")), self.log_size_bytes);
+        let log = LineLog::new(self.log_dir.join(format!("policy-{pool}.log")), self.log_size_bytes);
         let mut looped = PoolLoop::new(pool, backend, log);
         let resumed = config.map_or(Ok(()), |config| looped.resume(&config));
         inner.pools.insert(pool.into(), looped);

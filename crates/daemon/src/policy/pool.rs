@@ -18,7 +18,6 @@ use haversack_policy::{Config, Event};
 
 use super::actuate::{self, Applied};
 use super::events::{News, Order};
-use super::log::DecisionLog;
 use super::monitors::Monitors;
 use super::port::{self, PoolPort};
 use super::recording::{Recording, Rows};
@@ -26,6 +25,7 @@ use super::reports::Latencies;
 use super::show;
 use crate::backend::Backend;
 use crate::error::{DaemonError, Result};
+use crate::line_log::LineLog;
 
 /// Sectors of a block.
 const SECTORS: u64 = (haversack_model::BLOCK_BYTES / SECTOR_BYTES) as u64;
@@ -42,7 +42,7 @@ pub struct PoolLoop {
     control: Option<Control>,
     monitors: Monitors,
     latencies: Latencies,
-    log: DecisionLog,
+    log: LineLog,
     applied: BTreeMap<String, Applied>,
     /// The parts of the last plan that were skipped, by disk.
     kept: BTreeMap<String, Vec<String>>,
@@ -57,7 +57,7 @@ pub struct PoolLoop {
 
 impl PoolLoop {
     /// Makes a loop without a policy.
-    pub fn new(name: &str, backend: Arc<dyn Backend>, log: DecisionLog) -> PoolLoop {
+    pub fn new(name: &str, backend: Arc<dyn Backend>, log: LineLog) -> PoolLoop {
         PoolLoop {
             name: name.into(),
             backend,
@@ -78,7 +78,7 @@ impl PoolLoop {
     }
 
     /// Returns the decision log.
-    pub fn log(&self) -> &DecisionLog {
+    pub fn log(&self) -> &LineLog {
         &self.log
     }
 

@@ -10,9 +10,9 @@ use haversack_policy::{Config, DiskPlan};
 
 use super::actuate::{self, Applied};
 use super::events::Order;
-use super::log::DecisionLog;
 use super::reports::{self, Latencies};
 use crate::backend::Backend;
+use crate::line_log::LineLog;
 
 /// See the module documentation.
 pub struct PoolPort<'a> {
@@ -24,7 +24,7 @@ pub struct PoolPort<'a> {
     pub latencies: &'a Latencies,
     /// The heading of a new log file.
     pub config: Config,
-    pub log: &'a mut DecisionLog,
+    pub log: &'a mut LineLog,
     /// What the last plans have set, by disk.
     pub applied: &'a mut BTreeMap<String, Applied>,
     /// The parts of the last plan that were skipped, by disk.
@@ -69,7 +69,7 @@ impl Port for PoolPort<'_> {
 }
 
 /// Appends entries to the log of a loop with this configuration.
-pub fn write_log(log: &mut DecisionLog, config: &Config, entries: &[Entry]) {
+pub fn write_log(log: &mut LineLog, config: &Config, entries: &[Entry]) {
     for entry in entries {
         let time_us = match entry {
             Entry::Started { time_us, .. }

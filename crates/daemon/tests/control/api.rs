@@ -286,3 +286,19 @@ async fn events_are_waited_for() {
     let (_, some) = api.call("GET", "/v1/events?after=0&wait=30s", Value::Null).await;
     assert_eq!((&some["events"][0]["kind"], &some["next"]), (&json!("origin-away"), &json!(1)));
 }
+
+#[tokio::test]
+async fn who_changes_something_is_noted() {
+    let api = Api::new();
+    assert_eq!(api.work("POST", "/v1/disks", vm1()).await["state"], "done");
+    assert_eq!(api.call("POST", "/v1/disks/vm2/flush", Value::Null).await.0, 404);
+    assert_eq!(api.call("GET", "/v1/disks/vm1", Value::Null).await.0, 200);
+    let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
+    let audited = events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "audit");
+    let audited: Vec<_> = audited
+        .map(|event| (event["subject"].as_str().unwrap(), event["message"].as_str().unwrap()))
+        .collect();
+    let wanted =
+        [("daemon", "unknown: POST /v1/disks: 202"), ("vm2", "unknown: POST /v1/disks/vm2/flush: 404")];
+    assert_eq!(audited, wanted);
+}

@@ -49,13 +49,13 @@ pub struct Fake {
     pub reads: Mutex<Vec<u64>>,
 }
 
-pub fn shown(disk: DiskHandle, spec: &DiskSpec) -> DiskSnapshot {
+pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: WriteMode) -> DiskSnapshot {
     DiskSnapshot {
         disk,
-        id: spec.config.id,
-        name: spec.name.clone(),
-        sectors: spec.config.sectors,
-        mode: spec.config.mode,
+        id,
+        name: name.into(),
+        sectors,
+        mode,
         stats: DiskStats::default(),
         usage: DiskUsage::default(),
         origin_up: true,
@@ -119,7 +119,8 @@ impl Backend for Fake {
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
         let number = self.disks.fetch_add(1, Ordering::Relaxed);
         let disk = DiskHandle::new(DiskNo(number), number.into());
-        self.attached.lock().unwrap().push(shown(disk, &spec));
+        let snapshot = shown(disk, spec.config.id, &spec.name, spec.config.sectors, spec.config.mode);
+        self.attached.lock().unwrap().push(snapshot);
         Ok((disk, job(true)?))
     }
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {

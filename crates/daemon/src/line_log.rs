@@ -1,4 +1,4 @@
-//! The decision log: a file of JSON lines that is rotated when it has grown large.
+//! A log for programs, such as that of decisions: a file of JSON lines that is rotated when it has grown large.
 //!
 //! Invariants
 //! - A line is written by a single call. A line torn by a crash is ended before the next one is written.
@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::state::StateError;
@@ -15,7 +16,7 @@ use crate::state::StateError;
 const KEPT_LOGS: u32 = 4;
 
 /// See the module documentation.
-pub struct DecisionLog {
+pub struct LineLog {
     path: PathBuf,
     limit_bytes: u64,
     file: Option<File>,
@@ -27,10 +28,10 @@ fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> State
     move |source| StateError::Io { action, path, source }
 }
 
-impl DecisionLog {
+impl LineLog {
     /// Makes a log that is opened when the first line is written.
-    pub fn new(path: PathBuf, limit_bytes: u64) -> DecisionLog {
-        DecisionLog { path, limit_bytes, file: None, bytes: 0 }
+    pub fn new(path: PathBuf, limit_bytes: u64) -> LineLog {
+        LineLog { path, limit_bytes, file: None, bytes: 0 }
     }
 
     /// Returns the path of the current log.
@@ -63,7 +64,7 @@ impl DecisionLog {
         if std::fs::metadata(&self.path).is_ok_and(|data| data.len() >= self.limit_bytes) {
             self.put_aside()?;
         }
-        let options = File::options().read(true).append(true).create(true).clone();
+        let options = File::options().read(true).append(true).create(true).mode(0o640).clone();
         let mut file = options.open(&self.path).map_err(at("open", &self.path))?;
         self.bytes = file.seek(SeekFrom::End(0)).map_err(at("read", &self.path))?;
         if self.bytes > 0 && !ends_with_newline(&mut file).map_err(at("read", &self.path))? {
@@ -133,7 +134,7 @@ mod tests {
     fn a_large_log_is_put_aside_and_the_oldest_goes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("policy.log");
-        let mut log = DecisionLog::new(path.clone(), 40);
+        let mut log = LineLog::new(path.clone(), 40);
         for number in 0..100 {
             log.append(&format!("line {number:04}"), "head").unwrap();
         }
@@ -145,7 +146,7 @@ mod tests {
         let all = log.newest(usize::MAX, |line| line != "head").unwrap();
         assert!(all.is_sorted() && all.len() >= 10 && all.last().unwrap() == "line 0099", "{all:?}");
         assert_eq!(log.newest(2, |line| line.ends_with('7')).unwrap(), ["line 0087", "line 0097"]);
-        let again = DecisionLog::new(path, 40).newest(3, |_| true).unwrap();
+        let again = LineLog::new(path, 40).newest(3, |_| true).unwrap();
         assert_eq!(again, ["line 0097", "line 0098", "line 0099"]);
     }
 
@@ -154,7 +155,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("policy.log");
         std::fs::write(&path, "{\"torn").unwrap();
-        let mut log = DecisionLog::new(path, 1 << 20);
+        let mut log = LineLog::new(path, 1 << 20);
         log.append("whole", "head").unwrap();
         assert_eq!(log.newest(9, |_| true).unwrap(), ["{\"torn", "whole"]);
     }

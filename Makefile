@@ -16,7 +16,7 @@ HOSTILE_SECONDS ?= 300
 # Seconds that `make fuzz` gives each target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long docs
+.PHONY: help setup run stop test test-traces bench fuzz hostile crash-long packages packages-test docs
 
 help:
 	@echo "make run         the demo: four disks on a slow store, without the cache and through it"
@@ -29,6 +29,7 @@ help:
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"
 	@echo "make fuzz        every fuzz target, FUZZ_SECONDS=$(FUZZ_SECONDS) each"
 	@echo "make hostile     attacks on a daemon, HOSTILE_SECONDS=$(HOSTILE_SECONDS) for each random one"
+	@echo "make packages    a Debian package and an RPM, in target/packages; make packages-test installs and removes them"
 	@echo "make docs        the documentation as a site, in target/docs"
 	@echo "make setup       install what all these need (run and test do it themselves)"
 
@@ -67,6 +68,15 @@ hostile: setup
 	cargo build --release -p haversack-daemon -p haversack-cli
 	HAVERSACK_PROGRAMS="$(PROGRAMS)" HAVERSACK_HOSTILE_SECONDS=$(HOSTILE_SECONDS) \
 		cargo test --release -p haversack-e2e --test hostile -- --nocapture --test-threads 1
+
+packages:
+	@./scripts/setup run
+	cargo build --release -p haversack-daemon -p haversack-cli
+	./scripts/packages
+
+# Takes a minute or two, most of it for a clean Debian.
+packages-test: packages
+	./scripts/packages-test
 
 docs:
 	@mdbook --version >/dev/null 2>&1 || cargo install mdbook --locked

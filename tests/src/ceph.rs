@@ -97,10 +97,60 @@ impl Ceph {
         serde_json::json!({"driver": "rbd", "pool": POOL, "image": name, "conf": self.config})
     }
 
+    /// Takes Haversack's lock of an image as another host would.
+    ///
+    /// # Errors
+    /// Somebody has it.
+    pub fn lock(&self, name: &str, cookie: &str) -> Result<()> {
+        let options =
+            ["--lock-type", "exclusive", "--lock-cookie", cookie, "--lock-description", "elsewhere"];
+        self.lock_command(name, "get", &[], &options).map(|_| ())
+    }
+
+    /// Returns the cookies and descriptions of those who have Haversack's lock of an image.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn lockers(&self, name: &str) -> Result<Vec<[String; 2]>> {
+        let lockers = self.lock_info(name)?;
+        Ok(lockers.into_iter().map(|[_, cookie, description]| [cookie, description]).collect())
+    }
+
+    /// Releases Haversack's lock of an image, whoever has it.
+    ///
+    /// # Errors
+    /// What `rados` complained of.
+    pub fn break_lock(&self, name: &str) -> Result<()> {
+        self.lock_info(name)?.iter().try_for_each(|[client, cookie, _]| {
+            self.lock_command(name, "break", &[client], &["--lock-cookie", cookie]).map(|_| ())
+        })
+    }
+
+    fn lock_info(&self, name: &str) -> Result<Vec<[String; 3]>> {
+        let info = self.lock_command(name, "info", &[], &["--format", "json"])?;
+        let info: serde_json::Value = serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))?;
+        let text =
+            |locker: &serde_json::Value, key: &str| locker[key].as_str().unwrap_or_default().to_owned();
+        let lockers = info["lockers"].as_array().cloned().unwrap_or_default();
+        Ok(lockers.iter().map(|l| ["name", "cookie", "description"].map(|key| text(l, key))).collect())
+    }
+
+    fn lock_command(&self, name: &str, verb: &str, client: &[&str], options: &[&str]) -> Result<String> {
+        let info = self.run("rbd", &["info", "--format", "json", &format!("{POOL}/{name}")])?;
+        let info: serde_json::Value = serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))?;
+        let header = format!("rbd_header.{}", info["id"].as_str().unwrap_or_default());
+        let command = ["--pool", POOL, "lock", verb, &header, "haversack"];
+        self.run("rados", &[&command, client, options].concat())
+    }
+
     fn rbd(&self, arguments: &[&str]) -> Result<()> {
-        let mut command: Command = tools::tool("rbd")?;
+        self.run("rbd", arguments).map(|_| ())
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let mut command: Command = tools::tool(program)?;
         command.env("CEPH_CONF", &self.config).args(arguments);
-        tools::run(command).map(|_| ())
+        tools::run(command)
     }
 }
 

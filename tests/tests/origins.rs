@@ -93,6 +93,40 @@ fn an_rbd_image_that_another_client_has_open_is_refused() {
     });
 }
 
+/// The lock is the pool's: it stays while the daemon is down, and goes with the disk.
+#[test]
+fn an_rbd_image_is_locked_for_the_pool_that_caches_it() {
+    test("RBD lock", |place| {
+        let ceph = Ceph::start(place)?;
+        let origin = ceph.image("vm1", 64)?;
+        let mut daemon = Haversack::start(place, Settings::new(32, vec![]))?;
+        let pool = daemon.pool();
+        let attach = ["disk", "attach", "vm1", &origin, "--pool", &pool];
+
+        ceph.lock("vm1", "another-pool/vm1")?;
+        let refused = daemon.command(&attach).expect_err("another pool has the lock").to_string();
+        let told = ["is locked by elsewhere", "lock break", "--lock-cookie another-pool/vm1"];
+        check(told.iter().all(|words| refused.contains(words)), &refused)?;
+        check(ceph.lockers("vm1")?[0][0] == "another-pool/vm1", "the other pool's lock is gone")?;
+        ceph.break_lock("vm1")?;
+
+        daemon.command(&attach)?;
+        let [cookie, description] = ceph.lockers("vm1")?.pop().unwrap_or_default();
+        check(description.starts_with(&format!("disk vm1 of pool {pool} on ")), &description)?;
+        check(ceph.lock("vm1", "another-pool/vm1").is_err(), "a second pool gets the lock")?;
+        daemon.kill()?;
+        check(ceph.lock("vm1", "another-pool/vm1").is_err(), "the lock ends with the daemon")?;
+        daemon.start_again()?;
+        tools::wait_until("the disk", PATIENCE, || {
+            Ok(daemon.json(&["disk", "show", "vm1"])?["state"] == "attached")
+        })?;
+        check(ceph.lockers("vm1")?[0][0] == cookie, "it is not the same lock")?;
+        daemon.command(&["disk", "detach", "vm1"])?;
+        check(ceph.lockers("vm1")?.is_empty(), "the lock stays after a detach")?;
+        ceph.lock("vm1", "another-pool/vm1")
+    });
+}
+
 fn qemu_img(before: &[&str], image: &Path, after: &[&str]) -> Result<()> {
     let mut command = tools::tool("qemu-img")?;
     command.args(before).arg(image).args(after);

@@ -26,8 +26,10 @@ use crate::locked::Locked;
 use crate::origin::Origin;
 use crate::policy::News;
 use crate::pool::{KnownDisk, Pool};
+use crate::rbd::lock::{self, Holder};
+use crate::rbd::watchers;
 use crate::state::RememberedDisk;
-use crate::{settings, system, watchers};
+use crate::{settings, system};
 
 /// The first pause before another attempt to attach; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -102,6 +104,19 @@ fn label(pool: &Pool, config: &DiskConfig, id: DiskId, handle: DiskHandle, secto
     if let Err(error) = pool.backend.label_disk(handle, label) {
         tracing::warn!(disk = config.name, "cannot record the origin on the cache devices: {error}");
     }
+}
+
+/// Locks the store of an origin for a disk's pool, where the store has such locks. Returns true if it was not locked
+/// before.
+fn lock_store(pool: &Pool, config: &DiskConfig, id: DiskId, origin: &Origin) -> Result<bool> {
+    match origin {
+        Origin::Helper(device) if !config.read_only => Ok(lock::acquire(device, &holder(pool, config, id))?),
+        _ => Ok(false),
+    }
+}
+
+fn holder(pool: &Pool, config: &DiskConfig, id: DiskId) -> Holder {
+    Holder::new(pool.id, &pool.name, id, &config.name)
 }
 
 /// Keeps front ends out while the returned value lives, or returns those that are connected. NBD clients are
@@ -237,16 +252,34 @@ impl Daemon {
         let origin = Origin::parse(&config.origin).map_err(DaemonError::Bad)?;
         self.refuse_part_of_pool(&config)?;
         refuse_other_origin(pool, &config, disk.id)?;
-        let helper = self.start_helper(&config, &origin, attempt)?;
+        let newly_locked = lock_store(pool, &config, disk.id, &origin)?;
+        let attached = self.attach_locked(disk, &config, pool, &origin, attempt);
+        let is_dirty = pool.known(disk.id).is_some_and(|known| known.dirty_bytes > 0);
+        if attached.is_err() && newly_locked && !is_dirty {
+            self.unlock_store(&config, disk.id);
+        }
+        attached
+    }
+
+    /// Attaches a disk whose store is this pool's.
+    fn attach_locked(
+        &self,
+        disk: &Disk,
+        config: &DiskConfig,
+        pool: &Pool,
+        origin: &Origin,
+        attempt: Attempt,
+    ) -> Result<()> {
+        let helper = self.start_helper(config, origin, attempt)?;
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
-        let sectors = self.sectors(&config, known, &spec)?;
-        let (handle, job) = pool.backend.attach(self.disk_spec(&config, spec, sectors)?)?;
+        let sectors = self.sectors(config, known, &spec)?;
+        let (handle, job) = pool.backend.attach(self.disk_spec(config, spec, sectors)?)?;
         wait(&job)?;
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
-        label(pool, &config, disk.id, handle, sectors);
-        let served = self.serve_vhost_user(&config, handle, sectors);
+        label(pool, config, disk.id, handle, sectors);
+        let served = self.serve_vhost_user(config, handle, sectors);
         let vhost_user = match served {
             Ok(server) => server,
             Err(error) => {
@@ -270,7 +303,7 @@ impl Daemon {
             "attached"
         );
         self.events.add("attached", &config.name, format!("in pool '{}'", config.pool));
-        self.grow_to_configured(&config, disk, handle, sectors);
+        self.grow_to_configured(config, disk, handle, sectors);
         self.size_filters(pool);
         self.report_to_policy();
         Ok(())
@@ -293,6 +326,19 @@ impl Daemon {
             ),
             "name the disk's own image",
         ))
+    }
+
+    /// Releases the lock of a disk's store: the pool has nothing of the disk that its store does not have.
+    pub(crate) fn unlock_store(&self, config: &DiskConfig, id: DiskId) {
+        if config.read_only {
+            return;
+        }
+        let Ok(Origin::Helper(device)) = Origin::parse(&config.origin) else { return };
+        let Ok(pool) = self.pool(&config.pool) else { return };
+        if let Err(error) = lock::release(&device, &holder(pool, config, id)) {
+            tracing::warn!(disk = config.name, "the lock of the origin stays: {error}");
+            self.events.add("still-locked", &config.name, error.to_string());
+        }
     }
 
     /// Removes a disk from its pool that was new there and was not attached after all.
@@ -554,6 +600,7 @@ impl Daemon {
         self.report_to_policy();
         // The helper may take a while to end; nobody should wait for the disk's lock that long.
         drop(servers);
+        self.unlock_store(&disk.config(), disk.id);
         tracing::info!(disk = name, "detached");
         self.events.add("detached", name, "clean blocks stay in the cache");
         self.remember(disk, false)
@@ -594,6 +641,7 @@ impl Daemon {
             self.remember(&detached, false)?;
             return self.insert_disk(name, Arc::new(detached));
         }
+        self.unlock_store(&disk.config(), disk.id);
         Ok(self.state.forget(name)?)
     }
 }

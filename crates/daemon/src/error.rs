@@ -9,7 +9,8 @@ use haversack_policy::PolicyError;
 use crate::helper::HelperError;
 use crate::state::StateError;
 use crate::system::SystemError;
-use crate::watchers::WatchError;
+use crate::rbd::lock::LockError;
+use crate::rbd::watchers::WatchError;
 
 /// See the module documentation.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +89,9 @@ pub enum DaemonError {
     /// Another client may write the origin.
     #[error(transparent)]
     Watched(#[from] WatchError),
+    /// The origin cannot be locked.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// The state directory cannot be written.
     #[error(transparent)]
     State(#[from] StateError),
@@ -148,7 +152,9 @@ impl DaemonError {
                 "in-use",
                 "close it there first; a client that died is forgotten after 30 s, or at once with 'ceph osd blocklist add'",
             ),
-            DaemonError::Watched(WatchError::Unknown { .. }) => {
+            DaemonError::Locked(LockError::Held { .. }) => (409, "in-use", "detach it there first"),
+            DaemonError::Locked(LockError::Failed { .. })
+            | DaemonError::Watched(WatchError::Unknown { .. }) => {
                 (502, "origin", "check the cluster and the user's capabilities with 'rbd status IMAGE'")
             }
             DaemonError::State(_) => (500, "state", "check the state directory and its filesystem"),

@@ -210,9 +210,13 @@ impl Daemon {
         }
         let job = pool.backend.forget(id, destroy_dirty.is_some())?;
         let (daemon, name_too) = (self.clone(), name.to_string());
+        let config = self.disk(name).ok().map(|disk| disk.config());
         self.jobs.start(JobKind::Forget, name, move |control| {
             control.follow(&job)?;
             daemon.pool(&pool_name)?.known.locked().remove(&id);
+            if let Some(config) = config {
+                daemon.unlock_store(&config, id);
+            }
             daemon.remove_disk(&name_too);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
             Ok(daemon.state.forget(&name_too)?)

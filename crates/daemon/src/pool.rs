@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use haversack_api::DiskState;
 use haversack_core::{DiskSummary, OpenReport};
 use haversack_engine::handle::EngineEvent;
-use haversack_model::{BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
 use crate::backend::Backend;
 use crate::daemon::{Daemon, Disk};
@@ -47,6 +47,8 @@ impl KnownDisk {
 pub struct Pool {
     /// Its name.
     pub name: String,
+    /// Its identity.
+    pub id: Uuid,
     /// Its data path.
     pub backend: Arc<dyn Backend>,
     /// The disks that it knows.
@@ -77,6 +79,7 @@ impl Pool {
         );
         Pool {
             name: name.to_string(),
+            id: report.pool,
             backend,
             known: Mutex::new(report.disks.iter().map(|d| (d.id, KnownDisk::of(d))).collect()),
             missing_devices: report.missing.len(),

@@ -34,6 +34,8 @@ pub struct OpenOptions {
 /// The state in which a pool was found when it was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenReport {
+    /// The pool's identity.
+    pub pool: Uuid,
     /// Device numbers, each with its index in the list of devices.
     pub devices: Vec<(DeviceNo, usize)>,
     /// Devices in the list that are no longer part of the pool.

@@ -335,6 +335,7 @@ fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: M
         ..OpenReport::default()
     };
     let mut core = without_disks(&pool, r.store, memory, config, now);
+    report.pool = core.pool_id();
     let mut call = core.with(memory);
     call.adopt_disks(&pool.record.disks, r.intents);
     if survived {

@@ -1,6 +1,6 @@
 //! Keeps a second client of an RBD image out, on this host or another one.
 //!
-//! librbd's exclusive lock does not do that: it moves to any client that writes. But each client that opens an image
+//! The lock of [`super::lock`] is Haversack's own. But each client that opens an image
 //! for writing watches its header object, and `rbd status` lists the watchers. The list is read once this daemon's own
 //! helper has the image open, so of two hosts that attach the same image at the same time, neither misses the other.
 //!
@@ -8,23 +8,15 @@
 //! such a client; so a restart ignores watchers on this host.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use super::Image;
 use crate::origin::BlockDevice;
 
-/// The program that lists the watchers.
-const PROGRAM: &str = "rbd";
-/// How long it may take.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// A client that died is no longer listed after this time: Ceph's default of 30 s, and some margin.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(40);
-/// How often its end is checked.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
 /// Why an image cannot be used.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WatchError {
@@ -49,97 +41,32 @@ pub enum WatchError {
     },
 }
 
-/// An RBD image that is opened for writing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Image {
-    /// `POOL[/NAMESPACE]/IMAGE`.
-    name: String,
-    user: Option<String>,
-    conf: Option<PathBuf>,
-}
-
 /// Refuses a device with an RBD image that another client has open for writing. The device's own helper must have it
 /// open. `after_crash`: clients on this host may be what is left of an earlier helper, and are ignored.
 ///
 /// # Errors
 /// Another client has an image open, or it cannot be found out.
 pub fn refuse_other_clients(device: &BlockDevice, after_crash: bool) -> Result<(), WatchError> {
-    let images = images(device);
+    let images = Image::all_of(device);
     if images.is_empty() {
         return Ok(());
     }
     let local = local_addresses();
     for image in images {
-        let unknown = |why| WatchError::Unknown { image: image.name.clone(), why };
-        let watchers = watchers(&list(&image).map_err(unknown)?).map_err(unknown)?;
+        let unknown = |why| WatchError::Unknown { image: image.path(), why };
+        let status = image.run("rbd", &["status", "--format", "json", "--", &image.path()]);
+        let watchers = watchers(&status.map_err(unknown)?).map_err(unknown)?;
         let clients = others(&watchers, &local, after_crash);
         if !clients.is_empty() {
-            return Err(WatchError::InUse { image: image.name, clients });
+            return Err(WatchError::InUse { image: image.path(), clients });
         }
     }
     Ok(())
 }
 
-/// Returns the RBD images among the leaves of a device's nodes. Snapshots are read-only.
-fn images(device: &BlockDevice) -> Vec<Image> {
-    fn add(node: &Value, images: &mut Vec<Image>) {
-        let text = |key: &str| node[key].as_str().map(str::to_string);
-        if let (Some("rbd"), Some(pool), Some(image), true) =
-            (node["driver"].as_str(), text("pool"), text("image"), node["snapshot"].is_null())
-        {
-            let parts = [Some(pool), text("namespace").filter(|name| !name.is_empty()), Some(image)];
-            let name = parts.into_iter().flatten().collect::<Vec<_>>().join("/");
-            images.push(Image { name, user: text("user"), conf: text("conf").map(PathBuf::from) });
-        }
-        node.as_object().into_iter().flat_map(|fields| fields.values()).for_each(|child| add(child, images));
-    }
-    let mut images = Vec::new();
-    device.nodes.iter().for_each(|node| add(node, &mut images));
-    images
-}
-
-/// Runs `rbd status` and returns its output.
-fn list(image: &Image) -> Result<String, String> {
-    let mut command = Command::new(PROGRAM);
-    if let Some(user) = &image.user {
-        command.arg("--id").arg(user);
-    }
-    if let Some(conf) = &image.conf {
-        command.arg("--conf").arg(conf);
-    }
-    command.args(["status", "--format", "json", "--"]).arg(&image.name);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    crate::system::die_with_parent(&mut command);
-    let child = command
-        .spawn()
-        .map_err(|error| format!("{PROGRAM} cannot be started: {error}; install Debian's ceph-common"))?;
-    let output = within_limit(child)?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        return Err(format!("{PROGRAM} status ended with {}: {last}", output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Waits for a program whose output fits in a pipe's buffer, and kills it if it takes too long.
-fn within_limit(mut child: Child) -> Result<std::process::Output, String> {
-    let deadline = Instant::now() + TIME_LIMIT;
-    while Instant::now() < deadline {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(LOOK_EVERY),
-            Ok(Some(_)) => return child.wait_with_output().map_err(|error| error.to_string()),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    Err(format!("{PROGRAM} status took longer than {} s", TIME_LIMIT.as_secs()))
-}
-
 /// Reads the addresses of the watchers from what `rbd status --format json` printed.
 fn watchers(status: &str) -> Result<Vec<String>, String> {
-    let unreadable = || format!("{PROGRAM} status printed '{}'", status.trim());
+    let unreadable = || format!("rbd status printed '{}'", status.trim());
     let status: Value = serde_json::from_str(status).map_err(|_| unreadable())?;
     let watchers = status["watchers"].as_array().ok_or_else(unreadable)?;
     watchers.iter().map(|w| w["address"].as_str().map(str::to_string).ok_or_else(unreadable)).collect()
@@ -172,22 +99,6 @@ fn local_addresses() -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::origin::Origin;
-
-    fn images_of(origin: &str) -> Vec<Image> {
-        let Ok(Origin::Helper(device)) = Origin::parse(origin) else { panic!("{origin} needs a helper") };
-        images(&device)
-    }
-
-    #[test]
-    fn images_are_found_wherever_they_are_in_the_tree() {
-        let image = Image { name: "vms/a/vm1".into(), user: Some("h".into()), conf: Some("/c".into()) };
-        assert_eq!(images_of("rbd:vms/a/vm1:id=h:conf=/c"), [image]);
-        let below = r#"qemu:{"driver": "raw", "file": {"driver": "rbd", "pool": "vms", "image": "vm2"}}"#;
-        assert_eq!(images_of(below), [Image { name: "vms/vm2".into(), user: None, conf: None }]);
-        assert!(images_of("rbd:vms/vm1@snapshot").is_empty());
-        assert!(images_of("iscsi://127.0.0.1:1/iqn.2020-01.org.example:x/1").is_empty());
-    }
 
     #[test]
     fn clients_of_other_hosts_are_distinguished_from_the_own_helper() {

@@ -7,10 +7,10 @@ use haversack_engine::error::EngineError;
 use haversack_policy::PolicyError;
 
 use crate::helper::HelperError;
-use crate::state::StateError;
-use crate::system::SystemError;
 use crate::rbd::lock::LockError;
 use crate::rbd::watchers::WatchError;
+use crate::state::StateError;
+use crate::system::SystemError;
 
 /// See the module documentation.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ pub(crate) mod entries;
 mod open;
 pub(crate) mod scan;
 
-use haversack_model::{DeviceNo, DiskId, DiskNo};
+use haversack_model::{DeviceNo, DiskId, DiskNo, Uuid};
 
 use crate::format::record::Damage;
 

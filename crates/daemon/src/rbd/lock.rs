@@ -56,7 +56,7 @@ pub struct Holder {
 impl Holder {
     /// Returns the holder for a disk of a pool.
     pub fn new(pool_id: Uuid, pool: &str, id: DiskId, disk: &str) -> Holder {
-        let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
         let host = host.unwrap_or_else(|_| "an unknown host".into());
         Holder {
             cookie: format!("{pool_id}/{id}"),

@@ -44,10 +44,8 @@ fn tests_of(document: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
 }
 
 fn has_test(text: &str, name: &str) -> bool {
-    match name {
-        "*" => text.contains("#[test]"),
-        _ => text.contains(&format!("fn {name}(")) && text.contains("#[test]"),
-    }
+    let has_tests = ["#[test]", "#[tokio::test]"].iter().any(|attribute| text.contains(attribute));
+    has_tests && (name == "*" || text.contains(&format!("fn {name}(")))
 }
 
 #[test]

@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Uid, User};
+use tokio::sync::mpsc::Sender;
 
 use crate::daemon::Daemon;
 
@@ -57,6 +58,11 @@ fn subject(path: &str) -> &str {
     named.unwrap_or("daemon")
 }
 
+/// Part of a response after which the daemon stops. It is acted on when nothing is awaited any more before the response
+/// is written: the daemon ends without waiting for its connections.
+#[derive(Clone)]
+pub struct Stop(pub Sender<()>);
+
 /// Adds an event after each call that may change something, with its outcome.
 pub async fn audit(State(daemon): State<Arc<Daemon>>, request: Request, next: Next) -> Response {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -70,5 +76,9 @@ pub async fn audit(State(daemon): State<Arc<Daemon>>, request: Request, next: Ne
     let note = move || daemon.events.add("audit", &subject, format!("{caller}: {what}: {status}"));
     // The user's name comes from the system, which may take its time.
     let _ = tokio::task::spawn_blocking(note).await;
+    if let Some(Stop(stop)) = response.extensions().get() {
+        // If the channel is full, it already holds a request to stop.
+        let _ = stop.try_send(());
+    }
     response
 }

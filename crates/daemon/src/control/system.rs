@@ -2,15 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use haversack_api::{ErrorBody, Events, History, Job, Overview, Span, Status};
 use serde::Deserialize;
 
 use super::Control;
 use super::answer::{Answer, Failure, Part, Query, answer, run, text};
+use super::audit::Stop;
 
 /// Status of the daemon, its pools and disks.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
@@ -100,10 +101,8 @@ pub async fn ready(State(control): State<Control>) -> Result<(StatusCode, String
 
 /// Stops the daemon cleanly: staged blocks are committed. Dirty blocks stay in the cache.
 #[utoipa::path(post, path = "/v1/stop", responses((status = 202)))]
-pub async fn stop(State(control): State<Control>) -> StatusCode {
-    // If the channel is full, it already holds a request to stop.
-    let _ = control.stop.try_send(());
-    StatusCode::ACCEPTED
+pub async fn stop(State(control): State<Control>) -> (StatusCode, Extension<Stop>) {
+    (StatusCode::ACCEPTED, Extension(Stop(control.stop)))
 }
 
 /// Prometheus metrics.

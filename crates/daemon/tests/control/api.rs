@@ -302,3 +302,18 @@ async fn who_changes_something_is_noted() {
         [("daemon", "unknown: POST /v1/disks: 202"), ("vm2", "unknown: POST /v1/disks/vm2/flush: 404")];
     assert_eq!(audited, wanted);
 }
+
+#[tokio::test]
+async fn the_daemon_stops_when_the_response_that_says_so_is_complete() {
+    let api = Api::new();
+    let (stop, mut stopped) = tokio::sync::mpsc::channel(1);
+    let request = Request::post("/v1/stop").body(Body::empty()).unwrap();
+    tokio::select! {
+        biased;
+        response = router(api.daemon.clone(), stop).oneshot(request) => assert_eq!(response.unwrap().status(), 202),
+        _ = stopped.recv() => panic!("the daemon would end before the response"),
+    }
+    assert_eq!(stopped.recv().await, Some(()));
+    let (_, events) = api.call("GET", "/v1/events", Value::Null).await;
+    assert_eq!(events["events"][0]["message"], "unknown: POST /v1/stop: 202");
+}

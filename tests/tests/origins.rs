@@ -118,7 +118,7 @@ fn an_rbd_image_is_locked_for_the_pool_that_caches_it() {
         check(ceph.lock("vm1", "another-pool/vm1").is_err(), "the lock ends with the daemon")?;
         daemon.start_again()?;
         tools::wait_until("the disk", PATIENCE, || {
-            Ok(daemon.json(&["disk", "show", "vm1"])?["state"] == "attached")
+            Ok(daemon.json(&["disk", "show", "vm1"]).is_ok_and(|disk| disk["state"] == "attached"))
         })?;
         check(ceph.lockers("vm1")?[0][0] == cookie, "it is not the same lock")?;
         daemon.command(&["disk", "detach", "vm1"])?;

@@ -166,6 +166,11 @@ const BUGS: &[Bug] = &[
             "a_failed_device_holds_the_segments_with_newer_versions_of_what_it_lists",
         )],
     },
+    Bug {
+        name: "a bad first copy of a block costs a newer version one of its copies",
+        seeds: &[95000041],
+        replays: &[(DAMAGE, "a_bad_first_copy_costs_a_newer_version_none_of_its_copies")],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.

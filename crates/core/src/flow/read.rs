@@ -216,7 +216,7 @@ impl<M: Memory> Call<'_, M> {
                 self.give(number, part.block, part.mask, *frame);
                 let slot = self.store.slot(part.slot);
                 if slot.mirror() && slot.seq() == part.seq {
-                    self.repair(disk, part.block);
+                    self.repair(disk, part);
                 }
             }
             self.free_frame(*frame, false);
@@ -287,9 +287,10 @@ impl<M: Memory> Call<'_, M> {
         self.event(Event::Corruption { disk, sector, device, offset_bytes, lost });
     }
 
-    /// Handles a dirty block whose first copy is bad and mirrored copy is good: both are written again.
-    fn repair(&mut self, disk: DiskNo, block: BlockNo) {
-        if let Some((slot_no, slot)) = self.resolve(disk, block).flash {
+    /// Handles a dirty block whose first copy is bad and mirrored copy is good: both are written again. A newer
+    /// version, committed during the read, is in other slots, and nothing is known against those.
+    fn repair(&mut self, disk: DiskNo, mirrored: &FlashPart) {
+        if let Some((slot_no, slot)) = self.resolve(disk, mirrored.block).flash_of(mirrored.seq) {
             self.report_corruption(disk, slot_no, false);
             if slot.dirty()
                 && let Some(mirror) = self.store.fail_over(slot_no)

@@ -128,6 +128,24 @@ fn the_valid_sectors_of_a_damaged_block_outlive_the_removal_of_its_device() {
 }
 
 #[test]
+fn a_bad_first_copy_costs_a_newer_version_none_of_its_copies() {
+    let (mut rig, disk) = rig(&[4, 4], true);
+    let bad = rot(&mut rig, disk, 0);
+    let read = rig.start_read(disk, 0, 8);
+    let is_of_bad =
+        |asked: &Requested| matches!(asked.action, Action::ReadDevice { device, .. } if device == bad);
+    rig.run_without(|asked| is_device_read(asked) && !is_of_bad(asked));
+    assert_eq!(rig.pending.len(), 1, "the mirrored copy is being read");
+    rig.start_write(disk, 0, 8, 2);
+    rig.run_without(is_device_read);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.answers.get(&read), Some(&Ok(())));
+    let usage = rig.usage(disk);
+    assert_eq!((usage.dirty_blocks, usage.mirrored_blocks), (1, 1), "the newer version has both copies");
+    assert!(rig.events.is_empty(), "nothing of it is damaged: {:?}", rig.events);
+}
+
+#[test]
 fn a_damaged_block_that_is_being_moved_is_listed_as_lost_after_a_kill() {
     let (mut rig, disk) = rig(&[4, 4], false);
     let device = rot(&mut rig, disk, 9);

@@ -21,8 +21,8 @@ pub use policy::{
     PolicyStatus, PoolPolicy,
 };
 pub use status::{
-    AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, ErrorBody, ErrorCounters, Event, Events,
-    FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, LostData, LostRange, PoolState,
-    PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
+    AddDevice, BlockCounters, DeviceStatus, DiskState, DiskStatus, EnduranceStatus, ErrorBody, ErrorCounters,
+    Event, Events, FlashWrites, ForgetDisk, Job, JobKind, JobState, Latency, LatencyByKind, LostData,
+    LostRange, PoolState, PoolStatus, RequestCounters, ResizeDisk, Status, Usage,
 };
 pub use units::{Size, Span};

@@ -70,6 +70,9 @@ pub struct PoolStatus {
     /// Warnings for the operator, such as dirty data that is not written back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// How its budget of flash writes stands, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endurance: Option<EnduranceStatus>,
     /// Capacity in bytes of blocks.
     pub capacity_bytes: u64,
     /// Bytes of cached blocks.
@@ -95,6 +98,26 @@ pub struct PoolStatus {
     /// Devices that were not found when the pool was opened, and where they were.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+}
+
+/// How a pool's budget of flash writes stands.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EnduranceStatus {
+    /// Bytes that may be written a day, over many days.
+    pub budget_bytes_per_day: f64,
+    /// Bytes that may be written at once; negative if the account is overdrawn.
+    pub balance_bytes: f64,
+    /// Bytes written since the budget began to hold.
+    pub written_bytes: u64,
+    /// The mean of bytes a day since then, which is also the forecast of wear; none in the first minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_bytes_per_day: Option<f64>,
+    /// What a block written to flash must save, in microseconds of latency.
+    pub price_us: f64,
+    /// The share of the blocks of which clean copies may be written to flash.
+    pub fill_share: f64,
+    /// Little is left for a burst.
+    pub nearly_spent: bool,
 }
 
 /// A cache device.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use haversack_api::Span;
+use haversack_control::endurance::Endurance;
 use haversack_sim::Replacement;
 use haversack_sim::compare::verdict::{Verdict, verdict};
 use haversack_sim::compare::{self, Choices, Comparison, Kept, System};
@@ -53,8 +54,14 @@ pub struct Compare {
     /// [default: 1]
     #[arg(long, visible_alias = "seed", value_delimiter = ',')]
     pub seeds: Vec<u64>,
+    /// Budget of flash writes for all systems: drive writes a day such as "1 DWPD", or bytes a day such as "500 GB/day".
+    #[arg(long)]
+    pub write_budget: Option<Endurance>,
+    /// Also give the subject what its rivals write to flash as budgets, to compare latencies at equal flash writes.
+    #[arg(long)]
+    pub equal_writes: bool,
     /// Sweep sizes from 1 % to 40 % of the footprint, windows from 10 s to 30 min, and three seeds, where these are not
-    /// given. Takes hours.
+    /// given, and equal flash writes. Takes hours.
     #[arg(long)]
     pub full: bool,
     /// Keep each result in this file, and do not simulate again what it has: an interrupted sweep goes on where it was.
@@ -115,6 +122,8 @@ fn choices(arguments: &Compare) -> Choices {
         write_modes: or(&arguments.write_modes, default.write_modes),
         replacement: arguments.replacement,
         windows_s: if windows_s.is_empty() && full { FULL_WINDOWS_S.to_vec() } else { windows_s },
+        write_budget: arguments.write_budget,
+        equal_writes: arguments.equal_writes || full,
         latency: arguments.latency.model().unwrap_or(default.latency),
         seeds,
         threads: arguments.threads,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haversack_api::{DiskStatus, LatencyByKind, LostData, PoolStatus, Size, Status};
+use haversack_api::{DiskStatus, EnduranceStatus, LatencyByKind, LostData, PoolStatus, Size, Status};
 
 use crate::policy::measured_rows;
 
@@ -36,6 +36,9 @@ pub fn pool(pool: &PoolStatus) -> String {
     for warning in &pool.warnings {
         let _ = writeln!(out, "  warning: {warning}");
     }
+    if let Some(endurance) = &pool.endurance {
+        let _ = writeln!(out, "  {}", budget(endurance));
+    }
     for device in &pool.devices {
         let size = Size(device.capacity_bytes).rounded();
         let _ = writeln!(
@@ -45,6 +48,24 @@ pub fn pool(pool: &PoolStatus) -> String {
         );
     }
     out
+}
+
+/// Formats how a budget of flash writes stands.
+fn budget(endurance: &EnduranceStatus) -> String {
+    let bytes = |bytes: f64| Size(bytes.abs() as u64).rounded();
+    let left = match endurance.balance_bytes {
+        balance if balance < 0.0 => format!("overdrawn by {}", bytes(balance)),
+        balance => format!("{} left for a burst", bytes(balance)),
+    };
+    let written = endurance.written_bytes_per_day;
+    let written =
+        written.map_or_else(|| "nothing known yet".into(), |mean| format!("{} a day so far", bytes(mean)));
+    format!(
+        "flash writes: budget {} a day, {written}, {left}; a block must save {:.0} us, {:.1} % may be filled",
+        bytes(endurance.budget_bytes_per_day),
+        endurance.price_us,
+        endurance.fill_share * 100.0,
+    )
 }
 
 /// Formats where data of a disk is lost.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use haversack_api::{Admission, CleanerSettings, Mode, PolicySettings, Size, Span};
+use haversack_control::endurance::Endurance;
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence};
 use haversack_policy::admission::StagingKind;
 use haversack_policy::{AdmissionRule, Config};
@@ -176,6 +177,12 @@ pub struct PoolArguments {
     /// Length of a window, after which the next decision is made. [default: as the allocator's system does]
     #[arg(long)]
     pub window: Option<Span>,
+    /// Budget of flash writes, in drive writes a day such as "1 DWPD" or bytes a day such as "500 GB/day".
+    #[arg(long)]
+    pub endurance: Option<Endurance>,
+    /// What a burst may use of this budget, as time in which it accrues.
+    #[arg(long, default_value = "24h", requires = "endurance")]
+    pub burst: Span,
     /// Sequential runs longer than this bypass the cache; 0 for never.
     #[arg(long, default_value = "0")]
     pub sequential_cutoff: Size,
@@ -368,6 +375,8 @@ impl PoolArguments {
                 }),
             },
             phase: self.phase,
+            endurance: self.endurance,
+            burst_us: self.burst.as_micros(),
             restarts: self.restart_every.map(|every| Restarts {
                 every_ns: every.as_micros().saturating_mul(1000),
                 kind: match self.restart {

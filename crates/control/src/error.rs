@@ -33,4 +33,12 @@ pub enum ControlError {
         /// The disks of the last decision.
         known: String,
     },
+    /// A budget that cannot be kept.
+    #[error(
+        "a budget of {bytes_per_day} bytes a day cannot be kept: give at least a byte, for example \"500 GB/day\""
+    )]
+    BadBudget {
+        /// What was asked for.
+        bytes_per_day: f64,
+    },
 }

@@ -26,6 +26,7 @@ pub fn explain(decision: &Decision, disk: &str) -> Result<String, ControlError> 
         None => text.push_str("No window has been measured yet.\n"),
     }
     text.push_str(&decided(decision, input, plan));
+    text.push_str(&more(decision, input));
     Ok(text)
 }
 
@@ -60,6 +61,51 @@ fn measured(window: &DiskWindow) -> String {
         size(window.urd.blocks_needed()),
         size(window.read_only.blocks_needed()),
     );
+    text
+}
+
+/// Blocks of a GiB.
+const GIB_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
+
+/// What a GiB more would bring a disk.
+struct More {
+    hits_per_second: f64,
+    saved_us_per_second: f64,
+}
+
+impl More {
+    /// By the curve of the last window, which an LRU cache has; none if nothing was measured.
+    fn of(decision: &Decision, input: &DiskInput) -> Option<More> {
+        let window = input.window.as_ref().filter(|window| window.length_us > 0)?;
+        // A disk cannot have more than the pool.
+        let has = input.target_blocks.min(decision.inputs.pool_blocks);
+        let ratio = window.trd.at(has.saturating_add(GIB_BLOCKS)) - window.trd.at(has);
+        let hits_per_second = ratio * window.accesses() as f64 * 1e6 / window.length_us as f64;
+        let saved_us = window.origin_latency_us.zip(window.cache_latency_us);
+        let saved_us = saved_us.map_or(0.0, |(origin_us, cache_us)| (origin_us - cache_us).max(0.0));
+        Some(More { hits_per_second, saved_us_per_second: hits_per_second * saved_us })
+    }
+
+    fn text(&self) -> String {
+        let hits = format!("{:.1} hits a second", self.hits_per_second);
+        if self.saved_us_per_second > 0.0 {
+            format!("{hits}, which save {:.1} ms of latency a second", self.saved_us_per_second / 1000.0)
+        } else {
+            hits
+        }
+    }
+}
+
+/// Says what a GiB more would bring this disk, and the disk to which it would bring most.
+fn more(decision: &Decision, input: &DiskInput) -> String {
+    let Some(own) = More::of(decision, input) else { return String::new() };
+    let mut text = format!("One GiB more would bring this disk {}.\n", own.text());
+    let all = decision.inputs.disks.iter();
+    let all = all.filter_map(|input| Some((&input.name, More::of(decision, input)?)));
+    let most = all.max_by(|a, b| a.1.hits_per_second.total_cmp(&b.1.hits_per_second));
+    if let Some((name, most)) = most {
+        let _ = writeln!(text, "In this pool it would bring most to {name}: {}.", most.text());
+    }
     text
 }
 

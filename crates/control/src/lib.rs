@@ -10,9 +10,11 @@
 //! code, so the same requests at the same times lead to the same decisions.
 
 pub mod actuate;
+pub mod budget;
 mod control;
 mod counters;
 pub mod disk;
+pub mod endurance;
 mod error;
 pub mod explain;
 pub mod log;

@@ -167,6 +167,10 @@ fn a_decision_is_explained() {
     for part in ["local is active", "2000 blocks read", "50.0 %", "Demand", "The pool of 1000 blocks"] {
         assert!(text.contains(part), "'{part}' is not in: {text}");
     }
+    assert!(
+        text.contains("One GiB more would bring this disk ") && text.contains("bring most to "),
+        "{text}"
+    );
     let refused = explain::explain(&decision, "other").unwrap_err().to_string();
     assert!(refused.contains("'other'") && refused.contains("local, scan"), "{refused}");
 }

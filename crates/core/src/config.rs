@@ -205,6 +205,9 @@ pub struct CoreConfig {
     /// What a block written to flash must save to be admitted by a filter that learns, in microseconds of
     /// latency. [`crate::Core::set_write_price`] changes it.
     pub write_price_us: f32,
+    /// The share of the blocks, from 0 to 1, of which clean copies may be written to flash, where admission weighs no
+    /// prices. [`crate::Core::set_fill_share`] changes it.
+    pub fill_share: f64,
     /// Free segments of a device that are kept prepared for use; at least 1.
     pub prepare_segments: u32,
 }
@@ -222,6 +225,7 @@ impl Default for CoreConfig {
             device_read_errors: 5,
             device_error_window_us: 3_600_000_000,
             write_price_us: haversack_admission::WRITE_PRICE_US,
+            fill_share: 1.0,
             prepare_segments: 512,
         }
     }

@@ -227,6 +227,18 @@ impl Core {
         self.disks.get(disk)?.admission.figures()
     }
 
+    /// Sets the share of the blocks, from 0 to 1, of which clean copies may be written to flash, where admission weighs no
+    /// prices. A budget of flash writes is kept by lowering it. It is 1 at first. Writes in modes that defer them are not
+    /// affected.
+    pub fn set_fill_share(&mut self, share: f64) {
+        self.config.fill_share = share;
+    }
+
+    /// Returns the share of the blocks that may be filled.
+    pub fn fill_share(&self) -> f64 {
+        self.config.fill_share
+    }
+
     /// Returns the present state of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         let in_use = |d: &&crate::store::DeviceSpace| d.alive;

@@ -17,6 +17,7 @@ use crate::bugs::{Bug, planted};
 use crate::config::{AdmissionConfig, Target};
 use crate::core::{Call, Core};
 use crate::disk::runs;
+use crate::fill_share::FillShare;
 use crate::memory::{FrameNo, Memory};
 
 impl Core {
@@ -87,9 +88,16 @@ impl Core {
     pub(crate) fn admits_read(&mut self, number: u32, block: BlockNo) -> bool {
         let (disk, bypass) = (self.requests[number].disk, self.requests[number].bypass);
         let asks = !bypass && self.disk(disk).mode != WriteMode::PassThrough;
-        let admit = asks && self.miss(number, block).admit;
+        let admit = asks && self.miss(number, block).admit && self.may_fill(disk, block);
         self.disk_mut(disk).stats.not_admitted += u64::from(!admit);
         admit && self.store.usable_devices().next().is_some()
+    }
+
+    /// Whether a clean copy of a block may be written to flash, as far as a budget of flash writes is concerned. A filter
+    /// that learns weighs the price of a write itself.
+    pub(crate) fn may_fill(&self, disk: DiskNo, block: BlockNo) -> bool {
+        FillShare::new(self.config.fill_share).lets_in(disk, block)
+            || self.disk(disk).admission_config.needs_stay()
     }
 
     /// Whether a block that was written past the cache may enter or stay.

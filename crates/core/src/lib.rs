@@ -19,6 +19,7 @@ mod disk;
 mod disks;
 mod durability;
 pub mod error;
+mod fill_share;
 mod filter;
 mod flow;
 pub mod format;

@@ -86,6 +86,8 @@ pub trait Backend: Send + Sync {
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()>;
     /// See [`Handle::set_admission`].
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
+    /// See [`Handle::set_write_price`].
+    fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()>;
     /// See [`Handle::tune`].
     fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()>;
     /// See [`Handle::add_device`].
@@ -177,6 +179,10 @@ impl Backend for Handle {
 
     fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
         Handle::set_mode(self, disk, mode).map(boxed)
+    }
+
+    fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()> {
+        Handle::set_write_price(self, price_us, fill_share)
     }
 
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
+use haversack_control::endurance::Endurance;
 use haversack_engine::ShardConfig;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -166,7 +167,7 @@ pub struct ApiConfig {
 }
 
 /// A pool.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolConfig {
     /// Its name.
@@ -188,6 +189,8 @@ pub struct PoolConfig {
     /// Whether a disk may exceed its target while no other disk needs the space.
     #[serde(default = "share_spare")]
     pub share_spare: bool,
+    /// How much may be written to its cache devices: `"1 DWPD"` or `"500 GB/day"`; unlimited if not set.
+    pub endurance: Option<Endurance>,
     /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
     #[serde(default)]
     pub accept_missing: Option<String>,
@@ -549,6 +552,18 @@ mod tests {
         assert_eq!(config.pools[0].staging, Size(64 << 20));
         assert_eq!(config.disks, [DiskConfig::new("vm1", "main", "/dev/b")]);
         assert!(config.nbd.is_none() && config.api.is_none());
+    }
+
+    #[test]
+    fn a_pool_may_have_a_budget_of_flash_writes() {
+        assert_eq!(parse(POOL).unwrap().pools[0].endurance, None);
+        let with = |value: &str| parse(&format!("{POOL}endurance = \"{value}\"\n"));
+        assert_eq!(with("0.5 DWPD").unwrap().pools[0].endurance, Some(Endurance::DriveWritesPerDay(0.5)));
+        assert_eq!(with("500 GB/day").unwrap().pools[0].endurance, Some(Endurance::BytesPerDay(500e9)));
+        for wrong in ["a lot", "0 DWPD", "500 GB"] {
+            let error = with(wrong).unwrap_err();
+            assert!(error.contains("line 4") && error.contains("^") && error.contains("DWPD"), "{error}");
+        }
     }
 
     #[test]

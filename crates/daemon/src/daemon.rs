@@ -16,6 +16,7 @@ use haversack_core::OpenReport;
 use haversack_model::{DiskHandle, DiskId};
 
 use crate::backend::{Backend, VhostUser};
+use crate::budget::Budgets;
 use crate::closed::ClosedPools;
 use crate::config::DaemonConfig;
 use crate::error::{DaemonError, Result};
@@ -49,6 +50,8 @@ pub struct Daemon {
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
     pub(crate) policy: Policy,
+    /// Budgets of flash writes.
+    pub budgets: Budgets,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
     pools: BTreeMap<String, Pool>,
@@ -154,6 +157,7 @@ impl Daemon {
             events: EventLog::default(),
             history: History::default(),
             jobs: Jobs::default(),
+            budgets: Budgets::default(),
             closed: ClosedPools::default(),
             pools,
             disks: Mutex::default(),

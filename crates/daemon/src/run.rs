@@ -32,7 +32,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{descriptors, events, governed, history, nbd_listener, pool, reload, settings};
+use crate::{budget, descriptors, events, governed, history, nbd_listener, pool, reload, settings};
 
 /// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -142,6 +142,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     daemon.begin_policy(config.policy.clone())?;
     governed::start(&daemon)?;
     history::start(&daemon)?;
+    budget::start(&daemon, &config.pools)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

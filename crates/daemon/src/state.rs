@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
+use haversack_control::budget::Account;
 use serde::{Deserialize, Serialize};
 
 use crate::locked::Locked;
@@ -58,6 +59,9 @@ pub struct RememberedDisk {
 struct Memory {
     disks: BTreeMap<String, RememberedDisk>,
     lost_pools: BTreeSet<String>,
+    /// Accounts of flash writes, by pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    flash_accounts: BTreeMap<String, Account>,
 }
 
 /// See the module documentation.
@@ -122,6 +126,21 @@ impl State {
     /// See [`StateError`]; the state is then unchanged.
     pub fn remember(&self, disk: RememberedDisk) -> Result<(), StateError> {
         self.change(|memory| drop(memory.disks.insert(disk.config.name.clone(), disk)))
+    }
+
+    /// Returns a pool's account of flash writes.
+    pub fn flash_account(&self, pool: &str) -> Option<Account> {
+        self.memory.locked().flash_accounts.get(pool).copied()
+    }
+
+    /// Keeps a pool's account of flash writes.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn keep_flash_account(&self, pool: &str, account: Account) -> Result<(), StateError> {
+        self.change(|memory| {
+            memory.flash_accounts.insert(pool.into(), account);
+        })
     }
 
     /// Forgets a disk.

@@ -58,7 +58,8 @@ impl Daemon {
     fn status_of(&self, pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         let left = left_dirty(self, pool).into_iter();
         let warnings = left.map(|(disk, what)| format!("disk {disk}: {what}")).collect();
-        PoolStatus { warnings, ..pool_status(pool, snapshot) }
+        let endurance = self.budgets.status(&pool.name);
+        PoolStatus { warnings, endurance, ..pool_status(pool, snapshot) }
     }
 
     /// Returns the status of a disk.
@@ -250,6 +251,7 @@ fn closed_status(name: &str, why: String) -> PoolStatus {
         state: PoolState::Failed,
         error: Some(why),
         warnings: Vec::new(),
+        endurance: None,
         capacity_bytes: 0,
         usage_bytes: 0,
         dirty_bytes: 0,
@@ -272,6 +274,7 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         state,
         error: None,
         warnings: Vec::new(),
+        endurance: None,
         capacity_bytes: stats.capacity_blocks * BLOCK,
         usage_bytes: stats.usage_blocks * BLOCK,
         dirty_bytes: stats.dirty_blocks * BLOCK,

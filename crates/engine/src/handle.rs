@@ -273,6 +273,18 @@ impl Handle {
         })?
     }
 
+    /// Sets what a block written to flash must save, and the share of the blocks of which clean copies may be written to
+    /// flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()> {
+        self.run(move |reactor| {
+            reactor.core.set_write_price(price_us);
+            reactor.core.set_fill_share(fill_share);
+        })
+    }
+
     /// Changes the admission policy of a disk.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haversack_control::budget::Account;
 use haversack_core::{DiskStats, DiskUsage, PoolStats};
 use haversack_trace::Access;
 
@@ -49,6 +50,8 @@ pub struct ProductionResult {
     pub device_flushes: u64,
     /// What came of the control loop, if there was one.
     pub governed: Option<Governed>,
+    /// The account of its budget of flash writes, if it had one.
+    pub flash_account: Option<Account>,
 }
 
 /// What came out of a cell.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haversack_control::budget::Account;
 use serde::Serialize;
 
 use crate::cell::{CellResult, ProductionResult};
@@ -95,6 +96,8 @@ pub struct ProductionRow {
     pub device_flushes: u64,
     /// What came of the control loop, if there was one.
     pub control: Option<Governed>,
+    /// The account of its budget of flash writes in the end, if there was one.
+    pub flash_account: Option<Account>,
 }
 
 /// What a simulation tells.
@@ -126,6 +129,7 @@ impl ProductionRow {
             dirty_blocks,
             device_flushes,
             control,
+            flash_account: result.flash_account,
         }
     }
 }

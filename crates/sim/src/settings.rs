@@ -3,8 +3,10 @@
 use std::str::FromStr;
 
 use haversack_api::DiskConfig;
+use haversack_control::budget::DAY_US;
+use haversack_control::endurance::Endurance;
 use haversack_core::{AdmissionConfig, CleanerConfig, Persistence, Target};
-use haversack_model::{BLOCK_BYTES, WriteMode};
+use haversack_model::{BLOCK_BYTES, Micros, WriteMode};
 use haversack_policy::Config;
 
 use crate::error::SimError;
@@ -91,6 +93,10 @@ pub struct Pool {
     pub disks: Vec<DiskConfig>,
     /// What happens to disks on the way, in order of time. Needs a control loop.
     pub happenings: Vec<Timed>,
+    /// How much may be written to flash.
+    pub endurance: Option<Endurance>,
+    /// What a burst may use of it, as time in which it accrues.
+    pub burst_us: Micros,
 }
 
 impl Default for Pool {
@@ -111,6 +117,8 @@ impl Default for Pool {
             restarts: None,
             disks: Vec::new(),
             happenings: Vec::new(),
+            endurance: None,
+            burst_us: DAY_US,
         }
     }
 }

@@ -131,6 +131,30 @@ fn a_sweep_is_judged_and_goes_on_after_an_interruption() {
     assert!(html.contains("no rival has both") && html.contains("one LRU cache"));
 }
 
+/// With what its rivals write as budgets, the subject writes less than it would.
+#[test]
+fn the_subject_is_simulated_at_its_rivals_flash_writes() {
+    let subject = System::own("none");
+    let choices = Choices {
+        subject: Some(subject.clone()),
+        allocators: vec!["rwss".into()],
+        admissions: vec!["larc".into()],
+        write_modes: vec!["wb".into()],
+        equal_writes: true,
+        ..Choices::default()
+    };
+    let comparison = compared(&choices);
+    for fraction in [0.1, 0.3] {
+        let own = comparison.combinations.iter();
+        let own: Vec<_> = own.filter(|row| row.system == subject && row.fraction == fraction).collect();
+        assert!(own[0].write_budget.is_none() && own.len() > 1, "{fraction}");
+        for row in &own[1..] {
+            assert!(row.write_budget.expect("a budget") < own[0].flash_write_ratio);
+            assert!(row.flash_write_ratio < own[0].flash_write_ratio * 0.95, "{row:?}");
+        }
+    }
+}
+
 #[test]
 fn invalid_settings_are_refused_with_the_reason() {
     let refused = |mix: &Mix, choices: &Choices| {

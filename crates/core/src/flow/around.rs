@@ -240,7 +240,7 @@ impl<M: Memory> Call<'_, M> {
             d.stats.write_hits += u64::from(cached);
             d.stats.write_misses += u64::from(!cached);
             let keep = is_clear && d.mode.caches_write(cached);
-            if keep && self.admits_written(number, block, cached, bypass) {
+            if keep && self.admits_written(number, block, cached, bypass) && self.may_fill(disk, block) {
                 self.stage_clean(disk, block, *frame, part);
             }
             self.free_frame(*frame, true);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -45,6 +45,10 @@ pub struct Fake {
     pub filters: Mutex<BTreeMap<u16, AdmissionConfig>>,
     pub peers: Mutex<Vec<String>>,
     pub lost: Mutex<Vec<(SectorNo, u64)>>,
+    /// Bytes written to the cache device.
+    pub written_bytes: AtomicU64,
+    /// The share of fills that was set last.
+    pub fill_share: Mutex<Option<f64>>,
     /// Blocks that guests read until records are taken next.
     pub reads: Mutex<Vec<u64>>,
 }
@@ -133,6 +137,10 @@ impl Backend for Fake {
         self.attached.lock().unwrap().retain(|shown| shown.disk != disk);
         job(true)
     }
+    fn set_write_price(&self, _: f32, fill_share: f64) -> Result<()> {
+        *self.fill_share.lock().unwrap() = Some(fill_share);
+        Ok(())
+    }
     fn clean(&self, _: DiskHandle) -> Result<StartedJob> {
         job(false)
     }
@@ -195,7 +203,10 @@ impl Backend for Fake {
             ios_in_flight: 0,
             turns: haversack_engine::histogram::Histogram::default(),
             processor_wait_us: 0,
-            devices: vec![device()],
+            devices: vec![DeviceSnapshot {
+                written_bytes: device().written_bytes + self.written_bytes.load(Ordering::Relaxed),
+                ..device()
+            }],
             disks,
         })
     }

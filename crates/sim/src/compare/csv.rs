@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::Comparison;
 
-const COLUMNS: &str = "mix,allocator,admission,write_mode,window_s,seed,fraction,blocks,read_hit_ratio,hit_ratio,mean_us,\
+const COLUMNS: &str = "mix,allocator,admission,write_mode,window_s,seed,fraction,write_budget,blocks,read_hit_ratio,hit_ratio,mean_us,\
                        p95_us,flash_writes,flash_write_ratio,origin_bytes,usage_blocks,decision_ms";
 
 /// All pools of all mixes.
@@ -16,7 +16,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 quoted(&comparison.mix.title),
                 system.allocator,
                 system.admission,
@@ -24,6 +24,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
                 row.window_s,
                 row.seed,
                 row.fraction,
+                row.write_budget.map_or_else(String::new, |blocks| blocks.to_string()),
                 row.blocks,
                 row.read_hit_ratio,
                 row.hit_ratio,

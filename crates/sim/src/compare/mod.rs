@@ -17,6 +17,7 @@ pub mod verdict;
 
 use std::path::Path;
 
+use haversack_control::endurance::Endurance;
 use haversack_model::BLOCK_BYTES;
 use haversack_trace::Source;
 use serde::Serialize;
@@ -54,6 +55,10 @@ pub struct Choices {
     pub replacement: Replacement,
     /// Seconds of their windows; empty for the mix's own.
     pub windows_s: Vec<f64>,
+    /// A budget of flash writes that all systems have. A burst may use a fiftieth of it.
+    pub write_budget: Option<Endurance>,
+    /// Whether the subject is simulated with its rivals' flash writes as budgets as well.
+    pub equal_writes: bool,
     /// What takes time.
     pub latency: LatencyModel,
     /// Seeds of all random numbers: those of latencies and of generated loads. The loads of seed 1 are the mix's own.
@@ -72,6 +77,8 @@ impl Default for Choices {
             write_modes: all(&["wb", "auto"]),
             replacement: Replacement::default(),
             windows_s: Vec::new(),
+            write_budget: None,
+            equal_writes: false,
             latency: LatencyModel::default(),
             seeds: vec![1],
             threads: 0,
@@ -113,10 +120,21 @@ pub fn compare(
         combinations: Vec::new(),
         bounds: Vec::new(),
     };
-    for (done, seed) in choices.seeds.iter().enumerate() {
-        let part = |stage, part: f64| progress(stage, (done as f64 + part) / choices.seeds.len() as f64);
-        let round = Round { mix: &mix.with_seed(*seed), choices, seed: *seed, keep_targets: seed == first };
-        round.simulate(folder, kept, &mut comparison, &part)?;
+    let mut all_seeds = |comparison: &mut Comparison, budgets: Option<&[(f64, f64)]>| {
+        for (done, seed) in choices.seeds.iter().enumerate() {
+            let part = |stage, part: f64| progress(stage, (done as f64 + part) / choices.seeds.len() as f64);
+            let mix = &mix.with_seed(*seed);
+            let round = Round { mix, choices, seed: *seed, is_first: seed == first, budgets };
+            round.simulate(folder, kept, comparison, &part)?;
+        }
+        Ok::<(), SimError>(())
+    };
+    all_seeds(&mut comparison, None)?;
+    if let Some(subject) = choices.subject.as_ref().filter(|_| choices.equal_writes) {
+        let budgets = verdict::budgets(&comparison, subject);
+        if !budgets.is_empty() {
+            all_seeds(&mut comparison, Some(&budgets))?;
+        }
     }
     Ok(comparison)
 }
@@ -126,7 +144,9 @@ struct Round<'a> {
     mix: &'a Mix,
     choices: &'a Choices,
     seed: u64,
-    keep_targets: bool,
+    is_first: bool,
+    /// Simulates the subject with these budgets instead of all systems without.
+    budgets: Option<&'a [(f64, f64)]>,
 }
 
 impl Round<'_> {
@@ -137,17 +157,22 @@ impl Round<'_> {
         comparison: &mut Comparison,
         progress: &Progress<'_>,
     ) -> Result<(), SimError> {
-        let all = system::variants(self.mix, self.choices, self.seed)?;
-        let first = &all[0].settings;
+        let mut all = match self.budgets {
+            None => system::variants(self.mix, self.choices, self.seed)?,
+            Some(budgets) => system::budgeted(self.mix, self.choices, self.seed, budgets)?,
+        };
         let opener = || -> Result<Box<dyn Source>, SimError> { self.mix.open(folder) };
-        let tape = Tape::new(&opener, &first.traffic, BLOCK_BYTES as u64, &|part| {
+        let tape = Tape::new(&opener, &all[0].settings.traffic, BLOCK_BYTES as u64, &|part| {
             progress(Stage::Survey, part);
         })?;
-        self.add_bounds(&tape, first, kept, comparison, progress)?;
+        all.iter_mut().for_each(|variant| variant.fit(&tape.survey));
+        if self.budgets.is_none() {
+            self.add_bounds(&tape, &all[0].settings, kept, comparison, progress)?;
+        }
         self.add_missing(&tape, &all, kept, progress)?;
         let known = |variant| kept.combination(self.mix, variant).expect("it was kept");
         comparison.combinations.extend(all.iter().map(known));
-        if self.keep_targets {
+        if self.is_first {
             comparison.trace = tape.survey;
         }
         Ok(())
@@ -198,7 +223,7 @@ impl Round<'_> {
             let settings: Vec<&Settings> = some.iter().map(|variant| &variant.settings).collect();
             for (variant, row) in some.iter().zip(sweep::pools(tape, &settings, &part)?) {
                 let mut row = Combination::of(variant, &row);
-                if !self.keep_targets || variant.fraction != self.mix.fractions[0] {
+                if !self.is_first || variant.fraction != self.mix.fractions[0] {
                     row.targets.clear();
                 }
                 kept.keep(self.mix, variant, &row)?;

@@ -56,6 +56,8 @@ pub struct Combination {
     pub seed: u64,
     /// Size of the pool as a part of the footprint.
     pub fraction: f64,
+    /// Its budget of flash writes, in blocks for each block accessed.
+    pub write_budget: Option<f64>,
     /// Blocks of the pool.
     pub blocks: u64,
     /// Hits among the blocks read.
@@ -98,6 +100,7 @@ impl Combination {
             window_s: variant.window_s,
             seed: variant.settings.seed,
             fraction: variant.fraction,
+            write_budget: variant.write_budget,
             blocks: row.blocks.unwrap_or(0),
             read_hit_ratio: 1.0 - row.read_miss_ratio,
             hit_ratio: ratio(counts.read_hits + counts.write_hits, accesses),

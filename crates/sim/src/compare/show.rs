@@ -28,6 +28,7 @@ pub fn table(comparison: &Comparison) -> Table {
         "mean us",
         "p95 us",
         "to flash",
+        "budget",
         "decision ms",
     ])
     .words(3);
@@ -44,6 +45,7 @@ pub fn table(comparison: &Comparison) -> Table {
             row.mean_us.text(1.0, 0),
             row.p95_us.text(1.0, 0),
             row.flash_write_ratio.text(1.0, 3),
+            row.write_budget.map_or_else(|| "-".into(), |blocks| format!("{blocks:.3}")),
             format!("{:.2}", row.decision_ms),
         ]);
     }

@@ -16,6 +16,8 @@ pub struct Summary {
     pub window_s: f64,
     /// Size of the pool as a part of the footprint.
     pub fraction: f64,
+    /// Its budget of flash writes, in blocks for each block accessed.
+    pub write_budget: Option<f64>,
     /// Seeds.
     pub seeds: usize,
     /// Hits among the blocks read and written.
@@ -42,6 +44,7 @@ impl Summary {
             system: first.system.clone(),
             window_s: first.window_s,
             fraction: first.fraction,
+            write_budget: first.write_budget,
             seeds: rows.len(),
             hit_ratio: estimate(|row| row.hit_ratio),
             read_hit_ratio: estimate(|row| row.read_hit_ratio),
@@ -62,7 +65,10 @@ impl Summary {
 pub fn summaries(comparison: &Comparison) -> Vec<Summary> {
     let mut groups: Vec<Vec<&Combination>> = Vec::new();
     let alike = |a: &Combination, b: &Combination| {
-        a.system == b.system && a.window_s == b.window_s && a.fraction == b.fraction
+        a.system == b.system
+            && a.window_s == b.window_s
+            && a.fraction == b.fraction
+            && a.write_budget == b.write_budget
     };
     for row in &comparison.combinations {
         match groups.iter_mut().find(|group| alike(group[0], row)) {

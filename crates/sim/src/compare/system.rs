@@ -1,16 +1,22 @@
 //! A system and what can be set of it: one simulated pool is a system with one setting of its parameters.
 
-use haversack_model::WriteMode;
+use haversack_control::budget::DAY_US;
+use haversack_control::endurance::Endurance;
+use haversack_model::{BLOCK_BYTES, Micros, WriteMode};
 use haversack_policy::{AdmissionRule, AllocatorRule, Config};
 use serde::{Deserialize, Serialize};
 
 use super::Choices;
 use crate::error::SimError;
 use crate::mix::{Mix, windows};
-use crate::settings::{Settings, Sizes};
+use crate::settings::{Pool, Settings, Sizes};
+use crate::tape::Survey;
 
 /// The word for an admission filter or a choice of write modes that a system brings along.
 pub const OWN: &str = "own";
+
+/// What a burst may use of a budget, as a part of the trace.
+const BURST_PART: f64 = 0.02;
 
 /// Who divides the pool, what may enter it, and how write modes are chosen.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -83,8 +89,42 @@ pub struct Variant {
     pub window_s: f64,
     /// Size of the pool as a part of the footprint.
     pub fraction: f64,
+    /// Its budget of flash writes, in blocks for each block accessed.
+    pub write_budget: Option<f64>,
     /// Everything that the simulator needs.
     pub settings: Settings,
+}
+
+impl Variant {
+    /// Fits the budget to a trace: what is written for each access becomes bytes a day, and a burst is a part of the trace.
+    pub fn fit(&mut self, survey: &Survey) {
+        let pool = &mut self.settings.pool;
+        let span_us = (survey.span_seconds * 1e6).max(1.0);
+        pool.burst_us = (span_us * BURST_PART).ceil() as Micros;
+        if let Some(blocks) = self.write_budget {
+            let bytes = blocks * survey.block_accesses as f64 * BLOCK_BYTES as f64;
+            pool.endurance = Some(Endurance::BytesPerDay(bytes / span_us * DAY_US as f64));
+        }
+    }
+}
+
+/// The subject with budgets of flash writes: for each size, blocks for each block accessed.
+///
+/// # Errors
+/// As for [`variants`].
+pub fn budgeted(
+    mix: &Mix,
+    choices: &Choices,
+    seed: u64,
+    budgets: &[(f64, f64)],
+) -> Result<Vec<Variant>, SimError> {
+    let Some(subject) = &choices.subject else { return Ok(Vec::new()) };
+    let own = subject_config(mix, subject)?;
+    let of = |(fraction, blocks): &(f64, f64)| {
+        let free = variant(mix, choices, subject, own.clone(), *fraction, seed)?;
+        Ok(Variant { write_budget: Some(*blocks), ..free })
+    };
+    budgets.iter().map(of).collect()
 }
 
 /// All systems in all settings, for a mix and a seed: the subject, which may not tune its windows, and its rivals,
@@ -98,9 +138,8 @@ pub fn variants(mix: &Mix, choices: &Choices, seed: u64) -> Result<Vec<Variant>,
     let mut variants = Vec::new();
     for fraction in &mix.fractions {
         if let Some(subject) = &choices.subject {
-            let unhurried = Mix { window_s: None, ..mix.clone() };
-            let (_, own) = unhurried.configs(&subject.allocator)?.swap_remove(0);
-            variants.push(variant(mix, choices, subject, subject.config(&own, None)?, *fraction, seed)?);
+            let own = subject_config(mix, subject)?;
+            variants.push(variant(mix, choices, subject, own, *fraction, seed)?);
         }
         for (rival, own) in rivals(mix, choices)? {
             let measured = depends_on_windows(&rival.config(&own, None)?);
@@ -115,6 +154,13 @@ pub fn variants(mix: &Mix, choices: &Choices, seed: u64) -> Result<Vec<Variant>,
         return Err(unfit("nothing to compare: name an allocator, an admission filter and a write mode"));
     }
     Ok(variants)
+}
+
+/// The subject's configuration, with its own windows rather than the mix's.
+fn subject_config(mix: &Mix, subject: &System) -> Result<Config, SimError> {
+    let unhurried = Mix { window_s: None, ..mix.clone() };
+    let (_, own) = unhurried.configs(&subject.allocator)?.swap_remove(0);
+    subject.config(&own, None)
 }
 
 /// The rivals, each with the configuration of its allocator: of each policy of the mix that names it, or the system's.
@@ -144,6 +190,8 @@ fn variant(
     seed: u64,
 ) -> Result<Variant, SimError> {
     let window_s = config.window_us as f64 / 1e6;
+    let of_mix = mix.settings(Some(config))?;
+    let pool = Pool { endurance: choices.write_budget, ..of_mix.pool };
     let settings = Settings {
         sizes: Sizes::Fractions(vec![fraction]),
         mode: system.first_mode()?,
@@ -151,10 +199,11 @@ fn variant(
         latency: Some(choices.latency.clone()),
         seed,
         threads: choices.threads,
-        ..mix.settings(Some(config))?
+        pool,
+        ..of_mix
     };
     settings.check()?;
-    Ok(Variant { system: system.clone(), window_s, fraction, settings })
+    Ok(Variant { system: system.clone(), window_s, fraction, write_budget: None, settings })
 }
 
 #[cfg(test)]

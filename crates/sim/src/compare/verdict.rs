@@ -75,6 +75,26 @@ pub struct Verdict {
     pub measures: Vec<Measure>,
 }
 
+/// Budgets with which the subject shows what it reaches with its rivals' flash writes, for each size: what each rival
+/// writes that no other rival beats in both latency and writes, and half of what the rival with the most hits writes.
+/// Budgets that the subject keeps anyway are left out.
+pub(super) fn budgets(comparison: &Comparison, subject: &System) -> Vec<(f64, f64)> {
+    let mut budgets = Vec::new();
+    for fraction in &comparison.mix.fractions {
+        let all = summaries(comparison).into_iter().filter(|summary| summary.fraction == *fraction);
+        let (own, rivals): (Vec<Summary>, Vec<Summary>) = all.partition(|summary| summary.system == *subject);
+        let writes = |summary: &Summary| summary.flash_write_ratio.mean;
+        let front = rivals.iter().filter(|rival| !rivals.iter().any(|other| other.dominates(rival)));
+        let best = rivals.iter().max_by(|a, b| a.hit_ratio.mean.total_cmp(&b.hit_ratio.mean));
+        let mut wanted: Vec<f64> = front.map(writes).chain(best.map(|best| writes(best) / 2.0)).collect();
+        wanted.retain(|blocks| own.iter().all(|summary| writes(summary) > *blocks));
+        wanted.sort_by(f64::total_cmp);
+        wanted.dedup_by(|a, b| (*a - *b).abs() <= EQUAL_WRITES * *b);
+        budgets.extend(wanted.into_iter().map(|blocks| (*fraction, blocks)));
+    }
+    budgets
+}
+
 /// Judges the subject. None if it or its rivals were not simulated.
 pub fn verdict(comparisons: &[Comparison], subject: &System) -> Option<Verdict> {
     let mut points = Vec::new();
@@ -248,6 +268,7 @@ mod tests {
             system: system.clone(),
             window_s,
             fraction: 0.1,
+            write_budget: None,
             seeds: 1,
             hit_ratio: exactly(hits),
             read_hit_ratio: exactly(hits),

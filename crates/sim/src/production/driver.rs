@@ -26,6 +26,8 @@ use crate::settings::RestartKind;
 
 /// Time between two looks at the timers while there is traffic.
 const LOOK_NS: u64 = 1_000_000;
+/// What an origin is taken to need for a read while nothing was measured.
+const UNKNOWN_ORIGIN_US: f64 = 1000.0;
 /// The ownership epoch of all disks.
 const EPOCH: u64 = 1;
 
@@ -73,6 +75,8 @@ pub struct Driver<M> {
     /// How long reads of each origin took of late, and reads of the cache devices.
     origin_reads: Vec<Mean>,
     device_reads: Mean,
+    /// How long reads of origins took from the beginning.
+    all_origin_reads: Mean,
     /// Counts of the lives before this one, and I/Os of the origins.
     past: Vec<Counts>,
     /// Restarts so far.
@@ -126,6 +130,7 @@ impl<M: SimMemory> Driver<M> {
             jobs_done: 0,
             origin_reads,
             device_reads: Mean::default(),
+            all_origin_reads: Mean::default(),
             past,
             restarts: 0,
             device_flushes: 0,
@@ -282,7 +287,10 @@ impl<M: SimMemory> Driver<M> {
             Action::ReadOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_reads += 1;
                 let took_ns = self.origin_io(io, IoKind::Read, bytes(sectors));
-                took_ns.into_iter().for_each(|ns| self.origin_reads[usize::from(disk.0)].add(ns));
+                if let Some(ns) = took_ns {
+                    self.origin_reads[usize::from(disk.0)].add(ns);
+                    self.all_origin_reads.add(ns);
+                }
             }
             Action::WriteOrigin { io, disk, sectors, .. } => {
                 self.past[usize::from(disk.0)].origin_writes += 1;
@@ -401,6 +409,19 @@ impl<M: SimMemory> Driver<M> {
     /// The disks, in the order of the trace's volumes.
     pub fn disk_numbers(&self) -> impl Iterator<Item = DiskNo> + use<M> {
         (0..self.make.disks.len() as u16).map(DiskNo)
+    }
+
+    /// Mean time in microseconds of reads of the origins so far; without a model of time, or before the first read, what an
+    /// origin is taken to need.
+    pub fn mean_origin_read_us(&self) -> f64 {
+        self.all_origin_reads.us().unwrap_or(UNKNOWN_ORIGIN_US)
+    }
+
+    /// Sets what a block written to flash must save, and which share of the blocks may be filled where admission weighs no
+    /// prices.
+    pub fn set_write_price(&mut self, price_us: f32, fill_share: f64) {
+        self.core.set_write_price(price_us);
+        self.core.set_fill_share(fill_share);
     }
 
     fn refused(&self, disk: DiskNo, error: ManageError) -> SimError {

@@ -3,13 +3,15 @@
 pub mod driver;
 pub mod media;
 pub mod memory;
+mod pacing;
 mod requests;
 
 use haversack_api::{Admission, CleanerSettings, Mode};
 use haversack_control as control;
+use haversack_control::budget::Budget;
 use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
 use haversack_core::{CoreConfig, DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
-use haversack_model::{DiskId, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK};
+use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use haversack_trace::{Access, VolumeNo};
 
 use crate::cell::{Cell, CellResult, ProductionResult};
@@ -23,6 +25,7 @@ use crate::settings::{Restarts, Settings};
 use crate::tape::Survey;
 use driver::{Driver, Make};
 use memory::{PageMemory, SimMemory};
+use pacing::Pacing;
 
 /// Requests that the core is told of together.
 const ANNOUNCED: usize = 32;
@@ -39,6 +42,7 @@ pub struct Production<M> {
     driver: Driver<M>,
     meter: Meter,
     governor: Option<Governor>,
+    pacing: Option<Pacing>,
     restarts: Option<Restarts>,
     next_restart_ns: u64,
     segments: u64,
@@ -187,11 +191,16 @@ impl<M: SimMemory> Production<M> {
             }
             None => None,
         };
+        let pool_bytes = all_segments * u64::from(SLOTS_PER_SEGMENT) * BLOCK_BYTES as u64;
+        let budget = pool.endurance.map(|endurance| endurance.budget(pool_bytes));
+        let budget = budget.map(|budget| Budget { burst_us: pool.burst_us, ..budget });
+        let pacing = budget.map(Pacing::new).transpose()?;
         Ok(Production {
             blocks,
             driver,
             meter,
             governor,
+            pacing,
             restarts: pool.restarts,
             next_restart_ns: pool.restarts.map_or(u64::MAX, |restarts| restarts.every_ns),
             segments: all_segments,
@@ -199,10 +208,11 @@ impl<M: SimMemory> Production<M> {
         })
     }
 
-    /// Restarts the cache or ends a window, whichever is due first by then. False if neither is.
+    /// Restarts the cache, ends a window or looks at the budget, whichever is due first by then. False if none is.
     fn pass_to(&mut self, to_ns: u64) -> Result<bool, SimError> {
         let window_ns = self.governor.as_ref().map_or(u64::MAX, Governor::due_ns);
-        let due_ns = self.next_restart_ns.min(window_ns);
+        let pace_ns = self.pacing.as_ref().map_or(u64::MAX, Pacing::due_ns);
+        let due_ns = self.next_restart_ns.min(window_ns).min(pace_ns);
         if due_ns > to_ns {
             return Ok(false);
         }
@@ -215,6 +225,12 @@ impl<M: SimMemory> Production<M> {
             self.next_restart_ns += every_ns;
             let governor = self.governor.as_mut();
             governor.map_or(Ok(()), |governor| governor.restart(due_ns / 1000, driver, meter))?;
+            let pacing = self.pacing.as_mut();
+            pacing.map_or(Ok(()), |pacing| pacing.restart(due_ns / 1000, driver))?;
+        } else if due_ns == pace_ns
+            && let Some(pacing) = &mut self.pacing
+        {
+            pacing.pace(driver);
         } else if let Some(governor) = &mut self.governor {
             governor.act(driver, meter)?;
         }
@@ -270,6 +286,7 @@ impl<M: SimMemory> Cell for Production<M> {
             disk_usages: self.driver.disk_usages(),
             pool_stats: self.driver.pool_stats(),
             governed: self.governor.map(Governor::end),
+            flash_account: self.pacing.map(Pacing::end),
         };
         let mut result = CellResult::new(PolicyName::Core, Some(self.blocks), self.meter.end());
         result.production = Some(production);

@@ -177,6 +177,11 @@ pub struct Bystander {
 pub struct Times(Vec<Duration>);
 
 impl Times {
+    /// How many requests there were.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The time that 99 of 100 requests took at most.
     pub fn p99(&self) -> Duration {
         self.0.get(self.0.len() * 99 / 100).or(self.0.last()).copied().unwrap_or_default()

@@ -5,6 +5,7 @@ use std::path::Path;
 use haversack_e2e::connection::{Command, Connection};
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings, pool_of};
+use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::{Error, Place, Result, image, test, tools};
 
 /// Attaching a second disk to `origin` must be refused with these words.
@@ -92,6 +93,22 @@ fn one_image_is_one_disks() {
             [path.to_string(), format!("file:{path}"), json, qcow2].iter().chain(&other_names(&file)?)
         {
             refused(&daemon, origin, &["vm1", "one writer"])?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn one_export_is_one_disks() {
+    test("one export of an NBD server for two disks", |place| {
+        let server = Nbdkit::start(place, "server", &["memory", "64M"])?;
+        let (socket, uri) = (place.path("server.sock"), server.uri());
+        let daemon = Haversack::start(place, Settings::new(128, vec![Disk::new("vm1", uri.clone())]))?;
+        let of = |socket: &str| format!("nbd+unix:///disk?socket={socket}");
+        let server = format!(r#"{{"type": "unix", "path": "{}"}}"#, socket.display());
+        let json = format!(r#"qemu:{{"driver": "nbd", "export": "disk", "server": {server}}}"#);
+        for origin in [uri, json].into_iter().chain(other_names(&socket)?.map(|name| of(&name))) {
+            refused(&daemon, &origin, &["vm1", "one writer"])?;
         }
         Ok(())
     });

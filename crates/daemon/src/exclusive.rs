@@ -1,18 +1,24 @@
 //! One store, one disk: identifies the store behind an origin, so that a second disk or a pool on the same
 //! store is noticed however the origin is written.
 //!
-//! Files and block devices are identified by inode and device number ([`StorageIdentity`]), other stores by a
-//! normalized form of their URI. Two disks may have the same store if both only read it.
+//! Files, block devices and Unix sockets are identified by inode and device number ([`StorageIdentity`]), other stores
+//! by a normalized form of their URI. Nothing is asked of a server: NBD has no identity of an export, so two exports
+//! with different names count as two stores, and so do two names of one host. Two disks may have the same store if both
+//! only read it.
 
 use std::fs::DirEntry;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use haversack_api::DiskConfig;
 use haversack_engine::{ShardConfig, StorageIdentity};
+use haversack_nbd::constants::DEFAULT_PORT;
 use haversack_nbd::{NbdUri, Transport};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::origin::Origin;
+
+const ISCSI_PORT: &str = "3260";
 
 /// Keys of a QEMU block node that do not identify its store.
 const TUNING: [&str; 11] = [
@@ -33,7 +39,15 @@ const TUNING: [&str; 11] = [
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Store {
     files: Vec<PathBuf>,
+    local_exports: Vec<LocalExport>,
     remote: Vec<String>,
+}
+
+/// An export of an NBD server that listens on a Unix socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct LocalExport {
+    socket: PathBuf,
+    name: String,
 }
 
 impl Store {
@@ -42,11 +56,24 @@ impl Store {
         let mut store = Store::default();
         match Origin::parse(origin) {
             Ok(Origin::File(path)) => store.files.push(path),
-            Ok(Origin::Nbd(uri)) => store.remote.extend(nbd_server(&uri)),
+            Ok(Origin::Nbd(uri)) => {
+                if let Ok(NbdUri { transport, export, .. }) = uri.parse() {
+                    store.add_export(transport, export);
+                }
+            }
             Ok(Origin::Helper(device)) => device.nodes.iter().for_each(|node| store.add_node(node)),
             Err(_) => {}
         }
         store
+    }
+
+    fn add_export(&mut self, transport: Transport, name: String) {
+        match transport {
+            Transport::Tcp { host, port } => {
+                self.remote.push(format!("nbd://{}:{port}/{name}", one_name(&host)));
+            }
+            Transport::Unix { socket } => self.local_exports.push(LocalExport { socket, name }),
+        }
     }
 
     /// Adds the leaves of a tree of QEMU block nodes.
@@ -59,22 +86,38 @@ impl Store {
         }
         if let Some(path) = node["filename"].as_str() {
             self.files.push(PathBuf::from(path.strip_prefix("file:").unwrap_or(path)));
+        } else if let Some(transport) = nbd_server(node) {
+            self.add_export(transport, node["export"].as_str().unwrap_or_default().to_owned());
         } else if !has_child && !node["file"].is_string() {
             let naming = fields.iter().filter(|(key, _)| !TUNING.contains(&key.as_str()));
-            let naming: serde_json::Map<_, _> = naming.map(|(k, v)| (k.clone(), v.clone())).collect();
-            self.remote.push(Value::from(naming).to_string());
+            let mut naming: Value = naming.map(|(k, v)| (k.clone(), v.clone())).collect();
+            name_server(&mut naming);
+            self.remote.push(naming.to_string());
         }
     }
 
     /// Returns something that both stores use, if there is anything.
     pub fn shared(&self, other: &Store) -> Option<String> {
         let file = self.files.iter().find(|path| other.uses(path)).map(|path| path.display().to_string());
-        file.or_else(|| self.remote.iter().find(|name| other.remote.contains(name)).cloned())
+        let export =
+            || self.local_exports.iter().find(|export| other.has_export(export)).map(LocalExport::uri);
+        let remote = || self.remote.iter().find(|name| other.remote.contains(name)).cloned();
+        file.or_else(export).or_else(remote)
+    }
+
+    fn has_export(&self, export: &LocalExport) -> bool {
+        self.local_exports.iter().any(|own| own.name == export.name && is_same(&own.socket, &export.socket))
     }
 
     /// Returns whether the store uses a file or device, or one that shares storage with it.
     pub fn uses(&self, path: &Path) -> bool {
         self.files.iter().any(|file| is_same(file, path))
+    }
+}
+
+impl LocalExport {
+    fn uri(&self) -> String {
+        format!("nbd+unix:///{}?socket={}", self.name, self.socket.display())
     }
 }
 
@@ -108,15 +151,47 @@ pub fn conflict(disk: &DiskConfig, other: &DiskConfig) -> Option<String> {
     ))
 }
 
-fn nbd_server(uri: &str) -> Option<String> {
-    let NbdUri { transport, export, .. } = uri.parse().ok()?;
-    Some(match transport {
-        Transport::Tcp { host, port } => format!("nbd://{}:{port}/{export}", host.to_lowercase()),
-        Transport::Unix { socket } => {
-            let socket = socket.canonicalize().unwrap_or(socket);
-            format!("nbd+unix:///{export}?socket={}", socket.display())
-        }
-    })
+/// Returns the server of a QEMU block node that is an NBD client.
+fn nbd_server(node: &Value) -> Option<Transport> {
+    let server = (node["driver"] == "nbd").then_some(&node["server"])?;
+    if let Some(socket) = server["path"].as_str() {
+        return Some(Transport::Unix { socket: socket.into() });
+    }
+    let port = &server["port"];
+    let port = port
+        .as_str()
+        .and_then(|port| port.parse().ok())
+        .or(port.as_u64().and_then(|port| port.try_into().ok()));
+    Some(Transport::Tcp { host: server["host"].as_str()?.into(), port: port.unwrap_or(DEFAULT_PORT) })
+}
+
+/// Writes the server of a QEMU block node in one form.
+fn name_server(node: &mut Value) {
+    if let Some(host) = node["server"]["host"].as_str().map(one_name) {
+        node["server"]["host"] = json!(host);
+    }
+    if let Some(portal) = node["portal"].as_str().map(one_portal) {
+        node["portal"] = json!(portal);
+    }
+}
+
+/// Returns an iSCSI portal, `HOST[:PORT]`, in one form.
+fn one_portal(portal: &str) -> String {
+    let has_port =
+        |(host, port): &(&str, &str)| !port.contains(']') && (host.ends_with(']') || !host.contains(':'));
+    let (host, port) = portal.rsplit_once(':').filter(has_port).unwrap_or((portal, ISCSI_PORT));
+    format!("{}:{port}", one_name(host.trim_matches(['[', ']'])))
+}
+
+/// Returns a host's name or address in one form. It is not resolved: that takes time, and the answer may change.
+fn one_name(host: &str) -> String {
+    const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let name = host.strip_suffix('.').unwrap_or(host).to_lowercase();
+    match name.parse::<IpAddr>().map(|address| address.to_canonical()) {
+        Ok(address) if LOOPBACK.contains(&address) => "localhost".into(),
+        Ok(address) => address.to_string(),
+        Err(_) => name,
+    }
 }
 
 #[cfg(test)]
@@ -152,9 +227,41 @@ mod tests {
         assert!(!conflicts("nbd://host/x", "nbd://host/y"));
         assert!(conflicts("rbd:vms/vm1", "rbd:vms/vm1:id=other"));
         assert!(!conflicts("rbd:vms/vm1@a", "rbd:vms/vm1@b"));
-        assert!(conflicts("iscsi://h:3260/t/1", "iscsi://h:3260/t/1"));
+        assert!(conflicts("iscsi://h/t/1", "iscsi://H:3260/t/1"));
+        assert!(conflicts("iscsi://[::1]/t/1", "iscsi://localhost:3260/t/1"));
+        assert!(!conflicts("iscsi://h:3261/t/1", "iscsi://h/t/1"));
+        assert!(conflicts("nfs://h/a", "nfs://H./a"));
         assert!(!conflicts("nfs://h/a", "nfs://h/b"));
         assert!(conflicts("rbd:a/b", r#"qemu:{"driver": "rbd", "pool": "a", "image": "b"}"#));
+    }
+
+    #[test]
+    fn an_export_of_a_server_is_known_however_the_server_is_named() {
+        let node =
+            |server: &str| format!(r#"qemu:{{"driver": "nbd", "export": "x", "server": {{{server}}}}}"#);
+        let tcp = node(r#""type": "inet", "host": "127.0.0.1", "port": "10809""#);
+        for other in ["nbd://localhost/x", "nbd://[::1]/x", "nbds://[::ffff:127.0.0.1]:10809/x", &tcp] {
+            assert!(conflicts("nbd://127.0.0.1/x", other), "{other}");
+        }
+        for other in
+            ["nbd://127.0.0.1:10810/x", "nbd://127.0.0.2/x", "nbd://127.0.0.1/", "nbd+unix:///x?socket=/s"]
+        {
+            assert!(!conflicts("nbd://127.0.0.1/x", other), "{other}");
+        }
+
+        let directory = tempfile::tempdir().unwrap();
+        let [socket, symbolic, hard, other] =
+            ["socket", "symbolic", "hard", "other"].map(|name| directory.path().join(name));
+        let _listeners = [&socket, &other].map(|path| std::os::unix::net::UnixListener::bind(path).unwrap());
+        std::os::unix::fs::symlink(&socket, &symbolic).unwrap();
+        std::fs::hard_link(&socket, &hard).unwrap();
+        let uri = |path: &Path, export: &str| format!("nbd+unix:///{export}?socket={}", path.display());
+        let unix = node(&format!(r#""type": "unix", "path": "{}""#, hard.display()));
+        for name in [uri(&symbolic, "x"), uri(&hard, "x"), uri(&hard, "x").replace("nbd+", "nbds+"), unix] {
+            assert!(conflicts(&uri(&socket, "x"), &name), "{name}");
+        }
+        assert!(!conflicts(&uri(&socket, "x"), &uri(&socket, "y")));
+        assert!(!conflicts(&uri(&socket, "x"), &uri(&other, "x")));
     }
 
     #[test]

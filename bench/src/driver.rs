@@ -131,7 +131,7 @@ impl<M: Memory> Driver<M> {
                     self.device_ios += 1;
                     self.read_done(io);
                 }
-                Action::ReadOrigin { io, .. } => self.read_done(io),
+                Action::ReadOrigin { io, .. } | Action::ReadPeer { io, .. } => self.read_done(io),
                 Action::WriteDevice { io, .. } => {
                     self.device_ios += 1;
                     self.core.with(&mut self.memory).complete(self.now, io, Ok(()));

@@ -87,6 +87,7 @@ fn drain(core: &mut Core, memory: &mut HeapMemory<Buffers>, device: &mut Device,
                 result.expect("nothing fails here");
                 continue;
             }
+            Action::ReadPeer { disk, .. } => panic!("{disk:?} does not move between hosts"),
             Action::Event(event) => panic!("nothing fails here: {event:?}"),
         };
         let pieces: Vec<_> = core.pieces(io).collect();

@@ -1,6 +1,6 @@
 //! Input and output of the core: requests, actions, completions, events.
 
-use haversack_model::{DeviceNo, DiskNo, SectorNo};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo};
 
 use crate::memory::{FrameNo, RequestTag};
 use crate::origin_gate::permit::Passed;
@@ -50,6 +50,11 @@ pub enum RequestError {
     /// This host no longer owns the disk.
     #[error("this host does not own the disk")]
     NotOwner,
+    /// The newest data is on the host that owned the disk before, and cannot be read from there.
+    #[error(
+        "the newest data of a block in this range is on the disk's earlier host, which cannot be reached"
+    )]
+    PeerLost,
     /// The disk is being detached.
     #[error("the disk is being detached")]
     Detached,
@@ -171,6 +176,19 @@ pub enum Action {
         io: IoId,
         /// The disk.
         disk: DiskNo,
+    },
+    /// Read a block of a disk from the host that owned it before: [`crate::Call::read_copy`] there, with the
+    /// sectors at their places in a frame. Every sector of the mask is needed. While that host cannot be
+    /// reached, the driver decides how long to wait before it reports a failure.
+    ReadPeer {
+        /// Name of the I/O.
+        io: IoId,
+        /// The disk.
+        disk: DiskNo,
+        /// The block.
+        block: BlockNo,
+        /// The sectors.
+        mask: u8,
     },
     /// A request is done.
     Complete {

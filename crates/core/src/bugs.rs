@@ -102,6 +102,48 @@ pub enum Bug {
     UseUnprepared,
     /// The record calls segments prepared whose blank pages were not written.
     PrepareNothing,
+    /// A block that changes after its copy was sent to the next owner counts as unchanged.
+    ForgetChange,
+    /// Copies count as arrived as soon as they are sent.
+    TrustSent,
+    /// A disk counts as frozen while blocks of it are staged.
+    FreezeStaged,
+    /// A disk counts as frozen before what it committed is durable.
+    FreezeUnflushed,
+    /// A disk counts as frozen while durable pages call clean blocks dirty.
+    FreezeListed,
+    /// A disk counts as handed over before the record says so.
+    HandOverUnrecorded,
+    /// A block counts as forgotten while durable pages still call it dirty.
+    ForgetUnlisted,
+    /// A copy that arrives is mixed with the one before it.
+    MixCopies,
+    /// Copies that are out of date are kept when a disk is claimed.
+    KeepOutdated,
+    /// Copies are dropped or replaced without marking their regions.
+    DropUnmarked,
+    /// The list of the blocks that a peer has is ignored.
+    LosePeerList,
+    /// The record does not say that a disk still needs blocks from a peer.
+    ForgetDependence,
+    /// Blocks are written to the origin while a peer lists them as dirty.
+    CleanUndrained,
+    /// What comes from a peer counts as all of its block.
+    FetchOverNewer,
+    /// A peer may forget blocks that are not durable at their new owner.
+    ConfirmUnflushed,
+    /// A copy of an earlier round is taken.
+    TakeOldRound,
+    /// A copy that was sent to an earlier start of the destination is taken.
+    TakeForEarlierStart,
+    /// An answer to an earlier question is believed.
+    BelieveOldAnswer,
+    /// Copies are taken after the list of those that are out of date was asked for.
+    TakeLateCopies,
+    /// Blocks are forgotten for an owner of an earlier epoch.
+    ForgetForAnyEpoch,
+    /// Copies are kept although the source does not know any more which are out of date.
+    KeepUnknownSession,
 }
 
 /// All bugs that the simulator must catch.
@@ -156,6 +198,31 @@ pub const ALL: &[Bug] = &[
     Bug::PrepareNothing,
 ];
 
+/// Mistakes of migration, that the simulator of two hosts must catch.
+pub const OF_MIGRATION: &[Bug] = &[
+    Bug::ForgetChange,
+    Bug::TrustSent,
+    Bug::FreezeStaged,
+    Bug::FreezeUnflushed,
+    Bug::FreezeListed,
+    Bug::HandOverUnrecorded,
+    Bug::ForgetUnlisted,
+    Bug::MixCopies,
+    Bug::KeepOutdated,
+    Bug::DropUnmarked,
+    Bug::LosePeerList,
+    Bug::ForgetDependence,
+    Bug::CleanUndrained,
+    Bug::FetchOverNewer,
+    Bug::ConfirmUnflushed,
+    Bug::TakeOldRound,
+    Bug::TakeForEarlierStart,
+    Bug::BelieveOldAnswer,
+    Bug::TakeLateCopies,
+    Bug::ForgetForAnyEpoch,
+    Bug::KeepUnknownSession,
+];
+
 #[cfg(feature = "bug-zoo")]
 mod switch {
     use super::Bug;
@@ -170,7 +237,8 @@ mod switch {
         PLANTED.set(bug);
     }
 
-    pub(crate) fn planted(bug: Bug) -> bool {
+    /// Whether the bug is planted in this thread.
+    pub fn planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
 }
@@ -179,12 +247,13 @@ mod switch {
 mod switch {
     use super::Bug;
 
+    /// Whether the bug is planted: never.
     #[inline(always)]
-    pub(crate) fn planted(_: Bug) -> bool {
+    pub fn planted(_: Bug) -> bool {
         false
     }
 }
 
 #[cfg(feature = "bug-zoo")]
 pub use switch::plant;
-pub(crate) use switch::planted;
+pub use switch::planted;

@@ -69,6 +69,8 @@ impl<M: Memory> Call<'_, M> {
             Purpose::Zero { request } => self.zero_done(io, request, result),
             Purpose::FlushOrigin { reason, changes } => self.origin_flush_done(io, reason, changes, result),
             Purpose::Restage { part } => self.restage_done(io, part, result),
+            Purpose::Fetch { block, mask } => self.fetch_done(io, block, mask, result),
+            Purpose::Adopt { part } => self.adopt_done(io, part, result),
         }
     }
 
@@ -134,6 +136,10 @@ impl<M: Memory> Call<'_, M> {
         self.drive_commit(disk);
         self.drive_flush(disk);
         self.drive_cleaner(disk);
+        if self.disk(disk).moving.is_some() {
+            self.drive_fetch(disk);
+            self.drive_forgetting(disk);
+        }
         self.drive_job(disk);
     }
 

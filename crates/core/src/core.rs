@@ -94,6 +94,9 @@ impl Core {
         if disk.life.is_released() {
             return Err(Rejected::NotOwner);
         }
+        if disk.life.is_frozen() {
+            return Err(Rejected::Busy);
+        }
         if !disk.life.is_active() {
             return Err(Rejected::NoSuchDisk(request.disk));
         }
@@ -155,7 +158,9 @@ impl Core {
         }
         let clean = (self.store.disks[disk].dirty + d.flush.staged_dirty() > 0)
             .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
-        [clean, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
+        let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
+        let fetch = peer.map(|peer| peer.retry_us).filter(|at| *at > self.now);
+        [clean, fetch, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
 
     /// Returns the next action to carry out.

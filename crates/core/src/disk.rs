@@ -13,7 +13,8 @@ use crate::durability::record::RecordVersion;
 use crate::flow::clean::cleaner::Cleaner;
 use crate::flow::flush::groups::DiskFlush;
 use crate::flow::intent::map::IntentMap;
-use crate::format::record::{Damage, DiskRecord};
+use crate::flow::moving::Moving;
+use crate::format::record::{Damage, DiskRecord, Moved};
 use crate::hasher::NumberHasher;
 use crate::jobs::Job;
 use crate::lifecycle::Life;
@@ -73,6 +74,10 @@ pub(crate) struct Disk {
     pub restage: VecDeque<SlotNo>,
     /// Blocks that are being read to be staged again.
     pub restaging: u32,
+    /// What its last migration left to do.
+    pub moved: Moved,
+    /// The state of a migration: rarely there, so that others pay for one test.
+    pub moving: Option<Box<Moving>>,
     /// What was sent to the origin, and how much of it may be volatile.
     pub origin: OriginAccount,
     /// How long the origin takes.
@@ -109,7 +114,7 @@ impl Disk {
             admission: defaults.admission.build(0),
             sequential: Sequential::default(),
             tuning: defaults.tuning(),
-            life: Life::recorded(record.owned, record.epoch),
+            life: Life::recorded(record.owned, matches!(record.moved, Moved::Peer { .. }), record.epoch),
             may_be_dirty: record.may_be_dirty,
             damage: record.damage,
             loss_version: None,
@@ -126,6 +131,8 @@ impl Disk {
             job: None,
             restage: VecDeque::new(),
             restaging: 0,
+            moved: record.moved,
+            moving: None,
             origin: OriginAccount::new(record.origin_volatile),
             origin_latency: OriginLatency::default(),
             requests: 0,
@@ -157,6 +164,7 @@ impl Disk {
             persistence: self.persistence,
             since_seq: self.since_seq,
             clean_seq: self.clean_seq,
+            moved: self.moved,
         }
     }
 
@@ -171,6 +179,7 @@ impl Disk {
         self.commits_eagerly()
             || !self.dirty_waiters.is_empty()
             || self.job.as_ref().is_some_and(Job::commits)
+            || self.moving.as_ref().is_some_and(|moving| moving.waits_for_commits())
     }
 
     /// Whether dirty blocks are staged that the cleaner is to write as soon as it can. Clean ones have time.
@@ -277,6 +286,7 @@ mod tests {
             persistence: Persistence::All,
             since_seq: 0,
             clean_seq: 0,
+            moved: Moved::No,
         };
         Disk::new(&record)
     }

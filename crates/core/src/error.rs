@@ -157,6 +157,17 @@ pub enum ManageError {
     /// The pool is being stopped, or was.
     #[error("the pool is stopping or has stopped; open it again first")]
     Stopping,
+    /// The pool has never had the disk.
+    #[error("disk {0} is not known to the pool")]
+    NotKnown(DiskId),
+    /// The disk is moving between hosts, and its state does not allow the operation.
+    #[error("disk {0} is moving between hosts; wait until that is done, or abort it if it can be")]
+    Migrating(DiskId),
+    /// Dirty blocks of the disk are on the host that owned it before, and are not all listed.
+    #[error(
+        "disk {0} has dirty blocks on the host that owned it before; it can be attached when that host has listed them"
+    )]
+    PeerUnlisted(DiskId),
     /// The epoch is older than the one on record.
     #[error("ownership epoch {given} is older than the recorded epoch {recorded}")]
     OldEpoch {

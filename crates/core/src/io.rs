@@ -47,6 +47,10 @@ pub(crate) enum Purpose {
     FlushOrigin { reason: OriginFlushReason, changes: u64 },
     /// A dirty block is read to be staged again.
     Restage { part: FlashPart },
+    /// Sectors of a block are read from the peer.
+    Fetch { block: BlockNo, mask: u8 },
+    /// A clean copy of a block that the peer has is read to become dirty.
+    Adopt { part: FlashPart },
 }
 
 /// Why an origin is flushed.
@@ -85,6 +89,8 @@ pub enum IoPurpose {
     Around,
     /// A block is read to be staged again, or merged with what is staged of it.
     Restage,
+    /// A block of a disk that has moved here is read from its earlier owner.
+    Fetch,
     /// Writes are made durable.
     Flush,
 }
@@ -94,7 +100,8 @@ impl From<Purpose> for IoPurpose {
         match purpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),
             Purpose::Hit { .. } | Purpose::Fill { .. } => IoPurpose::Read,
-            Purpose::Merge { .. } | Purpose::Restage { .. } => IoPurpose::Restage,
+            Purpose::Merge { .. } | Purpose::Restage { .. } | Purpose::Adopt { .. } => IoPurpose::Restage,
+            Purpose::Fetch { .. } => IoPurpose::Fetch,
             Purpose::Commit { .. } => IoPurpose::Commit,
             Purpose::Page { .. } | Purpose::Prepare { .. } => IoPurpose::Page,
             Purpose::Flush | Purpose::FlushOrigin { .. } => IoPurpose::Flush,

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use haversack_model::{DeviceNo, Micros, WriteMode};
 
 use crate::action::JobId;
+use crate::bugs::{Bug, planted};
 use crate::durability::record::RecordVersion;
 
 /// A disk's job.
@@ -25,12 +26,29 @@ pub(crate) struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JobKind {
     Attach,
-    Detach { total: u64, loss: Loss },
+    Detach {
+        total: u64,
+        loss: Loss,
+    },
     Release,
     Mode(WriteMode),
-    Resize { before: u64, sectors: u64, stage: ResizeStage },
-    Clean { since_us: Micros, total: u64 },
+    Resize {
+        before: u64,
+        sectors: u64,
+        stage: ResizeStage,
+    },
+    Clean {
+        since_us: Micros,
+        total: u64,
+    },
     Forget,
+    Freeze,
+    HandOver,
+    Claim {
+        epoch: u64,
+    },
+    /// The record is being written, and nothing else is to be done.
+    Record,
 }
 
 /// What a detach does about lost blocks.
@@ -80,7 +98,11 @@ impl Job {
 
     /// Whether the job needs everything staged to be committed.
     pub fn commits(&self) -> bool {
-        matches!(self.kind, JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. })
+        match self.kind {
+            JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. } => true,
+            JobKind::Freeze => !planted(Bug::FreezeStaged),
+            _ => false,
+        }
     }
 }
 

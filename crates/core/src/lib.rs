@@ -57,8 +57,9 @@ pub use config::{
 pub use core::{Call, Core};
 pub use error::{ManageError, PoolError};
 pub use flow::device::NewDevice;
+pub use flow::export::{CachedBlock, ListCursor};
 pub use flow::job::Progress;
-pub use format::record::Damage;
+pub use format::record::{Damage, Moved};
 pub use io::IoPurpose;
 pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress};
 pub use memory::{DESCRIPTOR_BYTES, FrameNo, HeapMemory, Memory, NullMemory, Payloads, RequestTag};

@@ -27,6 +27,14 @@ pub(crate) enum State {
     Releasing,
     /// Another host may write the origin.
     Released,
+    /// Owned, and about to be handed over: nothing is in flight or will be started.
+    Frozen,
+    /// The record that says that another host owns it is being written to the devices.
+    HandingOver,
+    /// Another host owns it, and reads dirty blocks from here until it has them all.
+    Peer,
+    /// Another host owns it, and sends copies of blocks that count when this host takes over.
+    Incoming,
     /// Its blocks and its number are being given up.
     Forgetting,
 }
@@ -50,6 +58,20 @@ pub(crate) enum Event {
     Released,
     /// It is to leave the pool for good.
     Forget,
+    /// It is to be handed over.
+    Freeze,
+    /// The handover is called off.
+    Thaw,
+    /// Another host is to own it.
+    HandOver,
+    /// The record says durably that another host owns it, which needs dirty blocks from here.
+    HandedOver,
+    /// The new owner needs nothing from here any more.
+    Drained,
+    /// Copies of its blocks are to be taken in.
+    Expect,
+    /// No copies will come.
+    Dismiss,
 }
 
 impl State {
@@ -63,7 +85,15 @@ impl State {
             (State::Active, Event::Release) => Some(State::Releasing),
             (State::Detaching, Event::DetachFailed) => Some(State::Active),
             (State::Detaching, Event::Detached) => Some(State::Detached),
-            (State::Releasing, Event::Released) => Some(State::Released),
+            (State::Releasing | State::HandingOver, Event::Released) => Some(State::Released),
+            (State::Active, Event::Freeze) => Some(State::Frozen),
+            (State::Frozen, Event::Thaw) => Some(State::Active),
+            (State::Frozen, Event::HandOver) => Some(State::HandingOver),
+            (State::HandingOver, Event::HandedOver) => Some(State::Peer),
+            (State::Peer, Event::Drained) => Some(State::Released),
+            (State::Peer | State::Incoming, Event::Attach) => Some(State::Attaching),
+            (State::Released, Event::Expect) => Some(State::Incoming),
+            (State::Incoming, Event::Dismiss) => Some(State::Released),
             _ => None,
         }
     }
@@ -76,9 +106,14 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Returns the life of a disk as the record has it.
-    pub fn recorded(is_owned: bool, epoch: u64) -> Life {
-        Life { state: if is_owned { State::Detached } else { State::Released }, epoch }
+    /// Returns the life of a disk as the record has it. What is a peer's has dirty blocks for another host.
+    pub fn recorded(is_owned: bool, is_peer: bool, epoch: u64) -> Life {
+        let state = match (is_owned, is_peer) {
+            (true, _) => State::Detached,
+            (false, true) => State::Peer,
+            (false, false) => State::Released,
+        };
+        Life { state, epoch }
     }
 
     pub fn epoch(&self) -> u64 {
@@ -87,7 +122,10 @@ impl Life {
 
     /// Whether this host owns the origin, as the record says or is about to say.
     pub fn is_owned(&self) -> bool {
-        matches!(self.state, State::Detached | State::Attaching | State::Active | State::Detaching)
+        matches!(
+            self.state,
+            State::Detached | State::Attaching | State::Active | State::Detaching | State::Frozen
+        )
     }
 
     /// Whether the origin may be written.
@@ -106,12 +144,38 @@ impl Life {
 
     /// Whether it was released, or is about to be.
     pub fn is_released(&self) -> bool {
-        matches!(self.state, State::Releasing | State::Released)
+        matches!(
+            self.state,
+            State::Releasing | State::Released | State::HandingOver | State::Peer | State::Incoming
+        )
+    }
+
+    /// Whether it is about to be handed over, and could still be kept.
+    pub fn is_frozen(&self) -> bool {
+        self.state == State::Frozen
+    }
+
+    /// Whether another host reads dirty blocks from here, or is about to.
+    pub fn is_peer(&self) -> bool {
+        matches!(self.state, State::HandingOver | State::Peer)
+    }
+
+    /// Whether copies of its blocks are taken in.
+    pub fn is_incoming(&self) -> bool {
+        self.state == State::Incoming
     }
 
     /// Whether its cached blocks are not in use through this pool.
     pub fn is_dormant(&self) -> bool {
-        matches!(self.state, State::Detached | State::Releasing | State::Released | State::Forgetting)
+        matches!(
+            self.state,
+            State::Detached
+                | State::Releasing
+                | State::Released
+                | State::Forgetting
+                | State::HandingOver
+                | State::Peer
+        )
     }
 
     /// Whether it is leaving the pool for good.
@@ -142,13 +206,26 @@ impl Life {
         self.happened(Event::Attach);
         self.epoch = epoch;
     }
+
+    /// Gives the disk to another host under an epoch, unless that is still to be called off.
+    pub fn hand_over(&mut self, epoch: u64) {
+        assert!(epoch > self.epoch, "each epoch belongs to one host");
+        self.happened(Event::HandOver);
+        self.epoch = epoch;
+    }
+
+    /// Notes that another host has the disk under this epoch.
+    pub fn passed_on(&mut self, epoch: u64) {
+        assert!(!self.is_owned() && epoch >= self.epoch, "epochs never fall");
+        self.epoch = epoch;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const STATES: [State; 7] = [
+    const STATES: [State; 11] = [
         State::Detached,
         State::Attaching,
         State::Active,
@@ -156,8 +233,12 @@ mod tests {
         State::Releasing,
         State::Released,
         State::Forgetting,
+        State::Frozen,
+        State::HandingOver,
+        State::Peer,
+        State::Incoming,
     ];
-    const EVENTS: [Event; 8] = [
+    const EVENTS: [Event; 15] = [
         Event::Attach,
         Event::Attached,
         Event::Detach,
@@ -166,6 +247,13 @@ mod tests {
         Event::Release,
         Event::Released,
         Event::Forget,
+        Event::Freeze,
+        Event::Thaw,
+        Event::HandOver,
+        Event::HandedOver,
+        Event::Drained,
+        Event::Expect,
+        Event::Dismiss,
     ];
 
     /// The table as ARCHITECTURE.md has it.
@@ -195,14 +283,14 @@ mod tests {
     #[test]
     fn a_disk_that_is_not_owned_is_not_written() {
         for life in STATES.map(|state| Life { state, epoch: 1 }) {
-            assert!(life.is_owned() || !life.writes_origin() && life.is_dormant());
+            assert!(life.is_owned() || !life.writes_origin() && (life.is_dormant() || life.is_incoming()));
             assert!(life.writes_origin() || !life.is_active());
         }
     }
 
     #[test]
     fn a_released_disk_needs_a_higher_epoch() {
-        let mut life = Life::recorded(true, 3);
+        let mut life = Life::recorded(true, false, 3);
         assert!(life.allows_epoch(3) && !life.allows_epoch(2));
         life.attach(3);
         for event in [Event::Attached, Event::Release, Event::Released] {
@@ -211,6 +299,6 @@ mod tests {
         assert!(!life.allows_epoch(3) && life.allows_epoch(4));
         life.attach(4);
         assert!(life.is_owned() && life.epoch() == 4);
-        assert!(!Life::recorded(false, 4).allows_epoch(4));
+        assert!(!Life::recorded(false, false, 4).allows_epoch(4));
     }
 }

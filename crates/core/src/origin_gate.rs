@@ -14,6 +14,7 @@
 //! - The cleaner writes a version only if it is durable in the cache. A staged version is written only if the
 //!   disk owns no segment, so that no page lists an older one, and only if its region is marked: this is a
 //!   write past the cache.
+//! - Nothing is written to blocks that the disk's earlier owner may still list as dirty.
 //! - An origin counts as durable only if every completed change that a guest was told of was flushed, or was
 //!   already durable when it was answered.
 
@@ -59,7 +60,7 @@ impl Core {
         if let Some(slot) = listed {
             self.ask_rewrite(disk, self.store.segment_of(slot));
         }
-        let shown = self.intent_marked(disk, block) && listed.is_none();
+        let shown = self.intent_marked(disk, block) && listed.is_none() && !self.is_at_peer(disk, block);
         let blocks = &mut application.permit.blocks;
         application.complete &= shown && blocks.end == block.0;
         blocks.end = block.0 + 1;
@@ -79,6 +80,7 @@ impl Core {
         from: CleaningFrom,
     ) -> Option<Permit> {
         let shown = self.may_write_origin(disk)
+            && !self.is_at_peer(disk, block)
             && match from {
                 CleaningFrom::Flash { seq } => self.is_cleanable(seq),
                 CleaningFrom::Staging => {

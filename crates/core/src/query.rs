@@ -4,7 +4,7 @@ use haversack_model::{DiskId, DiskNo, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
 use crate::action::IoId;
 use crate::core::Core;
-use crate::format::record::Damage;
+use crate::format::record::{Damage, Moved};
 use crate::io::{IoPurpose, OriginFlushReason, Purpose};
 
 /// A disk as the pool knows it.
@@ -26,6 +26,8 @@ pub struct DiskInfo {
     pub epoch: u64,
     /// Whether dirty blocks were lost.
     pub damage: Damage,
+    /// What its last migration left to do.
+    pub moved: Moved,
 }
 
 /// Whether sectors are in the cache, and whether the origin lacks them.
@@ -81,6 +83,7 @@ impl Core {
             owned: d.life.is_owned(),
             epoch: d.life.epoch(),
             damage: d.damage,
+            moved: d.moved,
         })
     }
 

@@ -1,7 +1,8 @@
-//! Where a block is: the only place that compares staging area, flash and origin.
+//! Where a block is: the only place that compares staging area, flash, peer and origin.
 //!
 //! Invariants
 //! - A staged sector is newer than the same sector on flash, and that is newer than the same sector at the origin.
+//! - A sector that a peer has newest is read from there, unless it is cached: what is cached of it is then a copy.
 //! - Where dirty sectors of a block are lost, because flash is damaged or a device is gone, no sector that
 //!   the cache lacks is read from elsewhere: what is there is older.
 //! - The data stage has sectors only of blocks that are neither staged nor on flash, with the same content as
@@ -101,6 +102,8 @@ pub(crate) struct Sources {
     pub flash: Option<(SlotNo, Live, u8)>,
     /// Sectors in the data stage: all that the cache lacks.
     pub data: Option<(FrameNo, u8)>,
+    /// Sectors to fetch from the peer.
+    pub peer: u8,
     /// Sectors to fetch from the origin.
     pub origin: u8,
     /// Sectors that are lost and cannot be read.
@@ -110,7 +113,7 @@ pub(crate) struct Sources {
 impl Sources {
     /// Whether the cache has all of them.
     pub fn is_hit(&self) -> bool {
-        self.data.is_none() && self.origin | self.damaged == 0
+        self.data.is_none() && self.peer | self.origin | self.damaged == 0
     }
 }
 
@@ -159,6 +162,11 @@ impl Core {
             sources.flash = Some((number, slot, slot.mask() & left));
             left &= !slot.mask();
         }
+        if left == 0 {
+            return sources;
+        }
+        sources.peer = self.needed_of_peer(disk, block) & left;
+        left &= !sources.peer;
         if left == 0 {
             return sources;
         }

@@ -61,6 +61,9 @@ impl World {
                     self.owned(disk, "ZeroOrigin")?;
                     self.launch(io, What::OriginZero { disk, sector: sector.0, sectors, durable });
                 }
+                Action::ReadPeer { disk, .. } => {
+                    return violation!("{disk:?} reads from a peer although it has never moved");
+                }
                 Action::FlushOrigin { io, disk } => {
                     let disk = self.origin_of(disk, 0, 0)?;
                     let mark = self.disks[disk].origin.flush_mark();

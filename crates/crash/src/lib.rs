@@ -21,6 +21,7 @@ pub mod remains;
 pub mod request;
 pub mod run;
 pub mod script;
+pub mod twin;
 pub mod verify;
 pub mod workload;
 pub mod world;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use haversack_crash::plan::Plan;
 use haversack_crash::run::{self, Options, RunReport, run_seed};
+use haversack_crash::twin;
 use haversack_crash::world::Counts;
 use haversack_model::random::Random;
 
@@ -14,7 +15,7 @@ const DEFAULT_SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 
 const USAGE: &str = "\
-usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--learned] [--verbose] [--trace]
+usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug NAME] [--twin] [--learned] [--verbose] [--trace]
        haversack-crash --demo
 
   --points N    crash points to try (default 10000)
@@ -22,6 +23,7 @@ usage: haversack-crash [--points N] [--seed S] [--runs N] [--threads T] [--bug N
   --runs N      so many seeds instead of so many points
   --threads T   threads, one run each at a time (default 2)
   --bug NAME    plant a mistake in the core (needs the feature bug-zoo)
+  --twin        two hosts between which a disk moves
   --learned     every admission filter is the one that learns
   --verbose     a line for every run
   --trace       a line for everything that happens: for one run
@@ -34,6 +36,7 @@ struct Arguments {
     threads: usize,
     bug: Option<String>,
     learned: bool,
+    twin: bool,
     verbose: bool,
     demo: bool,
 }
@@ -46,6 +49,7 @@ fn arguments() -> Result<Arguments, String> {
         threads: 2,
         bug: None,
         learned: false,
+        twin: false,
         verbose: false,
         demo: false,
     };
@@ -60,6 +64,7 @@ fn arguments() -> Result<Arguments, String> {
             "--threads" => parsed.threads = number(value()?)?.clamp(1, 256) as usize,
             "--bug" => parsed.bug = Some(value()?),
             "--verbose" => parsed.verbose = true,
+            "--twin" => parsed.twin = true,
             "--learned" => parsed.learned = true,
             "--trace" => haversack_crash::trace(),
             "--demo" => parsed.demo = true,
@@ -96,8 +101,9 @@ fn main() -> ExitCode {
 #[cfg(feature = "bug-zoo")]
 fn plant(name: &str) -> Result<(), String> {
     use haversack_core::bugs;
-    let all = || bugs::ALL.iter().map(|b| format!("{b:?}")).collect::<Vec<_>>().join(", ");
-    let found = bugs::ALL.iter().find(|bug| format!("{bug:?}") == name);
+    let bugs = || bugs::ALL.iter().chain(bugs::OF_MIGRATION);
+    let all = || bugs().map(|b| format!("{b:?}")).collect::<Vec<_>>().join(", ");
+    let found = bugs().find(|bug| format!("{bug:?}") == name);
     bugs::plant(Some(*found.ok_or_else(|| format!("unknown bug '{name}'; there are {}", all()))?));
     Ok(())
 }
@@ -122,7 +128,7 @@ fn many(arguments: &Arguments) -> RunReport {
                 break;
             }
             let seed = arguments.seed.wrapping_add(run);
-            let report = run_seed(seed, &options);
+            let report = if arguments.twin { twin::run_seed(seed) } else { run_seed(seed, &options) };
             points.fetch_add(report.points, Ordering::Relaxed);
             for violation in &report.violations {
                 println!("{violation}");

@@ -24,6 +24,8 @@ pub struct Buffer {
     pub lost: bool,
     /// The data that a read returned.
     pub bytes: Vec<u8>,
+    /// `bytes` is what a write carries, instead of a version.
+    pub is_copy: bool,
 }
 
 /// One write in this many loses its data.
@@ -59,6 +61,10 @@ impl Payloads for Buffers {
             at.is_multiple_of(SECTOR_BYTES) && into.len().is_multiple_of(SECTOR_BYTES),
             "payloads move by sectors"
         );
+        if buffer.is_copy {
+            into.copy_from_slice(&buffer.bytes[at..at + into.len()]);
+            return true;
+        }
         let first = buffer.sector + (at / SECTOR_BYTES) as u64;
         for (i, sector) in into.chunks_exact_mut(SECTOR_BYTES).enumerate() {
             pattern::fill(buffer.disk, first + i as u64, buffer.version, sector);

@@ -79,7 +79,7 @@ impl World {
         }
         let buffer = &mut buffers.0[slot];
         (buffer.tag, buffer.disk, buffer.sector, buffer.version) = (tag.0, disk as u16, sector, version);
-        buffer.lost = false;
+        (buffer.lost, buffer.is_copy) = (false, false);
         if op == Op::Read {
             buffer.bytes.resize(sectors as usize * SECTOR_BYTES, 0);
             for one in buffer.bytes.chunks_exact_mut(SECTOR_BYTES) {
@@ -215,6 +215,7 @@ impl World {
             RequestError::NotOwner => matches!(disk.life, Life::Releasing | Life::Released),
             RequestError::Detached => matches!(disk.life, Life::Leaving | Life::Detached),
             RequestError::PayloadLost => lost,
+            RequestError::PeerLost => false,
         };
         if fair {
             return Ok(());

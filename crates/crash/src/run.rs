@@ -107,12 +107,7 @@ pub fn run_seed(seed: u64, options: &Options) -> RunReport {
     let failure = match outcome {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(what),
-        Err(payload) => {
-            let told = LAST_PANIC.with(|last| last.borrow_mut().take());
-            let text = payload.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_string()));
-            Some(told.or(text).unwrap_or_else(|| "panicked".into()))
-        }
+        Err(payload) => Some(panic_text(payload.as_ref())),
     };
     if let Some(what) = failure {
         counts.points += 1;
@@ -125,6 +120,14 @@ pub fn run_seed(seed: u64, options: &Options) -> RunReport {
     report.points = counts.points;
     report.counts = counts;
     report
+}
+
+/// Returns what a panic said.
+pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    let told = LAST_PANIC.with(|last| last.borrow_mut().take());
+    let text = payload.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_string()));
+    told.or(text).unwrap_or_else(|| "panicked".into())
 }
 
 fn one_run(seed: u64, options: &Options, counts: &mut Counts) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! replay the few events that show it. The other seeds are smoke tests: they failed once, but today they are only
 //! runs like any other.
 
-use haversack_crash::{Options, run_seed};
+use haversack_crash::{Options, run_seed, twin};
 
 /// A bug that the simulator has found.
 struct Bug {
@@ -205,6 +205,17 @@ fn no_seed_that_once_failed_fails_again() {
         threads.into_iter().flat_map(|thread| thread.join().expect("a run does not panic")).collect()
     });
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// Seeds of the simulator of two hosts, and what they showed.
+const TWIN: &[(u64, &str)] = &[(1341, "answers that are repeated make questions multiply")];
+
+#[test]
+fn no_seed_of_two_hosts_that_once_failed_fails_again() {
+    for (seed, name) in TWIN {
+        let violations = twin::run_seed(*seed).violations;
+        assert!(violations.is_empty(), "this seed once showed: {name}\n{}", violations.join("\n"));
+    }
 }
 
 #[test]

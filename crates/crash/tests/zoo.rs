@@ -1,7 +1,9 @@
-//! Every planted mistake in the core is caught. `ZOO=NAME` hunts only those whose name contains NAME.
+//! Every planted mistake is caught: those of one host by the simulator of one host, those of migration by that of two.
+//! `ZOO=NAME` hunts only those whose name contains NAME.
 
-use haversack_core::bugs;
-use haversack_crash::run::{self, Options, run_seed};
+use haversack_core::bugs::{self, Bug};
+use haversack_crash::run::{self, Options, RunReport, run_seed};
+use haversack_crash::twin;
 
 const MOST_POINTS: u64 = 200_000;
 
@@ -12,9 +14,8 @@ fn every_planted_mistake_is_caught() {
         let halves: Vec<_> = (0..2)
             .map(|half| {
                 scope.spawn(move || {
-                    let named = |bug: &&bugs::Bug| format!("{bug:?}").contains(&wanted());
-                    let mine = bugs::ALL.iter().filter(named).skip(half).step_by(2);
-                    mine.map(|bug| (*bug, hunt(*bug))).collect::<Vec<_>>()
+                    let mine = hunts().into_iter().skip(half).step_by(2);
+                    mine.map(|(bug, run)| (bug, hunt(bug, run))).collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -41,17 +42,27 @@ fn wanted() -> String {
     std::env::var("ZOO").unwrap_or_default()
 }
 
-fn hunt(bug: bugs::Bug) -> (u64, Option<String>) {
+type Run = fn(u64) -> RunReport;
+
+/// Returns the mistakes to hunt, and the simulator that must catch each.
+fn hunts() -> Vec<(Bug, Run)> {
+    let one: Run = |seed| run_seed(seed, &Options::default());
+    let two: Run = twin::run_seed;
+    let all = bugs::ALL.iter().map(|bug| (*bug, one)).chain(bugs::OF_MIGRATION.iter().map(|bug| (*bug, two)));
+    all.filter(|(bug, _)| format!("{bug:?}").contains(&wanted())).collect()
+}
+
+fn hunt(bug: Bug, run: Run) -> (u64, Option<String>) {
     bugs::plant(Some(bug));
     let (mut points, mut how) = (0, None);
     for seed in 1.. {
-        let report = run_seed(seed, &Options::default());
+        let report = run(seed);
         points += report.points;
         how = report.violations.into_iter().next();
         if how.is_some() {
             // It must be the planted mistake that was caught.
             bugs::plant(None);
-            if !run_seed(seed, &Options::default()).violations.is_empty() {
+            if !run(seed).violations.is_empty() {
                 how = None;
             }
             bugs::plant(Some(bug));

@@ -520,6 +520,11 @@ impl Reactor {
             Action::FlushOrigin { io, disk } => {
                 self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0, false);
             }
+            Action::ReadPeer { io, .. } => {
+                // No client of this daemon's can bring a disk into the state that needs it.
+                let now = self.now;
+                self.core.with(&mut self.memory).complete(now, io, Err(IoFailure::Error));
+            }
             Action::Complete { tag, result } => self.completed(tag, result),
             Action::Event(event) => self.core_event(event),
         }

@@ -26,6 +26,10 @@ pub struct DiskId(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Uuid(pub [u8; 16]);
 
+/// A host that may own disks, the same number on every host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct HostId(pub u64);
+
 /// A disk's index in the pool's disk table, stable while the pool knows the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskNo(pub u16);

@@ -9,7 +9,7 @@
 //!   disk and no release is being written; the origin only when no other host has dirty blocks.
 //! - A release is told only when it is durable. After that this host serves the disk again only under a
 //!   higher epoch that the new owner has granted.
-//! - A host that depends on another's dirty blocks releases the disk to that host only.
+//! - A host that depends on another's dirty blocks does not release the disk.
 
 use std::collections::BTreeSet;
 
@@ -177,7 +177,8 @@ impl Ownership {
     }
 
     /// The guest uses the disk here: a KICK, or the first write. `source` is where it was before, as far as is
-    /// known. To be called again until [`Ownership::may_serve`].
+    /// known: a hint that counts only if this host has nothing on record. To be called again until
+    /// [`Ownership::may_serve`].
     pub fn guest_runs(&mut self, source: HostId) -> Option<Step> {
         self.guest = Guest::Present;
         match &self.record {
@@ -186,7 +187,9 @@ impl Ownership {
             Record::Released { to, grant } if self.asking.is_none() => {
                 self.asking = Some((*to, Some(grant.clone())));
             }
-            Record::Unknown if self.asking.is_none() => self.asking = Some((source, None)),
+            Record::Unknown if self.asking.is_none() && source != self.me => {
+                self.asking = Some((source, None));
+            }
             _ => {}
         }
         let (host, granted) = self.asking.clone().filter(|_| self.recording.is_none())?;
@@ -232,6 +235,11 @@ impl Ownership {
         }
     }
 
+    /// The record that was to be written is not, and never will be: what it was for is off.
+    pub fn abandoned(&mut self) {
+        self.recording = None;
+    }
+
     /// Takes in a message.
     pub fn message(&mut self, from: HostId, message: Message) -> Option<Step> {
         let asks = self.recording.is_none() && self.asking.as_ref().is_some_and(|(host, _)| *host == from);
@@ -248,10 +256,10 @@ impl Ownership {
         }
     }
 
-    /// Whether the disk can be released to a host. One that depends on peers releases it to a peer only: no
-    /// chain of hosts forms.
-    fn can_release(&self, to: HostId) -> bool {
-        let drained = self.peers().iter().all(|peer| *peer == to) || self.has(Flaw::ReleaseUndrained);
+    /// Whether the disk can be released. A host that depends on peers does not: no chain of hosts forms, and of
+    /// a block that two hosts have dirty, only the owner's can be newer.
+    fn can_release(&self) -> bool {
+        let drained = self.peers().is_empty() || self.has(Flaw::ReleaseUndrained);
         self.record.is_owner() && self.recording.is_none() && !self.is_guest_present() && drained
     }
 
@@ -260,7 +268,7 @@ impl Ownership {
             return self.void(from, grant);
         }
         let answer = match &self.record {
-            Record::Owner { .. } if self.can_release(from) => return self.release(from),
+            Record::Owner { .. } if self.can_release() => return self.release(from),
             Record::Released { to, grant } if self.recording.is_none() && *to == from => {
                 Message::Granted(grant.clone())
             }

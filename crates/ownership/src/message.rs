@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// A host.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct HostId(pub u64);
+pub use haversack_model::HostId;
 
 /// A release of a disk: the epoch of the next owner, and the hosts that have dirty blocks. Of a block that
 /// several have, the one written under the highest epoch counts.

@@ -115,6 +115,7 @@ impl<M: Memory> Call<'_, M> {
             let block = BlockNo(next + index);
             self.locks.lock(disk, block, LockKind::Around);
             let part = self.part(number, block);
+            self.note_changed(disk, block, 0);
             if self.leave_cache(disk, block, part) && !zeroes {
                 cached |= 1 << index;
             }
@@ -141,6 +142,10 @@ impl<M: Memory> Call<'_, M> {
         for block in blocks.map(BlockNo) {
             if self.locks.get(disk, block).is_some() {
                 return Err(Park::Lock(block));
+            }
+            if self.disk(disk).moving.is_some() && self.ask_peer(disk, block) {
+                wait = true;
+                continue;
             }
             let covered = self.part(number, block) == self.disk(disk).inside(block);
             let versions = self.resolve(disk, block);

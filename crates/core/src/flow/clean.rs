@@ -224,7 +224,8 @@ impl<M: Memory> Call<'_, M> {
     fn pick_block(&mut self, disk: DiskNo, block: BlockNo, unflushed: &mut bool) -> bool {
         let versions = self.resolve(disk, block);
         let Some((number, slot)) = versions.flash else { return false };
-        if !self.needs_cleaning(disk, slot) || self.locks.get(disk, block).is_some() {
+        let is_in_use = self.locks.get(disk, block).is_some() || self.is_at_peer(disk, block);
+        if !self.needs_cleaning(disk, slot) || is_in_use {
             return false;
         }
         // A newer version is about to replace it, unless that one waits for the space that this one takes.
@@ -259,6 +260,9 @@ impl<M: Memory> Call<'_, M> {
             }
             if !staged.dirty {
                 self.unstage(staging_frame);
+                continue;
+            }
+            if self.is_at_peer(disk, staged.block) {
                 continue;
             }
             if self.locks.get(disk, staged.block).is_some() || !self.intent_marked(disk, staged.block) {

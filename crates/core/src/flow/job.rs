@@ -130,7 +130,16 @@ impl<M: Memory> Call<'_, M> {
             JobKind::Detach { loss, .. } => self.drive_detach(disk, loss, version),
             JobKind::Resize { before, sectors, stage } => self.drive_resize(disk, before, sectors, stage),
             JobKind::Forget if recorded => self.drive_forget(disk),
-            JobKind::Attach | JobKind::Mode(_) | JobKind::Release | JobKind::Forget => {}
+            JobKind::Freeze => self.drive_freeze(disk),
+            JobKind::HandOver if recorded || planted(Bug::HandOverUnrecorded) => self.end_hand_over(disk),
+            JobKind::Claim { epoch } => self.drive_claim(disk, epoch),
+            JobKind::Record if recorded => self.end_job(disk, Ok(())),
+            JobKind::Attach
+            | JobKind::Mode(_)
+            | JobKind::Release
+            | JobKind::Forget
+            | JobKind::HandOver
+            | JobKind::Record => {}
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::core::Call;
 use crate::disk::Disk;
 use crate::error::ManageError;
 use crate::flow::request::Park;
-use crate::format::record::{Damage, DiskRecord};
+use crate::format::record::{Damage, DiskRecord, Moved};
 use crate::io::{Io, OriginFlushReason};
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -47,10 +47,14 @@ impl<M: Memory> Call<'_, M> {
         let known = self.disks.find(config.id);
         let (disk, void) = match known {
             Some(disk) => (disk, self.check_attach(disk, config, epoch, accept_loss)?),
-            None => (self.new_disk(config, epoch)?, false),
+            None => (self.new_disk(config, epoch, true)?, false),
         };
         if void {
             self.void_cache(disk);
+        }
+        if !matches!(self.disk(disk).moved, Moved::Depends { .. }) {
+            let d = self.disk_mut(disk);
+            (d.moved, d.moving) = (Moved::No, None);
         }
         let lost = self.disk(disk).damage != Damage::None;
         self.configure(disk, config, epoch);
@@ -80,6 +84,15 @@ impl<M: Memory> Call<'_, M> {
         if !d.life.allows(Event::Attach) {
             return Err(ManageError::Attached(d.id));
         }
+        if d.life.is_peer() || d.life.is_incoming() {
+            return Err(ManageError::Migrating(d.id));
+        }
+        if matches!(d.moved, Moved::Depends { .. }) {
+            let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
+            if epoch != d.life.epoch() || peer.is_none_or(|peer| !peer.is_complete) {
+                return Err(ManageError::PeerUnlisted(d.id));
+            }
+        }
         if !d.life.allows_epoch(epoch) {
             return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
         }
@@ -105,13 +118,18 @@ impl<M: Memory> Call<'_, M> {
         Ok(void)
     }
 
-    fn new_disk(&mut self, config: &DiskConfig, epoch: u64) -> Result<DiskNo, ManageError> {
+    pub(crate) fn new_disk(
+        &mut self,
+        config: &DiskConfig,
+        epoch: u64,
+        owned: bool,
+    ) -> Result<DiskNo, ManageError> {
         let disk = self.disks.free_number().ok_or(ManageError::DiskTableFull)?;
         let record = DiskRecord {
             id: config.id,
             sectors: config.sectors,
             phase: config.phase,
-            owned: true,
+            owned,
             epoch,
             may_be_dirty: false,
             // Another host may have left volatile writes at the origin.
@@ -120,6 +138,7 @@ impl<M: Memory> Call<'_, M> {
             persistence: config.persistence,
             since_seq: self.durability.last() + 1,
             clean_seq: 0,
+            moved: Moved::No,
         };
         self.disks.add(disk, Disk::new(&record));
         self.store.add_disk(disk);
@@ -127,7 +146,15 @@ impl<M: Memory> Call<'_, M> {
         Ok(disk)
     }
 
-    fn configure(&mut self, disk: DiskNo, config: &DiskConfig, epoch: u64) {
+    pub(crate) fn configure(&mut self, disk: DiskNo, config: &DiskConfig, epoch: u64) {
+        self.settings(disk, config);
+        let d = self.disk_mut(disk);
+        d.life.attach(epoch);
+        d.may_be_dirty |= config.mode.defers_origin();
+    }
+
+    /// Takes over the settings of a disk that is not attached.
+    pub(crate) fn settings(&mut self, disk: DiskNo, config: &DiskConfig) {
         let now = self.now;
         let d = self.disk_mut(disk);
         if d.intents.set_size(config.sectors) {
@@ -136,11 +163,9 @@ impl<M: Memory> Call<'_, M> {
         (d.sectors, d.phase, d.persistence) = (config.sectors, config.phase, config.persistence);
         d.mode = config.mode;
         d.tuning = config.tuning();
-        d.life.attach(epoch);
         (d.damage, d.loss_version) = (Damage::None, None);
         d.lost.clear();
         d.given_up.clear();
-        d.may_be_dirty |= config.mode.defers_origin();
         d.monitor = None;
         d.last_request_us = now;
         self.staging.drop_all_data(disk);

@@ -87,12 +87,20 @@ impl<M: Memory> Call<'_, M> {
         if !is_hit && self.locks.get(disk, block).is_some() {
             return Step::Parked(Park::Lock(block));
         }
+        if sources.peer != 0 {
+            return Step::Parked(self.obtain(disk, block).err().unwrap_or(Park::Lock(block)));
+        }
+        if sources.origin != 0 && !self.disk(disk).life.is_owned() {
+            self.fail(number, RequestError::NotOwner);
+            return Step::Started;
+        }
+        let is_copy = self.requests[number].is_copy;
         let fetches = sources.origin != 0;
         let frames = usize::from(sources.flash.is_some()) + usize::from(fetches);
         if frames > 0 && !self.frames.suffices_request(frames, fetches) {
             return Step::Parked(Park::Frames);
         }
-        if first_try {
+        if first_try && !is_copy {
             self.count_read(disk, !fetches);
             if is_hit {
                 self.read_hit(number, block);
@@ -100,12 +108,14 @@ impl<M: Memory> Call<'_, M> {
         }
         if let Some((frame, staged)) = sources.staged {
             self.give(number, block, staged, frame);
-            if staged == mask {
+            if staged == mask && !is_copy {
                 self.staging.hit(frame);
             }
         }
         if let Some((slot_no, slot, on_flash)) = sources.flash {
-            self.store.hit(slot_no);
+            if !is_copy {
+                self.store.hit(slot_no);
+            }
             self.add_hit(number, slot_no, slot, on_flash, run);
         }
         if let Some((frame, kept)) = sources.data {

@@ -80,6 +80,9 @@ impl Core {
     #[inline]
     fn payload_at(&self, number: u32, block: BlockNo, at: u32) -> usize {
         let request = &self.requests[number];
+        if request.is_copy {
+            return at as usize * SECTOR_BYTES;
+        }
         (self.disk(request.disk).sector(block, at) - request.sector) as usize * SECTOR_BYTES
     }
 }
@@ -91,8 +94,8 @@ impl<M: Memory> Call<'_, M> {
         self.end_overflow(number);
         let request = &self.requests[number];
         let (disk, op) = (request.disk, request.op);
-        if !self.disk(disk).life.is_owned() && request.outstanding == 0 && request.phase == AroundPhase::Check
-        {
+        let is_refused = !self.disk(disk).life.is_owned() && !request.is_copy;
+        if is_refused && request.outstanding == 0 && request.phase == AroundPhase::Check {
             self.fail(number, RequestError::NotOwner);
             self.finish(number);
             return;

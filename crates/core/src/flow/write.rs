@@ -90,8 +90,18 @@ impl<M: Memory> Call<'_, M> {
         stats.write_hits += u64::from(cached);
         stats.write_misses += u64::from(!cached);
         self.stage(disk, block, frame, mask, true);
+        self.note_changed(disk, block, mask);
         self.queue_if_due(disk);
         None
+    }
+
+    /// Tells a migration that a guest changes a block: copies of it are out of date, and these sectors are
+    /// newer than a peer's.
+    #[inline]
+    pub(crate) fn note_changed(&mut self, disk: DiskNo, block: BlockNo, mask: u8) {
+        if let Some(moving) = &mut self.disk_mut(disk).moving {
+            moving.changed(block, mask);
+        }
     }
 
     /// Triggers a check for commits when enough is staged.

@@ -8,4 +8,4 @@ pub mod record;
 pub mod superblock;
 
 /// Version of everything on the devices and in the staging area.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;

@@ -1,7 +1,7 @@
 //! The pool record: devices, disks, ownership. It is rarely written, and then as a whole, on every device, in
 //! both copies.
 
-use haversack_model::{DiskId, Uuid};
+use haversack_model::{DiskId, HostId, Uuid};
 
 use super::codec::{Reader, Writer};
 use super::geometry::{PAGE_BYTES, RECORD_PAGES};
@@ -55,6 +55,31 @@ pub enum Damage {
     Uncertain,
 }
 
+/// What the last migration of a disk has left to do, or to say when another host asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Moved {
+    /// Nothing.
+    #[default]
+    No,
+    /// Another host owns the disk, and needs no block from here.
+    Away {
+        /// That host.
+        to: HostId,
+        /// The host whose dirty blocks it may need, if this host knows of one.
+        holder: Option<HostId>,
+    },
+    /// Another host owns the disk, and needs the dirty blocks that are here.
+    Peer {
+        /// That host.
+        to: HostId,
+    },
+    /// This host owns the disk, and another one still has dirty blocks.
+    Depends {
+        /// That host.
+        on: HostId,
+    },
+}
+
 /// A disk in the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskRecord {
@@ -80,6 +105,8 @@ pub struct DiskRecord {
     pub since_seq: u64,
     /// Blocks that commits up to this number wrote are clean, whatever their pages say.
     pub clean_seq: u64,
+    /// What its last migration left.
+    pub moved: Moved,
 }
 
 /// The pool record.
@@ -141,6 +168,29 @@ fn damage_of(code: u8) -> Option<Damage> {
     [Damage::None, Damage::Uncertain, Damage::Lost].into_iter().find(|damage| damage_code(*damage) == code)
 }
 
+/// Returns the code of what a migration left, and the two hosts; 0 for none.
+fn moved_fields(moved: Moved) -> (u8, u64, u64) {
+    match moved {
+        Moved::No => (0, 0, 0),
+        Moved::Away { to, holder: None } => (1, to.0, 0),
+        Moved::Away { to, holder: Some(holder) } => (2, to.0, holder.0),
+        Moved::Peer { to } => (3, to.0, 0),
+        Moved::Depends { on } => (4, on.0, 0),
+    }
+}
+
+fn moved_of(code: u8, host: u64, holder: u64) -> Option<Moved> {
+    let host = HostId(host);
+    Some(match code {
+        0 => Moved::No,
+        1 => Moved::Away { to: host, holder: None },
+        2 => Moved::Away { to: host, holder: Some(HostId(holder)) },
+        3 => Moved::Peer { to: host },
+        4 => Moved::Depends { on: host },
+        _ => return None,
+    })
+}
+
 fn state_code(state: DeviceState) -> u8 {
     match state {
         DeviceState::Active => 0,
@@ -192,7 +242,8 @@ impl PoolRecord {
                 w.bytes(&d.id.0).u64(d.sectors).u8(d.phase).flag(d.owned).u64(d.epoch);
                 w.u8(u8::from(d.may_be_dirty) | u8::from(d.origin_volatile) << 1);
                 w.u8(damage_code(d.damage)).u8(persistence_code(d.persistence));
-                w.u64(d.since_seq).u64(d.clean_seq);
+                let (moved, host, holder) = moved_fields(d.moved);
+                w.u64(d.since_seq).u64(d.clean_seq).u8(moved).u64(host).u64(holder);
             }
         }
         let body = w.0;
@@ -265,6 +316,7 @@ impl PoolRecord {
             persistence: persistence_of(r.u8()?)?,
             since_seq: r.u64()?,
             clean_seq: r.u64()?,
+            moved: moved_of(r.u8()?, r.u64()?, r.u64()?)?,
         })
     }
 }
@@ -287,17 +339,28 @@ mod tests {
             persistence: Persistence::Dirty,
             since_seq: 9,
             clean_seq: 11,
+            moved: Moved::No,
         };
         let device =
             DeviceRecord { id: Uuid([1; 16]), segments: 8, prepared: 5, state: DeviceState::Retired };
         let states = [DeviceState::Active, DeviceState::Retired, DeviceState::Alone];
+        let (to, holder) = (HostId(7), Some(HostId(u64::MAX)));
+        let moves = [
+            Moved::No,
+            Moved::Away { to, holder: None },
+            Moved::Away { to, holder },
+            Moved::Peer { to },
+            Moved::Depends { on: to },
+        ];
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
             generation: 5,
             devices: (0..MAX_DEVICES)
                 .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
                 .collect(),
-            disks: (0..MAX_DISKS).map(|at| Some(DiskRecord { damage: damages[at % 3], ..disk })).collect(),
+            disks: (0..MAX_DISKS)
+                .map(|at| Some(DiskRecord { damage: damages[at % 3], moved: moves[at % 5], ..disk }))
+                .collect(),
             ..PoolRecord::default()
         };
         let (pool, other) = (Uuid([6; 16]), Uuid([7; 16]));

@@ -50,7 +50,7 @@ fn another_version_is_refused() {
         shelf.0[1].bytes[copy + VERSION_AT..][..4].copy_from_slice(&1u32.to_le_bytes());
     }
     let error = refused_by_all(&mut shelf, "/dev/cache1", "use the program that wrote it");
-    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 4 });
+    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 5 });
 }
 
 #[test]

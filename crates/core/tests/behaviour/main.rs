@@ -6,6 +6,7 @@ mod cleaning;
 mod common;
 mod damage;
 mod devices;
+mod handover;
 mod jobs;
 mod leaving;
 mod model;

@@ -483,7 +483,10 @@ fn payload_bytes(request: &Request) -> usize {
 fn words(error: RequestError) -> (Errno, String) {
     let errno = match error {
         RequestError::Detached | RequestError::NotOwner => Errno::ESHUTDOWN,
-        RequestError::Origin | RequestError::DataLost | RequestError::PayloadLost => Errno::EIO,
+        RequestError::Origin
+        | RequestError::PeerLost
+        | RequestError::DataLost
+        | RequestError::PayloadLost => Errno::EIO,
     };
     (errno, error.to_string())
 }

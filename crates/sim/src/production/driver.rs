@@ -301,6 +301,7 @@ impl<M: SimMemory> Driver<M> {
                 self.past[usize::from(disk.0)].origin_writes += 1;
                 let _ = self.origin_io(io, IoKind::Write, 0);
             }
+            Action::ReadPeer { disk, .. } => unreachable!("{disk:?} never moves between hosts"),
             Action::FlushOrigin { io, .. } => {
                 let _ = self.origin_io(io, IoKind::Flush, 0);
             }

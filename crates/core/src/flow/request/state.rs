@@ -51,6 +51,8 @@ pub(crate) struct RequestState {
     pub bypass: bool,
     /// It goes past the cache because too much is dirty, up to this block.
     pub overflow_end: Option<u64>,
+    /// It reads a copy of one block for another host.
+    pub is_copy: bool,
     /// It continues an earlier one. Noted only for admission filters that go by it.
     pub continues: bool,
     /// Its writes past the cache are durable at the origin when they are answered.
@@ -82,6 +84,7 @@ impl Default for RequestState {
             retries: Vec::new(),
             bypass: false,
             overflow_end: None,
+            is_copy: false,
             continues: false,
             durable: false,
             stages_zeroes: false,

@@ -11,7 +11,7 @@ use haversack_core::{
     IoFailure, IoId, IoPurpose, JobError, JobId, Memory, Op, OpenOptions, OpenReport, Payloads, Piece,
     Rejected, Request, RequestError, RequestTag, Target,
 };
-use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
 pub use storage::{Device, Origin, POOL, Shelf, device_id, disk_id};
 
@@ -96,6 +96,8 @@ pub struct Rig {
     /// Where the pool's devices are on the shelf.
     pub places: HashMap<DeviceNo, usize>,
     pub origins: HashMap<DiskNo, Origin>,
+    /// What a disk's earlier owner has: a byte for all sectors of a block. A read of any other block fails.
+    pub peer: HashMap<BlockNo, u8>,
     pub now: Micros,
     pub pending: Vec<Pending>,
     pub answers: HashMap<RequestTag, Result<(), RequestError>>,
@@ -131,6 +133,7 @@ impl Rig {
             shelf,
             places: report.devices.iter().copied().collect(),
             origins: HashMap::new(),
+            peer: HashMap::new(),
             now: 0,
             pending: Vec::new(),
             answers: HashMap::new(),
@@ -265,6 +268,11 @@ impl Rig {
         self.finish(job);
     }
 
+    /// Lends a buffer to a call that names it by a tag.
+    pub fn give_buffer(&mut self, tag: RequestTag, buffer: Vec<u8>) {
+        self.memory.payloads.0.insert(tag, buffer);
+    }
+
     /// Takes a request's buffer.
     pub fn buffer(&mut self, tag: RequestTag) -> Vec<u8> {
         self.memory.payloads.0.remove(&tag).expect("the request had a buffer")
@@ -350,7 +358,8 @@ impl Rig {
                 | Action::ReadOrigin { io, .. }
                 | Action::WriteOrigin { io, .. }
                 | Action::ZeroOrigin { io, .. }
-                | Action::FlushOrigin { io, .. } => Some(io),
+                | Action::FlushOrigin { io, .. }
+                | Action::ReadPeer { io, .. } => Some(io),
                 Action::Complete { .. } | Action::Event(_) => None,
             };
             let (purpose, disk) = io.map(|io| self.running().purpose(io)).unzip();
@@ -444,6 +453,10 @@ impl Rig {
             Action::FlushOrigin { disk, .. } => {
                 let origin = self.origin(disk)?;
                 origin.flushed_writes = origin.writes;
+            }
+            Action::ReadPeer { block, .. } => {
+                let value = *self.peer.get(&block).ok_or(IoFailure::Error)?;
+                self.scatter(&pending.pieces, &vec![value; length]);
             }
             Action::Complete { .. } | Action::Event(_) => unreachable!("no I/O"),
         }

@@ -1,0 +1,348 @@
+//! Handing a disk over to another host that does not wait until it is clean: freeze, record the new owner, and
+//! keep the dirty blocks until the new owner has them.
+//!
+//! Invariants
+//! - A disk is frozen only when it has no request and no I/O in flight, nothing staged, and everything in its
+//!   cache is durable: from then on nothing of it changes, here or at the origin, until it thaws.
+//! - The durable record is the point of no return. Before it the disk can thaw, afterwards it is never served
+//!   or cleaned here again, unless the new owner gives it back.
+//! - When a disk is frozen, durable pages call dirty only what is. So the list of blocks that the new owner needs
+//!   is the same after a crash here: it never has a block that was at the origin before.
+//! - A dirty block goes only when the new owner says that it has it durably, and it counts as gone only when
+//!   no durable page calls it dirty.
+
+use std::collections::BTreeMap;
+
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
+
+use crate::action::{JobError, JobId};
+use crate::bugs::{Bug, planted};
+use crate::config::DiskConfig;
+use crate::core::{Call, Core};
+use crate::error::ManageError;
+use crate::format::record::{Damage, Moved};
+use crate::jobs::JobKind;
+use crate::lifecycle::Event;
+use crate::memory::Memory;
+
+/// Blocks that are forgotten in one call.
+const FORGET_AT_A_TIME: usize = 256;
+
+impl Core {
+    /// Returns dirty blocks of a frozen or handed-over disk that the new owner needs from here, with their
+    /// sectors, from a block on and in order.
+    pub fn held_blocks(&mut self, disk: DiskNo, from: BlockNo, most: usize) -> Vec<(BlockNo, u8)> {
+        let is_held = self.disks.get(disk).is_some_and(|d| d.life.is_frozen() || d.life.is_peer());
+        if !is_held {
+            return Vec::new();
+        }
+        self.list_held(disk);
+        let held = self.disk(disk).moving.as_ref().and_then(|moving| moving.held.as_ref());
+        held.expect("they were just listed").range(from..).take(most).map(|(b, mask)| (*b, *mask)).collect()
+    }
+
+    /// Lists the dirty blocks, if that is not done. It takes time in proportion to the segments with dirty
+    /// blocks.
+    fn list_held(&mut self, disk: DiskNo) {
+        if self.disk(disk).moving.as_ref().is_some_and(|moving| moving.held.is_some()) {
+            return;
+        }
+        let mut held = BTreeMap::new();
+        for segment in &self.store.disks[disk].segments {
+            if self.store.segments[*segment].dirty == 0 {
+                continue;
+            }
+            for number in self.store.slots_of(*segment) {
+                if let Some(slot) = self.store.slot(number).primary().filter(|slot| slot.dirty()) {
+                    held.insert(slot.block(), slot.mask());
+                }
+            }
+        }
+        for frame in self.staging.all_of(disk) {
+            let staged = self.staging.get(frame);
+            if staged.dirty && !staged.superseded {
+                *held.entry(staged.block).or_default() |= staged.mask;
+            }
+        }
+        self.disk_mut(disk).moving.get_or_insert_default().held = Some(held);
+    }
+
+    /// Returns how many blocks are being forgotten: asked for, and perhaps still in durable pages.
+    pub fn forgetting(&self, disk: DiskNo) -> usize {
+        self.disks.get(disk).and_then(|d| d.moving.as_ref()).map_or(0, |moving| moving.forgetting.len())
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
+    /// Finishes a disk's requests and makes everything in its cache durable, so that it can be handed over. No
+    /// more requests are taken.
+    ///
+    /// # Errors
+    /// The disk is not attached, has a job, or still needs blocks from another host.
+    pub fn freeze(&mut self, now: Micros, disk: DiskNo) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.idle(disk)?;
+        self.independent(disk)?;
+        self.disk_mut(disk).life.happened(Event::Freeze);
+        Ok(self.start_job(disk, JobKind::Freeze, None))
+    }
+
+    pub(crate) fn drive_freeze(&mut self, disk: DiskNo) {
+        if self.disk(disk).damage != Damage::None || !self.disk(disk).lost.is_empty() {
+            self.stay(disk, JobError::DataLost);
+            return;
+        }
+        if self.alive_devices().next().is_none() {
+            self.stay(disk, JobError::NoDevice);
+            return;
+        }
+        let d = self.disk(disk);
+        let moves = !d.restage.is_empty() || d.restaging > 0 || !d.cleaner.is_idle();
+        let staged = self.staging.all_of(disk).next().is_some();
+        if staged && !planted(Bug::FreezeStaged) || moves || !self.is_quiet(disk) {
+            return;
+        }
+        let seq = self.disk(disk).last_commit_seq;
+        if !self.durability.want(seq) && !planted(Bug::FreezeUnflushed) {
+            return;
+        }
+        if !planted(Bug::FreezeListed) && !self.relist_clean(disk) {
+            return;
+        }
+        self.list_held(disk);
+        self.end_job(disk, Ok(()));
+    }
+
+    /// Writes pages that call dirty what is clean. Returns true when none is left. The first call takes time in
+    /// proportion to the disk's segments.
+    fn relist_clean(&mut self, disk: DiskNo) -> bool {
+        let listed = self.disk_mut(disk).moving.get_or_insert_default().called_dirty.take();
+        let mut listed = listed.unwrap_or_else(|| self.store.falsely_dirty(disk));
+        listed.retain(|number| self.store.is_falsely_dirty(disk, *number));
+        for number in &listed {
+            let segment = self.store.segment_of(*number);
+            let s = &self.store.segments[segment];
+            let (page_seq, is_written) = (s.page_seq, !s.page_writing);
+            if s.page_ready(self.durability.flushed()) {
+                self.rewrite_page(segment);
+            } else if is_written {
+                self.durability.want(page_seq);
+            }
+        }
+        let is_done = listed.is_empty() && !self.devices.leaves_any();
+        self.disk_mut(disk).moving.get_or_insert_default().called_dirty = Some(listed);
+        is_done
+    }
+
+    fn stay(&mut self, disk: DiskNo, error: JobError) {
+        self.forget_freeze(disk);
+        self.end_job(disk, Err(error));
+    }
+
+    /// Calls a handover off: the disk takes requests again.
+    ///
+    /// # Errors
+    /// The disk is not frozen, or the handover can no longer be called off.
+    pub fn thaw(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
+        self.now = now;
+        if !self.known(disk)?.life.is_frozen() {
+            return Err(ManageError::Migrating(self.disk(disk).id));
+        }
+        let job = self.disk(disk).job.is_some();
+        if job {
+            self.end_job(disk, Err(JobError::Cancelled));
+        }
+        self.forget_freeze(disk);
+        self.queue(disk);
+        self.settle();
+        Ok(())
+    }
+
+    fn forget_freeze(&mut self, disk: DiskNo) {
+        let d = self.disk_mut(disk);
+        d.life.happened(Event::Thaw);
+        if let Some(moving) = &mut d.moving {
+            (moving.held, moving.called_dirty) = (None, None);
+        }
+    }
+
+    /// Makes another host the owner of a frozen disk, under a higher epoch. When the job has ended, that host
+    /// may be told.
+    ///
+    /// # Errors
+    /// The disk is not frozen, has a job, or had that epoch already.
+    pub fn release_to(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        epoch: u64,
+        to: HostId,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
+        if !d.life.is_frozen() {
+            return Err(ManageError::Migrating(d.id));
+        }
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        d.life.hand_over(epoch);
+        let holds = d.moving.as_ref().and_then(|moving| moving.held.as_ref()).is_some_and(|h| !h.is_empty());
+        d.moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
+        self.staging.drop_all_data(disk);
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
+    }
+
+    pub(crate) fn end_hand_over(&mut self, disk: DiskNo) {
+        let d = self.disk_mut(disk);
+        let is_peer = matches!(d.moved, Moved::Peer { .. });
+        d.life.happened(if is_peer { Event::HandedOver } else { Event::Released });
+        self.end_job(disk, Ok(()));
+    }
+
+    /// Drops dirty blocks of a handed-over disk, which the new owner now has durably. They are gone when
+    /// [`Core::forgetting`] is 0.
+    ///
+    /// # Errors
+    /// The disk is not one of which another host needs blocks.
+    pub fn forget_held(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) -> Result<(), ManageError> {
+        self.now = now;
+        if !self.known(disk)?.life.is_peer() {
+            return Err(ManageError::NotAttached(self.disk(disk).id));
+        }
+        self.list_held(disk);
+        let moving = self.disk_mut(disk).moving.as_mut().expect("it was just listed");
+        let held = moving.held.as_mut().expect("it was just listed");
+        for block in blocks {
+            if held.remove(block).is_some() {
+                moving.forgetting.push_back(*block);
+            }
+        }
+        self.queue(disk);
+        self.settle();
+        Ok(())
+    }
+
+    /// Drops blocks that the new owner has, and asks for pages that no longer call them dirty.
+    pub(crate) fn drive_forgetting(&mut self, disk: DiskNo) {
+        let Some(moving) = &mut self.disk_mut(disk).moving else { return };
+        let count = moving.forgetting.len().min(FORGET_AT_A_TIME);
+        let blocks: Vec<BlockNo> = moving.forgetting.drain(..count).collect();
+        for block in blocks {
+            if !self.forget_one(disk, block)
+                && let Some(moving) = &mut self.disk_mut(disk).moving
+            {
+                moving.forgetting.push_back(block);
+            }
+        }
+        let d = self.disk(disk);
+        let drained = d.moving.as_ref().is_some_and(|moving| {
+            moving.forgetting.is_empty() && moving.held.as_ref().is_some_and(|held| held.is_empty())
+        });
+        if drained && d.life.allows(Event::Drained) {
+            self.end_of_peer(disk);
+        }
+    }
+
+    /// Drops a block; returns whether no durable page calls it dirty any more.
+    fn forget_one(&mut self, disk: DiskNo, block: BlockNo) -> bool {
+        let versions = self.resolve(disk, block);
+        if let Some(staged) = versions.staged {
+            if staged.committing || self.commit_in_flight(staged.commit_seq) {
+                return false;
+            }
+            self.unstage(staged.frame);
+        }
+        if versions.flash.is_some() {
+            self.store.invalidate(disk, block);
+        }
+        let listed = self.store.durably_dirty(disk, block);
+        if let Some(slot) = listed {
+            let segment = self.store.segment_of(slot);
+            self.ask_rewrite(disk, segment);
+        }
+        listed.is_none() || planted(Bug::ForgetUnlisted) || self.alive_devices().next().is_none()
+    }
+
+    /// Notes that nothing here is needed any more.
+    fn end_of_peer(&mut self, disk: DiskNo) {
+        let d = self.disk_mut(disk);
+        d.life.happened(Event::Drained);
+        if let Moved::Peer { to } = d.moved {
+            d.moved = Moved::Away { to, holder: None };
+        }
+        (d.moving, d.may_be_dirty) = (None, false);
+        self.change_record();
+    }
+
+    /// Takes a disk back under a higher epoch from a host that never owned it: nothing was written since this
+    /// host handed it over, so all that is cached stays valid.
+    ///
+    /// # Errors
+    /// Blocks of the disk are not held for another host, or as for [`Call::attach`].
+    pub fn regain(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+    ) -> Result<(DiskNo, JobId), ManageError> {
+        self.now = now;
+        config.check().map_err(ManageError::BadConfig)?;
+        let disk = self.disks.find(config.id).ok_or(ManageError::NotKnown(config.id))?;
+        self.idle(disk)?;
+        let d = self.disk(disk);
+        if !d.life.is_peer() || !d.life.allows(Event::Attach) {
+            return Err(ManageError::NotAttached(d.id));
+        }
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        if (config.sectors, config.phase) != (d.sectors, d.phase) {
+            return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
+        }
+        self.configure(disk, config, epoch);
+        let d = self.disk_mut(disk);
+        (d.moved, d.moving) = (Moved::No, None);
+        d.origin.suspect_unmarked();
+        let version = self.change_record();
+        Ok((disk, self.start_job(disk, JobKind::Attach, Some(version))))
+    }
+
+    /// Records that another host has a disk, under an epoch that was granted to this host and that it has not
+    /// taken. `holder` has the dirty blocks.
+    ///
+    /// # Errors
+    /// This host owns the disk, it has a job, or the disk had that epoch already.
+    pub fn pass_on(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+        to: HostId,
+        holder: Option<HostId>,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        let disk = match self.disks.find(config.id) {
+            Some(disk) => disk,
+            None => self.new_disk(config, 0, false)?,
+        };
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
+        if d.life.is_owned() || !d.life.is_released() || epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        if d.life.is_incoming() {
+            d.life.happened(Event::Dismiss);
+        }
+        d.life.passed_on(epoch);
+        d.moved = match d.moved {
+            Moved::Peer { .. } => Moved::Peer { to },
+            _ => Moved::Away { to, holder },
+        };
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::Record, Some(version)))
+    }
+}

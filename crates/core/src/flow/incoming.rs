@@ -1,0 +1,242 @@
+//! A disk that is about to move to this host: copies of its blocks arrive before it is owned, and count from
+//! the moment it is.
+//!
+//! Invariants
+//! - Copies are clean and belong to nobody until the disk is claimed: no request is served from them, and a
+//!   crash before the claim is recorded voids them all.
+//! - The claim is recorded only when every region in which a copy was dropped or replaced is durably marked: no
+//!   crash brings such a copy back. Copies need not be durable for that: one that a crash takes is only missing.
+//! - A copy that arrives replaces the one before it, including sectors that it lacks.
+
+use haversack_model::{BlockNo, DiskNo, HostId, Micros, SECTOR_BYTES};
+
+use crate::action::JobId;
+use crate::bugs::{Bug, planted};
+use crate::config::DiskConfig;
+use crate::core::Call;
+use crate::disk::runs;
+use crate::error::ManageError;
+use crate::flow::moving::peer::PeerBlocks;
+use crate::format::record::Moved;
+use crate::jobs::JobKind;
+use crate::lifecycle::Event;
+use crate::memory::{Memory, RequestTag};
+
+impl<M: Memory> Call<'_, M> {
+    /// Prepares for a disk that may move here. Everything that the cache has of it becomes void.
+    ///
+    /// # Errors
+    /// This host owns the disk or has dirty blocks of it for another host, it has a job, or the configuration
+    /// is invalid.
+    pub fn expect_disk(&mut self, now: Micros, config: &DiskConfig) -> Result<DiskNo, ManageError> {
+        self.now = now;
+        config.check().map_err(ManageError::BadConfig)?;
+        self.running()?;
+        let disk = match self.disks.find(config.id) {
+            Some(disk) => disk,
+            None => self.new_disk(config, 0, false)?,
+        };
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
+        if d.life.is_incoming() {
+            d.life.happened(Event::Dismiss);
+        }
+        if !d.life.allows(Event::Expect) {
+            return Err(ManageError::Migrating(d.id));
+        }
+        d.moving = None;
+        self.void_cache(disk);
+        self.settings(disk, config);
+        self.disk_mut(disk).life.happened(Event::Expect);
+        Ok(disk)
+    }
+
+    /// Gives up a disk that was expected: its copies become void.
+    ///
+    /// # Errors
+    /// The disk is not expected, or is being claimed.
+    pub fn dismiss_disk(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        self.incoming(disk)?;
+        self.void_cache(disk);
+        let d = self.disk_mut(disk);
+        d.moving = None;
+        d.life.happened(Event::Dismiss);
+        self.settle();
+        Ok(())
+    }
+
+    fn incoming(&self, disk: DiskNo) -> Result<(), ManageError> {
+        let d = self.known(disk)?;
+        if d.life.is_incoming() { Ok(()) } else { Err(ManageError::NotAttached(d.id)) }
+    }
+
+    /// Takes in a copy of a block from the buffer of `tag`, one block long, each sector at its place. It
+    /// replaces an older copy. Returns false if there is no room: then this host has no copy of the block.
+    ///
+    /// # Errors
+    /// The disk is not expected, or is being claimed.
+    pub fn take_copy(
+        &mut self,
+        now: Micros,
+        tag: RequestTag,
+        disk: DiskNo,
+        block: BlockNo,
+        mask: u8,
+    ) -> Result<bool, ManageError> {
+        self.now = now;
+        self.incoming(disk)?;
+        self.idle(disk)?;
+        if !planted(Bug::MixCopies) {
+            self.drop_copy(disk, block);
+        }
+        let mask = mask & self.disk(disk).inside(block);
+        let usable = self.store.usable_devices().next().is_some();
+        let room = self.staging.free() > self.spare_frames() && usable && mask != 0;
+        let frame = if room { self.staging.allocate() } else { None };
+        let Some(frame) = frame else {
+            self.queue(disk);
+            self.settle();
+            return Ok(false);
+        };
+        for (first, count) in runs(mask) {
+            let at = first as usize * SECTOR_BYTES;
+            if !self.memory.take(tag, at, frame, at, count as usize * SECTOR_BYTES) {
+                self.staging.give_back(frame);
+                return Ok(false);
+            }
+        }
+        self.stage(disk, block, frame, mask, false);
+        self.queue_if_due(disk);
+        self.settle();
+        Ok(true)
+    }
+
+    /// Drops the copy of a block, if there is one, and makes sure that no crash brings it back.
+    fn drop_copy(&mut self, disk: DiskNo, block: BlockNo) {
+        let since_seq = self.disk(disk).since_seq;
+        let versions = self.resolve(disk, block);
+        let mut may_return = versions.staged.is_some_and(|staged| staged.committing);
+        self.store.entries(disk, block, |_, slot| may_return |= slot.seq() >= since_seq);
+        if may_return && !planted(Bug::DropUnmarked) {
+            self.intent_marked(disk, block);
+        }
+        if let Some(staged) = versions.staged {
+            if staged.committing {
+                self.memory.store_descriptor(staged.frame.0, &[0; crate::memory::DESCRIPTOR_BYTES]);
+                self.staging.abandon(staged.frame);
+            } else {
+                self.unstage(staged.frame);
+            }
+        }
+        self.store.invalidate(disk, block);
+    }
+
+    /// Drops copies that are out of date, and makes sure that no crash brings them back.
+    ///
+    /// # Errors
+    /// The disk is not expected, or is being claimed.
+    pub fn drop_copies(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) -> Result<(), ManageError> {
+        self.now = now;
+        self.incoming(disk)?;
+        self.idle(disk)?;
+        for block in blocks {
+            if !planted(Bug::KeepOutdated) {
+                self.drop_copy(disk, *block);
+            }
+        }
+        self.queue(disk);
+        self.settle();
+        Ok(())
+    }
+
+    /// Lists blocks of which another host has dirty sectors. With `last` the list is complete. It is needed
+    /// before a claim, and before an attach after a crash of a host that still depends on another one.
+    ///
+    /// # Errors
+    /// The disk is neither expected nor owned and detached.
+    pub fn list_peer_blocks(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        peer: HostId,
+        blocks: &[(BlockNo, u8)],
+        last: bool,
+    ) -> Result<(), ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        let d = self.known(disk)?;
+        let awaits = d.life.allows(Event::Attach) && matches!(d.moved, Moved::Depends { .. });
+        if !d.life.is_incoming() && !awaits {
+            return Err(ManageError::Attached(d.id));
+        }
+        for (block, mask) in blocks {
+            let listed = mask & self.disk(disk).inside(*block);
+            let dirty = self.cached_and_dirty(disk, *block).1;
+            if listed != 0 && !planted(Bug::LosePeerList) {
+                self.peer_mut(disk, peer).list(*block, listed, listed & !dirty);
+            }
+        }
+        self.peer_mut(disk, peer).is_complete |= last;
+        Ok(())
+    }
+
+    fn peer_mut(&mut self, disk: DiskNo, host: HostId) -> &mut PeerBlocks {
+        let moving = self.disk_mut(disk).moving.get_or_insert_default();
+        moving.peer.get_or_insert_with(|| PeerBlocks::new(host))
+    }
+
+    /// Forgets what was listed: the list is to start over, since the host that holds the blocks has.
+    pub fn forget_peer_list(&mut self, disk: DiskNo) {
+        if let Some(d) = self.disks.get_mut(disk)
+            && !d.life.writes_origin()
+            && let Some(moving) = &mut d.moving
+        {
+            moving.peer = None;
+        }
+    }
+
+    /// Takes ownership of an expected disk under an epoch. The copies that arrived count from then on; the
+    /// blocks that were listed are read from the other host until they are here.
+    ///
+    /// # Errors
+    /// The disk is not expected, has a job, had that epoch, or the other host's blocks are not all listed.
+    pub fn claim(&mut self, now: Micros, disk: DiskNo, epoch: u64) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.incoming(disk)?;
+        self.idle(disk)?;
+        let d = self.disk(disk);
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
+        if peer.is_some_and(|peer| !peer.is_complete) {
+            return Err(ManageError::PeerUnlisted(d.id));
+        }
+        Ok(self.start_job(disk, JobKind::Claim { epoch }, None))
+    }
+
+    pub(crate) fn drive_claim(&mut self, disk: DiskNo, epoch: u64) {
+        if !self.may_serve(disk) {
+            return;
+        }
+        let d = self.disk_mut(disk);
+        d.life.attach(epoch);
+        d.may_be_dirty = true;
+        // The owner before may have left volatile writes.
+        d.origin.suspect_unmarked();
+        let peer = d.moving.as_mut().and_then(|moving| moving.peer.take()).filter(|peer| !peer.is_empty());
+        d.moved = peer.as_ref().map_or(Moved::No, |peer| Moved::Depends { on: peer.host });
+        if planted(Bug::ForgetDependence) {
+            d.moved = Moved::No;
+        }
+        d.moving =
+            peer.map(|peer| Box::new(super::moving::Moving { peer: Some(peer), ..Default::default() }));
+        self.await_record(disk);
+        if let Some(job) = self.disk_mut(disk).job.as_mut() {
+            job.kind = JobKind::Attach;
+        }
+        self.queue(disk);
+    }
+}

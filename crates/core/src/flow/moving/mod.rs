@@ -1,0 +1,46 @@
+//! The state of a disk's migration: what was sent of it, what another host still needs from here, and what
+//! this host still needs from another. Only the flows of migration change it.
+
+pub(crate) mod export;
+pub(crate) mod peer;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use haversack_model::BlockNo;
+
+use export::Export;
+use peer::PeerBlocks;
+
+use crate::store::slot::SlotNo;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Moving {
+    /// Copies of blocks are being sent to the next owner.
+    pub export: Option<Export>,
+    /// While the disk is being frozen: slots that durable pages call dirty although they are clean, once they are listed.
+    pub called_dirty: Option<Vec<SlotNo>>,
+    /// The dirty blocks that the new owner needs from here, with their sectors, once they are listed.
+    pub held: Option<BTreeMap<BlockNo, u8>>,
+    /// Blocks that the new owner has, and that durable pages here may still call dirty.
+    pub forgetting: VecDeque<BlockNo>,
+    /// The blocks that this host needs from the owner before it.
+    pub peer: Option<PeerBlocks>,
+}
+
+impl Moving {
+    /// Whether blocks wait to be committed.
+    pub fn waits_for_commits(&self) -> bool {
+        self.peer.as_ref().is_some_and(PeerBlocks::waits_for_commits)
+    }
+
+    /// Notes that a guest has written sectors of a block, or is about to change it in another way.
+    pub fn changed(&mut self, block: BlockNo, mask: u8) {
+        if let Some(export) = &mut self.export {
+            export.changed(block);
+        }
+        if let Some(peer) = &mut self.peer {
+            peer.has_newer(block, mask);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A disk moves to another host with what is cached of it, dirty blocks included.
+
+use haversack_core::{
+    Action, CoreConfig, DiskConfig, ManageError, Moved, Op, Rejected, RequestError, RequestTag,
+};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+
+use crate::common::*;
+
+const SECTORS: u64 = 4096;
+const THERE: HostId = HostId(9);
+
+fn config() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn lazy() -> DiskConfig {
+    DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
+}
+
+/// A disk whose block 0 is clean and whose block 1 is dirty. Both were written.
+fn half_clean() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(), 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.clean(disk);
+    rig.write(disk, 8, 8, 2);
+    (rig, disk)
+}
+
+fn freeze(rig: &mut Rig, disk: DiskNo) {
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk is attached");
+    rig.finish(job);
+}
+
+fn hand_over(rig: &mut Rig, disk: DiskNo) {
+    freeze(rig, disk);
+    let now = rig.now;
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+}
+
+fn held(rig: &mut Rig, disk: DiskNo) -> Vec<(BlockNo, u8)> {
+    rig.core().held_blocks(disk, BlockNo(0), 100)
+}
+
+fn moved(rig: &Rig, disk: DiskNo) -> Moved {
+    rig.running().disk_info(disk).expect("the disk is known").moved
+}
+
+/// A disk that comes here: the host before has sectors of these blocks.
+fn expected(listed: &[(BlockNo, u8)]) -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    rig.core().list_peer_blocks(0, disk, THERE, listed, true).expect("the disk is expected");
+    (rig, disk)
+}
+
+fn claim(rig: &mut Rig, disk: DiskNo) {
+    let now = rig.now;
+    let job = rig.core().claim(now, disk, 2).expect("the disk is expected");
+    rig.finish(job);
+}
+
+/// Takes in a copy of a block, full of `value`.
+fn take_copy(rig: &mut Rig, disk: DiskNo, block: u64, value: u8) {
+    let tag = RequestTag(1 << 32 | block);
+    rig.give_buffer(tag, vec![value; BLOCK_BYTES]);
+    let now = rig.now;
+    let taken = rig.core().take_copy(now, tag, disk, BlockNo(block), 255);
+    assert_eq!(taken, Ok(true), "there is room");
+    rig.run();
+}
+
+#[test]
+fn a_frozen_disk_takes_no_requests_until_it_thaws() {
+    let (mut rig, disk) = half_clean();
+    freeze(&mut rig, disk);
+    let refused = rig.try_submit(disk, Op::Read, 0, vec![0; 512]);
+    assert_eq!(refused, Err(Rejected::Busy));
+    let now = rig.now;
+    rig.core().thaw(now, disk).expect("it is frozen");
+    assert_eq!(rig.read(disk, 4, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
+    let refused = rig.core().release_to(now, disk, 2, THERE);
+    assert!(matches!(refused, Err(ManageError::Migrating(_))), "{refused:?}");
+}
+
+#[test]
+fn a_handed_over_disk_is_served_no_more_and_keeps_what_is_dirty() {
+    let (mut rig, disk) = half_clean();
+    hand_over(&mut rig, disk);
+    let refused = rig.try_submit(disk, Op::Read, 0, vec![0; 512]);
+    assert_eq!(refused, Err(Rejected::NotOwner));
+    assert_eq!(moved(&rig, disk), Moved::Peer { to: THERE });
+    assert_eq!(held(&mut rig, disk), [(BlockNo(1), 255)]);
+    rig.wait(10_000_000);
+    assert_eq!(rig.origins[&disk].bytes[8 * 512], OF_ORIGIN, "the origin is not written");
+}
+
+#[test]
+fn a_crash_adds_nothing_to_what_is_held_for_the_new_owner() {
+    for power in [false, true] {
+        let mut rig = Rig::new(&[4], false, CoreConfig::default());
+        let disk = rig.attach(&lazy(), 1);
+        // More than one segment: that the first blocks are clean is not in its page yet.
+        for block in 0..300 {
+            rig.write(disk, block * 8, 8, 1);
+        }
+        rig.clean(disk);
+        rig.write(disk, 400 * 8, 8, 2);
+        hand_over(&mut rig, disk);
+        let mut rig = if power { rig.after_power_cut(config()) } else { rig.after_kill(config()) };
+        assert_eq!(held(&mut rig, disk), [(BlockNo(400), 255)], "all others were clean");
+    }
+}
+
+#[test]
+fn what_the_new_owner_has_is_forgotten_for_good() {
+    let (mut rig, disk) = half_clean();
+    hand_over(&mut rig, disk);
+    let now = rig.now;
+    rig.core().forget_held(now, disk, &[BlockNo(1)]).expect("it is held");
+    assert_eq!(rig.running().forgetting(disk), 1, "a durable page lists it");
+    rig.run();
+    assert_eq!(rig.running().forgetting(disk), 0);
+    let mut rig = rig.after_power_cut(config());
+    assert_eq!(held(&mut rig, disk), []);
+}
+
+#[test]
+fn a_disk_that_the_other_host_never_took_is_regained_with_what_is_dirty() {
+    let (mut rig, disk) = half_clean();
+    hand_over(&mut rig, disk);
+    let mut rig = rig.after_power_cut(config());
+    let now = rig.now;
+    let (_, job) = rig.core().regain(now, &lazy(), 3).expect("the epoch is higher");
+    rig.finish(job);
+    assert_eq!(rig.read(disk, 4, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
+    assert_eq!(moved(&rig, disk), Moved::No);
+}
+
+#[test]
+fn a_peers_block_loses_against_newer_sectors() {
+    let (mut rig, disk) = expected(&[(BlockNo(0), 255), (BlockNo(1), 255)]);
+    rig.peer.insert(BlockNo(0), 3);
+    claim(&mut rig, disk);
+    rig.write(disk, 2, 3, 4);
+    assert_eq!(rig.read(disk, 0, 8), [3, 3, 4, 4, 4, 3, 3, 3]);
+    rig.write(disk, 8, 8, 5);
+    assert_eq!(rig.read(disk, 8, 8), [5; 8], "nothing of the peer's block is needed");
+}
+
+#[test]
+fn sectors_that_a_peer_cannot_give_are_not_read_from_the_origin() {
+    let (mut rig, disk) = expected(&[(BlockNo(0), 255)]);
+    claim(&mut rig, disk);
+    let read = rig.start_read(disk, 0, 8);
+    assert_eq!(rig.answer(read), Err(RequestError::PeerLost));
+}
+
+#[test]
+fn the_origin_is_not_written_before_the_peer_has_forgotten_a_block() {
+    let (mut rig, disk) = expected(&[(BlockNo(0), 255)]);
+    rig.peer.insert(BlockNo(0), 3);
+    claim(&mut rig, disk);
+    rig.core().set_fetch_window(0, disk, 1);
+    rig.flush(disk);
+    assert_eq!(rig.running().ready_to_forget(disk, 10), [BlockNo(0)]);
+    let now = rig.now;
+    let clean = rig.core().clean(now, disk).expect("the disk is attached");
+    rig.wait(1_000_000);
+    assert_eq!(rig.origins[&disk].writes, 0);
+    let now = rig.now;
+    rig.core().forgotten_by_peer(now, disk, &[BlockNo(0)]);
+    rig.finish(clean);
+    assert_eq!(rig.origins[&disk].bytes[0], 3);
+    let now = rig.now;
+    let job = rig.core().end_dependence(now, disk).expect("the peer has nothing left");
+    rig.finish(job);
+    assert_eq!(moved(&rig, disk), Moved::No);
+}
+
+#[test]
+fn copies_count_from_the_claim_on_and_survive_a_crash() {
+    let (mut rig, disk) = expected(&[]);
+    // Far enough apart to be in two regions of the write-intent bitmap.
+    take_copy(&mut rig, disk, 0, 1);
+    take_copy(&mut rig, disk, 500, 1);
+    rig.core().drop_copies(0, disk, &[BlockNo(500)]).expect("the disk is expected");
+    claim(&mut rig, disk);
+    let mut rig = rig.after_power_cut(config());
+    rig.attach(&lazy(), 2);
+    assert_eq!(rig.read(disk, 0, 8), [1; 8]);
+    assert_eq!(rig.read(disk, 4000, 8), [OF_ORIGIN; 8], "the copy was out of date");
+}
+
+#[test]
+fn a_copy_that_a_newer_one_replaced_does_not_come_back() {
+    let (mut rig, disk) = expected(&[]);
+    let other = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
+    take_copy(&mut rig, disk, 0, 1);
+    // No frame is left for the newer copy.
+    for block in 0..u64::from(rig.staging_frames()) {
+        rig.start_write(other, block * 8, 8, 2);
+    }
+    let tag = RequestTag(1 << 40);
+    rig.give_buffer(tag, vec![3; BLOCK_BYTES]);
+    assert_eq!(rig.core().take_copy(0, tag, disk, BlockNo(0), 255), Ok(false));
+    claim(&mut rig, disk);
+    let mut rig = rig.after_power_cut(config());
+    rig.attach(&lazy(), 2);
+    assert_eq!(rig.read(disk, 0, 8), [OF_ORIGIN; 8]);
+}
+
+#[test]
+fn a_crash_before_the_claim_voids_all_copies() {
+    let (mut rig, disk) = expected(&[]);
+    take_copy(&mut rig, disk, 0, 1);
+    let mut rig = rig.after_kill(config());
+    rig.attach(&lazy(), 2);
+    assert_eq!(rig.read(disk, 0, 8), [OF_ORIGIN; 8]);
+}
+
+#[test]
+fn a_copy_is_out_of_date_once_its_block_is_written() {
+    let (mut rig, disk) = half_clean();
+    let now = rig.now;
+    rig.core().start_export(now, disk).expect("the disk is attached");
+    for block in [0, 1] {
+        let tag = RequestTag(1 << 32 | block);
+        rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
+        assert_eq!(rig.core().read_copy(now, tag, disk, BlockNo(block), block + 1), Ok(Some(255)));
+        rig.answered(tag);
+        assert_eq!(rig.buffer(tag), vec![block as u8 + 1; BLOCK_BYTES]);
+    }
+    assert_eq!(rig.running().outdated_copies(disk, 3), []);
+    rig.write(disk, 0, 1, 6);
+    assert!(!rig.running().is_copy_good(disk, BlockNo(0)));
+    assert_eq!(rig.running().outdated_copies(disk, 3), [BlockNo(0)]);
+    assert_eq!(rig.running().outdated_copies(disk, 2), [0, 1].map(BlockNo), "copy 2 may not have arrived");
+    let reads = |asked: &Requested| matches!(asked.action, Action::ReadPeer { .. });
+    assert!(!rig.log.iter().any(reads), "this host needs no other");
+}

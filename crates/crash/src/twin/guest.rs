@@ -1,0 +1,148 @@
+//! The virtual machine: its requests, where it runs, and what it may read.
+
+use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
+use haversack_model::{DiskNo, SECTOR_BYTES, SectorNo};
+
+use super::host::{Host, Shared};
+use crate::oracle::{Oracle, Outcome, Tick};
+use crate::pattern::Version;
+use crate::run::tell;
+use crate::world::{Flow, Stop, violation};
+
+#[derive(Clone, Copy)]
+struct Pending {
+    tag: RequestTag,
+    op: Op,
+    sector: u64,
+    version: Version,
+    start: Tick,
+}
+
+/// See the module.
+pub struct Guest {
+    /// The host where it runs, and whether it issues requests.
+    pub host: usize,
+    /// It has been stopped there, to move or to roll back.
+    pub is_stopped: bool,
+    pending: Vec<Pending>,
+    /// The oracle.
+    pub oracle: Oracle,
+    /// Requests answered.
+    pub requests: u64,
+}
+
+impl Guest {
+    /// Returns a guest that runs on host 0.
+    pub fn new(oracle: Oracle) -> Guest {
+        Guest { host: 0, is_stopped: false, pending: Vec::new(), oracle, requests: 0 }
+    }
+
+    /// Returns the number of requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Forgets its requests: it has died.
+    pub fn die(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Submits a random request.
+    pub fn submit_any(&mut self, shared: &mut Shared, host: &mut Host, disk: DiskNo) -> Flow {
+        let size = shared.plan.disk.sectors;
+        let rng = &mut shared.rng;
+        let op = match rng.below(100) {
+            0..40 => Op::Write { fua: rng.one_in(8) },
+            40..85 => Op::Read,
+            85..92 => Op::Flush,
+            92..96 => Op::Discard,
+            _ => Op::WriteZeroes,
+        };
+        let sectors = if rng.one_in(2) { 8 } else { rng.skewed(40) }.min(size);
+        let first = if rng.one_in(2) { rng.below(size.min(200)) } else { rng.below(size) };
+        let first = if rng.one_in(2) { first / 8 * 8 } else { first }.min(size - sectors);
+        let (sector, sectors) = if op == Op::Flush { (0, 0) } else { (first, sectors as u32) };
+        self.submit(shared, host, disk, op, sector, sectors)
+    }
+
+    /// Submits a request.
+    pub fn submit(
+        &mut self,
+        shared: &mut Shared,
+        host: &mut Host,
+        disk: DiskNo,
+        op: Op,
+        sector: u64,
+        sectors: u32,
+    ) -> Flow {
+        let changes = !matches!(op, Op::Read | Op::Flush);
+        let zero = matches!(op, Op::Discard | Op::WriteZeroes);
+        let version = if changes { self.oracle.new_version(0, sector, sectors, zero) } else { 0 };
+        let (tag, buffer) = host.buffer();
+        (buffer.disk, buffer.sector, buffer.version) = (0, sector, version);
+        if op == Op::Read {
+            buffer.bytes.clear();
+            buffer.bytes.resize(sectors as usize * SECTOR_BYTES, 0xEE);
+        }
+        let start = if op == Op::Read { self.oracle.begin_read(0) } else { self.oracle.begin_flush() };
+        let request = Request { tag, disk, op, sector: SectorNo(sector), sectors };
+        tell(|| format!("{:>10} host {} {request:?} version {version}", shared.now, host.place));
+        let Some(running) = &mut host.running else { return Ok(()) };
+        match running.core.with(&mut running.memory).submit(shared.now, request) {
+            Ok(()) => {}
+            Err(Rejected::Busy) => {
+                running.memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+                if op == Op::Read {
+                    self.oracle.drop_read(0, start);
+                }
+                return Ok(());
+            }
+            Err(why) => return violation!("{request:?} was rejected on host {}: {why}", host.place),
+        }
+        if changes {
+            self.oracle.begin_write(version);
+        }
+        self.pending.push(Pending { tag, op, sector, version, start });
+        host.pump(shared)?;
+        self.take_answers(host)
+    }
+
+    /// Takes the answers to its requests and checks them.
+    pub fn take_answers(&mut self, host: &mut Host) -> Flow {
+        let Some(running) = &mut host.running else { return Ok(()) };
+        for (tag, result) in std::mem::take(&mut running.answers) {
+            let Some(place) = self.pending.iter().position(|pending| pending.tag == tag) else {
+                return violation!("an answer to {tag:?}, which is not in flight");
+            };
+            let pending = self.pending.swap_remove(place);
+            let buffer = &mut running.memory.buffers().0[(tag.0 & 0xFFFF) as usize];
+            buffer.tag = 0;
+            self.requests += 1;
+            self.answered(pending, result, &buffer.bytes, buffer.lost)?;
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        pending: Pending,
+        result: Result<(), RequestError>,
+        bytes: &[u8],
+        lost: bool,
+    ) -> Flow {
+        let Pending { op, sector, version, start, .. } = pending;
+        if let Err(error) = result
+            && !(error == RequestError::PayloadLost && lost)
+        {
+            return violation!("{op:?} at {sector} failed without cause: {error}");
+        }
+        match op {
+            Op::Read => self.oracle.end_read(0, start, sector, bytes).map_err(Stop::Violation)?,
+            Op::Flush => self.oracle.end_flush(0, start),
+            _ if result.is_err() => self.oracle.end_write(version, Outcome::Unknown),
+            Op::Write { fua: true } => self.oracle.end_write(version, Outcome::DoneDurable),
+            _ => self.oracle.end_write(version, Outcome::Done),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,514 @@
+//! One of the two hosts: its core, cache devices and migration, what is in flight, and its crashes.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use haversack_core::{
+    Action, Call, Core, Event, IoFailure, IoId, Memory, OpenOptions, Piece, PoolConfig, RequestTag, pool,
+};
+use haversack_migrate::{CopyTicket, HostId, Migration, Output};
+use haversack_model::{BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_ownership::Record;
+
+use super::plan::Plan;
+use crate::device::{Payload, Store, Tear};
+use crate::media::FakeMedia;
+use crate::memory::{Buffer, SimMemory};
+use crate::run::tell;
+use crate::world::{CrashKind, Device, Flow, device_id, device_store, violation};
+use haversack_model::random::Random;
+
+/// An I/O in flight.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    DeviceRead { device: usize, sector: u64 },
+    DeviceWrite { device: usize, sector: u64 },
+    DeviceFlush { device: usize, mark: u64 },
+    OriginRead { sector: u64, sectors: u32 },
+    OriginWrite { sector: u64, durable: bool },
+    OriginZero { sector: u64, sectors: u32, durable: bool },
+    OriginFlush { mark: u64 },
+}
+
+struct Flight {
+    io: IoId,
+    what: What,
+    pieces: Vec<Piece>,
+}
+
+/// A copy that is being read.
+struct Reading {
+    tag: RequestTag,
+    ticket: CopyTicket,
+    mask: u8,
+}
+
+/// What a running process has.
+pub struct Running {
+    /// The core.
+    pub core: Core,
+    /// What it works in.
+    pub memory: SimMemory,
+    /// The disk's migration.
+    pub migration: Migration,
+    flights: Vec<Option<Flight>>,
+    due: BinaryHeap<Reverse<(Micros, u64, usize)>>,
+    readings: Vec<Reading>,
+    /// Answers for the guest.
+    pub answers: Vec<(RequestTag, Result<(), haversack_core::RequestError>)>,
+}
+
+/// How an attempt to start ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// It runs.
+    Running,
+    /// It died again while it opened the pool.
+    Died(CrashKind),
+}
+
+/// See the module.
+pub struct Host {
+    /// Which one it is: 0 or 1.
+    pub place: usize,
+    devices: Vec<Device>,
+    /// It runs.
+    pub running: Option<Running>,
+    /// It owned the disk when it died last.
+    pub owned: bool,
+    /// When it starts again, if it is down; what survived of its memory.
+    pub down: Option<(Micros, Option<SimMemory>)>,
+    starts: u64,
+    tags: u64,
+    frames: [u32; 2],
+    unit: u64,
+}
+
+/// What both hosts share.
+pub struct Shared {
+    /// The origin.
+    pub origin: Store,
+    /// The time.
+    pub now: Micros,
+    /// Numbers events.
+    pub sequence: u64,
+    /// Random choices.
+    pub rng: Random,
+    /// The parameters of the run.
+    pub plan: Plan,
+    /// I/Os so far.
+    pub ios: u64,
+    /// Messages to send: to which host, what.
+    pub mail: Vec<(usize, haversack_migrate::Message)>,
+}
+
+/// Returns the name of a host in the protocol.
+pub fn host_id(place: usize) -> HostId {
+    HostId(place as u64 + 1)
+}
+
+impl Host {
+    /// Makes a host with a new pool. It is down.
+    pub fn new(place: usize, shared: &mut Shared) -> Flow<Host> {
+        let plan = &shared.plan;
+        let device = |(at, segments): (usize, &u32)| Device {
+            store: device_store(*segments),
+            id: device_id(at + 8 * place),
+            no: None,
+            plugged: true,
+        };
+        let mut devices: Vec<Device> = plan.devices[place].iter().enumerate().map(device).collect();
+        let ids = devices.iter().map(|d| d.id).collect();
+        let config = PoolConfig {
+            id: Uuid([place as u8 + 1; 16]),
+            device_ids: ids,
+            redundancy: plan.redundancy[place],
+            prepared_segments: plan.prepared,
+        };
+        let order = (0..devices.len()).collect();
+        let unit = plan.tear_unit;
+        let mut media = FakeMedia::new(&mut devices, order, None, Random::scrambled(0), unit);
+        if let Err(error) = pool::create(&mut media, &config) {
+            return violation!("creating a pool failed: {error}");
+        }
+        let down = Some((0, None));
+        let frames = plan.frames;
+        Ok(Host { place, devices, running: None, owned: false, down, starts: 0, tags: 0, frames, unit })
+    }
+
+    /// Starts the host, with what survived of its memory.
+    pub fn start(&mut self, shared: &mut Shared) -> Flow<Start> {
+        let Some((_, memory)) = self.down.take() else { return Ok(Start::Running) };
+        let mut memory = memory.unwrap_or_else(|| SimMemory::new(self.frames[0], self.frames[1]));
+        self.starts += 1;
+        let budget = (self.starts > 1 && shared.rng.one_in(6)).then(|| shared.rng.below(30));
+        let order: Vec<usize> = (0..self.devices.len()).collect();
+        let fork = shared.rng.fork();
+        let mut media = FakeMedia::new(&mut self.devices, order, budget, fork, self.unit);
+        let options = OpenOptions::default();
+        let opened = Core::open(&mut media, &mut memory, shared.plan.core, &options, shared.now);
+        let dead = media.dead;
+        let (mut core, report) = match opened {
+            Ok(opened) if !dead => opened,
+            _ if dead => {
+                let power = shared.rng.one_in(2);
+                if power {
+                    self.cut_power(shared);
+                }
+                self.down = Some((shared.now + 1, (!power).then_some(memory)));
+                return Ok(Start::Died(if power { CrashKind::Power } else { CrashKind::Kill }));
+            }
+            Err(error) => return violation!("the pool of host {} does not open: {error}", self.place),
+            Ok(_) => unreachable!("a start that is not dead has opened"),
+        };
+        tell(|| format!("{:>10} host {} opened {:?}", shared.now, self.place, report.disks));
+        for (no, at) in &report.devices {
+            self.devices[*at].no = Some(*no);
+        }
+        let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
+        let mut call = core.with(&mut memory);
+        let me = host_id(self.place);
+        let migration = Migration::new(&mut call, shared.now, me, self.starts, config, timing);
+        self.running = Some(Running {
+            core,
+            memory,
+            migration,
+            flights: Vec::new(),
+            due: BinaryHeap::new(),
+            readings: Vec::new(),
+            answers: Vec::new(),
+        });
+        self.pump(shared)?;
+        Ok(Start::Running)
+    }
+
+    fn cut_power(&mut self, shared: &mut Shared) {
+        for device in &mut self.devices {
+            device.store.power_cut(Tear { unit: self.unit }, &mut shared.rng);
+        }
+    }
+
+    /// Whether this host owns the disk, as far as its core knows.
+    pub fn owns(&self) -> bool {
+        let Some(running) = &self.running else { return false };
+        let info = running.migration.disk().and_then(|disk| running.core.disk_info(disk));
+        info.is_some_and(|info| info.owned)
+    }
+
+    /// Runs something in the process, and then what the core and the migration want done.
+    pub fn with<T>(
+        &mut self,
+        shared: &mut Shared,
+        what: impl FnOnce(&mut Migration, &mut Call<'_, SimMemory>, Micros) -> T,
+    ) -> Flow<Option<T>> {
+        let Some(Running { core, memory, migration, .. }) = &mut self.running else { return Ok(None) };
+        let done = what(migration, &mut core.with(memory), shared.now);
+        self.pump(shared)?;
+        Ok(Some(done))
+    }
+
+    /// Takes what the core and the migration want done, until they want nothing.
+    pub fn pump(&mut self, shared: &mut Shared) -> Flow {
+        loop {
+            let Some(running) = &mut self.running else { return Ok(()) };
+            if let Some(action) = running.core.poll() {
+                tell(|| format!("{:>10} host {} {action:?}", shared.now, self.place));
+                self.act(shared, action)?;
+            } else if let Some(output) = running.migration.poll() {
+                tell(|| format!("{:>10} host {} {}", shared.now, self.place, brief(&output)));
+                self.put_out(shared, output)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn act(&mut self, shared: &mut Shared, action: Action) -> Flow {
+        let device = |host: &Host, no| host.devices.iter().position(|d| d.no == Some(no)).expect("it has it");
+        let sector = |offset_bytes: u64| offset_bytes / SECTOR_BYTES as u64;
+        match action {
+            Action::ReadDevice { io, device: no, offset_bytes } => {
+                let device = device(self, no);
+                self.launch(shared, io, What::DeviceRead { device, sector: sector(offset_bytes) });
+            }
+            Action::WriteDevice { io, device: no, offset_bytes } => {
+                let device = device(self, no);
+                self.launch(shared, io, What::DeviceWrite { device, sector: sector(offset_bytes) });
+            }
+            Action::FlushDevice { io, device: no } => {
+                let device = device(self, no);
+                let mark = self.devices[device].store.flush_mark();
+                self.launch(shared, io, What::DeviceFlush { device, mark });
+            }
+            Action::ReadOrigin { io, sector, sectors, .. } => {
+                self.launch(shared, io, What::OriginRead { sector: sector.0, sectors });
+            }
+            Action::WriteOrigin { io, sector, durable, .. } => {
+                self.may_write(&action)?;
+                self.launch(shared, io, What::OriginWrite { sector: sector.0, durable });
+            }
+            Action::ZeroOrigin { io, sector, sectors, durable, .. } => {
+                self.may_write(&action)?;
+                self.launch(shared, io, What::OriginZero { sector: sector.0, sectors, durable });
+            }
+            Action::FlushOrigin { io, .. } => {
+                let mark = shared.origin.flush_mark();
+                self.launch(shared, io, What::OriginFlush { mark });
+            }
+            Action::ReadPeer { io, block, mask, .. } => {
+                self.run().migration.fetch(shared.now, io, block, mask);
+            }
+            Action::Complete { tag, result } => self.answered(tag, result),
+            Action::Event(Event::JobDone { job, result }) => {
+                let Running { core, memory, migration, .. } = self.run();
+                migration.job_done(&mut core.with(memory), shared.now, job, result);
+                self.check_released()?;
+            }
+            Action::Event(Event::CleanFailed { .. }) => {}
+            Action::Event(event) => {
+                return violation!("host {}: {event:?} although no device is at fault", self.place);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> &mut Running {
+        self.running.as_mut().expect("the host runs")
+    }
+
+    /// The origin is written only by the host whose durable record says that it owns the disk.
+    fn may_write(&self, action: &Action) -> Flow {
+        let record = self.running.as_ref().map(|running| running.migration.record());
+        match record {
+            Some(Record::Owner { .. }) => Ok(()),
+            other => violation!("host {} does {action:?} while its record is {other:?}", self.place),
+        }
+    }
+
+    /// From a release on, nothing is on its way to the origin.
+    fn check_released(&self) -> Flow {
+        let Some(running) = &self.running else { return Ok(()) };
+        let is_released = matches!(running.migration.record(), Record::Released { .. });
+        let is_write = |f: &Flight| matches!(f.what, What::OriginWrite { .. } | What::OriginZero { .. });
+        if is_released && running.flights.iter().flatten().any(is_write) {
+            return violation!("host {} has released the disk and still writes its origin", self.place);
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, tag: RequestTag, result: Result<(), haversack_core::RequestError>) {
+        let running = self.run();
+        let Some(place) = running.readings.iter().position(|reading| reading.tag == tag) else {
+            running.answers.push((tag, result));
+            return;
+        };
+        let Reading { ticket, mask, .. } = running.readings.swap_remove(place);
+        let buffer = &mut running.memory.buffers().0[(tag.0 & 0xFFFF) as usize];
+        buffer.tag = 0;
+        let copy = result.is_ok().then(|| (mask, buffer.bytes.clone()));
+        running.migration.copy_read(ticket, copy);
+    }
+
+    /// Returns a free buffer of the guest's, with a tag.
+    pub fn buffer(&mut self) -> (RequestTag, &mut Buffer) {
+        self.tags += 1;
+        let tags = self.tags;
+        let buffers = &mut self.run().memory.buffers().0;
+        let slot = buffers.iter().position(|buffer| buffer.tag == 0).unwrap_or(buffers.len());
+        if slot == buffers.len() {
+            buffers.push(Buffer::default());
+        }
+        let tag = RequestTag(tags << 16 | slot as u64);
+        let buffer = &mut buffers[slot];
+        *buffer = Buffer { tag: tag.0, bytes: std::mem::take(&mut buffer.bytes), ..Buffer::default() };
+        (tag, buffer)
+    }
+
+    fn put_out(&mut self, shared: &mut Shared, output: Output) -> Flow {
+        match output {
+            Output::Send(to, message) => shared.mail.push((to.0 as usize - 1, message)),
+            Output::ReadCopy(ticket) => self.read_copy(shared, ticket),
+            Output::TakeCopy { block, mask, data } => self.take_copy(shared, block, mask, data),
+            Output::Fetched { io, data } => {
+                let running = self.run();
+                let pieces: Vec<Piece> = running.core.pieces(io).collect();
+                scatter(&mut running.memory, &pieces, &data);
+                running.core.with(&mut running.memory).complete(shared.now, io, Ok(()));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_copy(&mut self, shared: &Shared, ticket: CopyTicket) {
+        let (tag, buffer) = self.buffer();
+        buffer.bytes.clear();
+        buffer.bytes.resize(BLOCK_BYTES, 0xEE);
+        let Running { core, memory, migration, readings, .. } = self.run();
+        let Some(disk) = migration.disk() else { return };
+        match core.with(memory).read_copy(shared.now, tag, disk, ticket.block(), ticket.order()) {
+            Ok(Some(mask)) => readings.push(Reading { tag, ticket, mask }),
+            Ok(None) | Err(_) => {
+                memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+                migration.copy_read(ticket, None);
+            }
+        }
+    }
+
+    fn take_copy(&mut self, shared: &Shared, block: BlockNo, mask: u8, data: Vec<u8>) {
+        let (tag, buffer) = self.buffer();
+        (buffer.bytes, buffer.is_copy) = (data, true);
+        let Running { core, memory, migration, .. } = self.run();
+        if let Some(disk) = migration.disk() {
+            // An error says that the disk is no longer expected.
+            let _ = core.with(memory).take_copy(shared.now, tag, disk, block, mask);
+        }
+        memory.buffers().0[(tag.0 & 0xFFFF) as usize].tag = 0;
+    }
+
+    fn launch(&mut self, shared: &mut Shared, io: IoId, what: What) {
+        let running = self.running.as_mut().expect("the host runs");
+        let pieces = running.core.pieces(io).collect();
+        let longest = match what {
+            What::DeviceRead { .. } | What::DeviceWrite { .. } | What::DeviceFlush { .. } => {
+                shared.plan.latency_us[0]
+            }
+            _ => shared.plan.latency_us[1],
+        };
+        let slot = running.flights.iter().position(Option::is_none).unwrap_or(running.flights.len());
+        if slot == running.flights.len() {
+            running.flights.push(None);
+        }
+        running.flights[slot] = Some(Flight { io, what, pieces });
+        shared.sequence += 1;
+        running.due.push(Reverse((shared.now + shared.rng.range(1, longest), shared.sequence, slot)));
+    }
+
+    /// Returns when the next I/O ends or the core wants to be woken, and whether it is the latter.
+    pub fn next_us(&self) -> Option<(Micros, bool)> {
+        let running = self.running.as_ref()?;
+        let io = running.due.peek().map(|Reverse((at, ..))| (*at, false));
+        let wakeup = running.core.next_wakeup().map(|at| (at, true));
+        [io, wakeup].into_iter().flatten().min()
+    }
+
+    /// Lets the core do what its timer is for.
+    pub fn wake(&mut self, shared: &mut Shared) -> Flow {
+        self.with(shared, |_, call, now| call.tick(now)).map(|_| ())
+    }
+
+    /// Ends the next I/O; if the process is to die in the call that reports it, what it does after some stores to
+    /// memory that survives is undone.
+    pub fn end_io(&mut self, shared: &mut Shared, dies_after: Option<u64>) -> Flow {
+        let Some(Reverse((_, _, slot))) = self.run().due.pop() else { return Ok(()) };
+        let flight = self.run().flights[slot].take().expect("an I/O ends once");
+        shared.ios += 1;
+        let result = self.perform(shared, &flight);
+        if let Some(stores) = dies_after {
+            self.run().memory.arm(stores);
+            let running = self.run();
+            running.core.with(&mut running.memory).complete(shared.now, flight.io, result);
+            return Ok(());
+        }
+        self.with(shared, |_, call, now| call.complete(now, flight.io, result)).map(|_| ())
+    }
+
+    fn perform(&mut self, shared: &mut Shared, flight: &Flight) -> Result<(), IoFailure> {
+        let bytes: usize = flight.pieces.iter().map(|p| p.len).sum();
+        let running = self.running.as_mut().expect("the host runs");
+        match flight.what {
+            What::DeviceRead { device, sector } => {
+                let mut data = vec![0xEE; bytes];
+                self.devices[device].store.read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
+            What::DeviceWrite { device, sector } => {
+                let data = gather(&running.memory, &flight.pieces);
+                self.devices[device].store.write(sector, Payload::Bytes(data));
+            }
+            What::DeviceFlush { device, mark } => self.devices[device].store.flush(mark),
+            What::OriginRead { sector, sectors } => {
+                let mut data = vec![0xEE; sectors as usize * SECTOR_BYTES];
+                shared.origin.read(sector, &mut data);
+                scatter(&mut running.memory, &flight.pieces, &data);
+            }
+            What::OriginWrite { sector, durable } => {
+                let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
+                write_origin(shared, sector, payload, durable);
+            }
+            What::OriginZero { sector, sectors, durable } => {
+                write_origin(shared, sector, Payload::Zeroes(sectors), durable);
+            }
+            What::OriginFlush { mark } => shared.origin.flush(mark),
+        }
+        Ok(())
+    }
+
+    /// Ends the process or the host's power. It starts again at that time.
+    pub fn crash(&mut self, shared: &mut Shared, kind: CrashKind, until: Micros) {
+        self.owned = self.owns();
+        let Some(mut running) = self.running.take() else { return };
+        tell(|| format!("{:>10} host {} {kind:?}", shared.now, self.place));
+        let tear = Tear { unit: self.unit };
+        let mut flights: Vec<Flight> = std::mem::take(&mut running.flights).into_iter().flatten().collect();
+        shared.rng.shuffle(&mut flights);
+        for flight in flights {
+            match flight.what {
+                What::DeviceWrite { device, sector } => {
+                    let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
+                    self.devices[device].store.write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                What::OriginWrite { sector, .. } => {
+                    let payload = Payload::Bytes(gather(&running.memory, &flight.pieces));
+                    shared.origin.write_torn(sector, payload, tear, &mut shared.rng);
+                }
+                What::OriginZero { sector, sectors, .. } => {
+                    shared.origin.write_torn(sector, Payload::Zeroes(sectors), tear, &mut shared.rng);
+                }
+                _ => {}
+            }
+        }
+        let memory = match kind {
+            CrashKind::Kill => {
+                let torn = shared.rng.one_in(2);
+                running.memory.kill(torn, &mut shared.rng);
+                Some(running.memory)
+            }
+            CrashKind::Power => {
+                self.cut_power(shared);
+                None
+            }
+        };
+        self.down = Some((until, memory));
+    }
+}
+
+fn write_origin(shared: &mut Shared, sector: u64, payload: Payload, durable: bool) {
+    if durable {
+        shared.origin.write_through(sector, payload);
+    } else {
+        shared.origin.write(sector, payload);
+    }
+}
+
+fn gather(memory: &SimMemory, pieces: &[Piece]) -> Vec<u8> {
+    let parts = pieces.iter().map(|piece| &memory.frame(piece.frame)[piece.at..piece.at + piece.len]);
+    parts.collect::<Vec<_>>().concat()
+}
+
+fn scatter(memory: &mut SimMemory, pieces: &[Piece], bytes: &[u8]) {
+    let mut rest = bytes;
+    for piece in pieces {
+        let (now, later) = rest.split_at(piece.len);
+        memory.dma(piece.frame)[piece.at..piece.at + piece.len].copy_from_slice(now);
+        rest = later;
+    }
+}
+
+/// Returns an output without its data.
+fn brief(output: &Output) -> String {
+    let mut text = format!("{output:?}");
+    if let Some(at) = text.find("data: [") {
+        text.truncate(at);
+    }
+    text
+}

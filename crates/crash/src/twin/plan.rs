@@ -1,0 +1,94 @@
+//! The parameters of a run, derived from its seed.
+
+use haversack_core::{CoreConfig, DiskConfig, Persistence, Target};
+use haversack_migrate::Timing;
+use haversack_model::WriteMode;
+use haversack_model::random::Random;
+
+use crate::plan::{admission, cleaner, disk_id};
+
+/// Everything that is decided before a run starts.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Segments of each cache device, by host.
+    pub devices: [Vec<u32>; 2],
+    /// Dirty blocks on two devices, by host.
+    pub redundancy: [bool; 2],
+    /// Segments of each device that are prepared when it is formatted.
+    pub prepared: u32,
+    /// The disk.
+    pub disk: DiskConfig,
+    /// It starts with zeroes instead of data.
+    pub blank: bool,
+    /// Staging and transfer frames of each host.
+    pub frames: [u32; 2],
+    /// The core's settings.
+    pub core: CoreConfig,
+    /// The protocol's settings.
+    pub timing: Timing,
+    /// Maximum number of requests in flight.
+    pub depth: usize,
+    /// Sectors that a power cut keeps or loses together.
+    pub tear_unit: u64,
+    /// Maximum time of an I/O.
+    pub latency_us: [u64; 2],
+    /// Maximum delay of a message.
+    pub delay_us: u64,
+    /// Messages that are lost, and that are late or repeated, in percent.
+    pub lossy_percent: [u64; 2],
+    /// Moves and crashes, per thousand steps.
+    pub unrest_permille: [u64; 2],
+}
+
+impl Plan {
+    /// Returns a random plan.
+    pub fn random(rng: &mut Random) -> Plan {
+        let devices =
+            [(); 2].map(|()| (0..rng.range(1, 2)).map(|_| rng.range(2, 5) as u32).collect::<Vec<_>>());
+        let mut disk = DiskConfig::new(disk_id(0), rng.range(16, 220) * 8 + rng.pick(&[0, 0, 1, 7]));
+        disk.phase = if rng.one_in(2) { 0 } else { rng.below(8) as u8 };
+        disk.mode = if rng.percent(60) { WriteMode::WriteBack } else { rng.pick(&WriteMode::ALL) };
+        disk.persistence = if rng.percent(75) { Persistence::All } else { Persistence::Dirty };
+        disk.target = if rng.one_in(3) { Target::Equal } else { Target::Blocks(rng.range(64, 600)) };
+        disk.admission = admission(rng);
+        disk.sequential_cutoff_bytes = rng.pick(&[0, 0, 0, 32_768]);
+        disk.cleaner = cleaner(rng);
+        let redundancy = [(); 2].map(|()| rng.one_in(2));
+        let core = CoreConfig {
+            max_requests: rng.pick(&[16, 64]),
+            commit_blocks: rng.pick(&[4, 8, 16, 64]),
+            flush_after_blocks: rng.pick(&[16, 256, 4096]),
+            flush_mark_us: rng.pick(&[1_000, 20_000, 1_000_000]),
+            intent_clear_us: rng.pick(&[3_000, 50_000, 1_000_000]),
+            clean_retry_us: rng.pick(&[2_000, 20_000]),
+            ..CoreConfig::default()
+        };
+        let timing = Timing {
+            repeat_us: rng.pick(&[3_000, 20_000]),
+            copies_in_flight: rng.pick(&[1, 4, 32]),
+            blocks_a_message: rng.pick(&[1, 2, 16, 256]),
+            fetch_window: rng.pick(&[1, 4, 32]),
+        };
+        Plan {
+            devices,
+            redundancy,
+            prepared: u32::MAX,
+            disk,
+            blank: rng.one_in(4),
+            frames: [rng.range(64, 160) as u32, rng.range(64, 160) as u32],
+            core,
+            timing,
+            depth: rng.pick(&[1, 4, 12]),
+            tear_unit: rng.pick(&[1, 8]),
+            latency_us: [rng.pick(&[50, 400]), rng.pick(&[50, 400, 3_000])],
+            delay_us: rng.pick(&[20, 500, 6_000]),
+            lossy_percent: [rng.pick(&[0, 0, 5, 20]), rng.pick(&[0, 5, 20, 50])],
+            unrest_permille: [rng.pick(&[2, 5, 12]), rng.pick(&[1, 3, 8])],
+        }
+    }
+    /// Few segments are prepared ahead of use.
+    pub fn preparing(&mut self, rng: &mut Random) {
+        self.prepared = rng.pick(&[0, 1, 2]);
+        self.core.prepare_segments = rng.pick(&[1, 1, 2, 8]);
+    }
+}

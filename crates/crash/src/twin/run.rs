@@ -1,0 +1,418 @@
+//! One seed, one run: the virtual machine moves to and fro, hosts die, and in the end everything is read.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use haversack_core::{ListCursor, Op};
+use haversack_model::random::Random;
+use haversack_model::{BlockNo, Micros};
+use haversack_ownership::Record;
+
+use super::guest::Guest;
+use super::host::{Host, Shared, Start, host_id};
+use super::network::Network;
+use super::plan::Plan;
+use crate::device::{Blank, Store, Tear};
+use crate::oracle::Oracle;
+use crate::run::{RunReport, tell};
+use crate::world::{CrashKind, Flow, Stop, violation};
+
+/// One run in this many prepares segments while it runs.
+const RUNS_THAT_PREPARE: u64 = 3;
+/// Steps of a wait that count as a hang.
+const MOST_STEPS: u32 = 120_000;
+/// A host is looked after this often.
+const TICK_US: Micros = 1_000;
+
+/// Returns the maximum number of crash points of a run.
+pub fn most_points_of_a_run() -> u64 {
+    24
+}
+
+struct Twin {
+    shared: Shared,
+    hosts: [Host; 2],
+    guest: Guest,
+    network: Network,
+    next_tick_us: Micros,
+    points: u64,
+    report: RunReport,
+}
+
+/// Runs everything that one seed determines.
+pub fn run_seed(seed: u64) -> RunReport {
+    let mut report = RunReport::default();
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| one_run(seed, &mut report)));
+    let failure = match outcome {
+        Ok(Ok(())) => None,
+        Ok(Err(what)) => Some(what),
+        Err(payload) => Some(crate::run::panic_text(payload.as_ref())),
+    };
+    if let Some(what) = failure {
+        report.points += 1;
+        report.violations.push(format!(
+            "VIOLATION at seed {seed}, point {}: {what}\n  again: cargo run --release -p haversack-crash -- --twin --seed {seed} --runs 1",
+            report.points
+        ));
+    }
+    report
+}
+
+fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
+    let mut rng = Random::scrambled(seed);
+    let mut plan = Plan::random(&mut rng);
+    let mut apart = Random::scrambled(seed.rotate_left(48));
+    if apart.one_in(RUNS_THAT_PREPARE) {
+        plan.preparing(&mut apart);
+    }
+    let told = format!("{plan:?}");
+    let points = rng.range(2, most_points_of_a_run());
+    let mut oracle = Oracle::default();
+    let blank = match oracle.add_disk(plan.disk.sectors, plan.blank) {
+        Some(version) => Blank::Written { disk: 0, version },
+        None => Blank::Zero,
+    };
+    let origin = Store::new(plan.disk.sectors, blank);
+    let mut shared = Shared { origin, now: 1, sequence: 0, rng, plan, ios: 0, mail: Vec::new() };
+    let hosts = [0, 1].map(|place| Host::new(place, &mut shared));
+    let result = (|| {
+        let [a, b] = hosts;
+        let mut twin = Twin {
+            shared,
+            hosts: [a?, b?],
+            guest: Guest::new(oracle),
+            network: Network::default(),
+            next_tick_us: 0,
+            points: 0,
+            report: RunReport::default(),
+        };
+        let outcome = twin.live(points);
+        twin.report.points = twin.points;
+        twin.report.counts.points = twin.points;
+        twin.report.counts.ios = twin.shared.ios;
+        twin.report.counts.requests = twin.guest.requests;
+        twin.report.counts.sectors = twin.guest.oracle.sectors_checked;
+        *report = twin.report;
+        outcome
+    })();
+    match result {
+        Ok(()) | Err(Stop::End) => Ok(()),
+        Err(Stop::Violation(what)) => Err(format!("{what}\n  plan: {told}")),
+        Err(Stop::Crash(_)) => Err("a crash that nobody planned".into()),
+    }
+}
+
+impl Twin {
+    fn live(&mut self, points: u64) -> Flow {
+        for host in &mut self.hosts {
+            while host.start(&mut self.shared)? != Start::Running {}
+        }
+        self.hosts[0].with(&mut self.shared, |migration, call, now| migration.create(call, now))?;
+        self.arrive(0, 0)?;
+        while !self.is_served() {
+            self.step(false)?;
+        }
+        while self.points < points {
+            self.step(true)?;
+            let [moves, crashes] = self.shared.plan.unrest_permille;
+            if self.shared.rng.below(1_000) < moves {
+                self.move_guest()?;
+            }
+            if self.shared.rng.below(1_000) < crashes {
+                let at = self.shared.rng.below(2) as usize;
+                self.crash(at)?;
+            }
+            if self.shared.rng.below(1_000) < 4 {
+                self.network.cut_until = self.shared.now + self.shared.rng.range(100, 60_000);
+            }
+            if self.shared.rng.below(1_000) < 20 {
+                self.send_ahead()?;
+            }
+        }
+        self.settle()?;
+        self.read_everything()
+    }
+
+    /// Lets the next thing happen; with `works` the guest issues requests.
+    fn step(&mut self, works: bool) -> Flow {
+        let host = &mut self.hosts[self.guest.host];
+        if works
+            && !self.guest.is_stopped
+            && self.guest.in_flight() < self.shared.plan.depth
+            && let Some(running) = &mut host.running
+            && running.migration.may_serve(&running.core.with(&mut running.memory))
+            && let Some(disk) = running.migration.disk()
+            && self.shared.rng.one_in(3)
+        {
+            self.guest.submit_any(&mut self.shared, host, disk)?;
+            self.post();
+        }
+        self.next_event()
+    }
+
+    fn next_event(&mut self) -> Flow {
+        let ios = [0, 1].map(|at| self.hosts[at].next_us());
+        let starts = [0, 1].map(|at| self.hosts[at].down.as_ref().map(|(until, _)| *until));
+        let next_io = [0, 1].into_iter().filter_map(|at| ios[at].map(|(us, wakes)| (us, at, wakes))).min();
+        let next_start = [0, 1].into_iter().filter_map(|at| starts[at].map(|us| (us, at))).min();
+        let parcel = self.network.next_us();
+        let first = [next_io.map(|n| n.0), next_start.map(|n| n.0), parcel, Some(self.next_tick_us)];
+        let now = first.into_iter().flatten().min().unwrap_or(0);
+        self.shared.now = self.shared.now.max(now);
+        if let Some((us, at, wakes)) = next_io
+            && us == now
+        {
+            if wakes {
+                self.hosts[at].wake(&mut self.shared)?;
+            } else {
+                self.hosts[at].end_io(&mut self.shared, None)?;
+            }
+        } else if let Some((us, at)) = next_start
+            && us == now
+        {
+            match self.hosts[at].start(&mut self.shared)? {
+                Start::Running => self.welcome(at)?,
+                Start::Died(kind) => {
+                    self.points += 1;
+                    self.report.counts.crashes_in_open += 1;
+                    if self.hosts[at].owned {
+                        self.guest.oracle.crash(kind == CrashKind::Power);
+                    }
+                }
+            }
+        } else if parcel == Some(now) {
+            let parcel = self.network.take().expect("it was just seen");
+            let from = host_id(1 - parcel.to);
+            let message = parcel.message;
+            let host = &mut self.hosts[parcel.to];
+            host.with(&mut self.shared, |migration, call, now| migration.message(call, now, from, message))?;
+        } else {
+            self.next_tick_us = self.shared.now + TICK_US;
+            for host in &mut self.hosts {
+                host.with(&mut self.shared, |migration, call, now| {
+                    migration.tick(call, now);
+                    migration.send_more(16);
+                })?;
+            }
+        }
+        for at in [0, 1] {
+            if self.guest.host == at {
+                self.guest.take_answers(&mut self.hosts[at])?;
+            }
+        }
+        self.post();
+        Ok(())
+    }
+
+    fn post(&mut self) {
+        let Shared { mail, rng, plan, now, .. } = &mut self.shared;
+        for (to, message) in mail.drain(..) {
+            self.network.send(*now, to, &message, plan.delay_us, plan.lossy_percent, rng);
+        }
+    }
+
+    /// The guest runs on a host that has just started.
+    fn welcome(&mut self, at: usize) -> Flow {
+        if self.guest.host == at && !self.guest.is_stopped { self.arrive(at, 1 - at) } else { Ok(()) }
+    }
+
+    /// The guest starts to use the disk on a host.
+    fn arrive(&mut self, at: usize, source: usize) -> Flow {
+        tell(|| format!("{:>10} the guest runs on host {at}", self.shared.now));
+        (self.guest.host, self.guest.is_stopped) = (at, false);
+        let source = host_id(source);
+        self.hosts[at].with(&mut self.shared, |m, call, now| m.guest_runs(call, now, source))?;
+        self.post();
+        Ok(())
+    }
+
+    /// Sends copies of some cached blocks ahead, or stops that.
+    fn send_ahead(&mut self) -> Flow {
+        let (from, stop) = (self.guest.host, self.shared.rng.one_in(12));
+        let to = host_id(1 - from);
+        let most = self.shared.rng.range(1, 200) as usize;
+        self.hosts[from].with(&mut self.shared, |migration, call, now| {
+            let Some(disk) = migration.disk().filter(|_| migration.may_serve(call)) else { return };
+            if stop {
+                migration.stop_sending(call, now);
+                return;
+            }
+            if migration.destination().is_none() && migration.start_sending(call, now, to).is_err() {
+                return;
+            }
+            let mut blocks: Vec<BlockNo> = Vec::new();
+            let mut at = Some(ListCursor::default());
+            while let Some(cursor) = at {
+                at = call.list_cached(disk, cursor, |cached| blocks.push(cached.block));
+            }
+            blocks.retain(|block| !call.is_copy_good(disk, *block));
+            blocks.truncate(most);
+            migration.send_blocks(blocks);
+        })?;
+        self.post();
+        Ok(())
+    }
+
+    /// Sends copies ahead while the guest works. Its destination may die meanwhile.
+    fn pre_copy(&mut self) -> Flow {
+        for _ in 0..self.shared.rng.range(1, 6) {
+            self.send_ahead()?;
+            for _ in 0..self.shared.rng.skewed(80) {
+                self.step(true)?;
+            }
+            if self.shared.rng.one_in(10) {
+                self.crash(1 - self.guest.host)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits a while for the guest to be served. Its host dies soon after.
+    fn crash_after_claim(&mut self) -> Flow {
+        let mut patience = self.shared.rng.skewed(1_000);
+        while patience > 0 && !self.is_served() {
+            self.step(false)?;
+            patience -= 1;
+        }
+        for _ in 0..self.shared.rng.skewed(30) {
+            self.step(true)?;
+        }
+        self.crash(self.guest.host)
+    }
+
+    /// Stops the guest, and starts it on the other host or, if that is rolled back, on the same.
+    fn move_guest(&mut self) -> Flow {
+        if self.shared.rng.one_in(2) {
+            self.pre_copy()?;
+        }
+        let from = self.guest.host;
+        self.guest.is_stopped = true;
+        let mut steps = 0;
+        while self.guest.in_flight() > 0 {
+            self.step(false)?;
+            steps += 1;
+            if steps > MOST_STEPS {
+                return violation!("hang: requests on host {from} are not answered");
+            }
+            if self.hosts[from].running.is_none() {
+                self.guest.die();
+            }
+        }
+        tell(|| format!("{:>10} the guest has stopped on host {from}", self.shared.now));
+        self.hosts[from].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
+        for _ in 0..self.shared.rng.skewed(30) {
+            self.step(false)?;
+        }
+        let back = self.shared.rng.one_in(4);
+        let to = if back { from } else { 1 - from };
+        self.arrive(to, 1 - to)?;
+        if !back && self.shared.rng.one_in(4) {
+            // The destination fails while it asks: the guest is started at its source again.
+            for _ in 0..self.shared.rng.skewed(120) {
+                self.step(false)?;
+            }
+            let is_served = self.is_served();
+            if self.guest.in_flight() == 0 && !is_served {
+                self.hosts[to].with(&mut self.shared, |migration, _, _| migration.guest_stopped())?;
+                self.arrive(from, to)?;
+            }
+        }
+        if self.shared.rng.one_in(5) {
+            self.crash_after_claim()?;
+        }
+        Ok(())
+    }
+
+    fn is_served(&mut self) -> bool {
+        let running = self.hosts[self.guest.host].running.as_mut();
+        running.is_some_and(|r| r.migration.may_serve(&r.core.with(&mut r.memory)))
+    }
+
+    fn crash(&mut self, at: usize) -> Flow {
+        let kind = self.shared.rng.pick(&[CrashKind::Kill, CrashKind::Power]);
+        if self.hosts[at].running.is_none() {
+            return Ok(());
+        }
+        self.points += 1;
+        let is_owner = self.hosts[at].owns();
+        let dies_inside = kind == CrashKind::Kill && self.shared.rng.one_in(2);
+        if dies_inside && self.hosts[at].next_us().is_some_and(|(_, wakes)| !wakes) {
+            let stores = self.shared.rng.skewed(40) - 1;
+            self.hosts[at].end_io(&mut self.shared, Some(stores))?;
+        }
+        let delay = self.shared.rng.pick(&[1, 500, 20_000]);
+        let until = self.shared.now + self.shared.rng.range(1, delay);
+        self.shared.mail.clear();
+        self.hosts[at].crash(&mut self.shared, kind, until);
+        let power = kind == CrashKind::Power;
+        self.report.counts.kills += u64::from(!power);
+        self.report.counts.cuts += u64::from(power);
+        if self.guest.host == at {
+            self.guest.die();
+        }
+        if is_owner || self.guest.host == at {
+            self.guest.oracle.crash(power && is_owner);
+            if power && is_owner && self.shared.rng.one_in(3) {
+                let tear = Tear { unit: self.shared.plan.tear_unit };
+                self.shared.origin.power_cut(tear, &mut self.shared.rng);
+            }
+        }
+        if self.guest.host == at && self.shared.rng.one_in(3) {
+            // A manager starts it elsewhere.
+            self.arrive(1 - at, at)?;
+        }
+        Ok(())
+    }
+
+    /// Waits, without crashes and with a network that works, until one host serves the disk and needs no other.
+    fn settle(&mut self) -> Flow {
+        (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
+        if self.guest.is_stopped {
+            self.arrive(self.guest.host, 1 - self.guest.host)?;
+        }
+        let mut steps = 0;
+        loop {
+            self.step(false)?;
+            let record = self.hosts[self.guest.host].running.as_ref().map(|r| r.migration.record().clone());
+            let is_alone = matches!(&record, Some(Record::Owner { peers, .. }) if peers.is_empty());
+            if is_alone && self.is_served() && self.guest.in_flight() == 0 {
+                break;
+            }
+            steps += 1;
+            if steps > MOST_STEPS {
+                let records = [0, 1].map(|at| {
+                    let running = self.hosts[at].running.as_ref();
+                    running.map(|r| format!("{:?}, {}", r.migration.record(), r.migration.describe()))
+                });
+                let needs = self.hosts[self.guest.host]
+                    .running
+                    .as_ref()
+                    .and_then(|r| r.migration.disk().and_then(|disk| r.core.dependence(disk)));
+                return violation!(
+                    "hang: host {} does not own the disk alone; {records:?}, needs {needs:?}, {} requests in flight",
+                    self.guest.host,
+                    self.guest.in_flight()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn read_everything(&mut self) -> Flow {
+        let size = self.shared.plan.disk.sectors;
+        for first in (0..size).step_by(64) {
+            let sectors = 64.min(size - first) as u32;
+            let host = &mut self.hosts[self.guest.host];
+            let Some(disk) = host.running.as_ref().and_then(|r| r.migration.disk()) else { continue };
+            self.guest.submit(&mut self.shared, host, disk, Op::Read, first, sectors)?;
+            let mut steps = 0;
+            while self.guest.in_flight() > 0 {
+                self.step(false)?;
+                steps += 1;
+                if steps > MOST_STEPS {
+                    return violation!("hang: a read at {first} is not answered");
+                }
+            }
+        }
+        Ok(())
+    }
+}

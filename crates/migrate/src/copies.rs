@@ -1,0 +1,108 @@
+//! The stream of copies that a source sends ahead, and what its destination has of it.
+//!
+//! Invariants
+//! - The source counts a copy as arrived only if the destination has taken it after every older copy of its block.
+//! - A block is not sent again while a copy of it is on its way. Copies of an earlier round are never taken.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use haversack_model::{BlockNo, HostId, Micros};
+
+use crate::message::{Position, Session};
+
+/// The source's side.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    /// The destination.
+    pub to: HostId,
+    pub session: Session,
+    /// The present round, and the order of the next copy.
+    pub at: Position,
+    /// The destination has answered in the present round.
+    pub is_open: bool,
+    /// The start of the destination's pool, once it is known.
+    pub taker: Option<u64>,
+    /// Copies on their way, by order.
+    pub in_flight: BTreeMap<u64, BlockNo>,
+    /// Blocks to send, in this order.
+    pub queue: VecDeque<BlockNo>,
+    /// When the destination was last heard of, or asked.
+    pub heard_us: Micros,
+}
+
+impl Sending {
+    pub fn new(to: HostId, session: Session, now: Micros) -> Sending {
+        let at = Position { round: 1, next: 1 };
+        let (in_flight, queue) = (BTreeMap::new(), VecDeque::new());
+        Sending { to, session, at, is_open: false, taker: None, in_flight, queue, heard_us: now }
+    }
+
+    /// Returns up to which order every copy has arrived.
+    pub fn arrived(&self) -> u64 {
+        self.in_flight.keys().next().copied().unwrap_or(self.at.next)
+    }
+
+    /// Takes the next block to send, and its copy's order.
+    pub fn next(&mut self) -> Option<(BlockNo, u64)> {
+        let on_its_way: BTreeSet<BlockNo> = self.in_flight.values().copied().collect();
+        let place = self.queue.iter().position(|block| !on_its_way.contains(block))?;
+        let block = self.queue.remove(place)?;
+        Some((block, self.at.next))
+    }
+
+    /// Notes that a copy is on its way.
+    pub fn sent(&mut self, block: BlockNo) {
+        self.in_flight.insert(self.at.next, block);
+        self.at.next += 1;
+    }
+
+    /// Notes up to where copies have arrived.
+    pub fn acknowledged(&mut self, until: Position, now: Micros) {
+        if until.round != self.at.round || until.next > self.at.next {
+            return;
+        }
+        (self.is_open, self.heard_us) = (true, now);
+        self.in_flight = self.in_flight.split_off(&until.next);
+    }
+
+    /// Begins a new round, since copies are overdue; returns the blocks whose copies do not count.
+    pub fn start_over(&mut self, now: Micros) -> Vec<BlockNo> {
+        self.at.round += 1;
+        (self.is_open, self.heard_us) = (false, now);
+        std::mem::take(&mut self.in_flight).into_values().collect()
+    }
+}
+
+/// The destination's side.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    /// The source.
+    pub from: HostId,
+    pub session: Session,
+    pub until: Position,
+    /// Copies that have arrived from `until` on.
+    beyond: BTreeSet<u64>,
+}
+
+impl Receiving {
+    pub fn new(from: HostId, session: Session, at: Position) -> Receiving {
+        Receiving { from, session, until: at, beyond: BTreeSet::new() }
+    }
+
+    /// A round begins.
+    pub fn begins(&mut self, at: Position) {
+        if at.round > self.until.round {
+            (self.until, self.beyond) = (at, BTreeSet::new());
+        }
+    }
+
+    /// Whether a copy is to be taken; notes that it was.
+    pub fn takes(&mut self, at: Position) -> bool {
+        let is_new =
+            at.round == self.until.round && at.next >= self.until.next && self.beyond.insert(at.next);
+        while self.beyond.remove(&self.until.next) {
+            self.until.next += 1;
+        }
+        is_new
+    }
+}

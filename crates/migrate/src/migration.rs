@@ -1,0 +1,361 @@
+//! One disk on one host: its state, what drives it, and what it is asked to do.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use haversack_core::{Call, DiskConfig, IoId, JobError, JobId, ManageError, Memory, Moved};
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
+use haversack_ownership::{Grant, Ownership, Record, Step};
+
+use crate::copies::{Receiving, Sending};
+use crate::message::{Message, Part, Question, Session};
+use crate::output::Output;
+
+/// How long to wait, and how much to do at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// A question is repeated after this time.
+    pub repeat_us: Micros,
+    /// Copies on their way at a time.
+    pub copies_in_flight: usize,
+    /// Blocks in one part of a list, and in one message that says which to forget.
+    pub blocks_a_message: usize,
+    /// Blocks that are fetched from the earlier owner at a time in the background.
+    pub fetch_window: u32,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing { repeat_us: 200_000, copies_in_flight: 64, blocks_a_message: 1_024, fetch_window: 64 }
+    }
+}
+
+/// The progress of a disk's migration on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// Copies that the destination has, or that this host has taken.
+    pub copies: u64,
+    /// Blocks that are still to be sent ahead.
+    pub copies_left: u64,
+    /// Blocks that this host still needs from the earlier owner.
+    pub needed_blocks: u64,
+    /// Blocks that the new owner still needs from this host.
+    pub is_peer: bool,
+    /// This host serves the disk.
+    pub is_serving: bool,
+}
+
+/// A piece of work that the ownership protocol, or the guest, waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Task {
+    /// None.
+    Idle,
+    /// The disk is being attached under the epoch on record.
+    Attaching(JobId),
+    /// The disk is being frozen to be released.
+    Freezing { job: JobId, to: HostId, epoch: u64 },
+    /// The record is being written. When it is durable, the ownership protocol goes on.
+    Recording(JobId),
+    /// Another host's blocks are being listed, to claim the disk or to attach it again.
+    Listing(Listing),
+}
+
+/// See [`Task::Listing`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Listing {
+    pub holder: HostId,
+    pub epoch: u64,
+    pub question: Question,
+    pub part: Part,
+    pub claims: bool,
+    pub asked_us: Micros,
+}
+
+/// A block that is being fetched from the earlier owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    pub block: BlockNo,
+    pub mask: u8,
+    pub question: Question,
+    pub asked_us: Micros,
+}
+
+/// See the module.
+pub struct Migration {
+    pub(crate) me: HostId,
+    pub(crate) incarnation: u64,
+    pub(crate) questions: u64,
+    pub(crate) sessions: u64,
+    pub(crate) config: DiskConfig,
+    pub(crate) timing: Timing,
+    pub(crate) disk: Option<DiskNo>,
+    pub(crate) ownership: Ownership,
+    pub(crate) task: Task,
+    /// The guest is here, and where it was before.
+    pub(crate) guest: Option<HostId>,
+    pub(crate) asked_us: Micros,
+    pub(crate) sending: Option<Sending>,
+    pub(crate) receiving: Option<Receiving>,
+    /// After a release: the copies that were sent, and which of them are out of date.
+    pub(crate) outdated: Option<(Session, Vec<BlockNo>)>,
+    pub(crate) fetches: BTreeMap<IoId, Fetch>,
+    /// When the earlier owner was last told what to forget.
+    pub(crate) forget_us: Micros,
+    /// What is to be answered when it is durably forgotten: to whom, under which epoch.
+    pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
+    pub(crate) outputs: VecDeque<Output>,
+    pub(crate) copies: u64,
+}
+
+impl Migration {
+    /// Returns the state after a start of this host's pool, as the core has it on record. `incarnation` must be
+    /// higher at each start.
+    pub fn new<M: Memory>(
+        call: &mut Call<'_, M>,
+        now: Micros,
+        me: HostId,
+        incarnation: u64,
+        config: DiskConfig,
+        timing: Timing,
+    ) -> Migration {
+        let disk = call.disk_numbers().find(|no| call.disk_info(*no).is_some_and(|d| d.id == config.id));
+        let info = disk.and_then(|no| call.disk_info(no));
+        let record = info.map_or(Record::Unknown, |info| match info.moved {
+            Moved::Depends { on } => Record::Owner { epoch: info.epoch, peers: [on].into() },
+            _ if info.owned => Record::Owner { epoch: info.epoch, peers: [].into() },
+            Moved::Peer { to } => {
+                Record::Released { to, grant: Grant { epoch: info.epoch, holders: [me].into() } }
+            }
+            Moved::Away { to, holder } => {
+                let holders = holder.into_iter().collect();
+                Record::Released { to, grant: Grant { epoch: info.epoch, holders } }
+            }
+            Moved::No => Record::Unknown,
+        });
+        if let Some(disk) = disk {
+            // A disk of which all blocks were forgotten is no peer's any more.
+            let _ = call.forget_held(now, disk, &[]);
+        }
+        Migration {
+            me,
+            incarnation,
+            questions: 0,
+            sessions: 0,
+            config,
+            timing,
+            disk,
+            ownership: Ownership::new(me, record),
+            task: Task::Idle,
+            guest: None,
+            asked_us: 0,
+            sending: None,
+            receiving: None,
+            outdated: None,
+            fetches: BTreeMap::new(),
+            forget_us: 0,
+            forgetting: Vec::new(),
+            outputs: VecDeque::new(),
+            copies: 0,
+        }
+    }
+
+    /// Makes this host the first owner of a disk that no host has had.
+    ///
+    /// # Errors
+    /// As for [`Call::attach`].
+    pub fn create<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> Result<(), ManageError> {
+        let (disk, job) = call.attach(now, &self.config, 1, false)?;
+        self.disk = Some(disk);
+        self.ownership = Ownership::new(self.me, Record::Owner { epoch: 1, peers: [].into() });
+        self.task = Task::Attaching(job);
+        Ok(())
+    }
+
+    /// Returns the disk's number in the pool, if the pool knows it.
+    pub fn disk(&self) -> Option<DiskNo> {
+        self.disk
+    }
+
+    /// Returns what this host has on record.
+    pub fn record(&self) -> &Record {
+        self.ownership.record()
+    }
+
+    /// Whether requests of the guest may be submitted.
+    pub fn may_serve<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+        self.ownership.may_serve() && self.is_attached_here(call)
+    }
+
+    pub(crate) fn is_attached_here<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+        self.disk.and_then(|disk| call.disk_info(disk)).is_some_and(|info| info.attached)
+    }
+
+    /// Returns the progress.
+    pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> Status {
+        let left = self.sending.as_ref().map_or(0, |s| s.queue.len() + s.in_flight.len());
+        let needed = self.disk.and_then(|disk| call.dependence(disk)).map_or(0, |(_, blocks)| blocks);
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        Status {
+            copies: self.copies,
+            copies_left: left as u64,
+            needed_blocks: needed as u64,
+            is_peer: info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. })),
+            is_serving: self.may_serve(call),
+        }
+    }
+
+    /// Returns what this host is doing, for people.
+    pub fn describe(&self) -> String {
+        format!("{:?}, guest from {:?}", self.task, self.guest)
+    }
+
+    /// Returns the next thing to do.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Returns when [`Migration::tick`] should be called.
+    pub fn next_wakeup(&self, now: Micros) -> Micros {
+        now + self.timing.repeat_us / 4
+    }
+
+    /// The guest uses the disk here: a KICK, or the first write. `source` is where it was before, as far as is known.
+    pub fn guest_runs<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, source: HostId) {
+        self.guest = Some(source);
+        if let Task::Freezing { .. } = self.task
+            && let Some(disk) = self.disk
+            && call.thaw(now, disk).is_ok()
+        {
+            self.ownership.abandoned();
+            self.task = Task::Idle;
+        }
+        self.want_disk(call, now);
+    }
+
+    /// The guest has stopped its queues here, and none of its requests is in flight.
+    pub fn guest_stopped(&mut self) {
+        self.guest = None;
+        self.ownership.guest_stopped();
+    }
+
+    /// Asks for the disk, or attaches it, if the guest is here and it is not served.
+    pub(crate) fn want_disk<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(source) = self.guest else { return };
+        self.asked_us = now;
+        let step = self.ownership.guest_runs(source);
+        self.step(call, now, step);
+        if self.task == Task::Idle && self.ownership.may_serve() && !self.may_serve(call) {
+            self.attach_again(call, now);
+        }
+    }
+
+    /// Repeats what was not answered, and continues what can go on.
+    pub fn tick<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let repeat_us = self.timing.repeat_us;
+        if now >= self.asked_us + repeat_us {
+            self.want_disk(call, now);
+        }
+        let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
+        if depends && self.task == Task::Idle && !self.is_attached_here(call) {
+            // The peer's blocks are needed here, whether the guest is or not.
+            self.attach_again(call, now);
+        }
+        if let Task::Listing(listing) = &mut self.task
+            && now >= listing.asked_us + repeat_us
+        {
+            listing.asked_us = now;
+            self.ask_list();
+        }
+        self.repeat_fetches(now);
+        self.tell_what_to_forget(call, now);
+        self.answer_forgotten(call);
+        self.tick_stream(call, now);
+    }
+
+    /// Takes in a message.
+    pub fn message<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        message: Message,
+    ) {
+        match message {
+            Message::Ownership(message) => {
+                let step = self.ownership.message(from, message);
+                self.step(call, now, step);
+            }
+            Message::Offer { session, from: at } => self.offered(call, now, from, session, at),
+            Message::Arrived { session, taker, until } => {
+                self.arrived(call, now, from, session, taker, until);
+            }
+            Message::Copy { session, taker, at, block, mask, data } => {
+                self.copy_came(from, session, taker, at, block, mask, data);
+            }
+            Message::Withdraw { session } => self.withdrawn(call, now, from, session),
+            Message::List { question, epoch, session, part } => {
+                self.answer_list(call, from, question, epoch, session, part);
+            }
+            Message::Listed { question, knows_session, part, blocks, next } => {
+                self.listed(call, now, question, knows_session, part, &blocks, next);
+            }
+            Message::Fetch { question, epoch, block } => self.answer_fetch(from, question, epoch, block),
+            Message::Fetched { question, mask, data } => self.fetched(question, mask, data),
+            Message::Forget { epoch, blocks } => self.asked_to_forget(call, now, from, epoch, blocks),
+            Message::Forgotten { epoch, blocks } => self.forgotten(call, now, epoch, &blocks),
+        }
+        self.answer_forgotten(call);
+    }
+
+    /// A job of the disk has ended.
+    pub fn job_done<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        job: JobId,
+        result: Result<(), JobError>,
+    ) {
+        match self.task.clone() {
+            Task::Attaching(mine) if mine == job => {
+                self.task = Task::Idle;
+                self.is_attached(call, now);
+            }
+            Task::Freezing { job: mine, to, epoch } if mine == job => {
+                self.frozen(call, now, to, epoch, result);
+            }
+            Task::Recording(mine) if mine == job => {
+                self.task = Task::Idle;
+                if result.is_err() {
+                    self.ownership.abandoned();
+                    return;
+                }
+                let step = self.ownership.recorded();
+                self.is_attached(call, now);
+                self.step(call, now, step);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn send(&mut self, to: HostId, message: Message) {
+        self.outputs.push_back(Output::Send(to, message));
+    }
+
+    pub(crate) fn question(&mut self) -> Question {
+        self.questions += 1;
+        Question { incarnation: self.incarnation, count: self.questions }
+    }
+
+    /// Carries out a step of the ownership protocol.
+    pub(crate) fn step<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, step: Option<Step>) {
+        match step {
+            None => {}
+            Some(Step::Send(to, message)) => self.send(to, Message::Ownership(message)),
+            Some(Step::Write { record, .. }) => {
+                let begun = self.task == Task::Idle && self.write(call, now, record).is_ok();
+                if !begun {
+                    self.ownership.abandoned();
+                }
+            }
+        }
+    }
+}

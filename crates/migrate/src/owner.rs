@@ -1,0 +1,260 @@
+//! What the steps of the ownership protocol need of the core: freezing and releasing a disk, claiming it, taking it
+//! back, passing it on.
+
+use haversack_core::bugs::{Bug, planted};
+use haversack_core::{Call, JobError, ManageError, Memory};
+use haversack_model::{BlockNo, HostId, Micros};
+use haversack_ownership::Record;
+
+use crate::message::{Message, Part, Session};
+use crate::migration::{Listing, Migration, Task};
+
+impl Migration {
+    /// Starts to make a record durable.
+    pub(crate) fn write<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        record: Record,
+    ) -> Result<(), ManageError> {
+        match (self.ownership.record().clone(), record) {
+            (Record::Owner { .. }, Record::Released { to, grant }) => {
+                let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+                let job = match call.freeze(now, disk) {
+                    Ok(job) => job,
+                    Err(error) => {
+                        // After a restart it may not be attached. The new owner asks again.
+                        if !self.is_attached_here(call) {
+                            self.attach_again(call, now);
+                        }
+                        return Err(error);
+                    }
+                };
+                self.task = Task::Freezing { job, to, epoch: grant.epoch };
+            }
+            (_, Record::Released { to, grant }) => {
+                let holder = grant.holders.iter().next().copied();
+                self.receiving = None;
+                let job = call.pass_on(now, &self.config, grant.epoch, to, holder)?;
+                self.find_disk(call);
+                self.task = Task::Recording(job);
+            }
+            (Record::Owner { epoch: before, .. }, Record::Owner { epoch, .. }) if before == epoch => {
+                let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+                self.task = Task::Recording(call.end_dependence(now, disk)?);
+            }
+            (_, Record::Owner { epoch, peers }) => match peers.into_iter().next() {
+                Some(holder) => self.start_listing(call, now, holder, epoch, true)?,
+                None if self.holds_blocks(call) => {
+                    let (disk, job) = call.regain(now, &self.config, epoch)?;
+                    (self.disk, self.task) = (Some(disk), Task::Recording(job));
+                }
+                None => {
+                    self.expect(call, now)?;
+                    self.claim(call, now, epoch)?;
+                }
+            },
+            (_, Record::Unknown) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether this host has dirty blocks that it released and nobody has needed.
+    fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+        let info = self.disk.and_then(|disk| call.disk_info(disk));
+        info.is_some_and(|info| matches!(info.moved, haversack_core::Moved::Peer { .. }))
+    }
+
+    fn find_disk<M: Memory>(&mut self, call: &Call<'_, M>) {
+        let is_it =
+            |no: &haversack_model::DiskNo| call.disk_info(*no).is_some_and(|d| d.id == self.config.id);
+        self.disk = call.disk_numbers().find(is_it);
+    }
+
+    /// Prepares the cache for a disk that comes, without any copies.
+    pub(crate) fn expect<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+    ) -> Result<(), ManageError> {
+        self.receiving = None;
+        self.disk = Some(call.expect_disk(now, &self.config)?);
+        Ok(())
+    }
+
+    fn claim<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        epoch: u64,
+    ) -> Result<(), ManageError> {
+        let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+        let job = call.claim(now, disk, epoch)?;
+        self.receiving = None;
+        self.task = Task::Recording(job);
+        Ok(())
+    }
+
+    /// The disk is frozen, or cannot be.
+    pub(crate) fn frozen<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        to: HostId,
+        epoch: u64,
+        result: Result<(), JobError>,
+    ) {
+        self.task = Task::Idle;
+        let disk = self.disk.filter(|_| result.is_ok());
+        let released = disk.map(|disk| {
+            let arrived = self.sending.as_ref().filter(|s| s.to == to).map(|s| (s.session, s.arrived()));
+            self.outdated = arrived.map(|(session, arrived)| (session, call.outdated_copies(disk, arrived)));
+            call.release_to(now, disk, epoch, to)
+        });
+        match released {
+            Some(Ok(job)) => {
+                self.sending = None;
+                self.task = Task::Recording(job);
+            }
+            _ => self.ownership.abandoned(),
+        }
+    }
+
+    /// Lists what another host has: before a claim, or after a restart of a host that still depends on it.
+    pub(crate) fn start_listing<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        holder: HostId,
+        epoch: u64,
+        claims: bool,
+    ) -> Result<(), ManageError> {
+        let has_copies = self.receiving.as_ref().is_some_and(|receiving| receiving.from == holder);
+        if claims && !has_copies {
+            self.expect(call, now)?;
+        }
+        if let Some(disk) = self.disk {
+            call.forget_peer_list(disk);
+        }
+        let question = self.question();
+        let part = Part::Held(BlockNo(0));
+        self.task = Task::Listing(Listing { holder, epoch, question, part, claims, asked_us: now });
+        self.ask_list();
+        Ok(())
+    }
+
+    pub(crate) fn ask_list(&mut self) {
+        let Task::Listing(listing) = &self.task else { return };
+        let Listing { holder, question, epoch, part, .. } = *listing;
+        let session = self.receiving.as_ref().map(|receiving| receiving.session);
+        self.send(holder, Message::List { question, epoch, session, part });
+    }
+
+    /// Whether this host has released the disk to that one under this epoch.
+    pub(crate) fn is_released_to(&self, host: HostId, epoch: u64) -> bool {
+        matches!(self.ownership.record(), Record::Released { to, grant } if *to == host && grant.epoch == epoch)
+    }
+
+    pub(crate) fn answer_list<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        from: HostId,
+        question: crate::message::Question,
+        epoch: u64,
+        session: Option<Session>,
+        part: Part,
+    ) {
+        let Some(disk) = self.disk.filter(|_| self.is_released_to(from, epoch)) else { return };
+        let most = self.timing.blocks_a_message;
+        let known = self.outdated.as_ref().filter(|(known, _)| Some(*known) == session);
+        let after = |blocks: &[(BlockNo, u8)]| blocks.last().map(|(block, _)| BlockNo(block.0 + 1));
+        let (blocks, next) = match part {
+            Part::Held(at) => {
+                let blocks = call.held_blocks(disk, at, most);
+                let next = after(&blocks).filter(|_| blocks.len() == most).map(Part::Held);
+                (blocks, next.or(Some(Part::Outdated(BlockNo(0)))))
+            }
+            Part::Outdated(at) => {
+                let all = known.map_or(&[][..], |(_, blocks)| &blocks[..]);
+                let from = all.partition_point(|block| *block < at);
+                let blocks: Vec<(BlockNo, u8)> = all[from..].iter().take(most).map(|b| (*b, 0)).collect();
+                let next = after(&blocks).filter(|_| blocks.len() == most).map(Part::Outdated);
+                (blocks, next)
+            }
+        };
+        let knows_session = known.is_some();
+        self.send(from, Message::Listed { question, knows_session, part, blocks, next });
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
+    pub(crate) fn listed<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        question: crate::message::Question,
+        knows_session: bool,
+        part: Part,
+        blocks: &[(BlockNo, u8)],
+        next: Option<Part>,
+    ) {
+        let Task::Listing(listing) = self.task.clone() else { return };
+        let is_mine = question == listing.question || planted(Bug::BelieveOldAnswer);
+        let Some(disk) = self.disk.filter(|_| is_mine && part == listing.part) else { return };
+        if self.receiving.is_some() && !knows_session && !planted(Bug::KeepUnknownSession) {
+            // Nobody knows which copies are good.
+            if self.expect(call, now).is_ok() {
+                let _ = self.start_listing(call, now, listing.holder, listing.epoch, listing.claims);
+            }
+            return;
+        }
+        let done = match part {
+            Part::Held(_) => call.list_peer_blocks(now, disk, listing.holder, blocks, next.is_none()),
+            Part::Outdated(_) => {
+                let blocks: Vec<BlockNo> = blocks.iter().map(|(block, _)| *block).collect();
+                if listing.claims { call.drop_copies(now, disk, &blocks) } else { Ok(()) }
+            }
+        };
+        if done.is_err() {
+            return;
+        }
+        if let (Some(part), Task::Listing(listing)) = (next, &mut self.task) {
+            (listing.part, listing.asked_us) = (part, now);
+            self.ask_list();
+            return;
+        }
+        if call.list_peer_blocks(now, disk, listing.holder, &[], true).is_err() {
+            return;
+        }
+        self.task = Task::Idle;
+        if !listing.claims {
+            self.attach(call, now, listing.epoch);
+        } else if self.claim(call, now, listing.epoch).is_err() {
+            self.ownership.abandoned();
+        }
+    }
+
+    /// Attaches the disk that this host owns, after a restart.
+    pub(crate) fn attach_again<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Record::Owner { epoch, peers } = self.ownership.record().clone() else { return };
+        match peers.into_iter().next() {
+            Some(holder) => {
+                let _ = self.start_listing(call, now, holder, epoch, false);
+            }
+            None => self.attach(call, now, epoch),
+        }
+    }
+
+    fn attach<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, epoch: u64) {
+        if let Ok((disk, job)) = call.attach(now, &self.config, epoch, false) {
+            (self.disk, self.task) = (Some(disk), Task::Attaching(job));
+        }
+    }
+
+    /// Starts to fetch what the earlier owner has, if the disk is attached and there is anything.
+    pub(crate) fn is_attached<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        if let Some(disk) = self.disk {
+            call.set_fetch_window(now, disk, self.timing.fetch_window);
+        }
+        self.tell_what_to_forget(call, now);
+    }
+}

@@ -1,0 +1,186 @@
+//! Before a release: the source sends copies of its cached blocks ahead while its guest still runs.
+
+use haversack_core::bugs::{Bug, planted};
+use haversack_core::{Call, ManageError, Memory};
+use haversack_model::{BlockNo, HostId, Micros};
+
+use crate::copies::{Receiving, Sending};
+use crate::message::{Message, Position, Session};
+use crate::migration::{Migration, Task};
+use crate::output::{CopyTicket, Output};
+
+impl Migration {
+    /// Starts to send copies of blocks to a host that may own the disk next.
+    ///
+    /// # Errors
+    /// The disk is not attached here.
+    pub fn start_sending<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        to: HostId,
+    ) -> Result<(), ManageError> {
+        let disk = self.disk.ok_or(ManageError::NotKnown(self.config.id))?;
+        call.start_export(now, disk)?;
+        self.sessions += 1;
+        let session = Session { incarnation: self.incarnation, count: self.sessions };
+        let sending = Sending::new(to, session, now);
+        let from = sending.at;
+        self.sending = Some(sending);
+        self.send(to, Message::Offer { session, from });
+        Ok(())
+    }
+
+    /// Stops that: the destination need not expect the disk any more.
+    pub fn stop_sending<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(sending) = self.sending.take() else { return };
+        if let Some(disk) = self.disk {
+            call.end_export(now, disk);
+        }
+        self.send(sending.to, Message::Withdraw { session: sending.session });
+    }
+
+    /// Returns the host that copies are sent to.
+    pub fn destination(&self) -> Option<HostId> {
+        self.sending.as_ref().map(|sending| sending.to)
+    }
+
+    /// Adds blocks to those that are to be sent ahead, the most valuable first.
+    pub fn send_blocks(&mut self, blocks: impl IntoIterator<Item = BlockNo>) {
+        if let Some(sending) = &mut self.sending {
+            sending.queue.extend(blocks);
+        }
+    }
+
+    /// Sends as many copies as may be on their way. A driver that limits the rate passes how many more may be sent now.
+    /// Returns how many were.
+    pub fn send_more(&mut self, most: usize) -> usize {
+        let limit = self.timing.copies_in_flight;
+        let Some(sending) = &mut self.sending else { return 0 };
+        let Some(taker) = sending.taker.filter(|_| sending.is_open && self.task == Task::Idle) else {
+            return 0;
+        };
+        let mut sent = 0;
+        while sent < most && sending.in_flight.len() < limit {
+            let Some((block, _)) = sending.next() else { break };
+            let (to, session, at) = (sending.to, sending.session, sending.at);
+            sending.sent(block);
+            let ticket = CopyTicket::Ahead { to, session, taker, at, block };
+            self.outputs.push_back(Output::ReadCopy(ticket));
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Begins a new round if copies are overdue.
+    pub(crate) fn tick_stream<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let (Some(sending), Some(disk)) = (&mut self.sending, self.disk) else { return };
+        let waits = !sending.is_open || !sending.in_flight.is_empty();
+        if !waits || now < sending.heard_us + self.timing.repeat_us {
+            return;
+        }
+        let (to, session) = (sending.to, sending.session);
+        let lost = sending.start_over(now);
+        for block in &lost {
+            call.copy_lost(disk, *block);
+        }
+        let from = sending.at;
+        sending.queue.extend(lost);
+        self.send(to, Message::Offer { session, from });
+    }
+
+    pub(crate) fn offered<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        session: Session,
+        at: Position,
+    ) {
+        if self.task != Task::Idle || self.ownership.record().is_owner() {
+            return;
+        }
+        let known = self.receiving.as_mut().filter(|receiving| receiving.from == from);
+        match known {
+            Some(receiving) if receiving.session == session => receiving.begins(at),
+            Some(receiving) if receiving.session > session => return,
+            _ => {
+                if self.expect(call, now).is_err() {
+                    return;
+                }
+                self.receiving = Some(Receiving::new(from, session, at));
+            }
+        }
+        self.acknowledge();
+    }
+
+    fn acknowledge(&mut self) {
+        if let Some(receiving) = &self.receiving {
+            let Receiving { from, session, until, .. } = *receiving;
+            self.send(from, Message::Arrived { session, taker: self.incarnation, until });
+        }
+    }
+
+    pub(crate) fn arrived<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        session: Session,
+        taker: u64,
+        until: Position,
+    ) {
+        let mine = self.sending.as_mut().filter(|s| s.to == from && s.session == session);
+        let Some(sending) = mine else { return };
+        if sending.taker.is_some_and(|known| known != taker) && !planted(Bug::TakeForEarlierStart) {
+            // What it had is gone, and copies that were sent before may still come.
+            let queue = std::mem::take(&mut sending.queue);
+            if self.task == Task::Idle && self.start_sending(call, now, from).is_ok() {
+                self.send_blocks(queue);
+            }
+            return;
+        }
+        sending.taker = Some(taker);
+        let before = sending.in_flight.len();
+        sending.acknowledged(until, now);
+        self.copies += (before - sending.in_flight.len()) as u64;
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
+    pub(crate) fn copy_came(
+        &mut self,
+        from: HostId,
+        session: Session,
+        taker: u64,
+        at: Position,
+        block: BlockNo,
+        mask: u8,
+        data: Vec<u8>,
+    ) {
+        let is_open = self.task == Task::Idle || planted(Bug::TakeLateCopies);
+        let is_mine = taker == self.incarnation || planted(Bug::TakeForEarlierStart);
+        let mine = self.receiving.as_mut().filter(|r| r.from == from && r.session == session);
+        let Some(receiving) = mine.filter(|_| is_open && is_mine) else { return };
+        if receiving.takes(at) || planted(Bug::TakeOldRound) {
+            self.copies += 1;
+            self.outputs.push_back(Output::TakeCopy { block, mask, data });
+        }
+        self.acknowledge();
+    }
+
+    pub(crate) fn withdrawn<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        session: Session,
+    ) {
+        let is_mine = self.receiving.as_ref().is_some_and(|r| r.from == from && r.session == session);
+        if is_mine && self.task == Task::Idle {
+            self.receiving = None;
+            if let Some(disk) = self.disk {
+                let _ = call.dismiss_disk(now, disk);
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@ use haversack_core::{
     Action, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, Memory, Op, OpenOptions, Piece,
     PoolConfig, Request, RequestTag, pool,
 };
-use haversack_model::{DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, SectorNo, Uuid};
+use haversack_model::{ArenaId, DiskId, DiskNo, Micros, SECTORS_PER_BLOCK, SectorNo, Uuid};
 
 use crate::media::SparseMedia;
 
@@ -51,7 +51,8 @@ impl<M: Memory> Driver<M> {
     pub fn open(setup: &Setup, mut memory: M) -> Self {
         let mut media = SparseMedia::new(pool::device_bytes(setup.segments));
         let config = PoolConfig {
-            id: Uuid([0x70; 16]),
+            arena: ArenaId::first(Uuid([0x70; 16])),
+            arenas: 1,
             device_ids: vec![Uuid([0xDE; 16])],
             redundancy: false,
             prepared_segments: u32::MAX,

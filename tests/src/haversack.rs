@@ -65,6 +65,8 @@ pub struct Settings {
     pub devices: Vec<String>,
     /// Whether dirty blocks are kept on two devices.
     pub redundancy: bool,
+    /// The number of arenas of the pool.
+    pub arenas: u8,
     /// The size of the staging area, in MiB.
     pub staging_mib: u64,
     /// The disks.
@@ -90,6 +92,7 @@ impl Settings {
             cache_mib,
             devices: vec!["cache.img".to_owned()],
             redundancy: false,
+            arenas: 1,
             staging_mib: 16,
             disks,
             pool: String::new(),
@@ -166,6 +169,7 @@ impl<'a> Haversack<'a> {
         create.args(["pool", "create", &pool_of(place)]).args(settings.device_files(place));
         create.args(["--size", &format!("{}M", settings.cache_mib)]);
         create.args(settings.redundancy.then_some("--redundancy"));
+        create.args(["--arenas", &settings.arenas.to_string()]);
         tools::run(create)?;
         let mut daemon = Self { place, settings, process: None };
         daemon.start_again()?;

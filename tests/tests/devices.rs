@@ -39,7 +39,7 @@ fn with_two_copies_guests_do_not_notice_that_devices_fail() {
         let ((first, file), (second, _)) = (disk(place, "vm1", "wb")?, disk(place, "vm2", "wt")?);
         let mut settings = Settings::new(128, vec![first, second]);
         settings.devices = vec!["faulty:a.img".to_owned(), "faulty:b.img".to_owned()];
-        settings.redundancy = true;
+        (settings.redundancy, settings.arenas) = (true, 2);
         let daemon = Haversack::start(place, settings)?;
         let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1"), daemon.nbd("vm2")])?;
         guest.ask("open vda vm1 zeroes")?;
@@ -74,6 +74,7 @@ fn guests_continue_without_wrong_bytes_when_the_last_device_is_lost() {
         let ((through, file), (back, _)) = (disk(place, "vm1", "wt")?, disk(place, "vm2", "wb")?);
         let mut settings = Settings::new(128, vec![through, back]);
         settings.devices = vec!["faulty:cache.img".to_owned()];
+        settings.arenas = 2;
         let mut daemon = Haversack::start(place, settings)?;
         let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1"), daemon.vhost_user("vm2")])?;
         guest.ask("open vda vm1 zeroes")?;

@@ -31,7 +31,8 @@ fn a_load_on_two_disks_survives_kill_9() {
         let small = image::zeroes(place, "vm2.img", 32)?;
         let origin = Nbdkit::file(place, "origin", &file)?;
         let disks = vec![Disk::new("vm1", origin.uri()), Disk::new("vm2", small.display().to_string())];
-        let mut daemon = Haversack::start(place, Settings::new(256, disks))?;
+        let settings = Settings { arenas: 2, ..Settings::new(256, disks) };
+        let mut daemon = Haversack::start(place, settings)?;
         let mut guest = Guest::boot(place, "guest", &[daemon.vhost_user("vm1"), daemon.vhost_user("vm2")])?;
         guest.ask("open vda vm1 pattern")?;
         guest.ask("open vdb vm2 zeroes")?;

@@ -83,7 +83,7 @@ fn daemon(program: &Path, service: &Service) -> Result<Process, Box<dyn Error>> 
     haversack_engine::pool::create(
         std::slice::from_ref(&cache),
         haversack_engine::pool::Formatting { size_bytes: Some(service.cache_bytes), overwrite: true },
-        false,
+        haversack_engine::pool::Shape::default(),
     )?;
     let mut text = format!(
         "[daemon]\nruntime_dir = \"{directory}/run\"\nstate_dir = \"{directory}/state\"\nlog = \"error\"\n\n[[pool]]\nname = \"{}\"\n\

@@ -61,7 +61,7 @@ impl Options {
             places: vec![std::env::temp_dir(), "/dev/shm".into()],
             haversackd: None,
             other: None,
-            poll_us: haversack_engine::ShardConfig::new("", Vec::new()).poll_us,
+            poll_us: haversack_engine::PoolSettings::new("", Vec::new()).poll_us,
         }
     }
 }

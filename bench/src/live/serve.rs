@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_core::DiskConfig;
-use haversack_engine::pool::Formatting;
+use haversack_engine::pool::{Formatting, Shape};
 use haversack_engine::{
-    DiskSpec, Handle, Histogram, NbdClient, OriginSpec, Shard, ShardConfig, Snapshot, VhostUserConfig, pool,
+    DiskSpec, Histogram, NbdClient, OpenPool, OriginSpec, PoolHandle, PoolSettings, Snapshot,
+    VhostUserConfig, pool,
 };
 use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
@@ -173,13 +174,13 @@ fn greet(stream: &mut UnixStream, catalog: &[Named]) -> Result<Negotiated, Box<d
     }
 }
 
-fn listen(handle: &Handle, socket: &Path, catalog: &[Named]) -> Result<(), Box<dyn Error>> {
+fn listen(handle: &PoolHandle, socket: &Path, catalog: &[Named]) -> Result<(), Box<dyn Error>> {
     for stream in UnixListener::bind(socket)?.incoming() {
         let mut stream = stream?;
         let negotiated = greet(&mut stream, catalog)?;
         let named = catalog.iter().find(|named| named.export.name == negotiated.export.name);
         let disk = named.ok_or("an export that was looked up is there")?.disk;
-        handle.add_nbd_client(NbdClient {
+        handle.arena(disk).add_nbd_client(NbdClient {
             disk,
             socket: stream.into(),
             negotiated,
@@ -196,7 +197,7 @@ fn name_of(disk: u16) -> String {
     if disk == 0 { "disk".to_string() } else { format!("disk{disk}") }
 }
 
-fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dyn Error>> {
+fn attach(open: &OpenPool, service: &Service, number: u16) -> Result<Named, Box<dyn Error>> {
     let mut id = [0; 16];
     id[..2].copy_from_slice(&number.to_le_bytes());
     let name = name_of(number);
@@ -210,7 +211,7 @@ fn attach(shard: &Shard, service: &Service, number: u16) -> Result<Named, Box<dy
         origin_wait: Duration::from_secs(10),
         read_only: false,
     };
-    let (disk, job) = shard.handle().attach(spec)?;
+    let (disk, job) = open.handle().attach(spec)?;
     job.wait()?;
     let features = F::SEND_FLUSH | F::SEND_FUA | F::SEND_TRIM | F::SEND_WRITE_ZEROES | F::CAN_MULTI_CONN;
     let export = ExportInfo {
@@ -237,15 +238,19 @@ fn tidy(service: &Service) {
 pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
     tidy(service);
     let devices = vec![service.directory.join("cache")];
-    pool::create(&devices, Formatting { size_bytes: Some(service.cache_bytes), overwrite: true }, false)?;
-    let mut config = ShardConfig::new("bench", devices);
+    pool::create(
+        &devices,
+        Formatting { size_bytes: Some(service.cache_bytes), overwrite: true },
+        Shape::default(),
+    )?;
+    let mut config = PoolSettings::new("bench", devices);
     (config.staging_path, config.poll_us) = (service.staging(), service.poll_us);
-    let (shard, _) = Shard::start(config)?;
-    let handle = shard.handle();
+    let (open, _) = OpenPool::start(&config)?;
+    let handle = open.handle();
     let mut servers = Vec::new();
     let mut catalog = Vec::new();
     for number in 0..service.disks {
-        let named = attach(&shard, service, number)?;
+        let named = attach(&open, service, number)?;
         let config = VhostUserConfig {
             serial: named.export.name.clone(),
             queues: 1,
@@ -253,7 +258,7 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
             write_cache: true,
         };
         let (sectors, socket) = (service.disk_bytes / 512, service.vhost_user_socket(number));
-        servers.push(handle.serve_vhost_user(named.disk, sectors, &socket, &config)?);
+        servers.push(handle.arena(named.disk).serve_vhost_user(named.disk, sectors, &socket, &config)?);
         catalog.push(named);
     }
     let socket = service.nbd_socket();
@@ -269,7 +274,7 @@ pub fn run(service: &Service) -> Result<(), Box<dyn Error>> {
         tell(&handle, &mut before)?;
     }
     drop(servers);
-    drop(shard);
+    drop(open);
     let _ = std::fs::remove_file(service.staging());
     Ok(())
 }
@@ -288,7 +293,7 @@ fn histograms(snapshot: &Snapshot) -> Histograms {
     [served, snapshot.turns.clone(), reads, writes]
 }
 
-fn tell(handle: &Handle, before: &mut Histograms) -> Result<(), Box<dyn Error>> {
+fn tell(handle: &PoolHandle, before: &mut Histograms) -> Result<(), Box<dyn Error>> {
     let snapshot = handle.snapshot()?;
     let sum = |of: fn(&haversack_core::DiskStats) -> u64| -> u64 {
         snapshot.disks.iter().map(|disk| of(&disk.stats)).sum()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use haversack_api::{DiskChange, DiskEventKind, Size, Span};
+use haversack_engine::pool::MOST_ARENAS;
 
 /// Manage Haversack, the flash cache for the disks of virtual machines.
 ///
@@ -108,6 +109,10 @@ pub enum PoolCommand {
         /// Keep dirty blocks on two devices.
         #[arg(long)]
         redundancy: bool,
+        /// Divide the pool into this many arenas, each of which can keep one processor core busy. A disk belongs to one
+        /// arena. It cannot be changed later.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_ARENAS)))]
+        arenas: u8,
         /// Overwrite existing data on the devices. A pool is never overwritten: wipe it first.
         #[arg(long)]
         force: bool,

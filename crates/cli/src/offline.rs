@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use haversack_core::offline::ranges;
-use haversack_engine::pool::{self, CheckReport, Formatting};
+use haversack_engine::pool::{self, CheckReport, Formatting, Shape};
 use serde_json::json;
 
 use crate::error::{CliError, Result};
@@ -19,11 +19,11 @@ pub fn create(
     name: &str,
     devices: &[PathBuf],
     formatting: Formatting,
-    redundancy: bool,
+    shape: Shape,
     as_json: bool,
 ) -> Result<()> {
-    let id = pool::create(devices, formatting, redundancy).map_err(failed)?;
-    let made = json!({ "name": name, "id": id.to_string(), "devices": devices });
+    let id = pool::create(devices, formatting, shape).map_err(failed)?;
+    let made = json!({ "name": name, "id": id.to_string(), "devices": devices, "arenas": shape.arenas });
     let text = format!(
         "pool {id} created. Add this to haversackd.toml:\n\n[[pool]]\nname = \"{name}\"\ndevices = {devices:?}\n"
     );
@@ -75,7 +75,7 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
         .collect();
     let missing: Vec<u8> = report.missing.iter().map(|d| d.0).collect();
     let found = json!({
-        "pool": report.pool.to_string(), "devices": report.devices.len(), "missing": missing,
+        "pool": report.arena.pool.to_string(), "devices": report.devices.len(), "missing": missing,
         "clean_stop": report.clean_stop, "damaged_segments": report.damaged_segments,
         "torn_entries": report.torn_entries, "disks": disks
     });
@@ -88,7 +88,7 @@ pub fn check(devices: &[PathBuf], thorough: bool, as_json: bool) -> Result<()> {
 fn text_of(report: &CheckReport) -> String {
     let mut out = format!(
         "pool {}: {} devices, {} missing\n  stopped cleanly    {}\n  damaged segments   {}\n  torn entries       {}\n",
-        report.pool,
+        report.arena.pool,
         report.devices.len(),
         report.missing.len(),
         report.clean_stop,

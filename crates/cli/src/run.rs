@@ -8,7 +8,7 @@ use haversack_api::{
     AddDevice, DiskChange, DiskConfig, DiskStatus, ForgetDisk, Job, LostData, OriginTls, PoolStatus,
     ResizeDisk, Size, Status,
 };
-use haversack_engine::pool::Formatting;
+use haversack_engine::pool::{Formatting, Shape};
 use hyper::Method;
 use serde::Serialize;
 
@@ -25,9 +25,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let daemon = || Client::new(arguments.socket.clone(), arguments.timeout.0);
     let as_json = arguments.json;
     match &arguments.command {
-        Command::Pool(PoolCommand::Create { name, devices, size, redundancy, force }) => {
+        Command::Pool(PoolCommand::Create { name, devices, size, redundancy, arenas, force }) => {
+            let shape = Shape { redundancy: *redundancy, arenas: *arenas };
             let formatting = Formatting { size_bytes: size.map(|size| size.0), overwrite: *force };
-            offline::create(name, devices, formatting, *redundancy, as_json)
+            offline::create(name, devices, formatting, shape, as_json)
         }
         Command::Pool(PoolCommand::Wipe { device, confirm }) => {
             offline::wipe(device, confirm.as_deref(), as_json)

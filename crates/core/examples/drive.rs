@@ -8,7 +8,7 @@ use haversack_core::{
     Action, Core, CoreConfig, DiskConfig, Event, HeapMemory, IoFailure, Media, Memory, Op, OpenOptions,
     PREPARED_AT_FORMAT, PageRead, Payloads, PoolConfig, Request, RequestTag, pool,
 };
-use haversack_model::{DiskId, SectorNo, Uuid};
+use haversack_model::{ArenaId, DiskId, SectorNo, Uuid};
 
 /// A cache device in memory.
 struct Device(Vec<u8>);
@@ -110,7 +110,8 @@ fn main() {
     let mut device = Device(vec![0; pool::device_bytes(4) as usize]);
     let mut origin = vec![7; 2048 * 512];
     let config = PoolConfig {
-        id: Uuid([1; 16]),
+        arena: ArenaId::first(Uuid([1; 16])),
+        arenas: 1,
         device_ids: vec![Uuid([2; 16])],
         redundancy: false,
         prepared_segments: PREPARED_AT_FORMAT,

@@ -4,7 +4,7 @@
 //! a hash of the disk's identity and the block number. So a block that was written or read at the wrong
 //! place, or that belongs to another disk, fails as surely as a damaged one.
 
-use haversack_model::{BlockNo, DiskId, Uuid};
+use haversack_model::{ArenaId, BlockNo, DiskId, Uuid};
 
 /// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -32,15 +32,16 @@ pub fn disk_seed(id: DiskId) -> u64 {
     seed(&id.0)
 }
 
-/// Returns the hash of a pool's identity that goes into the checksum of its record.
-pub fn pool_seed(pool: Uuid) -> u64 {
-    seed(&pool.0)
+/// Returns the hash of an arena's identity that goes into the checksum of its record.
+pub fn arena_seed(arena: ArenaId) -> u64 {
+    seed(&arena.pool.0) ^ mix(arena.number.0.into())
 }
 
-/// Returns the hash of the identities of a device and its pool that goes into the tags of its pages. Both are new
-/// each time a device is formatted, so no page from before is taken for one of the pool's.
-pub fn device_seed(pool: Uuid, device: Uuid) -> u64 {
-    mix(seed(&device.0) ^ mix(seed(&pool.0)))
+/// Returns the hash of the identities of a device and an arena that goes into the tags of the arena's pages on the
+/// device. Pool and device are new each time a device is formatted, so no page from before is taken for one of the
+/// pool's; and no page of another arena is taken for one of this arena's.
+pub fn device_seed(arena: ArenaId, device: Uuid) -> u64 {
+    mix(seed(&device.0) ^ mix(arena_seed(arena)))
 }
 
 /// Combines a content checksum with the block that the content belongs to.

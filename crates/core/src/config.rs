@@ -1,7 +1,7 @@
 //! Settings of a pool, a disk and the core, with their defaults and checks.
 
 pub use haversack_admission::{Admit as AdmissionConfig, StagingKind};
-use haversack_model::{DiskId, Micros, Uuid, WriteMode};
+use haversack_model::{ArenaId, DiskId, Micros, Uuid, WriteMode};
 
 /// Maximum number of sectors of a request: 32 MiB.
 pub const MAX_REQUEST_SECTORS: u32 = 65_536;
@@ -26,8 +26,10 @@ pub enum Persistence {
 /// Settings that are fixed when a pool is created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
-    /// The pool's identity.
-    pub id: Uuid,
+    /// The pool's identity, and which of its arenas is created.
+    pub arena: ArenaId,
+    /// The number of arenas of the pool.
+    pub arenas: u8,
     /// One identity per device, in the order of the devices.
     pub device_ids: Vec<Uuid>,
     /// Write dirty blocks to two devices when there are two or more.

@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 
 use haversack_admission::Figures;
-use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros, Uuid};
+use haversack_model::{ArenaId, BlockNo, DeviceNo, DiskNo, Micros};
 
 use crate::action::{Action, Event, IoId, Op, Piece, Rejected, Request, RequestError};
 use crate::config::{CoreConfig, MAX_REQUEST_SECTORS, Target};
@@ -181,9 +181,9 @@ impl Core {
         })
     }
 
-    /// Returns the pool's identity.
-    pub fn pool_id(&self) -> Uuid {
-        self.pool.id()
+    /// Returns the identity of the arena, and of its pool.
+    pub fn arena(&self) -> ArenaId {
+        self.pool.arena()
     }
 
     /// Recounts all bookkeeping and compares it with the counts kept. For tests; slow.

@@ -10,7 +10,7 @@
 //! - Dirty blocks count as clean only after all of them are at the origin and the origin was flushed. Until
 //!   then the pool is unchanged.
 
-use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, DeviceNo, DiskId, DiskNo};
 
 use crate::checksum;
 use crate::disk::{Disk, runs};
@@ -26,8 +26,8 @@ use crate::store::slot::{Live, SlotNo};
 /// What a check found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
-    /// The pool.
-    pub pool: Uuid,
+    /// The identity of the arena, and of its pool.
+    pub arena: ArenaId,
     /// Devices in use, each with its index in the list.
     pub devices: Vec<(DeviceNo, usize)>,
     /// Devices in the list that are no longer part of the pool.
@@ -42,6 +42,22 @@ pub struct CheckReport {
     pub torn_entries: u64,
     /// The disks.
     pub disks: Vec<DiskReport>,
+}
+
+impl CheckReport {
+    /// Adds what a check of another arena of the pool found.
+    pub fn add(&mut self, other: CheckReport) {
+        let known: Vec<DeviceNo> = self.devices.iter().map(|(number, _)| *number).collect();
+        self.devices.extend(other.devices.into_iter().filter(|(number, _)| !known.contains(number)));
+        self.ignored.retain(|place| other.ignored.contains(place));
+        self.missing.extend(other.missing);
+        self.missing.sort();
+        self.missing.dedup();
+        self.clean_stop &= other.clean_stop;
+        self.damaged_segments += other.damaged_segments;
+        self.torn_entries += other.torn_entries;
+        self.disks.extend(other.disks);
+    }
 }
 
 /// A disk as a check found it.
@@ -217,7 +233,7 @@ pub fn check(media: &mut dyn Media, thorough: bool) -> Result<CheckReport, PoolE
     };
     for (at, present) in pool.present.iter().enumerate() {
         if let Some(present) = present {
-            report.pool = present.superblock.pool;
+            report.arena = present.superblock.arena;
             report.devices.push((DeviceNo(at as u8), present.index));
         }
     }
@@ -361,7 +377,7 @@ fn void_disk(
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {
-            pool::write_record_copy(media, device.index, copy, device.superblock.pool, record)?;
+            pool::write_record_copy(media, device.index, copy, device.superblock.arena, record)?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@
 //! - The amount written does not depend on the size of a device. What was on it before stays where it is, but
 //!   nothing of it is read: neither segments that are not prepared, nor a record of another pool.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
 
 use crate::checksum::device_seed;
 use crate::config::{MAX_DEVICES, MAX_DISKS, PoolConfig};
@@ -16,6 +16,7 @@ use crate::flow::device::NewDevice;
 use crate::format::geometry::{self, MIN_SEGMENTS, PAGE_BYTES};
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{DeviceRecord, DeviceState, PoolRecord};
+pub use crate::format::superblock::Division;
 use crate::format::superblock::{Found, Superblock};
 use crate::media::{IoFailure, Media};
 use crate::recover::scan;
@@ -44,36 +45,63 @@ pub struct DeviceIdentity {
 /// Returns the device that a superblock page belongs to; `None` if the page is no valid superblock.
 pub fn device_of(page: &[u8; BLOCK_BYTES]) -> Option<DeviceIdentity> {
     match Superblock::decode(page) {
-        Found::Valid(Superblock { pool, device, number, .. }) => {
-            Some(DeviceIdentity { pool, device, number })
+        Found::Valid(Superblock { arena, device, number, .. }) => {
+            Some(DeviceIdentity { pool: arena.pool, device, number })
         }
         _ => None,
     }
 }
 
-/// Returns the identity of a device in `media`; `None` if it has no superblock of this version, or cannot be
+/// Returns how a device in `media` is divided; `None` if it has no superblock of this version, or cannot be read.
+pub fn division(media: &mut dyn Media, device: usize) -> Option<Division> {
+    superblock(media, device).map(|superblock| superblock.division)
+}
+
+/// Returns the arena that an extent in `media` belongs to; `None` if it has no superblock of this version, or cannot be
 /// read.
-pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> {
+pub fn arena_of(media: &mut dyn Media, device: usize) -> Option<ArenaId> {
+    superblock(media, device).map(|superblock| superblock.arena)
+}
+
+/// Returns the superblock of a device in `media`, if one of its copies is valid.
+fn superblock(media: &mut dyn Media, device: usize) -> Option<Superblock> {
     let mut page = [0; BLOCK_BYTES];
     (0..2).find_map(|copy| {
         media.read(device, geometry::superblock_bytes(copy), &mut page).ok()?;
-        device_of(&page)
+        match Superblock::decode(&page) {
+            Found::Valid(superblock) => Some(superblock),
+            _ => None,
+        }
     })
 }
 
-/// Returns the devices that a pool has in use, according to the newest record on some of them. Empty if none
+/// Returns the identity of a device in `media`; `None` if it has no superblock of this version, or cannot be
+/// read.
+pub fn identify(media: &mut dyn Media, device: usize) -> Option<DeviceIdentity> {
+    superblock(media, device).map(|found| DeviceIdentity {
+        pool: found.arena.pool,
+        device: found.device,
+        number: found.number,
+    })
+}
+
+/// Returns the devices that an arena has in use, according to the newest record on some of them. Empty if none
 /// can be read.
 pub fn members(media: &mut dyn Media) -> Vec<DeviceIdentity> {
-    let pool = (0..media.devices()).find_map(|device| identify(media, device)).map(|identity| identity.pool);
-    let Some(pool) = pool else { return Vec::new() };
+    let found = (0..media.devices()).find_map(|device| superblock(media, device));
+    let Some(arena) = found.map(|superblock| superblock.arena) else { return Vec::new() };
     let records =
-        (0..media.devices()).filter_map(|device| scan::read_record(media, device, pool).ok().flatten());
+        (0..media.devices()).filter_map(|device| scan::read_record(media, device, arena).ok().flatten());
     let newest = records.max_by_key(|record| record.generation);
     let Some(record) = newest else { return Vec::new() };
     let in_use = record.devices.iter().enumerate().filter_map(|(at, device)| Some((at, (*device)?)));
     in_use
         .filter(|(_, device)| device.state.is_in_use())
-        .map(|(at, device)| DeviceIdentity { pool, device: device.id, number: DeviceNo(at as u8) })
+        .map(|(at, device)| DeviceIdentity {
+            pool: arena.pool,
+            device: device.id,
+            number: DeviceNo(at as u8),
+        })
         .collect()
 }
 
@@ -115,7 +143,7 @@ fn fit(media: &mut dyn Media, device: usize) -> Result<u32, PoolError> {
         let offset = geometry::superblock_bytes(copy);
         media.read(device, offset, &mut page).map_err(|f| io_error(media, device, offset, f))?;
         if let Found::Valid(superblock) = Superblock::decode(&page) {
-            return Err(PoolError::InUse { device: media.name(device), pool: superblock.pool });
+            return Err(PoolError::InUse { device: media.name(device), pool: superblock.arena.pool });
         }
     }
     Ok(geometry::segments_in(found_bytes).min(u32::MAX / geometry::SLOTS_PER_SEGMENT / MAX_DEVICES as u32))
@@ -137,11 +165,11 @@ fn blank_pair(seed: u64, offset_bytes: u64, owner: u16, kind: Kind) -> [u8; 2 * 
 fn blank(
     media: &mut dyn Media,
     device: usize,
-    (pool, id): (Uuid, Uuid),
+    (arena, id): (ArenaId, Uuid),
     prepared: u32,
 ) -> Result<(), PoolError> {
     const PAIRS_AT_A_TIME: u16 = 128;
-    let seed = device_seed(pool, id);
+    let seed = device_seed(arena, id);
     for first in (0..MAX_DISKS as u16).step_by(PAIRS_AT_A_TIME.into()) {
         let disks = first..(first + PAIRS_AT_A_TIME).min(MAX_DISKS as u16);
         let pages: Vec<u8> = disks
@@ -161,10 +189,10 @@ pub(crate) fn write_record_copy(
     media: &mut dyn Media,
     device: usize,
     copy: u64,
-    pool: Uuid,
+    arena: ArenaId,
     record: &PoolRecord,
 ) -> Result<(), PoolError> {
-    let mut bytes = record.encode(pool);
+    let mut bytes = record.encode(arena);
     bytes.resize(bytes.len().next_multiple_of(PAGE_BYTES as usize), 0);
     write(media, device, geometry::record_bytes(copy), &bytes)?;
     flush(media, device)
@@ -177,7 +205,7 @@ fn write_superblocks(media: &mut dyn Media, device: usize, superblock: &Superblo
     flush(media, device)
 }
 
-/// Creates a pool of all devices of `media`. Their contents are lost. A device that carries a pool is
+/// Creates an arena, which may be all of a pool, on all devices of `media`. Their contents are lost. A device that carries a pool is
 /// refused.
 ///
 /// # Errors
@@ -203,16 +231,38 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
         ..PoolRecord::default()
     };
     for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
-        blank(media, device, (config.id, *id), (*segments).min(config.prepared_segments))?;
+        blank(media, device, (config.arena, *id), (*segments).min(config.prepared_segments))?;
         for copy in 0..2 {
-            write_record_copy(media, device, copy, config.id, &record)?;
+            write_record_copy(media, device, copy, config.arena, &record)?;
         }
     }
     for (device, (id, segments)) in config.device_ids.iter().zip(&segments).enumerate() {
-        let (number, segments) = (DeviceNo(device as u8), *segments);
-        write_superblocks(media, device, &Superblock { pool: config.id, device: *id, number, segments })?;
+        let member =
+            Member { arena: config.arena, arenas: config.arenas, number: DeviceNo(device as u8), id: *id };
+        let extent_bytes = media.capacity_bytes(device);
+        write_superblocks(media, device, &member.superblock(extent_bytes, *segments))?;
     }
     Ok(())
+}
+
+/// A device, or an extent of it, that is to belong to an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// The arena.
+    pub arena: ArenaId,
+    /// The number of arenas of the pool.
+    pub arenas: u8,
+    /// The device's number in the pool.
+    pub number: DeviceNo,
+    /// The device's identity.
+    pub id: Uuid,
+}
+
+impl Member {
+    fn superblock(&self, extent_bytes: u64, segments: u32) -> Superblock {
+        let division = Division { arenas: self.arenas, extent_bytes };
+        Superblock { arena: self.arena, device: self.id, number: self.number, segments, division }
+    }
 }
 
 /// Formats a device so that it can join an open pool with [`crate::Call::add_device`]. Its first
@@ -223,14 +273,13 @@ pub fn create(media: &mut dyn Media, config: &PoolConfig) -> Result<(), PoolErro
 pub fn prepare_device(
     media: &mut dyn Media,
     index: usize,
-    pool: Uuid,
-    number: DeviceNo,
-    id: Uuid,
+    member: &Member,
     prepared_segments: u32,
 ) -> Result<NewDevice, PoolError> {
     let segments = fit(media, index)?;
     let prepared = segments.min(prepared_segments);
-    blank(media, index, (pool, id), prepared)?;
-    write_superblocks(media, index, &Superblock { pool, device: id, number, segments })?;
-    Ok(NewDevice { number, id, segments, prepared })
+    blank(media, index, (member.arena, member.id), prepared)?;
+    let extent_bytes = media.capacity_bytes(index);
+    write_superblocks(media, index, &member.superblock(extent_bytes, segments))?;
+    Ok(NewDevice { number: member.number, id: member.id, segments, prepared })
 }

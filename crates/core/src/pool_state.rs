@@ -7,14 +7,14 @@
 //!   durable, and when the record says so.
 //! - A pool that stops does not start again.
 
-use haversack_model::Uuid;
+use haversack_model::ArenaId;
 
 use crate::durability::record::RecordVersion;
 
 /// See the module.
 pub(crate) struct PoolState {
     /// Its identity.
-    id: Uuid,
+    arena: ArenaId,
     /// Dirty blocks should be on two devices.
     redundant: bool,
     /// Some dirty blocks may have only one copy although they should have two.
@@ -33,9 +33,9 @@ pub(crate) struct PoolState {
 
 impl PoolState {
     /// Returns the state that the record describes.
-    pub fn recorded(id: Uuid, redundant: bool, degraded: bool, distrust_clean: bool) -> PoolState {
+    pub fn recorded(arena: ArenaId, redundant: bool, degraded: bool, distrust_clean: bool) -> PoolState {
         PoolState {
-            id,
+            arena,
             redundant,
             degraded: redundant && degraded,
             rebuilt_seq: None,
@@ -46,8 +46,8 @@ impl PoolState {
         }
     }
 
-    pub fn id(&self) -> Uuid {
-        self.id
+    pub fn arena(&self) -> ArenaId {
+        self.arena
     }
 
     /// Whether dirty blocks should be on two devices.

@@ -107,3 +107,18 @@ pub struct PoolStats {
     /// Bytes of memory for all bookkeeping, frames not counted.
     pub memory_bytes: u64,
 }
+
+impl PoolStats {
+    /// Adds the figures of another arena of the pool.
+    pub fn add(&mut self, other: &PoolStats) {
+        self.capacity_blocks += other.capacity_blocks;
+        self.usage_blocks += other.usage_blocks;
+        self.dirty_blocks += other.dirty_blocks;
+        self.free_segments += other.free_segments;
+        self.devices = self.devices.max(other.devices);
+        self.degraded |= other.degraded;
+        self.flushes += other.flushes;
+        self.record_pages += other.record_pages;
+        self.memory_bytes += other.memory_bytes;
+    }
+}

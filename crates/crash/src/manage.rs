@@ -1,6 +1,7 @@
 //! Management calls.
 
-use haversack_core::{JobId, ManageError, Op, pool};
+use haversack_core::pool::{self, Member};
+use haversack_core::{JobId, ManageError, Op};
 use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::created::{self, Created, Shape};
@@ -297,15 +298,16 @@ impl World {
             no: None,
             plugged: true,
         });
-        let (pool, unit, now) = (self.pool_id(), self.plan.tear_unit, self.now);
+        let (arena, unit, now) = (self.arena(), self.plan.tear_unit, self.now);
         let (prepared, remains) = (self.plan.prepared, self.plan.remains);
         let devices =
             created::devices(Shape::Device { place, number: no, segments, prepared, remains }, || {
                 let device = &mut self.devices[place];
-                remains.leave(&mut device.store, segments, pool, device.id);
+                remains.leave(&mut device.store, segments, arena, device.id);
                 let mut media =
                     FakeMedia::new(&mut self.devices, vec![place], None, Random::scrambled(0), unit);
-                let joins = Some(pool::prepare_device(&mut media, 0, pool, no, device_id(place), prepared)?);
+                let member = Member { arena, arenas: 1, number: no, id: device_id(place) };
+                let joins = Some(pool::prepare_device(&mut media, 0, &member, prepared)?);
                 Ok(vec![Created { store: self.devices[place].store.clone(), joins }])
             });
         let prepared = match devices {

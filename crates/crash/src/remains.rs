@@ -7,7 +7,7 @@ use haversack_core::format::geometry::{self, PAGE_BYTES};
 use haversack_core::format::page::{self, Header, Kind, Place};
 use haversack_core::format::record::PoolRecord;
 use haversack_model::random::Random;
-use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, SECTOR_BYTES, Uuid};
 
 use crate::device::{Payload, Store};
 
@@ -18,27 +18,25 @@ pub enum Remains {
     Nothing,
     /// Random bytes wherever a pool has metadata.
     Garbage,
-    /// A record that another pool wrote much later than this one will write any, and segments full of dirty blocks.
-    /// Their pages have the identity of this very pool, which is worse than what any older pool can leave.
+    /// A record of another arena of the pool, much newer than any that this one will write, and segments full of dirty
+    /// blocks. Their pages have the identity of this very arena, which is worse than what any older pool can leave.
     OldPool,
 }
 
-/// The pool that left a record.
-const OLD_POOL: Uuid = Uuid([0x01; 16]);
-
 impl Remains {
     /// Leaves it on a device that will be device `id` of `pool`.
-    pub fn leave(self, store: &mut Store, segments: u32, pool: Uuid, id: Uuid) {
+    pub fn leave(self, store: &mut Store, segments: u32, arena: ArenaId, id: Uuid) {
         if self == Remains::Nothing {
             return;
         }
         let mut rng = Random::scrambled(u64::from(segments));
         for copy in 0..2 {
             let old = PoolRecord { generation: 1 << 30, flushed_seq: 1 << 30, ..PoolRecord::default() };
-            let record = if self == Remains::OldPool { old.encode(OLD_POOL) } else { garbage(&mut rng) };
+            let other = ArenaId { number: ArenaNo(arena.number.0 + 1), ..arena };
+            let record = if self == Remains::OldPool { old.encode(other) } else { garbage(&mut rng) };
             write(store, geometry::record_bytes(copy), record);
         }
-        let seed = device_seed(pool, id);
+        let seed = device_seed(arena, id);
         for (segment, generation) in (0..segments).flat_map(|segment| [(segment, 40), (segment, 41)]) {
             let offset_bytes = geometry::metadata_bytes(segment, generation);
             let page = match self {

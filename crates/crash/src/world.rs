@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use haversack_core::{Call, Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
-use haversack_model::{DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
 
 use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
@@ -221,13 +221,13 @@ pub struct World {
     pub(crate) scratch: Vec<u8>,
     /// Counters so far.
     pub counts: Counts,
-    pool: Uuid,
+    arena: ArenaId,
 }
 
 impl World {
     /// Makes a host with a freshly created pool, not yet open.
     pub fn new(plan: Plan, mut rng: Random) -> Flow<World> {
-        let pool = Uuid([0x70; 16]);
+        let arena = ArenaId::first(Uuid([0x70; 16]));
         let devices: Vec<Device> = plan
             .devices
             .iter()
@@ -273,7 +273,7 @@ impl World {
             stopping: false,
             scratch: Vec::new(),
             counts: Counts::default(),
-            pool,
+            arena,
         };
         world.create_pool()?;
         let tear = world.tear();
@@ -290,9 +290,15 @@ impl World {
         let shape = Shape::Pool { segments, redundancy, prepared, remains };
         let devices = created::devices(shape, || {
             let device_ids = self.devices.iter().map(|d| d.id).collect();
-            let config = PoolConfig { id: self.pool, device_ids, redundancy, prepared_segments: prepared };
+            let config = PoolConfig {
+                arena: self.arena,
+                arenas: 1,
+                device_ids,
+                redundancy,
+                prepared_segments: prepared,
+            };
             for (device, segments) in self.devices.iter_mut().zip(&self.plan.devices) {
-                remains.leave(&mut device.store, *segments, self.pool, device.id);
+                remains.leave(&mut device.store, *segments, self.arena, device.id);
             }
             let order = (0..self.devices.len()).collect();
             let unit = self.plan.tear_unit;
@@ -311,8 +317,8 @@ impl World {
         }
     }
 
-    pub(crate) fn pool_id(&self) -> Uuid {
-        self.pool
+    pub(crate) fn arena(&self) -> ArenaId {
+        self.arena
     }
 
     pub(crate) fn tear(&self) -> Tear {

@@ -8,12 +8,14 @@ use std::time::Duration;
 use haversack_core::{AdmissionConfig, DiskConfig, MonitorConfig, Progress, Records, Target};
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
-use haversack_engine::handle::{EngineEvent, Handle, Job};
 use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
-use haversack_engine::{Held, MissingDevice, NbdClient, VhostUserConfig, VhostUserServer};
-use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, SectorNo, WriteMode};
+use haversack_engine::{
+    ArenaHandle, EngineEvent, Held, Job, MissingDevice, NbdClient, PoolHandle, VhostUserConfig,
+    VhostUserServer,
+};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, Micros, SectorNo, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
@@ -61,62 +63,62 @@ impl VhostUser for VhostUserServer {
     }
 }
 
-/// A pool's data path. The calls are those of the engine's [`Handle`] and are documented there.
+/// A pool's data path. The calls are those of the engine's [`PoolHandle`] and [`ArenaHandle`] and are documented there.
 #[expect(clippy::missing_errors_doc, reason = "described at the engine's handle")]
 pub trait Backend: Send + Sync {
-    /// See [`Handle::now_us`].
+    /// See [`PoolHandle::now_us`].
     fn now_us(&self) -> Micros;
-    /// See [`Handle::clock_runs`].
+    /// See [`PoolHandle::clock_runs`].
     fn clock_runs(&self) -> bool;
-    /// See [`Handle::attach`].
+    /// See [`PoolHandle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
-    /// See [`Handle::detach`] and [`Handle::detach_accepting_loss`].
+    /// See [`ArenaHandle::detach`] and [`ArenaHandle::detach_accepting_loss`].
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob>;
-    /// See [`Handle::lost_runs`].
+    /// See [`ArenaHandle::lost_runs`].
     fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>>;
-    /// See [`Handle::clean`].
+    /// See [`ArenaHandle::clean`].
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob>;
-    /// See [`Handle::forget`].
+    /// See [`PoolHandle::forget`].
     fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob>;
-    /// See [`Handle::resize`].
+    /// See [`ArenaHandle::resize`].
     fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob>;
-    /// See [`Handle::set_mode`].
+    /// See [`ArenaHandle::set_mode`].
     fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob>;
-    /// See [`Handle::set_target`].
+    /// See [`ArenaHandle::set_target`].
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()>;
-    /// See [`Handle::set_admission`].
+    /// See [`ArenaHandle::set_admission`].
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
-    /// See [`Handle::set_write_price`].
+    /// See [`PoolHandle::set_write_price`].
     fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()>;
-    /// See [`Handle::tune`].
+    /// See [`ArenaHandle::tune`].
     fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()>;
-    /// See [`Handle::add_device`].
+    /// See [`PoolHandle::add_device`].
     fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob>;
-    /// See [`Handle::remove_device`].
+    /// See [`PoolHandle::remove_device`].
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob>;
-    /// See [`Handle::set_monitor`].
+    /// See [`ArenaHandle::set_monitor`].
     fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()>;
-    /// See [`Handle::take_records`].
+    /// See [`PoolHandle::take_records`].
     fn take_records(&self, buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>>;
-    /// See [`Handle::shutdown`].
+    /// See [`PoolHandle::shutdown`].
     fn shutdown(&self) -> Result<StartedJob>;
-    /// See [`Handle::snapshot`].
+    /// See [`PoolHandle::snapshot`].
     fn snapshot(&self) -> Result<Snapshot>;
-    /// See [`Handle::events`].
+    /// See [`PoolHandle::events`].
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>>;
-    /// See [`Handle::loss_recorded`].
-    fn loss_recorded(&self) -> Result<()>;
-    /// See [`Handle::missing_devices`].
-    fn missing_devices(&self) -> Result<Vec<MissingDevice>>;
-    /// See [`Handle::label_disk`].
+    /// See [`PoolHandle::loss_recorded`].
+    fn loss_recorded(&self, arena: ArenaNo) -> Result<()>;
+    /// See [`PoolHandle::missing_devices`].
+    fn missing_devices(&self) -> Vec<MissingDevice>;
+    /// See [`ArenaHandle::label_disk`].
     fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()>;
-    /// See [`Handle::disk_labels`].
+    /// See [`PoolHandle::disk_labels`].
     fn disk_labels(&self) -> Result<Vec<Label>>;
-    /// See [`Handle::nbd_peers`].
+    /// See [`ArenaHandle::nbd_peers`].
     fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>>;
-    /// See [`Handle::add_nbd_client`].
+    /// See [`ArenaHandle::add_nbd_client`].
     fn add_nbd_client(&self, client: NbdClient) -> Result<()>;
-    /// See [`Handle::serve_vhost_user`]. The server stops when the returned value is dropped.
+    /// See [`ArenaHandle::serve_vhost_user`]. The server stops when the returned value is dropped.
     fn serve_vhost_user(
         &self,
         disk: DiskHandle,
@@ -144,109 +146,109 @@ fn boxed(job: Job) -> StartedJob {
     Box::new(job)
 }
 
-impl Backend for Handle {
+impl Backend for PoolHandle {
     fn now_us(&self) -> Micros {
-        Handle::now_us(self)
+        PoolHandle::now_us(self)
     }
 
     fn clock_runs(&self) -> bool {
-        Handle::clock_runs(self)
+        PoolHandle::clock_runs(self)
     }
 
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
-        Handle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
+        PoolHandle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
     }
 
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob> {
-        let detach = if accept_loss { Handle::detach_accepting_loss } else { Handle::detach };
-        detach(self, disk, force).map(boxed)
+        let detach = if accept_loss { ArenaHandle::detach_accepting_loss } else { ArenaHandle::detach };
+        detach(self.arena(disk), disk, force).map(boxed)
     }
     fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
-        Handle::lost_runs(self, disk)
+        self.arena(disk).lost_runs(disk)
     }
 
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {
-        Handle::clean(self, disk).map(boxed)
+        self.arena(disk).clean(disk).map(boxed)
     }
 
     fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<StartedJob> {
-        Handle::forget(self, disk, destroy_dirty).map(boxed)
+        PoolHandle::forget(self, disk, destroy_dirty).map(boxed)
     }
 
     fn resize(&self, disk: DiskHandle, sectors: u64, shrink: bool) -> Result<StartedJob> {
-        Handle::resize(self, disk, sectors, shrink).map(boxed)
+        self.arena(disk).resize(disk, sectors, shrink).map(boxed)
     }
 
     fn set_mode(&self, disk: DiskHandle, mode: WriteMode) -> Result<StartedJob> {
-        Handle::set_mode(self, disk, mode).map(boxed)
+        self.arena(disk).set_mode(disk, mode).map(boxed)
     }
 
     fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()> {
-        Handle::set_write_price(self, price_us, fill_share)
+        PoolHandle::set_write_price(self, price_us, fill_share)
     }
 
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()> {
-        Handle::set_target(self, disk, target)
+        self.arena(disk).set_target(disk, target)
     }
 
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()> {
-        Handle::set_admission(self, disk, admission)
+        self.arena(disk).set_admission(disk, admission)
     }
 
     fn tune(&self, disk: DiskHandle, config: DiskConfig) -> Result<()> {
-        Handle::tune(self, disk, config)
+        self.arena(disk).tune(disk, config)
     }
 
     fn add_device(&self, path: &Path, formatting: Formatting) -> Result<StartedJob> {
-        Handle::add_device(self, path, formatting).map(boxed)
+        PoolHandle::add_device(self, path, formatting).map(boxed)
     }
 
     fn remove_device(&self, device: DeviceNo) -> Result<StartedJob> {
-        Handle::remove_device(self, device).map(boxed)
+        PoolHandle::remove_device(self, device).map(boxed)
     }
 
     fn set_monitor(&self, disk: DiskHandle, config: Option<MonitorConfig>) -> Result<()> {
-        Handle::set_monitor(self, disk, config)
+        self.arena(disk).set_monitor(disk, config)
     }
 
     fn take_records(&self, buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>> {
-        Handle::take_records(self, buffers)
+        PoolHandle::take_records(self, buffers)
     }
 
     fn shutdown(&self) -> Result<StartedJob> {
-        Handle::shutdown(self).map(boxed)
+        PoolHandle::shutdown(self).map(boxed)
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
-        Handle::snapshot(self)
+        PoolHandle::snapshot(self)
     }
 
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
-        Handle::events(self)
+        PoolHandle::events(self)
     }
 
-    fn loss_recorded(&self) -> Result<()> {
-        Handle::loss_recorded(self)
+    fn loss_recorded(&self, arena: ArenaNo) -> Result<()> {
+        PoolHandle::loss_recorded(self, arena)
     }
 
-    fn missing_devices(&self) -> Result<Vec<MissingDevice>> {
-        Handle::missing_devices(self)
+    fn missing_devices(&self) -> Vec<MissingDevice> {
+        PoolHandle::missing_devices(self).to_vec()
     }
 
     fn label_disk(&self, disk: DiskHandle, label: Label) -> Result<()> {
-        Handle::label_disk(self, disk, label)
+        self.arena(disk).label_disk(disk, label)
     }
 
     fn disk_labels(&self) -> Result<Vec<Label>> {
-        Handle::disk_labels(self)
+        PoolHandle::disk_labels(self)
     }
 
     fn nbd_peers(&self, disk: DiskHandle) -> Result<Vec<String>> {
-        Handle::nbd_peers(self, disk)
+        self.arena(disk).nbd_peers(disk)
     }
 
     fn add_nbd_client(&self, client: NbdClient) -> Result<()> {
-        Handle::add_nbd_client(self, client)
+        self.arena(client.disk).add_nbd_client(client)
     }
 
     fn serve_vhost_user(
@@ -256,6 +258,6 @@ impl Backend for Handle {
         socket: &Path,
         config: &VhostUserConfig,
     ) -> Result<Box<dyn VhostUser>> {
-        Ok(Box::new(Handle::serve_vhost_user(self, disk, sectors, socket, config)?))
+        Ok(Box::new(self.arena(disk).serve_vhost_user(disk, sectors, socket, config)?))
     }
 }

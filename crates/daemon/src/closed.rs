@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use haversack_core::OpenReport;
-use haversack_engine::handle::Shard;
+use haversack_engine::OpenPool;
 
 use crate::daemon::Daemon;
 use crate::error::{DaemonError, Result};
@@ -23,8 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often a pause checks whether the daemon is stopping.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Running shards, to be dropped when the daemon ends.
-pub type Shards = Arc<Mutex<Vec<Shard>>>;
+/// Open pools, to be dropped when the daemon ends.
+pub type OpenPools = Arc<Mutex<Vec<OpenPool>>>;
 
 /// See the module documentation.
 #[derive(Default)]
@@ -83,19 +83,19 @@ impl ClosedPools {
 /// Tries to open a pool, in the background, until it succeeds or the daemon stops.
 pub fn keep_opening(
     daemon: &Arc<Daemon>,
-    shards: &Shards,
+    opened_pools: &OpenPools,
     name: &str,
-    open: impl Fn(&Daemon) -> std::result::Result<(Shard, OpenReport), String> + Send + 'static,
+    open: impl Fn(&Daemon) -> std::result::Result<(OpenPool, OpenReport), String> + Send + 'static,
 ) {
-    let (daemon, shards, name) = (daemon.clone(), shards.clone(), name.to_string());
+    let (daemon, opened_pools, name) = (daemon.clone(), opened_pools.clone(), name.to_string());
     std::thread::spawn(move || {
         let mut pause = FIRST_PAUSE;
         while wait(&daemon, pause) {
             pause = (pause * 2).min(LONGEST_PAUSE);
             match open(&daemon) {
-                Ok((shard, report)) => {
-                    let pool = Pool::new(&name, Arc::new(shard.handle()), &report);
-                    shards.locked().push(shard);
+                Ok((opened, report)) => {
+                    let pool = Pool::new(&name, Arc::new(opened.handle()), &report);
+                    opened_pools.locked().push(opened);
                     let backend = pool.backend.clone();
                     daemon.closed.take(&name, Ok(pool));
                     if let Err(error) = daemon.with_policy(|policy| policy.opened(&name, backend)) {

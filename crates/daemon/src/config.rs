@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use haversack_api::{DiskConfig, PolicySettings, Size, Span};
 use haversack_control::endurance::Endurance;
-use haversack_engine::ShardConfig;
+use haversack_engine::PoolSettings;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
@@ -194,7 +194,7 @@ pub struct PoolConfig {
     /// Open it even if a missing device may hold the only copy of dirty blocks: the pool's name, repeated.
     #[serde(default)]
     pub accept_missing: Option<String>,
-    /// For tests: a file that contains the time, see [`haversack_engine::ShardConfig`].
+    /// For tests: a file that contains the time, see [`haversack_engine::PoolSettings`].
     pub clock_file: Option<PathBuf>,
 }
 
@@ -477,7 +477,7 @@ impl Config {
 impl PoolConfig {
     /// Returns the files and devices that belong to the pool: its cache devices and its staging area.
     pub fn parts(&self) -> impl Iterator<Item = PathBuf> {
-        self.devices.iter().cloned().chain([ShardConfig::staging_path_of(&self.name)])
+        self.devices.iter().cloned().chain([PoolSettings::staging_path_of(&self.name)])
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use haversack_api::DiskConfig;
-use haversack_engine::{ShardConfig, StorageIdentity};
+use haversack_engine::{PoolSettings, StorageIdentity};
 use haversack_nbd::constants::DEFAULT_PORT;
 use haversack_nbd::{NbdUri, Transport};
 use serde_json::{Value, json};
@@ -123,10 +123,10 @@ impl LocalExport {
 
 /// Returns the staging areas of all pools of this host, open or not.
 pub fn staging_areas() -> impl Iterator<Item = PathBuf> {
-    let directory = ShardConfig::staging_path_of("");
+    let directory = PoolSettings::staging_path_of("");
     let entries = directory.parent().and_then(|path| std::fs::read_dir(path).ok());
     let is_one =
-        |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(ShardConfig::STAGING_PREFIX);
+        |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with(PoolSettings::STAGING_PREFIX);
     entries.into_iter().flatten().flatten().filter(is_one).map(|entry| entry.path())
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use haversack_api::DiskState;
 use haversack_core::{DiskSummary, OpenReport};
-use haversack_engine::handle::EngineEvent;
-use haversack_model::{BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
+use haversack_engine::EngineEvent;
+use haversack_model::{ArenaNo, BLOCK_BYTES, DiskId, Micros, SECTOR_BYTES, SectorNo, Uuid};
 
 use crate::backend::Backend;
 use crate::daemon::{Daemon, Disk};
@@ -79,7 +79,7 @@ impl Pool {
         );
         Pool {
             name: name.to_string(),
-            id: report.pool,
+            id: report.arena.pool,
             backend,
             known: Mutex::new(report.disks.iter().map(|d| (d.id, KnownDisk::of(d))).collect()),
             missing_devices: report.missing.len(),
@@ -150,8 +150,8 @@ pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
 fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
     let disk_name = |disk: DiskId| daemon.name_of(pool, disk);
     let (kind, subject, message) = match event {
-        EngineEvent::PoolLost => {
-            note_loss(daemon, pool);
+        EngineEvent::PoolLost { arena } => {
+            note_loss(daemon, pool, *arena);
             ("pool-lost", pool.to_string(), "no cache device is left: requests go to the origins".to_string())
         }
         EngineEvent::DeviceFailed { device, lost_blocks } => {
@@ -214,14 +214,14 @@ fn losses(runs: &[(SectorNo, u64)]) -> String {
 
 /// Records a loss durably. Writes wait until that is done; if it cannot be recorded they keep waiting, which
 /// loses nothing.
-fn note_loss(daemon: &Daemon, name: &str) {
+fn note_loss(daemon: &Daemon, name: &str, arena: ArenaNo) {
     let Ok(pool) = daemon.pool(name) else { return };
     pool.is_lost.store(true, Ordering::Relaxed);
-    while let Err(error) = daemon.state.set_lost(name, true) {
+    while let Err(error) = daemon.state.add_lost(name, arena) {
         tracing::error!(pool = name, "cannot record the loss of the pool, its writes wait: {error}");
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
-    if let Err(error) = pool.backend.loss_recorded() {
+    if let Err(error) = pool.backend.loss_recorded(arena) {
         tracing::error!(pool = name, "{error}");
     }
 }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_api::DiskConfig;
-use haversack_core::{CoreConfig, OpenOptions, OpenReport, ReadProgress};
-use haversack_engine::config::ShardConfig;
+use haversack_core::{CoreConfig, OpenReport, ReadProgress};
 use haversack_engine::error::EngineError;
-use haversack_engine::handle::Shard;
+use haversack_engine::{OpenPool, PoolSettings};
+use haversack_model::ArenaNo;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -24,7 +24,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::backend::Backend;
-use crate::closed::{self, Shards};
+use crate::closed::{self, OpenPools};
 use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
@@ -121,7 +121,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let state = State::open(&config.daemon.state_dir)?;
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
     give(run_as, [history::FILE, events::FILE].map(|name| config.daemon.state_dir.join(name)))?;
-    let (shards, daemon) = open_pools(config, state, run_as)?;
+    let (opened_pools, daemon) = open_pools(config, state, run_as)?;
     let (listeners, control_socket) = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
     give(run_as, [config.daemon.control_socket().as_path()])?;
@@ -158,7 +158,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     tracing::info!("stopping");
     daemon.stop();
     runtime.shutdown_background();
-    drop(std::mem::take(&mut *shards.locked()));
+    drop(std::mem::take(&mut *opened_pools.locked()));
     daemon.close();
     // Nobody is served on it any more.
     control_socket.remove();
@@ -194,19 +194,19 @@ fn open_pools(
     config: &Config,
     state: State,
     run_as: Option<(u32, u32)>,
-) -> Result<(Shards, Arc<Daemon>), RunError> {
-    let (mut shards, mut pools, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+) -> Result<(OpenPools, Arc<Daemon>), RunError> {
+    let (mut opened_pools, mut pools, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &config.pools {
         match open_pool(pool, &state) {
-            Ok((shard, report)) => {
-                let backend: Arc<dyn Backend> = Arc::new(shard.handle());
+            Ok((opened, report)) => {
+                let backend: Arc<dyn Backend> = Arc::new(opened.handle());
                 pools.push((pool.name.clone(), backend, report));
-                shards.push(shard);
+                opened_pools.push(opened);
             }
             Err(error) => failed.push((pool, error)),
         }
     }
-    if shards.is_empty() && !failed.is_empty() {
+    if opened_pools.is_empty() && !failed.is_empty() {
         return Err(failed.swap_remove(0).1);
     }
     let daemon = Daemon::new(config.daemon.clone(), state, pools, run_as);
@@ -214,27 +214,27 @@ fn open_pools(
     for pool in daemon.pools() {
         pool::watch(&daemon, &pool.name)?;
     }
-    let shards = Shards::new(shards.into());
+    let opened_pools = OpenPools::new(opened_pools.into());
     for (pool, error) in failed {
         tracing::error!(pool = pool.name, "cannot open the pool, its disks wait: {error}");
         daemon.events.add("pool-failed", &pool.name, error.to_string());
         let config = pool.clone();
         let open =
             move |daemon: &Daemon| open_pool(&config, &daemon.state).map_err(|error| error.to_string());
-        closed::keep_opening(&daemon, &shards, &pool.name, open);
+        closed::keep_opening(&daemon, &opened_pools, &pool.name, open);
     }
-    Ok((shards, daemon))
+    Ok((opened_pools, daemon))
 }
 
-fn open_pool(pool: &PoolConfig, state: &State) -> Result<(Shard, OpenReport), RunError> {
-    let contents_void = state.is_lost(&pool.name);
-    if contents_void {
+fn open_pool(pool: &PoolConfig, state: &State) -> Result<(OpenPool, OpenReport), RunError> {
+    let void_arenas = state.lost_arenas(&pool.name);
+    if !void_arenas.is_empty() {
         tracing::warn!(pool = pool.name, "all cache devices were lost: cached blocks are invalid");
     }
-    let opened = Shard::start(shard_config(pool, contents_void)?);
-    let (shard, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
-    state.set_lost(&pool.name, false)?;
-    Ok((shard, report))
+    let opened = OpenPool::start(&pool_settings(pool, void_arenas)?);
+    let (opened, report) = opened.map_err(|source| RunError::Pool { pool: pool.name.clone(), source })?;
+    state.opened(&pool.name)?;
+    Ok((opened, report))
 }
 
 /// Tells the log how far the opening of a pool is, and systemd that the start takes a while longer.
@@ -245,19 +245,20 @@ fn tell_opening(progress: ReadProgress) {
     notify(&[NotifyState::ExtendTimeoutUsec(MORE.as_micros() as u32)]);
 }
 
-fn shard_config(pool: &PoolConfig, contents_void: bool) -> Result<ShardConfig, RunError> {
+fn pool_settings(pool: &PoolConfig, void_arenas: Vec<ArenaNo>) -> Result<PoolSettings, RunError> {
     let wrong = |what| RunError::PoolSettings { pool: pool.name.clone(), what };
     let accept_missing = pool.accept_missing.as_ref() == Some(&pool.name);
-    Ok(ShardConfig {
+    Ok(PoolSettings {
         staging_blocks: settings::blocks(pool.staging).map_err(wrong)?,
         transfer_blocks: settings::blocks(pool.transfer).map_err(wrong)?,
         client_bytes: usize::try_from(pool.client_memory.0).unwrap_or(usize::MAX),
         core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
-        open: OpenOptions { accept_missing, contents_void },
+        accept_missing,
+        void_arenas,
         poll_us: pool.poll_us,
         clock_file: pool.clock_file.clone(),
         on_progress: tell_opening,
-        ..ShardConfig::new(&pool.name, pool.devices.clone())
+        ..PoolSettings::new(&pool.name, pool.devices.clone())
     })
 }
 

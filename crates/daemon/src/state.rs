@@ -15,6 +15,7 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
+use haversack_model::ArenaNo;
 use serde::{Deserialize, Serialize};
 
 use crate::locked::Locked;
@@ -58,7 +59,8 @@ pub struct RememberedDisk {
 #[serde(deny_unknown_fields)]
 struct Memory {
     disks: BTreeMap<String, RememberedDisk>,
-    lost_pools: BTreeSet<String>,
+    /// By pool, the numbers of the arenas that lost their last cache device.
+    lost_pools: BTreeMap<String, BTreeSet<u8>>,
     /// Accounts of flash writes, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     flash_accounts: BTreeMap<String, Account>,
@@ -151,24 +153,29 @@ impl State {
         self.change(|memory| drop(memory.disks.remove(name)))
     }
 
-    /// Returns whether a pool lost its last cache device and was not opened since, so that its contents are
-    /// void.
-    pub fn is_lost(&self, pool: &str) -> bool {
-        self.memory.locked().lost_pools.contains(pool)
+    /// Returns the arenas of a pool that lost their last cache device and were not opened since, so that their contents
+    /// are void.
+    pub fn lost_arenas(&self, pool: &str) -> Vec<ArenaNo> {
+        let memory = self.memory.locked();
+        memory.lost_pools.get(pool).into_iter().flatten().map(|number| ArenaNo(*number)).collect()
     }
 
-    /// Records that a pool lost its last cache device, or that it was opened since.
+    /// Records that an arena of a pool lost its last cache device.
     ///
     /// # Errors
     /// See [`StateError`].
-    pub fn set_lost(&self, pool: &str, lost: bool) -> Result<(), StateError> {
+    pub fn add_lost(&self, pool: &str, arena: ArenaNo) -> Result<(), StateError> {
         self.change(|memory| {
-            if lost {
-                memory.lost_pools.insert(pool.to_string());
-            } else {
-                memory.lost_pools.remove(pool);
-            }
+            memory.lost_pools.entry(pool.to_string()).or_default().insert(arena.0);
         })
+    }
+
+    /// Records that a pool was opened, so that all its arenas are valid again.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn opened(&self, pool: &str) -> Result<(), StateError> {
+        self.change(|memory| drop(memory.lost_pools.remove(pool)))
     }
 
     /// Returns the path of the file.
@@ -188,14 +195,14 @@ mod tests {
         let disk =
             RememberedDisk { config: DiskConfig::new("vm1", "main", "/dev/b"), by_api: true, attached: true };
         state.remember(disk.clone()).unwrap();
-        state.set_lost("main", true).unwrap();
+        state.add_lost("main", ArenaNo(1)).unwrap();
         let again = State::open(dir.path()).unwrap();
         assert_eq!(again.disks()["vm1"], disk);
-        assert!(again.is_lost("main") && !again.is_lost("other"));
+        assert_eq!((again.lost_arenas("main"), again.lost_arenas("other")), (vec![ArenaNo(1)], vec![]));
         again.forget("vm1").unwrap();
-        again.set_lost("main", false).unwrap();
+        again.opened("main").unwrap();
         let last = State::open(dir.path()).unwrap();
-        assert!(last.disks().is_empty() && !last.is_lost("main"));
+        assert!(last.disks().is_empty() && last.lost_arenas("main").is_empty());
     }
 
     #[test]

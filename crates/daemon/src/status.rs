@@ -285,7 +285,7 @@ fn pool_status(pool: &Pool, snapshot: Option<&Snapshot>) -> PoolStatus {
         flushes: stats.flushes,
         record_pages: stats.record_pages,
         devices: snapshot.map(|s| s.devices.iter().map(device).collect()).unwrap_or_default(),
-        missing: pool.backend.missing_devices().unwrap_or_default().iter().map(ToString::to_string).collect(),
+        missing: pool.backend.missing_devices().iter().map(ToString::to_string).collect(),
     }
 }
 

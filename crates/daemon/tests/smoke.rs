@@ -45,7 +45,7 @@ fn writes_survive_a_kill_and_a_stop() {
     haversack_engine::pool::create(
         &[dir.join("cache.img")],
         haversack_engine::pool::Formatting { size_bytes: Some(128 << 20), ..Default::default() },
-        false,
+        haversack_engine::pool::Shape::default(),
     )
     .unwrap();
     let pool = format!("smoke-{}", std::process::id());

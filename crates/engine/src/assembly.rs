@@ -19,6 +19,7 @@ use haversack_model::{BLOCK_BYTES, DeviceNo, Uuid};
 
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
+use crate::extents;
 use crate::faults::Faults;
 use crate::identity::StorageIdentity;
 use crate::label::{self, Kind, Label};
@@ -160,7 +161,7 @@ fn identify(path: &Path) -> Option<DeviceIdentity> {
 impl Assembly {
     /// Searches for devices that the pool uses and that have not been found yet. Returns true if one was found.
     fn find_more(&mut self) -> Result<bool> {
-        self.members = pool::members(&mut self.devices);
+        self.members = members(&mut self.devices)?;
         let present: Vec<Uuid> = self.present().into_iter().map(|(_, identity)| identity.device).collect();
         let absent: Vec<DeviceIdentity> =
             self.members.iter().filter(|member| !present.contains(&member.device)).copied().collect();
@@ -214,15 +215,15 @@ impl Assembly {
 
     /// Turns the core's refusal into an error that names the missing device, where it was, and what else was
     /// seen.
-    pub fn explain(&self, error: PoolError) -> EngineError {
-        let PoolError::MissingDevice { device, .. } = error else { return error.into() };
+    pub fn explain(&self, error: EngineError) -> EngineError {
+        let EngineError::Pool(PoolError::MissingDevice { device, .. }) = error else { return error };
         match self.missing.iter().find(|missing| missing.number == device) {
             Some(missing) => EngineError::DeviceMissing {
                 pool: self.name.clone(),
                 device: missing.to_string(),
                 seen: self.left_out.iter().map(|what| format!("; {what}")).collect(),
             },
-            None => error.into(),
+            None => error,
         }
     }
 
@@ -251,6 +252,19 @@ impl Assembly {
             tracing::warn!(pool = self.name, "{error}");
         }
     }
+}
+
+/// Returns the devices that some arena of the pool has in use.
+fn members(devices: &mut Devices) -> Result<Vec<DeviceIdentity>> {
+    let mut members: Vec<DeviceIdentity> = Vec::new();
+    for mut extents in extents::of_arenas(devices)? {
+        for member in pool::members(&mut extents) {
+            if !members.contains(&member) {
+                members.push(member);
+            }
+        }
+    }
+    Ok(members)
 }
 
 /// Makes the label of a device that is present now.

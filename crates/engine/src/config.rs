@@ -1,21 +1,23 @@
-//! Settings for starting a shard and for attaching a disk.
+//! Settings for opening a pool and for attaching a disk.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haversack_core::{CoreConfig, DiskConfig, OpenOptions};
+use haversack_model::ArenaNo;
 
 use crate::media::OnProgress;
 
-/// Settings of a shard: one pool of cache devices, one reactor thread.
+/// Settings of a pool. Memory is for the whole pool and divided among its arenas.
 #[derive(Clone, Debug)]
-pub struct ShardConfig {
-    /// The pool's name, for messages and the thread.
+pub struct PoolSettings {
+    /// The pool's name, for messages and threads.
     pub name: String,
     /// The cache devices: block devices or files made by [`crate::pool::create`], in any order.
     pub devices: Vec<PathBuf>,
     /// The shared-memory file of the staging area, normally under `/dev/shm`. It survives the process: after a
-    /// kill, every acknowledged write is still in it.
+    /// kill, every acknowledged write is still in it. Each arena but the first has a file of its own, with the
+    /// arena's number appended to the name: see [`PoolSettings::of_arena`].
     pub staging_path: PathBuf,
     /// Size of the staging area in blocks.
     pub staging_blocks: u32,
@@ -26,9 +28,11 @@ pub struct ShardConfig {
     pub client_bytes: usize,
     /// Settings of the cache core.
     pub core: CoreConfig,
-    /// How to open the pool.
-    pub open: OpenOptions,
-    /// How long the reactor polls for new work before it sleeps, in microseconds.
+    /// Open the pool even if devices with dirty blocks are missing: those blocks are then lost.
+    pub accept_missing: bool,
+    /// Arenas whose contents are void, because they lost their last device while the pool ran.
+    pub void_arenas: Vec<ArenaNo>,
+    /// How long a reactor polls for new work before it sleeps, in microseconds.
     pub poll_us: u32,
     /// For tests: a file whose first eight bytes are the time in microseconds, little-endian. I/Os are then
     /// done one at a time, so that the outcome depends on requests and times alone. `None` for the system's
@@ -38,10 +42,10 @@ pub struct ShardConfig {
     pub on_progress: OnProgress,
 }
 
-impl ShardConfig {
+impl PoolSettings {
     /// Returns the path of the shared-memory file of a pool's staging area.
     pub fn staging_path_of(pool: &str) -> PathBuf {
-        Path::new("/dev/shm").join(format!("{}{pool}", ShardConfig::STAGING_PREFIX))
+        Path::new("/dev/shm").join(format!("{}{pool}", PoolSettings::STAGING_PREFIX))
     }
 
     /// The prefix of staging files in `/dev/shm`.
@@ -49,20 +53,46 @@ impl ShardConfig {
 
     /// Returns the default settings: 64 MiB of staging under `/dev/shm`, 32 MiB of transfer memory, 256 MiB for
     /// NBD clients.
-    pub fn new(name: &str, devices: Vec<PathBuf>) -> ShardConfig {
-        ShardConfig {
+    pub fn new(name: &str, devices: Vec<PathBuf>) -> PoolSettings {
+        PoolSettings {
             name: name.to_string(),
             devices,
-            staging_path: ShardConfig::staging_path_of(name),
+            staging_path: PoolSettings::staging_path_of(name),
             staging_blocks: 16_384,
             transfer_blocks: 8_192,
             client_bytes: 256 << 20,
             core: CoreConfig::default(),
-            open: OpenOptions::default(),
+            accept_missing: false,
+            void_arenas: Vec::new(),
             poll_us: 50,
             clock_file: None,
             on_progress: |_| {},
         }
+    }
+
+    /// Returns the settings of one of `arenas` arenas: its own staging file, and its part of the memory.
+    pub(crate) fn of_arena(&self, number: ArenaNo, arenas: u8) -> PoolSettings {
+        let mut staging_path = self.staging_path.clone();
+        if number.0 > 0 {
+            let mut name = staging_path.file_name().unwrap_or_default().to_os_string();
+            name.push(format!("{}{number}", PoolSettings::ARENA_MARK));
+            staging_path.set_file_name(name);
+        }
+        PoolSettings {
+            staging_path,
+            staging_blocks: self.staging_blocks / u32::from(arenas),
+            transfer_blocks: self.transfer_blocks / u32::from(arenas),
+            client_bytes: self.client_bytes / usize::from(arenas),
+            ..self.clone()
+        }
+    }
+
+    /// Stands between the name of a pool's staging file and the number of an arena. No pool's name has it.
+    const ARENA_MARK: char = '#';
+
+    /// Returns how an arena is opened.
+    pub(crate) fn open_options(&self, number: ArenaNo) -> OpenOptions {
+        OpenOptions { accept_missing: self.accept_missing, contents_void: self.void_arenas.contains(&number) }
     }
 }
 

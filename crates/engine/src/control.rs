@@ -8,9 +8,9 @@ use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES
 use crate::config::DiskSpec;
 use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
+use crate::event::EngineEvent;
 use crate::front::nbd::{NbdClient, NbdConnection};
 use crate::front::{Client, ClientKind};
-use crate::handle::EngineEvent;
 use crate::live::{LiveDevice, LiveDisk};
 use crate::origin::OpenOrigin;
 use crate::reactor::{Afterwards, CoreCall, Reactor, put};
@@ -192,6 +192,14 @@ impl Reactor {
         let job = self.core_call(|core, now| core.add_device(now, new))?;
         put(&mut self.devices, number.0.into(), LiveDevice::new(device));
         Ok(job)
+    }
+
+    /// Returns where the arena's extent of a device begins, 0 if the device is not in use.
+    pub(crate) fn start_bytes(&self, device: DeviceNo) -> u64 {
+        self.devices
+            .get(usize::from(device.0))
+            .and_then(Option::as_ref)
+            .map_or(0, |live| live.device.start_bytes)
     }
 
     /// Duplicates the open devices in use.

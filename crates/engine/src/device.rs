@@ -3,18 +3,23 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use haversack_core::pool::Division;
+use haversack_model::ArenaNo;
 
 use crate::error::{EngineError, Result, at};
 use crate::faults::Faults;
 use crate::pool::Formatting;
 use crate::{lock, signature};
 
-/// An open cache device.
+/// An open cache device, or one extent of it: the part that belongs to one arena. Offsets are from its beginning.
 pub(crate) struct CacheDevice {
     file: File,
     pub path: PathBuf,
+    /// Where the extent begins on the device.
+    pub start_bytes: u64,
     pub capacity_bytes: u64,
     /// Makes it fail on demand, in tests.
     pub faults: Option<Faults>,
@@ -70,7 +75,14 @@ impl CacheDevice {
         let mut file = open_alone(path)?;
         lock::exclusively(&file, path)?;
         let capacity_bytes = file.seek(SeekFrom::End(0)).map_err(at("find the size of", path))?;
-        Ok(CacheDevice { file, path: path.to_path_buf(), capacity_bytes, faults, is_new: false })
+        Ok(CacheDevice {
+            file,
+            path: path.to_path_buf(),
+            start_bytes: 0,
+            capacity_bytes,
+            faults,
+            is_new: false,
+        })
     }
 
     /// Opens a device that is to be formatted. A file that does not exist is created with the given size and
@@ -93,22 +105,43 @@ impl CacheDevice {
 
     /// Duplicates the open device. It stays open and locked until both are dropped.
     pub fn again(&self) -> Result<CacheDevice> {
+        self.part(0, self.capacity_bytes)
+    }
+
+    /// Duplicates the open device, as the extent of an arena.
+    pub fn extent(&self, division: Division, arena: ArenaNo) -> Result<CacheDevice> {
+        self.part(u64::from(arena.0) * division.extent_bytes, division.extent_bytes)
+    }
+
+    fn part(&self, start_bytes: u64, capacity_bytes: u64) -> Result<CacheDevice> {
         let file = self.file.try_clone().map_err(at("open", &self.path))?;
-        let (path, capacity_bytes) = (self.path.clone(), self.capacity_bytes);
-        Ok(CacheDevice { file, path, capacity_bytes, faults: None, is_new: false })
+        let start_bytes = self.start_bytes + start_bytes;
+        let (path, faults) = (self.path.clone(), self.faults.clone());
+        Ok(CacheDevice { file, path, start_bytes, capacity_bytes, faults, is_new: self.is_new })
+    }
+
+    /// Reads all of `bytes` from an offset.
+    pub fn read_at(&self, bytes: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, self.start_bytes + offset_bytes)
+    }
+
+    /// Writes all of `bytes` to an offset.
+    pub fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.start_bytes + offset_bytes)
+    }
+
+    /// Makes everything written durable.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 
     /// Returns the current size of a file that has been truncated since it was opened.
     pub fn cut_to_bytes(&self) -> Option<u64> {
         let now = self.file.metadata().ok()?;
-        (now.is_file() && now.len() < self.capacity_bytes).then_some(now.len())
+        (now.is_file() && now.len() < self.start_bytes + self.capacity_bytes).then_some(now.len())
     }
 
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
-    }
-
-    pub fn file(&self) -> &File {
-        &self.file
     }
 }

@@ -1,17 +1,17 @@
-//! The attached disks of a shard, and detached disks whose origins are still shutting down.
+//! The attached disks of an arena, and detached disks whose origins are still shutting down.
 //!
 //! Invariants
 //! - A handle names the disk that it was issued for, or none; never the next disk with the same number.
 //! - A detached disk stays until its origin has no I/O in flight: the kernel may use its memory until then. Its
 //!   number may already belong to another disk.
 
-use haversack_model::{DiskHandle, DiskId, DiskNo};
+use haversack_model::{ArenaNo, DiskHandle, DiskId, DiskNo};
 
 use crate::live::LiveDisk;
 
 /// See the module documentation.
-#[derive(Default)]
 pub(crate) struct Disks {
+    arena: ArenaNo,
     /// Indexed by disk number.
     attached: Vec<Option<LiveDisk>>,
     ending: Vec<LiveDisk>,
@@ -20,10 +20,14 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
+    pub fn new(arena: ArenaNo) -> Disks {
+        Disks { arena, attached: Vec::new(), ending: Vec::new(), attachments: 0 }
+    }
+
     /// Adds a disk at its number, which must be free, under a handle of its own.
     pub fn attach(&mut self, number: DiskNo, make: impl FnOnce(DiskHandle) -> LiveDisk) -> DiskHandle {
         self.attachments = self.attachments.wrapping_add(1);
-        let disk = DiskHandle::new(number, self.attachments);
+        let disk = DiskHandle::new(self.arena, number, self.attachments);
         let at = usize::from(number.0);
         if self.attached.len() <= at {
             self.attached.resize_with(at + 1, || None);

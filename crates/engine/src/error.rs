@@ -1,4 +1,4 @@
-//! Errors of setting up shards, devices and origins. Errors of single I/Os go to the client.
+//! Errors of setting up pools, devices and origins. Errors of single I/Os go to the client.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,6 +40,14 @@ pub enum EngineError {
     NothingToWipe {
         /// The device.
         path: PathBuf,
+    },
+    /// A pool cannot have this many arenas.
+    #[error("a pool cannot have {arenas} arenas, only 1 to {most}")]
+    Arenas {
+        /// The number asked for.
+        arenas: u8,
+        /// The largest number allowed.
+        most: u8,
     },
     /// None of the listed devices belongs to a pool.
     #[error(
@@ -223,8 +231,8 @@ pub enum EngineError {
         /// The requested size in bytes.
         new_bytes: u64,
     },
-    /// The shard's thread has ended.
-    #[error("the shard of pool '{0}' has stopped")]
+    /// The pool's threads have ended.
+    #[error("pool '{0}' has stopped")]
     Stopped(String),
 }
 

@@ -17,6 +17,7 @@ pub(crate) enum DeviceOp {
 }
 
 /// The injected faults of a device.
+#[derive(Clone)]
 pub(crate) struct Faults {
     file: PathBuf,
 }

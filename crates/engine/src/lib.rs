@@ -1,9 +1,11 @@
 //! Haversack's live data path: cache devices, origins and front ends around the cache core, on io_uring.
 //!
-//! A [`Shard`] is a pool of cache devices with one reactor thread. Other threads use a [`Handle`] to attach
-//! disks, add clients and read figures. The reactor never blocks on a request: all I/O on devices, origins and
-//! sockets goes through the ring.
+//! An [`OpenPool`] is a set of cache devices, divided into one or more arenas. An arena has a cache core and a reactor of
+//! its own: one thread. Other threads use a [`PoolHandle`] to attach disks and read figures, and an [`ArenaHandle`] for
+//! what concerns an attached disk. A reactor never blocks on a request: all I/O on devices, origins and sockets goes
+//! through its ring.
 
+mod arena;
 mod assembly;
 pub mod clock;
 pub mod config;
@@ -11,12 +13,14 @@ mod control;
 mod device;
 mod disks;
 pub mod error;
+pub mod event;
+mod extents;
 mod faults;
 mod front;
-pub mod handle;
 pub mod histogram;
 mod identity;
 mod in_turn;
+mod job;
 pub mod label;
 mod live;
 mod lock;
@@ -25,15 +29,18 @@ mod mapping;
 mod media;
 mod memory;
 mod message_limit;
+mod open_pool;
 mod origin;
 mod pacing;
 mod polling;
 pub mod pool;
+mod pool_clock;
+mod pool_handle;
 mod processor_wait;
 mod reactor;
 mod retry;
 mod ring;
-mod shard_clock;
+mod siblings;
 mod signature;
 mod slow;
 pub mod snapshot;
@@ -43,16 +50,20 @@ pub mod tls_pump;
 mod turn_times;
 mod turns;
 
+pub use arena::ArenaHandle;
 pub use assembly::MissingDevice;
-pub use config::{DiskSpec, OriginSpec, ShardConfig, TlsFiles};
+pub use config::{DiskSpec, OriginSpec, PoolSettings, TlsFiles};
 pub use error::EngineError;
+pub use event::EngineEvent;
 pub use front::nbd::{Held, NbdClient};
 pub use front::vhost_user::{VhostUserConfig, VhostUserServer};
-pub use handle::{EngineEvent, Handle, Job, Shard};
 pub use haversack_vhost_user::{peer, socket};
 pub use histogram::Histogram;
 pub use identity::StorageIdentity;
+pub use job::Job;
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
+pub use open_pool::OpenPool;
 pub use origin::size_bytes as origin_size_bytes;
+pub use pool_handle::PoolHandle;
 pub use snapshot::{DeviceSnapshot, DiskSnapshot, Latencies, Snapshot};

@@ -1,8 +1,6 @@
 //! Cache devices as the core's start-up and offline work sees them: plain reads and writes, done as direct I/O
 //! from an aligned buffer. A batch of reads has many of them in flight, one on each of some threads.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -75,9 +73,9 @@ impl Devices {
 }
 
 /// Reads neighbouring pages at once.
-fn read_run(files: &[&File], buffer: &mut [u8], reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
+fn read_run(devices: &[CacheDevice], buffer: &mut [u8], reads: &mut [PageRead<'_>]) -> std::io::Result<()> {
     let bytes = &mut buffer[..reads.len() * BLOCK_BYTES];
-    files[reads[0].device].read_exact_at(bytes, reads[0].offset_bytes)?;
+    devices[reads[0].device].read_at(bytes, reads[0].offset_bytes)?;
     for (read, page) in reads.iter_mut().zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
         *read.page = *page;
     }
@@ -85,14 +83,14 @@ fn read_run(files: &[&File], buffer: &mut [u8], reads: &mut [PageRead<'_>]) -> s
 }
 
 /// Reads runs of neighbouring pages, one after the other.
-fn read_runs(files: &[&File], buffer: &mut [u8], runs: &mut [&mut [PageRead<'_>]]) {
+fn read_runs(devices: &[CacheDevice], buffer: &mut [u8], runs: &mut [&mut [PageRead<'_>]]) {
     for run in runs {
-        if read_run(files, buffer, run).is_ok() {
+        if read_run(devices, buffer, run).is_ok() {
             continue;
         }
         // One bad page must not fail its neighbours.
         for at in 0..run.len() {
-            run[at].result = read_run(files, buffer, &mut run[at..=at]).map_err(|e| failed(&e));
+            run[at].result = read_run(devices, buffer, &mut run[at..=at]).map_err(|e| failed(&e));
         }
     }
 }
@@ -115,7 +113,11 @@ impl Media for Devices {
     }
 
     fn name(&self, device: usize) -> String {
-        self.devices[device].path.display().to_string()
+        let device = &self.devices[device];
+        match device.start_bytes {
+            0 => device.path.display().to_string(),
+            start => format!("{} (from byte {start} on)", device.path.display()),
+        }
     }
 
     fn capacity_bytes(&self, device: usize) -> u64 {
@@ -128,15 +130,14 @@ impl Media for Devices {
         };
         let runs = reads.chunk_by_mut(follows).flat_map(|run| run.chunks_mut(PAGES_AT_ONCE));
         let mut runs: Vec<&mut [PageRead<'_>]> = runs.collect();
-        let files: Vec<&File> = self.devices.iter().map(CacheDevice::file).collect();
         let buffer = self.buffer.first_mut(BUFFER_BYTES);
         if runs.len() < FEW_READS {
-            return read_runs(&files, buffer, &mut runs);
+            return read_runs(&self.devices, buffer, &mut runs);
         }
-        let (files, each) = (&files, runs.len().div_ceil(READERS));
+        let (devices, each) = (&self.devices, runs.len().div_ceil(READERS));
         std::thread::scope(|scope| {
             for (runs, buffer) in runs.chunks_mut(each).zip(buffer.chunks_mut(BUFFER_BYTES / READERS)) {
-                scope.spawn(move || read_runs(files, buffer, runs));
+                scope.spawn(move || read_runs(devices, buffer, runs));
             }
         });
     }
@@ -158,13 +159,13 @@ impl Media for Devices {
         for part in pages.chunks(BUFFER_BYTES) {
             let bytes = self.buffer.first_mut(part.len());
             bytes.copy_from_slice(part);
-            self.devices[device].file().write_all_at(bytes, offset).map_err(|e| failed(&e))?;
+            self.devices[device].write_at(bytes, offset).map_err(|e| failed(&e))?;
             offset += part.len() as u64;
         }
         Ok(())
     }
 
     fn flush(&mut self, device: usize) -> std::result::Result<(), IoFailure> {
-        self.devices[device].file().sync_data().map_err(|e| failed(&e))
+        self.devices[device].sync().map_err(|e| failed(&e))
     }
 }

@@ -1,4 +1,4 @@
-//! The shard's block memory: a staging area in a shared-memory file, and private transfer frames.
+//! An arena's block memory: a staging area in a shared-memory file, and private transfer frames.
 //!
 //! The file (`docs/format.md`, "Staging area") holds the descriptors, padded to whole pages, followed by the
 //! staging frames. It lives on a memory file system, so it survives the process but not a power loss. All
@@ -234,7 +234,7 @@ impl<P: Payloads> Memory for SharedMemory<P> {
 #[cfg(test)]
 mod tests {
     use haversack_core::format::descriptor::StagingHeader;
-    use haversack_model::Uuid;
+    use haversack_model::ArenaId;
 
     use super::*;
 
@@ -270,7 +270,7 @@ mod tests {
     fn another_size_is_refused() {
         let path = path("size");
         let mut memory = SharedMemory::open(&path, 100, 20, NoPayloads).unwrap();
-        memory.store_descriptor(100, &StagingHeader { pool: Uuid([1; 16]), staging_id: 1 }.encode());
+        memory.store_descriptor(100, &StagingHeader { arena: ArenaId::default(), staging_id: 1 }.encode());
         drop(memory);
         let told = |frames| SharedMemory::open(&path, frames, 20, NoPayloads).err().unwrap().to_string();
         assert!(told(101).contains("set the configured size back"), "{}", told(101));

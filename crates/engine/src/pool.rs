@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use haversack_core::offline::{self, FlushProgress, OfflineError};
 pub use haversack_core::offline::{CheckReport, DiskReport};
 use haversack_core::{Media, OriginMedia, PREPARED_AT_FORMAT, PoolConfig};
-use haversack_model::{DiskId, Uuid};
+use haversack_model::{ArenaId, ArenaNo, DiskId, Uuid};
 
 use crate::config::OriginSpec;
 use crate::error::{EngineError, Result, at};
+use crate::extents;
 use crate::label::{self, Kind, Label};
 use crate::media::Devices;
 
@@ -21,21 +22,53 @@ pub struct Formatting {
     pub overwrite: bool,
 }
 
-/// Creates a pool on block devices and files. A device that carries a pool is refused; one with other data too,
-/// unless it may be overwritten.
+/// What is fixed when a pool is created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Dirty blocks are written to two devices when there are two or more.
+    pub redundancy: bool,
+    /// The number of arenas, each with a thread of its own.
+    pub arenas: u8,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { redundancy: false, arenas: 1 }
+    }
+}
+
+/// The most arenas that a pool can have.
+pub const MOST_ARENAS: u8 = 64;
+
+/// Creates a pool of some arenas on block devices and files. A device that carries a pool is refused; one with other
+/// data too, unless it may be overwritten.
 ///
 /// # Errors
 /// A device cannot be opened or is unfit. Nothing is written unless all are fit, and files created by this call
 /// are removed.
-pub fn create(paths: &[PathBuf], formatting: Formatting, redundancy: bool) -> Result<Uuid> {
+pub fn create(paths: &[PathBuf], formatting: Formatting, shape: Shape) -> Result<Uuid> {
+    let Shape { redundancy, arenas } = shape;
+    if !(1..=MOST_ARENAS).contains(&arenas) {
+        return Err(EngineError::Arenas { arenas, most: MOST_ARENAS });
+    }
     let id = random_id()?;
     let device_ids = paths.iter().map(|_| random_id()).collect::<Result<Vec<_>>>()?;
     let mut devices = Devices::create(paths, formatting)?;
-    let config = PoolConfig { id, device_ids, redundancy, prepared_segments: PREPARED_AT_FORMAT };
-    let made = haversack_core::pool::create(&mut devices, &config);
-    if let Err(error) = made {
-        devices.remove_made();
-        return Err(error.into());
+    // The first arena comes last: without it, the devices carry no pool.
+    for number in (0..arenas).rev() {
+        let config = PoolConfig {
+            arena: ArenaId { pool: id, number: ArenaNo(number) },
+            arenas,
+            device_ids: device_ids.clone(),
+            redundancy,
+            prepared_segments: (PREPARED_AT_FORMAT / u32::from(arenas)).max(1),
+        };
+        let made = extents::blank(&mut devices, arenas, config.arena.number)
+            .and_then(|mut extents| Ok(haversack_core::pool::create(&mut extents, &config)?));
+        if let Err(error) = made {
+            devices.remove_made();
+            return Err(error);
+        }
     }
     Ok(id)
 }
@@ -65,7 +98,12 @@ pub fn wipe(path: &Path) -> Result<()> {
     }
     let failed = |_| at("wipe", path)(std::io::Error::from_raw_os_error(libc::EIO));
     let zeroes = vec![0; haversack_core::pool::metadata_bytes() as usize];
-    devices.write(0, 0, &zeroes).and_then(|()| devices.flush(0)).map_err(failed)
+    for mut extent in
+        extents::of_arenas(&mut devices)?.into_iter().rev().filter(|extent| extent.devices() > 0)
+    {
+        extent.write(0, 0, &zeroes).and_then(|()| extent.flush(0)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Reads all metadata of a pool and, if `thorough`, the data of every block. Writes nothing.
@@ -73,7 +111,12 @@ pub fn wipe(path: &Path) -> Result<()> {
 /// # Errors
 /// The pool cannot be read.
 pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
-    Ok(offline::check(&mut Devices::open(paths)?, thorough)?)
+    let mut arenas = extents::of_arenas(&mut Devices::open(paths)?)?.into_iter();
+    let mut report = offline::check(&mut arenas.next().expect("a pool has an arena"), thorough)?;
+    for mut extents in arenas {
+        report.add(offline::check(&mut extents, thorough)?);
+    }
+    Ok(report)
 }
 
 /// Returns the disks of a pool that no daemon uses, with their labels.
@@ -81,11 +124,14 @@ pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
 /// # Errors
 /// The pool cannot be read.
 pub fn disks(paths: &[PathBuf]) -> Result<Vec<(DiskReport, Option<Label>)>> {
-    let mut devices = Devices::open(paths)?;
-    let report = offline::check(&mut devices, false)?;
-    let labels = label::read(&mut devices, Kind::Disk);
-    let of = |disk: &DiskReport| labels.iter().find(|label| label.id.0 == disk.id.0).cloned();
-    Ok(report.disks.into_iter().map(|disk| (disk.clone(), of(&disk))).collect())
+    let mut disks = Vec::new();
+    for mut extents in extents::of_arenas(&mut Devices::open(paths)?)? {
+        let report = offline::check(&mut extents, false)?;
+        let labels = label::read(&mut extents, Kind::Disk);
+        let of = |disk: &DiskReport| labels.iter().find(|label| label.id.0 == disk.id.0).cloned();
+        disks.extend(report.disks.into_iter().map(|disk| (disk.clone(), of(&disk))));
+    }
+    Ok(disks)
 }
 
 /// Why an offline flush failed.
@@ -109,9 +155,16 @@ pub fn flush_offline(
     origin: &OriginSpec,
     progress: impl FnMut(FlushProgress),
 ) -> std::result::Result<u64, FlushError> {
-    let mut devices = Devices::open(paths)?;
+    let mut arenas = extents::of_arenas(&mut Devices::open(paths)?)?;
     let mut origin: Box<dyn OriginMedia> = crate::origin::open_offline(origin)?;
-    Ok(offline::flush_disk(&mut devices, disk, origin.as_mut(), progress)?)
+    let knows = |extents: &mut Devices| {
+        Ok::<_, EngineError>(offline::check(extents, false)?.disks.iter().any(|found| found.id == disk))
+    };
+    let mut home = 0;
+    while home + 1 < arenas.len() && !knows(&mut arenas[home])? {
+        home += 1;
+    }
+    Ok(offline::flush_disk(&mut arenas[home], disk, origin.as_mut(), progress)?)
 }
 
 /// Returns a random identity.

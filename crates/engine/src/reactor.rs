@@ -1,5 +1,5 @@
-//! The reactor: one thread that drives a pool's cache core, its devices, its disks' origins and all their
-//! clients, with one io_uring.
+//! The reactor: one thread that drives an arena's cache core, its extents of the devices, its disks' origins and all
+//! their clients, with one io_uring.
 //!
 //! It takes completions and client requests, hands them to the core, and carries out the core's actions. With
 //! nothing left to do it polls for new work for a moment, as long as that is worthwhile, and then sleeps in the
@@ -25,25 +25,25 @@ use haversack_core::{
 };
 use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
-use crate::assembly::{self, MissingDevice};
-use crate::config::ShardConfig;
+use crate::arena::ArenaOpening;
 use crate::device::CacheDevice;
 use crate::disks::Disks;
 use crate::error::{EngineError, Result};
+use crate::event::EngineEvent;
 use crate::faults::DeviceOp;
 use crate::front::budget::Budget;
 use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
-use crate::handle::EngineEvent;
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
 use crate::mailbox::Letters;
-use crate::media::failure;
+use crate::media::{Devices, failure};
 use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::polling::Polling;
+use crate::pool_clock::PoolClock;
 use crate::retry::Retries;
 use crate::ring::{Completion, Order, Owner, Ring};
-use crate::shard_clock::ShardClock;
+use crate::siblings::Siblings;
 use crate::turn_times::TurnTimes;
 use crate::turns::Turns;
 
@@ -66,11 +66,11 @@ pub(crate) struct Reactor {
     /// The memory that the core works in, and the clients, whose requests it answers.
     pub(crate) memory: SharedMemory<Front>,
     pub(crate) ring: Ring,
-    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) clock: Arc<PoolClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
-    /// Devices that were not found when the pool was opened.
-    pub(crate) missing: Vec<MissingDevice>,
     pub(crate) disks: Disks,
+    /// The other arenas of the pool.
+    siblings: Siblings,
     letters: Letters,
     bell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
@@ -117,11 +117,12 @@ pub(crate) struct Reactor {
 impl Reactor {
     /// Opens the devices, the staging area and the pool.
     pub fn open(
-        config: &ShardConfig,
-        clock: Arc<ShardClock>,
+        opening: ArenaOpening,
+        clock: Arc<PoolClock>,
         letters: Letters,
     ) -> Result<(Reactor, OpenReport)> {
-        let mut assembly = assembly::assemble(&config.name, &config.devices)?;
+        let ArenaOpening { settings: config, extents, siblings } = opening;
+        let mut devices = Devices::of(extents)?;
         let mut memory = SharedMemory::open(
             &config.staging_path,
             config.staging_blocks,
@@ -135,12 +136,10 @@ impl Reactor {
         let now = clock.now_us();
         // With a clock that stands still, polling for work would never end.
         let poll_us = if clock.runs() { config.poll_us.into() } else { 0 };
-        assembly.devices.on_progress = config.on_progress;
-        let (core, report) = Core::open(&mut assembly.devices, &mut memory, config.core, &config.open, now)
-            .map_err(|error| assembly.explain(error))?;
-        assembly.tell();
-        assembly.label();
-        let mut opened: Vec<Option<CacheDevice>> = assembly.devices.devices.into_iter().map(Some).collect();
+        devices.on_progress = config.on_progress;
+        let options = config.open_options(siblings.arena());
+        let (core, report) = Core::open(&mut devices, &mut memory, config.core, &options, now)?;
+        let mut opened: Vec<Option<CacheDevice>> = devices.devices.into_iter().map(Some).collect();
         let mut live: Vec<Option<LiveDevice>> = Vec::new();
         for (device, place) in &report.devices {
             put(&mut live, device.0.into(), LiveDevice::new(opened[*place].take().expect("named once")));
@@ -151,8 +150,8 @@ impl Reactor {
             ring,
             clock,
             devices: live,
-            missing: assembly.missing,
-            disks: Disks::default(),
+            disks: Disks::new(siblings.arena()),
+            siblings,
             letters,
             bell_listens: false,
             jobs: Vec::new(),
@@ -535,6 +534,7 @@ impl Reactor {
         let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
         let memory = &self.memory;
         let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
+        let start_bytes = live.device.start_bytes + offset_bytes;
         if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
             live.start(io, op, offset_bytes, 0);
             self.struck.push(Completion { owner, result: Err(errno), started_us: now });
@@ -555,10 +555,10 @@ impl Reactor {
         let is_light = disk.is_some_and(|live| self.turns.is_light(live.handle));
         let order = if is_light { Order::AtOnce } else { Order::InLine };
         match op {
-            DeviceOp::Read => self.ring.read(owner, fd, offset_bytes, iovecs, order, now),
-            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, offset_bytes, iovecs, order, now),
+            DeviceOp::Read => self.ring.read(owner, fd, start_bytes, iovecs, order, now),
+            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, start_bytes, iovecs, order, now),
         }
-        live.start(io, op, offset_bytes, bytes);
+        live.start(io, op, start_bytes, bytes);
     }
 
     fn origin_io(
@@ -682,15 +682,17 @@ impl Reactor {
             Event::JobDone { job, result } => self.job_done(job, result),
             Event::DeviceFailed { device, lost_blocks } => {
                 self.tell(&EngineEvent::DeviceFailed { device, lost_blocks });
+                self.siblings.device_failed(device);
                 self.retire(device);
                 if lost_blocks > 0 {
                     self.tell_losses();
                 }
             }
-            Event::PoolLost => self.tell(&EngineEvent::PoolLost),
+            Event::PoolLost => self.tell(&EngineEvent::PoolLost { arena: self.siblings.arena() }),
             Event::Corruption { disk, sector, device, offset_bytes, lost } => {
                 if let Some(info) = self.core.disk_info(disk) {
                     let disk = info.id;
+                    let offset_bytes = offset_bytes + self.start_bytes(device);
                     self.tell(&EngineEvent::Corruption { disk, sector, device, offset_bytes, lost });
                 }
             }

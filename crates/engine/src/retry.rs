@@ -50,7 +50,7 @@ impl Retries {
 mod tests {
     use super::*;
     use haversack_core::{IoId, Writer};
-    use haversack_model::DiskNo;
+    use haversack_model::{ArenaNo, DiskNo};
 
     fn request(op: OriginOp) -> OriginRequest {
         OriginRequest {
@@ -70,7 +70,7 @@ mod tests {
         let (mut retries, mut now, mut tries) = (Retries::default(), 1_000, 0);
         let mut next = request(OriginOp::Read);
         let given_up = loop {
-            if let Some(back) = retries.take(DiskHandle::new(DiskNo(0), 1), next, now) {
+            if let Some(back) = retries.take(DiskHandle::new(ArenaNo(0), DiskNo(0), 1), next, now) {
                 break back;
             }
             assert!(retries.due(now).is_none());
@@ -79,6 +79,8 @@ mod tests {
             tries += 1;
         };
         assert!(given_up.op == OriginOp::Read && (4..10).contains(&tries), "{tries}");
-        assert!(retries.take(DiskHandle::new(DiskNo(0), 1), request(OriginOp::Flush), 1).is_some());
+        assert!(
+            retries.take(DiskHandle::new(ArenaNo(0), DiskNo(0), 1), request(OriginOp::Flush), 1).is_some()
+        );
     }
 }

@@ -1,27 +1,45 @@
-//! All figures of a shard at one point in time.
+//! All figures of a pool at one point in time.
 
 use haversack_core::{DiskStats, DiskUsage, PoolStats};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, Micros, WriteMode};
 
 use crate::histogram::Histogram;
 
-/// A shard's figures.
+/// A pool's figures, or those of one of its arenas.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The pool.
     pub pool: PoolStats,
-    /// The shard's time. Everything that was due up to then has been started.
+    /// The pool's time. Everything that was due up to then has been started.
     pub time_us: Micros,
     /// Device and origin I/Os in flight.
     pub ios_in_flight: u64,
-    /// How long turns of the shard's thread took. Other clients are not served during a turn.
+    /// How long turns of the pool's threads took. Other clients are not served during a turn.
     pub turns: Histogram,
-    /// How long the shard's thread was ready to run but had no processor.
+    /// How long the pool's threads were ready to run but had no processor.
     pub processor_wait_us: Micros,
     /// The cache devices in use.
     pub devices: Vec<DeviceSnapshot>,
     /// The attached disks.
     pub disks: Vec<DiskSnapshot>,
+}
+
+impl Snapshot {
+    /// Adds the figures of another arena of the pool.
+    pub(crate) fn add(&mut self, other: Snapshot) {
+        self.pool.add(&other.pool);
+        self.time_us = self.time_us.min(other.time_us);
+        self.ios_in_flight += other.ios_in_flight;
+        self.turns.merge(&other.turns);
+        self.processor_wait_us += other.processor_wait_us;
+        for device in other.devices {
+            match self.devices.iter_mut().find(|known| known.device == device.device) {
+                Some(known) => known.add(&device),
+                None => self.devices.push(device),
+            }
+        }
+        self.disks.extend(other.disks);
+    }
 }
 
 /// A cache device's figures.
@@ -41,6 +59,19 @@ pub struct DeviceSnapshot {
     pub written_bytes: u64,
     /// Latencies of reads, writes and flushes.
     pub latency: Latencies,
+}
+
+impl DeviceSnapshot {
+    /// Adds the figures of another extent of the device.
+    fn add(&mut self, other: &DeviceSnapshot) {
+        self.capacity_bytes += other.capacity_bytes;
+        self.errors += other.errors;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.latency.read.merge(&other.latency.read);
+        self.latency.write.merge(&other.latency.write);
+        self.latency.flush.merge(&other.latency.flush);
+    }
 }
 
 /// A disk's figures.

@@ -390,12 +390,12 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use haversack_core::RequestTag;
-    use haversack_model::SectorNo;
+    use haversack_model::{ArenaNo, SectorNo};
 
     use super::*;
 
     fn disk(number: u16) -> DiskHandle {
-        DiskHandle::new(DiskNo(number), 1)
+        DiskHandle::new(ArenaNo(0), DiskNo(number), 1)
     }
 
     fn read(number: u16, sectors: u32) -> Request {

@@ -6,7 +6,7 @@ mod common;
 use common::departing::Departing;
 use common::*;
 use haversack_core::{AdmissionConfig, MonitorConfig, Records, Target};
-use haversack_engine::{EngineError, Handle, NbdClient, OriginSpec, TlsFiles, VhostUserConfig};
+use haversack_engine::{EngineError, NbdClient, OriginSpec, PoolHandle, TlsFiles, VhostUserConfig};
 use haversack_model::{DiskHandle, DiskId, WriteMode};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -24,31 +24,34 @@ fn refused<T>(what: &str, result: Result<T, EngineError>) {
 #[test]
 fn the_handle_of_a_detached_disk_names_no_other() {
     let place = Place::new("handles");
-    let (shard, _) = start(&place.pool(&[64], false));
-    let handle = shard.handle();
-    let old = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
+    let (open, _) = start(&place.pool(&[64], false));
+    let handle = open.handle();
+    let old = attach(&open, spec(1, 8, file(place.origin("one", 8))));
     let mut client = Client::new(&handle, old, 8 * MIB);
     client.write(0, 8, 1);
-    handle.detach(old, true).unwrap().wait().unwrap();
+    handle.arena(old).detach(old, true).unwrap().wait().unwrap();
     handle.forget(DiskId([1; 16]), false).unwrap().wait().unwrap();
     assert!(matches!(handle.forget(DiskId([1; 16]), false).err(), Some(EngineError::Unknown(_))));
-    let new = attach(&shard, spec(2, 8, file(place.origin("two", 8))));
+    let new = attach(&open, spec(2, 8, file(place.origin("two", 8))));
     assert_eq!(new.number(), old.number(), "the place is used again");
     assert_ne!(new, old);
 
-    refused("a detach", handle.detach(old, true));
-    refused("a flush", handle.clean(old));
-    refused("a resize", handle.resize(old, 8 * MIB / 512, false));
-    refused("a mode", handle.set_mode(old, WriteMode::PassThrough));
-    refused("a share", handle.set_target(old, Target::Blocks(0)));
-    refused("an admission", handle.set_admission(old, AdmissionConfig::Always));
-    refused("settings", handle.tune(old, spec(1, 8, file(place.origin("tuned", 8))).config));
+    refused("a detach", handle.arena(old).detach(old, true));
+    refused("a flush", handle.arena(old).clean(old));
+    refused("a resize", handle.arena(old).resize(old, 8 * MIB / 512, false));
+    refused("a mode", handle.arena(old).set_mode(old, WriteMode::PassThrough));
+    refused("a share", handle.arena(old).set_target(old, Target::Blocks(0)));
+    refused("an admission", handle.arena(old).set_admission(old, AdmissionConfig::Always));
+    refused("settings", handle.arena(old).tune(old, spec(1, 8, file(place.origin("tuned", 8))).config));
     let monitor = MonitorConfig { records: 64, sample_shift: 0 };
-    refused("a recording", handle.set_monitor(old, Some(monitor)));
+    refused("a recording", handle.arena(old).set_monitor(old, Some(monitor)));
     let shown = VhostUserConfig { serial: "disk1".into(), queues: 1, read_only: false, write_cache: true };
-    refused("a socket", handle.serve_vhost_user(old, 8 * MIB / 512, &place.path("socket"), &shown));
+    refused(
+        "a socket",
+        handle.arena(old).serve_vhost_user(old, 8 * MIB / 512, &place.path("socket"), &shown),
+    );
 
-    handle.set_monitor(new, Some(monitor)).unwrap();
+    handle.arena(new).set_monitor(new, Some(monitor)).unwrap();
     Client::new(&handle, new, 8 * MIB).read(0, 8);
     let buffers = vec![(old, Records::with_room(64)), (new, Records::with_room(64))];
     let records: Vec<usize> =
@@ -61,9 +64,9 @@ fn the_handle_of_a_detached_disk_names_no_other() {
 #[test]
 fn a_client_is_taken_only_for_what_was_agreed_on() {
     let place = Place::new("agreed");
-    let (shard, _) = start(&place.pool(&[64], false));
-    let handle = shard.handle();
-    let disk = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
+    let (open, _) = start(&place.pool(&[64], false));
+    let handle = open.handle();
+    let disk = attach(&open, spec(1, 8, file(place.origin("one", 8))));
     let offer = |size_bytes, read_only, most| offer(&handle, disk, size_bytes, read_only, most);
     let refusal = |size_bytes, read_only, max| offer(size_bytes, read_only, max).unwrap_err();
     assert!(matches!(refusal(4 * MIB, false, 2), EngineError::ExportChanged { .. }));
@@ -75,13 +78,13 @@ fn a_client_is_taken_only_for_what_was_agreed_on() {
     drop(first);
     wait_until("the place of a closed connection", || offer(8 * MIB, false, 2).is_ok());
     drop(second);
-    handle.detach(disk, true).unwrap().wait().unwrap();
+    handle.arena(disk).detach(disk, true).unwrap().wait().unwrap();
     assert!(matches!(refusal(8 * MIB, false, 2), EngineError::Detached));
 }
 
 /// A connection that came to the end of its negotiation. Returns the client's side.
 fn offer(
-    handle: &Handle,
+    handle: &PoolHandle,
     disk: DiskHandle,
     size_bytes: u64,
     read_only: bool,
@@ -92,23 +95,23 @@ fn offer(
     negotiated.export.read_only = read_only;
     let (socket, peer, held) = (theirs.into(), "a test".into(), Arc::new(()));
     let client = NbdClient { disk, socket, negotiated, max_connections, peer, held };
-    handle.add_nbd_client(client).map(|()| ours)
+    handle.arena(client.disk).add_nbd_client(client).map(|()| ours)
 }
 
 /// Nor is there one between the look for clients and the new size.
 #[test]
 fn a_disk_that_is_being_made_smaller_takes_no_client() {
     let place = Place::new("shrinking");
-    let (shard, _) = start(&place.pool(&[64], false));
-    let handle = shard.handle();
-    let disk = attach(&shard, spec(1, 8, file(place.origin("one", 8))));
+    let (open, _) = start(&place.pool(&[64], false));
+    let handle = open.handle();
+    let disk = attach(&open, spec(1, 8, file(place.origin("one", 8))));
     for mib in (1..8).rev() {
-        let job = handle.resize(disk, mib * MIB / 512, true).unwrap();
+        let job = handle.arena(disk).resize(disk, mib * MIB / 512, true).unwrap();
         let old = offer(&handle, disk, (mib + 1) * MIB, false, 9);
         assert!(matches!(old, Err(EngineError::ExportChanged { .. })), "{mib} MiB: {old:?}");
         job.wait().unwrap();
         drop(offer(&handle, disk, mib * MIB, false, 9).expect("the new size"));
-        wait_until("the client's end", || handle.nbd_peers(disk).unwrap().is_empty());
+        wait_until("the client's end", || handle.arena(disk).nbd_peers(disk).unwrap().is_empty());
     }
 }
 
@@ -118,25 +121,25 @@ fn a_disk_that_is_being_detached_takes_no_client() {
     let (place, near) = (Place::new("closing"), Place::new("closing-near"));
     let socket = place.path("nbd.sock");
     let server = Departing::serve(patterns(0, 8 * MIB / 512, 0), &socket);
-    let (shard, _) = start(&near.pool(&[64], false));
-    let handle = shard.handle();
+    let (open, _) = start(&near.pool(&[64], false));
+    let handle = open.handle();
     let uri = format!("nbd+unix:///disk?socket={}", socket.display());
     let origin = OriginSpec::Nbd { uri, connections: 1, tls: TlsFiles::default() };
-    let disk = attach(&shard, spec(1, 8, origin));
+    let disk = attach(&open, spec(1, 8, origin));
     let mut client = Client::new(&handle, disk, 8 * MIB);
     client.write(0, 8, 1);
-    let in_use = handle.detach(disk, false).err().expect("a disk in use is detached");
+    let in_use = handle.arena(disk).detach(disk, false).err().expect("a disk in use is detached");
     assert!(matches!(&in_use, EngineError::Connected { clients, .. } if clients.len() == 1), "{in_use}");
     drop(client);
-    wait_until("the client's end", || handle.nbd_peers(disk).unwrap().is_empty());
+    wait_until("the client's end", || handle.arena(disk).nbd_peers(disk).unwrap().is_empty());
 
     // What is dirty cannot be cleaned, so the detach takes its time.
     server.leaves.store(true, Ordering::Relaxed);
-    let job = handle.detach(disk, false).unwrap();
+    let job = handle.arena(disk).detach(disk, false).unwrap();
     refused("a client", offer(&handle, disk, 8 * MIB, false, 9));
     assert!(job.cancel().unwrap());
     assert!(job.wait().is_err());
     drop(offer(&handle, disk, 8 * MIB, false, 9).expect("the detach was cancelled"));
     server.leaves.store(false, Ordering::Relaxed);
-    handle.detach(disk, true).unwrap().wait().unwrap();
+    handle.arena(disk).detach(disk, true).unwrap().wait().unwrap();
 }

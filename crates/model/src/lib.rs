@@ -30,15 +30,30 @@ pub struct Uuid(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct HostId(pub u64);
 
-/// A disk's index in the pool's disk table, stable while the pool knows the disk.
+/// The number of an arena in its pool, from 0 on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ArenaNo(pub u8);
+
+/// The identity of an arena: the part of a pool with its own segments, index, sequence numbers, record and staging
+/// area. A disk belongs to one arena, and nothing in an arena refers to another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ArenaId {
+    /// The pool.
+    pub pool: Uuid,
+    /// Which part of it.
+    pub number: ArenaNo,
+}
+
+/// A disk's index in its arena's disk table, stable while the arena knows the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskNo(pub u16);
 
-/// An attached disk, as everything outside of the core refers to it: its index in the pool's disk table, and which of
-/// the pool's attachments this is. An index is reused once its disk was forgotten, a handle never: the handle of a
-/// detached disk refers to no disk, rather than to the next one at that index.
+/// An attached disk, as everything outside of the core refers to it: its arena, its index in the arena's disk table,
+/// and which of the arena's attachments this is. An index is reused once its disk was forgotten, a handle never: the
+/// handle of a detached disk refers to no disk, rather than to the next one at that index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DiskHandle {
+    arena: ArenaNo,
     number: DiskNo,
     generation: u32,
 }
@@ -79,10 +94,22 @@ pub enum WriteThroughAck {
     Cache,
 }
 
+impl ArenaId {
+    /// Returns the identity of a pool's first arena, or only one.
+    pub fn first(pool: Uuid) -> ArenaId {
+        ArenaId { pool, number: ArenaNo(0) }
+    }
+}
+
 impl DiskHandle {
-    /// Makes the handle of an attachment. Only the code that counts a pool's attachments makes handles.
-    pub fn new(number: DiskNo, generation: u32) -> DiskHandle {
-        DiskHandle { number, generation }
+    /// Makes the handle of an attachment. Only the code that counts an arena's attachments makes handles.
+    pub fn new(arena: ArenaNo, number: DiskNo, generation: u32) -> DiskHandle {
+        DiskHandle { arena, number, generation }
+    }
+
+    /// Returns the disk's arena.
+    pub fn arena(self) -> ArenaNo {
+        self.arena
     }
 
     /// Returns the disk's index, which belongs to another disk once this one was forgotten.
@@ -93,7 +120,7 @@ impl DiskHandle {
 
 impl fmt::Display for DiskHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.number.0, self.generation)
+        write!(f, "{}.{}.{}", self.arena.0, self.number.0, self.generation)
     }
 }
 
@@ -107,7 +134,7 @@ macro_rules! shows_its_number {
     )*};
 }
 
-shows_its_number!(DiskNo DeviceNo SectorNo BlockNo);
+shows_its_number!(ArenaNo DiskNo DeviceNo SectorNo BlockNo);
 
 impl WriteMode {
     /// All write modes.

@@ -87,13 +87,13 @@ impl Devices {
         self.used[number] = Some(device);
     }
 
-    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
-    pub fn next_number(&self) -> Option<DeviceNo> {
+    /// Returns the numbers that no device has.
+    pub fn free_numbers(&self) -> impl Iterator<Item = DeviceNo> {
         let is_taken = |number| {
             let used = self.used.get(number).is_some_and(Option::is_some);
             used || self.retired.get(number).is_some_and(Option::is_some)
         };
-        (0..MAX_DEVICES).map(|at| DeviceNo(at as u8)).find(|number| !is_taken(*number))
+        (0..MAX_DEVICES).map(|at| DeviceNo(at as u8)).filter(move |number| !is_taken(*number))
     }
 
     fn device(&self, number: DeviceNo) -> &Device {

@@ -5,7 +5,7 @@
 //! - A version is durable only when both copies of it are, or when no device is left to write them to.
 //! - The mirrored copy is due only when the first is durable.
 
-use haversack_model::{BLOCK_BYTES, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES};
 
 use crate::bugs::{Bug, planted};
 use crate::format::record::PoolRecord;
@@ -167,8 +167,8 @@ impl RecordWriter {
     }
 
     /// Returns the write of the first copy of the newest version that was requested.
-    pub fn first_copy(&self, record: &PoolRecord, pool: Uuid) -> RecordWrite {
-        RecordWrite { version: self.wanted, copy: 0, bytes: record.encode(pool), in_flight: 0, seq: 0 }
+    pub fn first_copy(&self, record: &PoolRecord, arena: ArenaId) -> RecordWrite {
+        RecordWrite { version: self.wanted, copy: 0, bytes: record.encode(arena), in_flight: 0, seq: 0 }
     }
 
     /// Puts off a write that could not be sent. It is due again at once; a first copy is composed again.
@@ -212,7 +212,7 @@ mod tests {
         let mut writer = RecordWriter::after(&record);
         let version = writer.change_devices();
         assert!(matches!(writer.next(0), RecordStep::Compose { generation: 2 }));
-        let write = writer.first_copy(&record, Uuid([7; 16]));
+        let write = writer.first_copy(&record, ArenaId::default());
         writer.sent(write, 5, 1);
         let later = writer.change();
         assert!(matches!(writer.next(5), RecordStep::Nothing), "it is in flight");

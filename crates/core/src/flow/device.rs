@@ -67,9 +67,15 @@ impl Core {
         !self.pool.is_loss_recorded() && self.alive_devices().next().is_none()
     }
 
-    /// Returns the number that the next device of the pool gets; `None` if the pool is full.
+    /// Returns the numbers that a device which joins may have, in order. Empty if the pool has as many devices as it
+    /// can.
+    pub fn free_device_numbers(&self) -> Vec<DeviceNo> {
+        self.devices.free_numbers().collect()
+    }
+
+    /// Returns the first of them.
     pub fn next_device_no(&self) -> Option<DeviceNo> {
-        self.devices.next_number()
+        self.devices.free_numbers().next()
     }
 }
 
@@ -174,19 +180,19 @@ impl<M: Memory> Call<'_, M> {
     /// Adds a formatted device to the pool. Dirty blocks without a mirrored copy get one.
     ///
     /// # Errors
-    /// The number is not the next one, another job of the pool is running, or the pool is stopping.
+    /// The number is taken, another job of the pool is running, or the pool is stopping.
     pub fn add_device(&mut self, now: Micros, device: NewDevice) -> Result<JobId, ManageError> {
         self.now = now;
         self.running()?;
         if self.jobs.is_pool_busy() {
             return Err(ManageError::Busy);
         }
-        if self.next_device_no() != Some(device.number) {
+        if !self.devices.free_numbers().any(|number| number == device.number) {
             return Err(ManageError::NoSuchDevice(device.number));
         }
         let alone = self.alive_devices().next().is_none();
         self.expect_single_copies(self.alive_devices().count());
-        let seed = checksum::device_seed(self.pool.id(), device.id);
+        let seed = checksum::device_seed(self.pool.arena(), device.id);
         self.devices.add(device.number, Device::new(seed, device.id, false));
         self.store.add_device(device.number, device.id, device.segments, device.prepared);
         self.store.drain_device(device.number);

@@ -18,7 +18,7 @@ use crate::lifecycle::Event as LifeEvent;
 use crate::memory::Memory;
 
 /// The progress of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Blocks done.
     pub done_blocks: u64,

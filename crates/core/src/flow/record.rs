@@ -55,7 +55,7 @@ impl<M: Memory> Call<'_, M> {
             RecordStep::Nothing => false,
             RecordStep::Compose { generation } => {
                 let record = PoolRecord { generation, ..self.pool_record() };
-                let write = self.durability.record.first_copy(&record, self.pool.id());
+                let write = self.durability.record.first_copy(&record, self.pool.arena());
                 let seq = self.write_record(write);
                 if let Some(seq) = seq {
                     self.durability.carry_mark(seq);

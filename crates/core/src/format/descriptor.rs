@@ -2,7 +2,7 @@
 //!
 //! Invariant: a torn descriptor does not decode, since its checksum does not match.
 
-use haversack_model::{BlockNo, DiskNo, Uuid};
+use haversack_model::{ArenaId, ArenaNo, BlockNo, DiskNo, Uuid};
 
 use super::FORMAT_VERSION;
 use super::codec::Reader;
@@ -76,8 +76,8 @@ impl Descriptor {
 /// Header of the staging area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StagingHeader {
-    /// The pool.
-    pub pool: Uuid,
+    /// The arena.
+    pub arena: ArenaId,
     /// Which life of the staging area this is, as the pool record counts them.
     pub staging_id: u64,
 }
@@ -88,8 +88,9 @@ impl StagingHeader {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[..4].copy_from_slice(&HEADER.to_le_bytes());
         bytes[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        bytes[8..24].copy_from_slice(&self.pool.0);
+        bytes[8..24].copy_from_slice(&self.arena.pool.0);
         bytes[24..32].copy_from_slice(&self.staging_id.to_le_bytes());
+        bytes[32] = self.arena.number.0;
         seal(&mut bytes);
         bytes
     }
@@ -100,7 +101,8 @@ impl StagingHeader {
         if r.u32()? != FORMAT_VERSION {
             return None;
         }
-        Some(StagingHeader { pool: Uuid(r.array()?), staging_id: r.u64()? })
+        let (pool, staging_id, number) = (Uuid(r.array()?), r.u64()?, ArenaNo(r.u8()?));
+        Some(StagingHeader { arena: ArenaId { pool, number }, staging_id })
     }
 }
 
@@ -126,7 +128,8 @@ mod tests {
             torn[cut..].fill(0);
             assert_eq!(Descriptor::decode(&torn), None);
         }
-        let header = StagingHeader { pool: Uuid([5; 16]), staging_id: 6 };
+        let header =
+            StagingHeader { arena: ArenaId { pool: Uuid([5; 16]), number: ArenaNo(2) }, staging_id: 6 };
         assert_eq!(StagingHeader::decode(&header.encode()), Some(header));
     }
 }

@@ -1,11 +1,11 @@
 //! The pool record: devices, disks, ownership. It is rarely written, and then as a whole, on every device, in
 //! both copies.
 
-use haversack_model::{DiskId, HostId, Uuid};
+use haversack_model::{ArenaId, DiskId, HostId, Uuid};
 
 use super::codec::{Reader, Writer};
 use super::geometry::{PAGE_BYTES, RECORD_PAGES};
-use crate::checksum::{crc32c, pool_seed};
+use crate::checksum::{arena_seed, crc32c};
 use crate::config::{MAX_DEVICES, MAX_DISKS, Persistence};
 
 const MAGIC: &[u8; 8] = b"HVRECORD";
@@ -134,9 +134,9 @@ pub struct PoolRecord {
     pub disks: Vec<Option<DiskRecord>>,
 }
 
-/// Returns the checksum of the body of a pool's record.
-fn checksum(body: &[u8], pool: Uuid) -> u32 {
-    crc32c(body) ^ pool_seed(pool) as u32
+/// Returns the checksum of the body of an arena's record.
+fn checksum(body: &[u8], arena: ArenaId) -> u32 {
+    crc32c(body) ^ arena_seed(arena) as u32
 }
 
 fn persistence_code(p: Persistence) -> u8 {
@@ -219,8 +219,8 @@ impl PoolRecord {
         self.devices.iter().flatten().any(|device| device.state == DeviceState::Alone)
     }
 
-    /// Returns the record of this pool as whole pages.
-    pub fn encode(&self, pool: Uuid) -> Vec<u8> {
+    /// Returns the record of this arena as whole pages.
+    pub fn encode(&self, arena: ArenaId) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.generation)
             .u64(self.staging_id)
@@ -248,20 +248,20 @@ impl PoolRecord {
         }
         let body = w.0;
         let mut out = Writer::default();
-        out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, pool)).bytes(&body);
+        out.bytes(MAGIC).u32(body.len() as u32).u32(checksum(&body, arena)).bytes(&body);
         let pages = out.0.len().div_ceil(PAGE_BYTES as usize);
         assert!(pages as u64 <= RECORD_PAGES, "the largest record fits its area");
         out.0.resize(pages * PAGE_BYTES as usize, 0);
         out.0
     }
 
-    /// Reads a copy of the record. Returns `None` if it is not whole, or not of this pool.
-    pub fn decode(area: &[u8], pool: Uuid) -> Option<PoolRecord> {
+    /// Reads a copy of the record. Returns `None` if it is not whole, or not of this arena.
+    pub fn decode(area: &[u8], arena: ArenaId) -> Option<PoolRecord> {
         let mut r = Reader(area);
         let magic: [u8; 8] = r.array()?;
         let (length, crc) = (r.u32()? as usize, r.u32()?);
         let body = area.get(HEADER_BYTES..)?.get(..length)?;
-        if &magic != MAGIC || checksum(body, pool) != crc {
+        if &magic != MAGIC || checksum(body, arena) != crc {
             return None;
         }
         let mut r = Reader(body);
@@ -323,6 +323,8 @@ impl PoolRecord {
 
 #[cfg(test)]
 mod tests {
+    use haversack_model::ArenaNo;
+
     use super::*;
 
     #[test]
@@ -363,11 +365,14 @@ mod tests {
                 .collect(),
             ..PoolRecord::default()
         };
-        let (pool, other) = (Uuid([6; 16]), Uuid([7; 16]));
-        let mut bytes = record.encode(pool);
+        let arena = ArenaId { pool: Uuid([6; 16]), number: ArenaNo(1) };
+        let mut bytes = record.encode(arena);
+        let other = ArenaId { pool: Uuid([7; 16]), ..arena };
         assert_eq!(PoolRecord::decode(&bytes, other), None, "a record of another pool");
-        assert_eq!(PoolRecord::decode(&bytes, pool), Some(record));
+        let other = ArenaId { number: ArenaNo(0), ..arena };
+        assert_eq!(PoolRecord::decode(&bytes, other), None, "a record of another arena");
+        assert_eq!(PoolRecord::decode(&bytes, arena), Some(record));
         bytes[40] ^= 1;
-        assert_eq!(PoolRecord::decode(&bytes, pool), None);
+        assert_eq!(PoolRecord::decode(&bytes, arena), None);
     }
 }

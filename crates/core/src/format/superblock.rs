@@ -1,6 +1,9 @@
-//! The superblock: the identity of a device and the pool it belongs to. Written once, in two copies.
+//! The superblock: the identity of a device, and the arena that its extent belongs to. Written once, in two copies.
+//!
+//! A device is divided into extents of equal size, one for each arena of its pool, in the order of their numbers. Each
+//! has a superblock of its own and is laid out as if it were a device; all offsets are from its beginning.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, Uuid};
+use haversack_model::{ArenaId, ArenaNo, BLOCK_BYTES, DeviceNo, Uuid};
 
 use super::FORMAT_VERSION;
 use super::codec::{Reader, Writer};
@@ -8,17 +11,28 @@ use crate::checksum::crc32c;
 
 const MAGIC: &[u8; 8] = b"HAVRSACK";
 
-/// Identity of a cache device.
+/// Identity of an extent of a cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The pool.
-    pub pool: Uuid,
+    /// The arena.
+    pub arena: ArenaId,
     /// The device.
     pub device: Uuid,
     /// The device's number in the pool.
     pub number: DeviceNo,
-    /// Segments on the device.
+    /// Segments in the extent.
     pub segments: u32,
+    /// How the device is divided.
+    pub division: Division,
+}
+
+/// How a device is divided into extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Division {
+    /// The number of arenas of the pool, and of extents of the device.
+    pub arenas: u8,
+    /// The size of each extent.
+    pub extent_bytes: u64,
 }
 
 /// The result of reading a superblock page.
@@ -38,8 +52,9 @@ impl Superblock {
     /// Returns the page.
     pub fn encode(&self) -> [u8; BLOCK_BYTES] {
         let mut w = Writer::default();
-        w.bytes(MAGIC).u32(FORMAT_VERSION).bytes(&self.pool.0).bytes(&self.device.0);
+        w.bytes(MAGIC).u32(FORMAT_VERSION).bytes(&self.arena.pool.0).bytes(&self.device.0);
         w.u8(self.number.0).u32(self.segments);
+        w.u8(self.arena.number.0).u8(self.division.arenas).u64(self.division.extent_bytes);
         let crc = crc32c(&w.0);
         w.u32(crc);
         let mut page = [0; BLOCK_BYTES];
@@ -53,12 +68,11 @@ impl Superblock {
         let decoded = (|| {
             let magic: [u8; 8] = r.array()?;
             let version = r.u32()?;
-            let superblock = Superblock {
-                pool: Uuid(r.array()?),
-                device: Uuid(r.array()?),
-                number: DeviceNo(r.u8()?),
-                segments: r.u32()?,
-            };
+            let (pool, device) = (Uuid(r.array()?), Uuid(r.array()?));
+            let (number, segments) = (DeviceNo(r.u8()?), r.u32()?);
+            let arena = ArenaId { pool, number: ArenaNo(r.u8()?) };
+            let division = Division { arenas: r.u8()?, extent_bytes: r.u64()? };
+            let superblock = Superblock { arena, device, number, segments, division };
             let length = BLOCK_BYTES - r.0.len();
             Some((magic, version, superblock, length, r.u32()?))
         })();

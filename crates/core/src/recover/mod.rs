@@ -15,7 +15,7 @@ pub(crate) mod entries;
 mod open;
 pub(crate) mod scan;
 
-use haversack_model::{DeviceNo, DiskId, DiskNo, Uuid};
+use haversack_model::{ArenaId, DeviceNo, DiskId, DiskNo};
 
 use crate::format::record::Damage;
 
@@ -34,8 +34,8 @@ pub struct OpenOptions {
 /// The state in which a pool was found when it was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenReport {
-    /// The pool's identity.
-    pub pool: Uuid,
+    /// The identity of the arena, and of its pool.
+    pub arena: ArenaId,
     /// Device numbers, each with its index in the list of devices.
     pub devices: Vec<(DeviceNo, usize)>,
     /// Devices in the list that are no longer part of the pool.
@@ -52,6 +52,23 @@ pub struct OpenReport {
     pub damaged_segments: u64,
     /// The disks.
     pub disks: Vec<DiskSummary>,
+}
+
+impl OpenReport {
+    /// Adds the report of another arena of the pool.
+    pub fn add(&mut self, other: OpenReport) {
+        let known: Vec<DeviceNo> = self.devices.iter().map(|(number, _)| *number).collect();
+        self.devices.extend(other.devices.into_iter().filter(|(number, _)| !known.contains(number)));
+        self.ignored.retain(|place| other.ignored.contains(place));
+        self.missing.extend(other.missing);
+        self.missing.sort();
+        self.missing.dedup();
+        self.staging_survived &= other.staging_survived;
+        self.clean_stop &= other.clean_stop;
+        self.torn_entries += other.torn_entries;
+        self.damaged_segments += other.damaged_segments;
+        self.disks.extend(other.disks);
+    }
 }
 
 /// The state in which a disk was found.

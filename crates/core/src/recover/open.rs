@@ -84,8 +84,8 @@ fn prepare<M: Memory>(
         return Err(PoolError::Memory { needed: MIN_FRAMES, staging, transfer });
     }
     let mut pool = scan::pool(media, options)?;
-    let pool_id = pool.present.iter().flatten().next().expect("a device is present").superblock.pool;
-    let wanted = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
+    let arena = pool.present.iter().flatten().next().expect("a device is present").superblock.arena;
+    let wanted = StagingHeader { arena, staging_id: pool.record.staging_id };
     let survived =
         StagingHeader::decode(memory.descriptor(staging)) == Some(wanted) && pool.record.staging_id > 0;
     let survived = survived && !planted(Bug::IgnoreStaging);
@@ -118,7 +118,7 @@ fn prepare<M: Memory>(
     write_record(media, &mut pool, &recovered)?;
     write_pages(media, &mut pool, &mut recovered)?;
     if !survived {
-        let header = StagingHeader { pool: pool_id, staging_id: pool.record.staging_id };
+        let header = StagingHeader { arena, staging_id: pool.record.staging_id };
         memory.store_descriptor(staging, &header.encode());
     }
     Ok(Opening { pool, recovered, survived, clean_stop })
@@ -315,7 +315,7 @@ fn write_record(media: &mut dyn Media, pool: &mut Pool, r: &Recovered) -> Result
     }
     for copy in 0..2 {
         for device in pool.present.iter().flatten() {
-            pool::write_record_copy(media, device.index, copy, device.superblock.pool, &pool.record)?;
+            pool::write_record_copy(media, device.index, copy, device.superblock.arena, &pool.record)?;
         }
     }
     Ok(())
@@ -335,7 +335,7 @@ fn build<M: Memory>(opening: Opening, memory: &mut M, config: CoreConfig, now: M
         ..OpenReport::default()
     };
     let mut core = without_disks(&pool, r.store, memory, config, now);
-    report.pool = core.pool_id();
+    report.arena = core.arena();
     let mut call = core.with(memory);
     call.adopt_disks(&pool.record.disks, r.intents);
     if survived {
@@ -367,7 +367,7 @@ fn without_disks<M: Memory>(pool: &Pool, store: Store, memory: &M, config: CoreC
         config,
         now,
         pool: PoolState::recorded(
-            pool.present.iter().flatten().next().expect("a device is present").superblock.pool,
+            pool.present.iter().flatten().next().expect("a device is present").superblock.arena,
             pool.record.redundancy,
             pool.record.is_degraded(),
             pool.record.distrust_clean,

@@ -10,7 +10,7 @@
 //! - A disk's marks are those of all devices together. If no device has a sound write-intent bitmap, every region
 //!   counts as marked.
 
-use haversack_model::{BLOCK_BYTES, DeviceNo, DiskNo, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, DeviceNo, DiskNo};
 
 use super::OpenOptions;
 use crate::bugs::{Bug, planted};
@@ -113,7 +113,7 @@ fn read_superblock(media: &mut dyn Media, device: usize) -> Result<Superblock, P
 pub(crate) fn read_record(
     media: &mut dyn Media,
     device: usize,
-    pool: Uuid,
+    arena: ArenaId,
 ) -> Result<Option<PoolRecord>, PoolError> {
     let mut newest: Option<PoolRecord> = None;
     for copy in 0..2 {
@@ -124,7 +124,7 @@ pub(crate) fn read_record(
         for at in 1..pages {
             area.extend_from_slice(&read(media, device, start + at * BLOCK_BYTES as u64)?);
         }
-        if let Some(record) = PoolRecord::decode(&area, pool)
+        if let Some(record) = PoolRecord::decode(&area, arena)
             && newest.as_ref().is_none_or(|n| n.generation < record.generation)
         {
             newest = Some(record);
@@ -143,9 +143,9 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
     for device in 0..media.devices() {
         let superblock = read_superblock(media, device)?;
         if let Some(first) = superblocks.first()
-            && first.pool != superblock.pool
+            && first.arena != superblock.arena
         {
-            let (found, expected) = (superblock.pool, first.pool);
+            let (found, expected) = (superblock.arena.pool, first.arena.pool);
             return Err(PoolError::OtherPool { device: media.name(device), found, expected });
         }
         if let Some(other) = superblocks.iter().position(|s| s.device == superblock.device) {
@@ -157,7 +157,7 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
         if found_bytes < expected_bytes {
             return Err(PoolError::Truncated { device: media.name(device), found_bytes, expected_bytes });
         }
-        if let Some(found) = read_record(media, device, superblock.pool)?
+        if let Some(found) = read_record(media, device, superblock.arena)?
             && record.as_ref().is_none_or(|r| r.generation < found.generation)
         {
             record = Some(found);
@@ -179,7 +179,7 @@ pub(crate) fn pool(media: &mut dyn Media, options: &OpenOptions) -> Result<Pool,
             pool.ignored.push(index);
             continue;
         };
-        let seed = checksum::device_seed(superblock.pool, superblock.device);
+        let seed = checksum::device_seed(superblock.arena, superblock.device);
         let prepared = recorded.prepared.min(superblock.segments);
         pool.present[at] = Some(Present { index, superblock: *superblock, seed, prepared });
     }
@@ -200,7 +200,11 @@ fn find_missing(pool: &mut Pool, first: Superblock, options: &OpenOptions) -> Re
                 pool.record.redundancy && device.state != DeviceState::Alone && pool.missing.len() == 1;
             let risky = pool.record.disks.iter().flatten().any(|d| d.may_be_dirty);
             if risky && !pool.covered && !options.accept_missing {
-                return Err(PoolError::MissingDevice { pool: first.pool, device: number, id: device.id });
+                return Err(PoolError::MissingDevice {
+                    pool: first.arena.pool,
+                    device: number,
+                    id: device.id,
+                });
             }
         }
     }

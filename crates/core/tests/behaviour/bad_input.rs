@@ -1,12 +1,13 @@
 //! Devices that do not fit, requests and settings that make no sense: each is refused with an error that
 //! names what is wrong, and nothing is written.
 
-use crate::common::{Buffers, POOL, Rig, Shelf, device_id, disk_id, memory};
+use crate::common::{Buffers, POOL, Rig, Shelf, device_id, disk_id, member, memory};
+use haversack_core::format::FORMAT_VERSION;
 use haversack_core::{
     AdmissionConfig, CleanerConfig, Core, CoreConfig, Damage, DiskConfig, HeapMemory, ManageError, Op,
     OpenOptions, Persistence, PoolConfig, PoolError, Rejected, StagingKind, Target, offline, pool,
 };
-use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES, Uuid, WriteMode};
+use haversack_model::{ArenaId, DeviceNo, DiskNo, SECTOR_BYTES, Uuid, WriteMode};
 
 const RECORD_COPIES: [usize; 2] = [8192, 139_264];
 const VERSION_AT: usize = 8;
@@ -50,7 +51,10 @@ fn another_version_is_refused() {
         shelf.0[1].bytes[copy + VERSION_AT..][..4].copy_from_slice(&1u32.to_le_bytes());
     }
     let error = refused_by_all(&mut shelf, "/dev/cache1", "use the program that wrote it");
-    assert_eq!(error, PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: 5 });
+    assert_eq!(
+        error,
+        PoolError::Version { device: "/dev/cache1".into(), found: 1, expected: FORMAT_VERSION }
+    );
 }
 
 #[test]
@@ -219,7 +223,8 @@ fn no_devices_and_too_little_memory_are_refused() {
 #[test]
 fn a_pool_is_created_on_fit_devices_only() {
     let config = |ids: u8| PoolConfig {
-        id: Uuid([1; 16]),
+        arena: ArenaId::first(Uuid([1; 16])),
+        arenas: 1,
         device_ids: (0..ids).map(device_id).collect(),
         redundancy: false,
         prepared_segments: 256,
@@ -236,7 +241,7 @@ fn a_pool_is_created_on_fit_devices_only() {
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
     let error =
-        pool::prepare_device(&mut used, 1, POOL, DeviceNo(2), device_id(2), 256).expect_err("as well");
+        pool::prepare_device(&mut used, 1, &member(DeviceNo(2), device_id(2)), 256).expect_err("as well");
     assert_eq!(error, PoolError::InUse { device: "/dev/cache1".into(), pool: POOL });
     assert_eq!(used.writes(), writes);
 

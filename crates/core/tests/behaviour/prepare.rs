@@ -4,7 +4,7 @@ use crate::common::*;
 use haversack_core::format::geometry;
 use haversack_core::format::record::PoolRecord;
 use haversack_core::{CoreConfig, PoolConfig, pool};
-use haversack_model::{DeviceNo, Uuid, WriteMode};
+use haversack_model::{ArenaId, DeviceNo, Uuid, WriteMode};
 
 const SECTORS: u64 = 16_384;
 
@@ -16,8 +16,13 @@ fn config() -> CoreConfig {
 fn pool_over(garbage: u8, segments: u32) -> Shelf {
     let mut shelf = Shelf::blank(&[segments]);
     shelf.0[0].bytes.fill(garbage);
-    let pool_config =
-        PoolConfig { id: POOL, device_ids: vec![device_id(0)], redundancy: false, prepared_segments: 1 };
+    let pool_config = PoolConfig {
+        arena: ArenaId::first(POOL),
+        arenas: 1,
+        device_ids: vec![device_id(0)],
+        redundancy: false,
+        prepared_segments: 1,
+    };
     pool::create(&mut shelf, &pool_config).expect("no pool is on the device");
     shelf
 }
@@ -68,14 +73,14 @@ fn a_record_that_another_pool_left_on_a_device_that_joins_is_not_believed() {
     rig.write(disk, 0, 64, 3);
     rig.flush(disk);
     let mut shelf = rig.shutdown();
-    let (mut joins, other) = (Shelf::blank(&[4]).take(0), Uuid([9; 16]));
+    let (mut joins, other) = (Shelf::blank(&[4]).take(0), ArenaId::first(Uuid([9; 16])));
     let newer = PoolRecord { generation: 1 << 20, ..PoolRecord::default() }.encode(other);
     for copy in 0..2 {
         joins.write(geometry::record_bytes(copy), &newer).expect("it fits");
     }
     joins.name = "/dev/cache1".into();
     shelf.0.push(joins);
-    pool::prepare_device(&mut shelf, 1, POOL, DeviceNo(1), device_id(1), 4)
+    pool::prepare_device(&mut shelf, 1, &member(DeviceNo(1), device_id(1)), 4)
         .expect("no pool is on the device");
     // The host dies before the record of this pool lists the device.
     let mut rig = Rig::open(shelf, memory(), CoreConfig::default());

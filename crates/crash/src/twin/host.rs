@@ -7,7 +7,7 @@ use haversack_core::{
     Action, Call, Core, Event, IoFailure, IoId, Memory, OpenOptions, Piece, PoolConfig, RequestTag, pool,
 };
 use haversack_migrate::{CopyTicket, HostId, Migration, Output};
-use haversack_model::{BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, BLOCK_BYTES, BlockNo, Micros, SECTOR_BYTES, Uuid};
 use haversack_ownership::Record;
 
 use super::plan::Plan;
@@ -120,7 +120,8 @@ impl Host {
         let mut devices: Vec<Device> = plan.devices[place].iter().enumerate().map(device).collect();
         let ids = devices.iter().map(|d| d.id).collect();
         let config = PoolConfig {
-            id: Uuid([place as u8 + 1; 16]),
+            arena: ArenaId::first(Uuid([place as u8 + 1; 16])),
+            arenas: 1,
             device_ids: ids,
             redundancy: plan.redundancy[place],
             prepared_segments: plan.prepared,

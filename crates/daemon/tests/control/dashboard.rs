@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn};
 use haversack_api::{DiskConfig, DiskState};
 use haversack_daemon::control::router;
 use haversack_daemon::daemon::Disk;
-use haversack_model::{DiskHandle, DiskNo, WriteMode};
+use haversack_model::{ArenaNo, DiskHandle, DiskNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -28,7 +28,7 @@ fn many_disks() -> Api {
         let name = if number == 0 { "<img src=x>".into() } else { format!("vm{number}") };
         let config = DiskConfig::new(&name, "main", &format!("nbd://host/{number}"));
         let disk = Disk::new(config, true, DiskState::Attached).unwrap();
-        let handle = DiskHandle::new(DiskNo(number), number.into());
+        let handle = DiskHandle::new(ArenaNo(0), DiskNo(number), number.into());
         let mut snapshot = shown(handle, disk.id, &name, 2 << 20, WriteMode::WriteBack);
         snapshot.usage.usage_blocks = if number == 0 { 100 } else { u64::from(number % 7) };
         (snapshot.stats.read_hits, snapshot.stats.read_misses) = (u64::from(number), 100);

@@ -25,7 +25,7 @@ use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, Latencies, MissingDevice, NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SectorNo, WriteMode};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -122,7 +122,7 @@ impl Backend for Fake {
     }
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
         let number = self.disks.fetch_add(1, Ordering::Relaxed);
-        let disk = DiskHandle::new(DiskNo(number), number.into());
+        let disk = DiskHandle::new(ArenaNo(0), DiskNo(number), number.into());
         let snapshot = shown(disk, spec.config.id, &spec.name, spec.config.sectors, spec.config.mode);
         self.attached.lock().unwrap().push(snapshot);
         Ok((disk, job(true)?))
@@ -213,11 +213,11 @@ impl Backend for Fake {
     fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
         Ok(mpsc::channel().1)
     }
-    fn loss_recorded(&self) -> Result<()> {
+    fn loss_recorded(&self, _: ArenaNo) -> Result<()> {
         Ok(())
     }
-    fn missing_devices(&self) -> Result<Vec<MissingDevice>> {
-        Ok(Vec::new())
+    fn missing_devices(&self) -> Vec<MissingDevice> {
+        Vec::new()
     }
     fn label_disk(&self, _: DiskHandle, _: Label) -> Result<()> {
         Ok(())

@@ -81,14 +81,14 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use haversack_model::DiskNo;
+    use haversack_model::{ArenaNo, DiskNo};
 
     use super::*;
 
     const MIB: usize = 1 << 20;
 
     fn disk(number: u16) -> DiskHandle {
-        DiskHandle::new(DiskNo(number), 1)
+        DiskHandle::new(ArenaNo(0), DiskNo(number), 1)
     }
 
     /// Takes pieces, as clients of 32 MiB each, until a request must wait. Returns how much was granted.

@@ -165,7 +165,7 @@ pub(crate) trait Client {
     fn take(&mut self, slot: u32, at: usize, into: &mut [u8]) -> bool;
     /// Copies into a read request's buffer.
     fn give(&mut self, slot: u32, at: usize, from: &[u8]);
-    /// Accepts no more requests: the disk is gone or the shard ends.
+    /// Accepts no more requests: the disk is gone or the arena ends.
     fn close(&mut self, context: &mut ClientContext<'_>);
     /// Returns whether it can be dropped: closed, with no request and no I/O in flight.
     fn is_closed(&self) -> bool;
@@ -257,13 +257,13 @@ impl Payloads for Front {
 
 #[cfg(test)]
 mod tests {
-    use haversack_model::DiskNo;
+    use haversack_model::{ArenaNo, DiskNo};
 
     use super::*;
 
     #[test]
     fn long_requests_go_in_parts_and_tags_tell_which() {
-        let disk = DiskHandle::new(DiskNo(3), 1);
+        let disk = DiskHandle::new(ArenaNo(0), DiskNo(3), 1);
         let asked = Asked { slot: 70_000, disk, op: Op::Read, sector: SectorNo(5), sectors: 65_536 };
         for part_sectors in [PART_SECTORS, 4 * PART_SECTORS] {
             let parts: Vec<Request> = asked.requests(9, part_sectors).collect();

@@ -24,8 +24,8 @@ use haversack_vhost_user::{
 
 use super::nbd::Held;
 use super::{Asked, Client, ClientContext, ClientKind, Wish};
+use crate::arena::ArenaHandle;
 use crate::error::{EngineError, Result};
-use crate::handle::Handle;
 use crate::message_limit::MessageLimit;
 use crate::reactor::{Finished, Reactor};
 use crate::ring::{Completion, Owner};
@@ -85,7 +85,7 @@ impl VhostUserServer {
 }
 
 struct Shared {
-    handle: Handle,
+    handle: ArenaHandle,
     disk: DiskHandle,
     serial: [u8; ID_BYTES as usize],
     /// Read by the queues' clients for every write.
@@ -95,7 +95,7 @@ struct Shared {
 
 /// Serves a disk on a socket.
 pub(crate) fn serve(
-    handle: &Handle,
+    handle: &ArenaHandle,
     disk: DiskHandle,
     sectors: u64,
     socket: &Path,
@@ -125,7 +125,7 @@ pub(crate) fn serve(
 impl Handler for Shared {
     fn queue_started(&self, queue: Queue) {
         let client = Box::new(QueueClient::new(self.disk, queue, self.serial, self.write_cache.clone()));
-        // The shard may have ended; the queue is then dropped.
+        // The arena may have ended; the queue is then dropped.
         let _ = self.handle.run(move |reactor| reactor.add_client(client));
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use haversack_model::DiskHandle;
 use haversack_nbd::{ClientNegotiation, ClientStep, Connected, NbdUri, TlsPolicy, Transport};
 
+use crate::arena::ArenaHandle;
 use crate::config::TlsFiles;
-use crate::handle::Handle;
 use crate::reactor::Reactor;
 use crate::{tls, tls_pump};
 
@@ -144,7 +144,7 @@ pub(super) fn start(
     server: Server,
     needed_bytes: Arc<AtomicU64>,
     disk: DiskHandle,
-    handle: Handle,
+    handle: ArenaHandle,
 ) -> (Sender<usize>, Receiver<Result<Connection, String>>) {
     let (wanted, wishes) = mpsc::channel();
     let (arrivals, arrived) = mpsc::channel();
@@ -171,7 +171,7 @@ fn serve_wish(
     server: &Server,
     needed_bytes: &AtomicU64,
     disk: DiskHandle,
-    handle: &Handle,
+    handle: &ArenaHandle,
     arrivals: &Sender<Result<Connection, String>>,
 ) -> bool {
     let (mut pause, mut told) = (SHORTEST_PAUSE, String::new());

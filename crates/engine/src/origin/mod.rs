@@ -14,9 +14,10 @@ use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
 use haversack_model::{DiskHandle, DiskId, Micros};
 
+use crate::arena::ArenaHandle;
 use crate::config::{DiskSpec, OriginSpec};
 use crate::error::{EngineError, Result};
-use crate::handle::{EngineEvent, Handle};
+use crate::event::EngineEvent;
 use crate::ring::{Completion, Ring};
 
 /// An operation on an origin.
@@ -99,7 +100,7 @@ pub(crate) struct OpenOrigin {
 }
 
 /// Opens a disk's origin and checks that it is large enough.
-pub(crate) fn open(spec: &DiskSpec, handle: &Handle) -> Result<OpenOrigin> {
+pub(crate) fn open(spec: &DiskSpec, handle: &ArenaHandle) -> Result<OpenOrigin> {
     let needed_bytes = spec.config.sectors * 512;
     match &spec.origin {
         OriginSpec::File { path } => {

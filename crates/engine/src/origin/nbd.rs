@@ -32,9 +32,10 @@ use haversack_nbd::{Command, CommandFlags, Errno, TransmissionFlags};
 use super::connector::{self, Connection, Server};
 use super::link::{Link, Part};
 use super::{OpenOrigin, Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest, check_size};
+use crate::arena::ArenaHandle;
 use crate::config::{DiskSpec, OriginSpec, TlsFiles};
 use crate::error::{EngineError, Result};
-use crate::handle::{EngineEvent, Handle};
+use crate::event::EngineEvent;
 use crate::ring::Completion;
 
 /// The size of the longest part that a request is split into.
@@ -138,7 +139,7 @@ fn connect(uri: &str, tls: &TlsFiles, wait: Duration) -> Result<(Server, Connect
 }
 
 /// Connects to a disk's origin.
-pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &Handle) -> Result<OpenOrigin> {
+pub(super) fn open(spec: &DiskSpec, needed_bytes: u64, handle: &ArenaHandle) -> Result<OpenOrigin> {
     let OriginSpec::Nbd { uri, connections, tls } = &spec.origin else {
         unreachable!("the caller has looked")
     };

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use haversack_core::{DiskConfig, OpenReport};
-use haversack_engine::pool::Formatting;
-use haversack_engine::{DiskSpec, Handle, NbdClient, OriginSpec, Shard, ShardConfig, pool};
+use haversack_engine::pool::{Formatting, Shape};
+use haversack_engine::{DiskSpec, NbdClient, OpenPool, OriginSpec, PoolHandle, PoolSettings, pool};
 use haversack_model::{DiskHandle, DiskId};
 use haversack_nbd::{
     BlockSize, ClientSession, Command, CommandFlags, Connected, Errno, Event, ExportInfo, Exports,
@@ -40,17 +40,17 @@ impl Place {
     }
 
     /// A pool of files of n MiB.
-    pub fn pool(&self, sizes_mib: &[u64], redundancy: bool) -> ShardConfig {
+    pub fn pool(&self, sizes_mib: &[u64], redundancy: bool) -> PoolSettings {
         let devices: Vec<PathBuf> = (0..sizes_mib.len()).map(|at| self.path(&format!("cache{at}"))).collect();
         for (device, mib) in devices.iter().zip(sizes_mib) {
             File::create(device).unwrap().set_len(mib * MIB).unwrap();
         }
-        pool::create(&devices, Formatting::default(), redundancy).unwrap();
-        self.shard_config(devices)
+        pool::create(&devices, Formatting::default(), Shape { redundancy, ..Shape::default() }).unwrap();
+        self.settings(devices)
     }
 
-    pub fn shard_config(&self, devices: Vec<PathBuf>) -> ShardConfig {
-        let mut config = ShardConfig::new("test", devices);
+    pub fn settings(&self, devices: Vec<PathBuf>) -> PoolSettings {
+        let mut config = PoolSettings::new("test", devices);
         config.staging_path = self.path("staging");
         (config.staging_blocks, config.transfer_blocks) = (1024, 1024);
         config
@@ -97,12 +97,12 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
     }
 }
 
-pub fn start(config: &ShardConfig) -> (Shard, OpenReport) {
-    Shard::start(config.clone()).unwrap()
+pub fn start(config: &PoolSettings) -> (OpenPool, OpenReport) {
+    OpenPool::start(config).unwrap()
 }
 
-pub fn attach(shard: &Shard, spec: DiskSpec) -> DiskHandle {
-    let (disk, job) = shard.handle().attach(spec).unwrap();
+pub fn attach(open: &OpenPool, spec: DiskSpec) -> DiskHandle {
+    let (disk, job) = open.handle().attach(spec).unwrap();
     job.wait().unwrap();
     disk
 }
@@ -149,7 +149,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(handle: &Handle, disk: DiskHandle, size_bytes: u64) -> Client {
+    pub fn new(handle: &PoolHandle, disk: DiskHandle, size_bytes: u64) -> Client {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let negotiated = negotiated(size_bytes);
         let connected = Connected {
@@ -160,6 +160,7 @@ impl Client {
             tls: false,
         };
         handle
+            .arena(disk)
             .add_nbd_client(NbdClient {
                 disk,
                 socket: theirs.into(),
@@ -259,8 +260,8 @@ fn greet(stream: &mut UnixStream, size_bytes: u64) -> Option<Negotiated> {
     }
 }
 
-/// Serves a shard's disk on a Unix socket, as an origin for another shard, until the shard ends.
-pub fn serve(handle: Handle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
+/// Serves a open's disk on a Unix socket, as an origin for another open, until the open ends.
+pub fn serve(handle: PoolHandle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
@@ -269,6 +270,7 @@ pub fn serve(handle: Handle, disk: DiskHandle, size_bytes: u64, socket: &Path) {
             let Some(negotiated) = greet(&mut stream, size_bytes) else { continue };
             let socket: OwnedFd = stream.into();
             if handle
+                .arena(disk)
                 .add_nbd_client(NbdClient {
                     disk,
                     socket,

@@ -11,7 +11,7 @@ use haversack_core::{
     Action, AdmissionConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError,
     MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
 };
-use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
+use haversack_model::{ArenaId, BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
 use haversack_trace::{Access, VolumeNo};
 
 use super::media::PageMedia;
@@ -104,7 +104,8 @@ impl<M: SimMemory> Driver<M> {
         let mut media = PageMedia::new(make.devices, pool::device_bytes(make.segments));
         let id = |number: u32| Uuid([number as u8 + 1; 16]);
         let config = PoolConfig {
-            id: Uuid([0x70; 16]),
+            arena: ArenaId::first(Uuid([0x70; 16])),
+            arenas: 1,
             device_ids: (0..make.devices).map(id).collect(),
             redundancy: make.redundancy,
             prepared_segments: u32::MAX,

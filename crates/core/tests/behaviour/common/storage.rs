@@ -1,7 +1,8 @@
 //! Cache devices and origins in memory. What a device was given after its last flush is gone after a power cut.
 
-use haversack_core::{IoFailure, Media, OriginMedia, PREPARED_AT_FORMAT, PageRead, PoolConfig, pool};
-use haversack_model::{DiskId, SECTOR_BYTES, Uuid};
+use haversack_core::pool::{self, Member};
+use haversack_core::{IoFailure, Media, OriginMedia, PREPARED_AT_FORMAT, PageRead, PoolConfig};
+use haversack_model::{ArenaId, DeviceNo, DiskId, SECTOR_BYTES, Uuid};
 
 /// The pool that all tests use.
 pub const POOL: Uuid = Uuid([0xaa; 16]);
@@ -95,7 +96,9 @@ impl Shelf {
     pub fn pool_of(id: Uuid, first: u8, segments: &[u32], redundancy: bool) -> Shelf {
         let mut shelf = Shelf::blank(segments);
         let device_ids = (0..segments.len() as u8).map(|at| device_id(first + at)).collect();
-        let config = PoolConfig { id, device_ids, redundancy, prepared_segments: PREPARED_AT_FORMAT };
+        let arena = ArenaId::first(id);
+        let config =
+            PoolConfig { arena, arenas: 1, device_ids, redundancy, prepared_segments: PREPARED_AT_FORMAT };
         pool::create(&mut shelf, &config).expect("blank devices");
         shelf
     }
@@ -187,4 +190,9 @@ impl OriginMedia for Origin {
         self.flushed_writes = self.writes;
         Ok(())
     }
+}
+
+/// What a device becomes that joins the pool.
+pub fn member(number: DeviceNo, id: Uuid) -> Member {
+    Member { arena: ArenaId::first(POOL), arenas: 1, number, id }
 }

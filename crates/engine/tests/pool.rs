@@ -1,4 +1,4 @@
-//! A shard with real files, real io_uring and NBD clients.
+//! A open with real files, real io_uring and NBD clients.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use common::departing::Departing;
 use common::*;
 use haversack_engine::pool::Formatting;
-use haversack_engine::{EngineError, EngineEvent, OriginSpec, Shard, TlsFiles};
+use haversack_engine::{EngineError, EngineEvent, OpenPool, OriginSpec, TlsFiles};
 use haversack_model::WriteMode;
 use haversack_nbd::{Command, CommandFlags, Errno};
 
@@ -19,9 +19,9 @@ fn file(path: std::path::PathBuf) -> OriginSpec {
 fn writes_are_read_back_and_reach_the_origin() {
     let place = Place::new("basic");
     let origin = place.origin("origin", 16);
-    let (shard, _) = start(&place.pool(&[64], false));
-    let disk = attach(&shard, spec(1, 16, file(origin.clone())));
-    let mut client = Client::new(&shard.handle(), disk, 16 * MIB);
+    let (open, _) = start(&place.pool(&[64], false));
+    let disk = attach(&open, spec(1, 16, file(origin.clone())));
+    let mut client = Client::new(&open.handle(), disk, 16 * MIB);
     assert_eq!(client.read(100, 300), patterns(100, 300, 0));
     client.write(101, 33, 1);
     client.write(5000, 2048, 2);
@@ -31,8 +31,8 @@ fn writes_are_read_back_and_reach_the_origin() {
     assert_eq!(client.read(5000, 2048), patterns(5000, 2048, 2));
     assert_eq!(client.read(8192, 64), vec![0; 64 * 512]);
     client.flush();
-    let handle = shard.handle();
-    handle.clean(disk).unwrap().wait().unwrap();
+    let handle = open.handle();
+    handle.arena(disk).clean(disk).unwrap().wait().unwrap();
     let bytes = std::fs::read(&origin).unwrap();
     assert_eq!(bytes[101 * 512..134 * 512], patterns(101, 33, 1));
     assert_eq!(bytes[5000 * 512..7048 * 512], patterns(5000, 2048, 2));
@@ -40,7 +40,7 @@ fn writes_are_read_back_and_reach_the_origin() {
     let stats = &snapshot.disks[0];
     assert_eq!((stats.usage.dirty_blocks, stats.clients), (0, 1));
     assert!(stats.nbd_latency.read.count() == 4 && stats.nbd_latency.flush.count() == 1);
-    handle.detach(disk, true).unwrap().wait().unwrap();
+    handle.arena(disk).detach(disk, true).unwrap().wait().unwrap();
     assert!(handle.snapshot().unwrap().disks.is_empty());
 }
 
@@ -49,19 +49,19 @@ fn a_clean_stop_leaves_the_cache_warm() {
     let place = Place::new("warm");
     let origin = place.origin("origin", 4);
     let config = place.pool(&[64], false);
-    let (shard, _) = start(&config);
-    let disk = attach(&shard, spec(1, 4, file(origin.clone())));
-    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    let (open, _) = start(&config);
+    let disk = attach(&open, spec(1, 4, file(origin.clone())));
+    let mut client = Client::new(&open.handle(), disk, 4 * MIB);
     client.read(0, 4096);
     client.write(8, 8, 3);
-    shard.handle().shutdown().unwrap().wait().unwrap();
-    drop(shard);
-    let (shard, report) = start(&config);
+    open.handle().shutdown().unwrap().wait().unwrap();
+    drop(open);
+    let (open, report) = start(&config);
     assert!(report.clean_stop);
-    let disk = attach(&shard, spec(1, 4, file(origin)));
-    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    let disk = attach(&open, spec(1, 4, file(origin)));
+    let mut client = Client::new(&open.handle(), disk, 4 * MIB);
     assert_eq!(client.read(8, 16), [patterns(8, 8, 3), patterns(16, 8, 0)].concat());
-    let stats = shard.handle().snapshot().unwrap().disks[0].stats;
+    let stats = open.handle().snapshot().unwrap().disks[0].stats;
     assert_eq!((stats.read_hits, stats.read_misses), (2, 0));
 }
 
@@ -71,13 +71,13 @@ fn a_stop_without_warning_loses_nothing() {
     let origin = place.origin("origin", 4);
     let config = place.pool(&[64, 64], true);
     for version in 1..6 {
-        let (shard, report) = start(&config);
+        let (open, report) = start(&config);
         assert_eq!(report.staging_survived, version > 1);
-        let disk = attach(&shard, spec(1, 4, file(origin.clone())));
-        let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+        let disk = attach(&open, spec(1, 4, file(origin.clone())));
+        let mut client = Client::new(&open.handle(), disk, 4 * MIB);
         assert_eq!(client.read(64, 512), patterns(64, 512, version - 1));
         client.write(64, 512, version);
-        drop(shard);
+        drop(open);
     }
 }
 
@@ -89,30 +89,30 @@ fn an_nbd_origin_may_go_and_come_back() {
     let socket = place.path("nbd.sock");
     let far_config = far.pool(&[32], false);
     let begin = || {
-        let (shard, _) = start(&far_config);
-        let disk = attach(&shard, spec(1, 8, file(origin.clone())));
-        serve(shard.handle(), disk, 8 * MIB, &socket);
-        shard
+        let (open, _) = start(&far_config);
+        let disk = attach(&open, spec(1, 8, file(origin.clone())));
+        serve(open.handle(), disk, 8 * MIB, &socket);
+        open
     };
-    let far_shard = begin();
-    let (shard, _) = start(&near.pool(&[32], false));
+    let far_pool = begin();
+    let (open, _) = start(&near.pool(&[32], false));
     let uri = format!("nbd+unix:///disk?socket={}", socket.display());
-    let disk = attach(&shard, spec(2, 8, OriginSpec::Nbd { uri, connections: 2, tls: TlsFiles::default() }));
-    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    let disk = attach(&open, spec(2, 8, OriginSpec::Nbd { uri, connections: 2, tls: TlsFiles::default() }));
+    let mut client = Client::new(&open.handle(), disk, 8 * MIB);
     assert_eq!(client.read(0, 4096), patterns(0, 4096, 0));
     client.write(0, 100, 1);
-    drop(far_shard);
+    drop(far_pool);
     client.write(100, 100, 1);
     let reader = std::thread::spawn(move || {
         assert_eq!(client.read(8192, 2048), patterns(8192, 2048, 0));
         client
     });
-    wait_until("the loss of the origin", || !shard.handle().snapshot().unwrap().disks[0].origin_up);
-    let _far_shard = begin();
+    wait_until("the loss of the origin", || !open.handle().snapshot().unwrap().disks[0].origin_up);
+    let _far_pool = begin();
     let mut client = reader.join().unwrap();
     client.trim(4096, 16);
     assert_eq!(client.read(4096, 16), vec![0; 16 * 512]);
-    shard.handle().clean(disk).unwrap().wait().unwrap();
+    open.handle().arena(disk).clean(disk).unwrap().wait().unwrap();
     assert_eq!(client.read(0, 200), patterns(0, 200, 1));
 }
 
@@ -122,12 +122,12 @@ fn a_server_that_is_shutting_down_is_waited_for() {
     let (place, near) = (Place::new("departing"), Place::new("near"));
     let socket = place.path("nbd.sock");
     let server = Departing::serve(patterns(0, 8 * MIB / 512, 0), &socket);
-    let (shard, _) = start(&near.pool(&[32], false));
+    let (open, _) = start(&near.pool(&[32], false));
     let uri = format!("nbd+unix:///disk?socket={}", socket.display());
     let mut spec = spec(1, 8, OriginSpec::Nbd { uri, connections: 2, tls: TlsFiles::default() });
     spec.config.mode = WriteMode::PassThrough;
-    let disk = attach(&shard, spec);
-    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    let disk = attach(&open, spec);
+    let mut client = Client::new(&open.handle(), disk, 8 * MIB);
     client.write(0, 100, 1);
     client.flush();
     server.leaves.store(true, Ordering::Relaxed);
@@ -152,8 +152,8 @@ fn a_server_that_is_shutting_down_is_waited_for() {
 fn unfit_origins_and_devices_are_refused() {
     let place = Place::new("unfit");
     let config = place.pool(&[32], false);
-    let (shard, _) = start(&config);
-    let handle = shard.handle();
+    let (open, _) = start(&config);
+    let handle = open.handle();
     let refused = handle.attach(spec(1, 8, file(place.origin("small", 4)))).err().unwrap();
     assert!(refused.to_string().contains("enlarge the origin"), "{refused}");
     let refused = handle.attach(spec(1, 8, file(place.path("none")))).err().unwrap();
@@ -169,22 +169,22 @@ fn unfit_origins_and_devices_are_refused() {
     );
     gone.origin_wait = std::time::Duration::from_millis(100);
     assert!(handle.attach(gone).err().unwrap().to_string().contains("nowhere"));
-    let mut other = place.shard_config(config.devices.clone());
+    let mut other = place.settings(config.devices.clone());
     other.staging_path = place.path("staging2");
-    let refused = Shard::start(other).err().unwrap();
+    let refused = OpenPool::start(&other).err().unwrap();
     assert!(matches!(refused, EngineError::InUse { .. }), "{refused}");
 }
 
 #[test]
 fn a_detached_disk_answers_with_an_error_or_hangs_up() {
     let place = Place::new("detach");
-    let (shard, _) = start(&place.pool(&[32], false));
-    let disk = attach(&shard, spec(1, 4, file(place.origin("origin", 4))));
-    let mut client = Client::new(&shard.handle(), disk, 4 * MIB);
+    let (open, _) = start(&place.pool(&[32], false));
+    let disk = attach(&open, spec(1, 4, file(place.origin("origin", 4))));
+    let mut client = Client::new(&open.handle(), disk, 4 * MIB);
     client.write(0, 64, 1);
     assert_eq!(client.ask(Command::Cache, CommandFlags::NONE, 1024, 4096, &[]), Ok(Vec::new()));
-    assert_eq!(shard.handle().snapshot().unwrap().disks[0].usage.usage_blocks, 512 + 8);
-    shard.handle().detach(disk, true).unwrap().wait().unwrap();
+    assert_eq!(open.handle().snapshot().unwrap().disks[0].usage.usage_blocks, 512 + 8);
+    open.handle().arena(disk).detach(disk, true).unwrap().wait().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         client.ask(Command::Read, CommandFlags::NONE, 0, 8, &[])
     }));
@@ -198,10 +198,10 @@ fn a_device_that_fails_or_is_pulled_loses_no_write_that_has_two_copies() {
         let mut config = place.pool(&[32, 32], true);
         let second = config.devices[1].clone();
         config.devices[1] = format!("faulty:{}", second.display()).into();
-        let (shard, _) = start(&config);
-        let disk = attach(&shard, spec(1, 8, file(place.origin("origin", 8))));
-        let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
-        let events = shard.handle().events().unwrap();
+        let (open, _) = start(&config);
+        let disk = attach(&open, spec(1, 8, file(place.origin("origin", 8))));
+        let mut client = Client::new(&open.handle(), disk, 8 * MIB);
+        let events = open.handle().events().unwrap();
         client.write(0, 4096, 1);
         client.flush();
         client.read(4096, 4096);
@@ -214,8 +214,8 @@ fn a_device_that_fails_or_is_pulled_loses_no_write_that_has_two_copies() {
         }
         let failed = events.try_iter().any(|event| matches!(event, EngineEvent::DeviceError { .. }));
         assert!(failed, "{fault}");
-        shard.handle().clean(disk).unwrap().wait().unwrap();
-        drop(shard);
+        open.handle().arena(disk).clean(disk).unwrap().wait().unwrap();
+        drop(open);
         let origin = std::fs::read(place.path("origin")).unwrap();
         assert_eq!(origin[..4096 * 512], [patterns(0, 2048, 9), patterns(2048, 2048, 1)].concat(), "{fault}");
     }
@@ -224,11 +224,11 @@ fn a_device_that_fails_or_is_pulled_loses_no_write_that_has_two_copies() {
 #[test]
 fn a_device_joins_and_another_leaves() {
     let place = Place::new("devices");
-    let (shard, _) = start(&place.pool(&[32], false));
-    let disk = attach(&shard, spec(1, 8, file(place.origin("origin", 8))));
-    let mut client = Client::new(&shard.handle(), disk, 8 * MIB);
+    let (open, _) = start(&place.pool(&[32], false));
+    let disk = attach(&open, spec(1, 8, file(place.origin("origin", 8))));
+    let mut client = Client::new(&open.handle(), disk, 8 * MIB);
     client.write(0, 8192, 1);
-    let handle = shard.handle();
+    let handle = open.handle();
     handle
         .add_device(
             &place.path("cache-new"),

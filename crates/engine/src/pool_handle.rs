@@ -1,0 +1,242 @@
+//! How other threads talk to a pool: what concerns a disk goes to the arena that the disk belongs to, what concerns
+//! devices or the whole pool to all arenas.
+//!
+//! Invariants
+//! - A disk belongs to one arena as long as the pool is open: the one that has blocks of it, or the one that was chosen
+//!   when it was first attached.
+//! - A device has the same number in every arena.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use haversack_core::pool::Member;
+use haversack_core::{ManageError, Records};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, Micros};
+
+use crate::arena::ArenaHandle;
+use crate::assembly::MissingDevice;
+use crate::config::DiskSpec;
+use crate::error::{EngineError, Result};
+use crate::event::EngineEvent;
+use crate::extents;
+use crate::job::Job;
+use crate::label::Label;
+use crate::media::Devices;
+use crate::pool::Formatting;
+use crate::snapshot::Snapshot;
+
+/// A handle to a pool; cheap to clone, usable from any thread.
+#[derive(Clone)]
+pub struct PoolHandle {
+    /// By number; not empty.
+    arenas: Arc<[ArenaHandle]>,
+    /// The arenas of the disks that the pool knows.
+    homes: Arc<Mutex<HashMap<DiskId, ArenaNo>>>,
+    missing: Arc<[MissingDevice]>,
+}
+
+impl PoolHandle {
+    pub(crate) fn new(
+        arenas: Vec<ArenaHandle>,
+        homes: HashMap<DiskId, ArenaNo>,
+        missing: Vec<MissingDevice>,
+    ) -> PoolHandle {
+        PoolHandle { arenas: arenas.into(), homes: Arc::new(Mutex::new(homes)), missing: missing.into() }
+    }
+
+    /// Returns the pool's name.
+    pub fn name(&self) -> &str {
+        self.arenas[0].name()
+    }
+
+    /// Returns the number of arenas.
+    pub fn arenas(&self) -> usize {
+        self.arenas.len()
+    }
+
+    /// Returns the pool's current time.
+    pub fn now_us(&self) -> Micros {
+        self.arenas[0].now_us()
+    }
+
+    /// Returns whether the pool's clock runs by itself. If not, its latencies mean nothing.
+    pub fn clock_runs(&self) -> bool {
+        self.arenas[0].clock_runs()
+    }
+
+    /// Returns the arena of an attached disk.
+    pub fn arena(&self, disk: DiskHandle) -> &ArenaHandle {
+        // A handle of another pool refers to no disk in any arena.
+        self.arenas.get(usize::from(disk.arena().0)).unwrap_or(&self.arenas[0])
+    }
+
+    /// Returns the arena to which a disk belongs; for a new disk, the one with the fewest disks.
+    fn home(&self, disk: DiskId) -> &ArenaHandle {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let disks_of = |arena: usize| homes.values().filter(|home| usize::from(home.0) == arena).count();
+        let emptiest = || (0..self.arenas.len()).min_by_key(|arena| disks_of(*arena)).unwrap_or(0);
+        let home = homes.get(&disk).copied().unwrap_or_else(|| ArenaNo(emptiest() as u8));
+        homes.insert(disk, home);
+        &self.arenas[usize::from(home.0)]
+    }
+
+    /// Attaches a disk: opens its origin in the calling thread, waiting up to `origin_wait` for an NBD origin
+    /// that is unreachable, then has the core attach the disk.
+    ///
+    /// # Errors
+    /// The origin cannot be used or is too small, or the core refuses the disk.
+    pub fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, Job)> {
+        self.home(spec.config.id).attach(spec)
+    }
+
+    /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so.
+    ///
+    /// # Errors
+    /// The pool does not know it, or see [`ManageError`].
+    pub fn forget(&self, disk: DiskId, destroy_dirty: bool) -> Result<Job> {
+        let home = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&disk).copied();
+        let home = home.ok_or(EngineError::Unknown(disk))?;
+        self.arenas[usize::from(home.0)].forget(disk, destroy_dirty)
+    }
+
+    /// Calls all arenas, and makes one job of theirs.
+    fn job_of_all(&self, mut call: impl FnMut(&ArenaHandle) -> Result<Job>) -> Result<Job> {
+        Ok(Job::all(self.arenas.iter().map(&mut call).collect::<Result<_>>()?))
+    }
+
+    /// Sets what a block written to flash must save, and the share of the blocks of which clean copies may be written to
+    /// flash; see [`haversack_core::Core::set_write_price`] and [`haversack_core::Core::set_fill_share`].
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()> {
+        self.arenas.iter().try_for_each(|arena| arena.set_write_price(price_us, fill_share))
+    }
+
+    /// Formats a device or file, in the calling thread, and adds it to the pool.
+    ///
+    /// # Errors
+    /// The device cannot be opened or is unfit, or the pool is busy.
+    pub fn add_device(&self, path: &Path, formatting: Formatting) -> Result<Job> {
+        let mut media = Devices::create(&[path.to_path_buf()], formatting)?;
+        let made = media.devices[0].is_new.then(|| path.to_path_buf());
+        let added = self.add_opened(&mut media);
+        if let (Err(_), Some(path)) = (&added, made) {
+            let _ = std::fs::remove_file(path);
+        }
+        added
+    }
+
+    fn add_opened(&self, media: &mut Devices) -> Result<Job> {
+        let id = crate::pool::random_id()?;
+        let (mut ids, mut free) = (Vec::new(), None::<BTreeSet<DeviceNo>>);
+        for arena in &*self.arenas {
+            let (id, numbers) = arena.free_device_numbers()?;
+            ids.push(id);
+            let numbers: BTreeSet<DeviceNo> = numbers.into_iter().collect();
+            free = Some(free.map_or_else(|| numbers.clone(), |free| &free & &numbers));
+        }
+        let number = free.and_then(|free| free.first().copied()).ok_or(ManageError::DeviceTableFull)?;
+        let arenas = self.arenas.len() as u8;
+        let blank = ids.iter().map(|arena| extents::blank(media, arenas, arena.number));
+        let blank: Vec<Devices> = blank.collect::<Result<_>>()?;
+        let mut jobs = Vec::new();
+        for ((handle, arena), extent) in self.arenas.iter().zip(ids).zip(blank) {
+            jobs.push(handle.add_extent(extent, &Member { arena, arenas, number, id })?);
+        }
+        Ok(Job::all(jobs))
+    }
+
+    /// Empties a device and removes it from the pool.
+    ///
+    /// # Errors
+    /// No arena uses it, or see [`ManageError`].
+    pub fn remove_device(&self, device: DeviceNo) -> Result<Job> {
+        let mut jobs = Vec::new();
+        for arena in &*self.arenas {
+            match arena.remove_device(device) {
+                // A crash while the device was added or removed leaves it in some of the arenas.
+                Err(EngineError::Manage(ManageError::NoSuchDevice(_))) => {}
+                started => jobs.push(started?),
+            }
+        }
+        if jobs.is_empty() {
+            return Err(ManageError::NoSuchDevice(device).into());
+        }
+        Ok(Job::all(jobs))
+    }
+
+    /// Stops cleanly: commits everything staged and finishes requests in flight; new requests are never
+    /// answered. Drop the [`crate::OpenPool`] when the job has ended.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn shutdown(&self) -> Result<Job> {
+        self.job_of_all(ArenaHandle::shutdown)
+    }
+
+    /// Returns the devices that the pool uses and that were not found when it was opened.
+    pub fn missing_devices(&self) -> &[MissingDevice] {
+        &self.missing
+    }
+
+    /// Reads the labels of disks from the cache devices, in the calling thread.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn disk_labels(&self) -> Result<Vec<Label>> {
+        let labels: Vec<Vec<Label>> =
+            self.arenas.iter().map(ArenaHandle::disk_labels).collect::<Result<_>>()?;
+        Ok(labels.concat())
+    }
+
+    /// Exchanges the records of disks for empty buffers, without copying. Each buffer returns with what was
+    /// recorded since the last call; it is empty if the disk is not monitored or was detached.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn take_records(&self, buffers: Vec<(DiskHandle, Records)>) -> Result<Vec<(DiskHandle, Records)>> {
+        let mut by_arena: HashMap<ArenaNo, Vec<(DiskHandle, Records)>> = HashMap::new();
+        for (disk, records) in buffers {
+            by_arena.entry(disk.arena()).or_default().push((disk, records));
+        }
+        let mut taken = Vec::new();
+        for (_, buffers) in by_arena {
+            let arena = self.arena(buffers[0].0);
+            taken.extend(arena.take_records(buffers)?);
+        }
+        Ok(taken)
+    }
+
+    /// Returns all current counters, shares and latencies.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut snapshot = self.arenas[0].snapshot()?;
+        for arena in &self.arenas[1..] {
+            snapshot.add(arena.snapshot()?);
+        }
+        Ok(snapshot)
+    }
+
+    /// Subscribes to events from now on: failed devices, corruption, origins lost and back.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn events(&self) -> Result<mpsc::Receiver<EngineEvent>> {
+        let (sender, receiver) = mpsc::channel();
+        self.arenas.iter().try_for_each(|arena| arena.send_events(sender.clone()))?;
+        Ok(receiver)
+    }
+
+    /// Reports that the caller has durably recorded that the contents of an arena are void (see
+    /// [`EngineEvent::PoolLost`]).
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn loss_recorded(&self, arena: ArenaNo) -> Result<()> {
+        self.arenas.get(usize::from(arena.0)).map_or(Ok(()), ArenaHandle::loss_recorded)
+    }
+}

@@ -132,14 +132,8 @@ pub enum Bug {
     FetchOverNewer,
     /// A peer may forget blocks that are not durable at their new owner.
     ConfirmUnflushed,
-    /// A copy of an earlier round is taken.
-    TakeOldRound,
-    /// A copy that was sent to an earlier start of the destination is taken.
-    TakeForEarlierStart,
     /// An answer to an earlier question is believed.
     BelieveOldAnswer,
-    /// Copies are taken after the list of those that are out of date was asked for.
-    TakeLateCopies,
     /// Blocks are forgotten for an owner of an earlier epoch.
     ForgetForAnyEpoch,
     /// Copies are kept although the source does not know any more which are out of date.
@@ -215,10 +209,7 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::CleanUndrained,
     Bug::FetchOverNewer,
     Bug::ConfirmUnflushed,
-    Bug::TakeOldRound,
-    Bug::TakeForEarlierStart,
     Bug::BelieveOldAnswer,
-    Bug::TakeLateCopies,
     Bug::ForgetForAnyEpoch,
     Bug::KeepUnknownSession,
 ];

@@ -208,7 +208,10 @@ fn no_seed_that_once_failed_fails_again() {
 }
 
 /// Seeds of the simulator of two hosts, and what they showed.
-const TWIN: &[(u64, &str)] = &[(1341, "answers that are repeated make questions multiply")];
+const TWIN: &[(u64, &str)] = &[
+    (1341, "answers that are repeated make questions multiply"),
+    (2743, "answers that are repeated make questions multiply"),
+];
 
 #[test]
 fn no_seed_of_two_hosts_that_once_failed_fails_again() {

@@ -106,3 +106,72 @@ impl Receiving {
         is_new
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: Session = Session { incarnation: 1, count: 1 };
+
+    fn at(round: u64, next: u64) -> Position {
+        Position { round, next }
+    }
+
+    fn sending(blocks: impl IntoIterator<Item = u64>) -> Sending {
+        let mut sending = Sending::new(HostId(2), SESSION, 0);
+        sending.queue.extend(blocks.into_iter().map(BlockNo));
+        sending
+    }
+
+    fn send(sending: &mut Sending) -> (BlockNo, u64) {
+        let (block, order) = sending.next().expect("a block may be sent");
+        sending.sent(block);
+        (block, order)
+    }
+
+    #[test]
+    fn a_copy_is_taken_once_and_in_any_order() {
+        let mut receiving = Receiving::new(HostId(1), SESSION, at(1, 1));
+        assert_eq!(
+            [2, 1, 2, 1, 3].map(|next| receiving.takes(at(1, next))),
+            [true, true, false, false, true]
+        );
+        assert_eq!(receiving.until, at(1, 4));
+    }
+
+    #[test]
+    fn copies_of_an_earlier_round_are_not_taken() {
+        let mut receiving = Receiving::new(HostId(1), SESSION, at(1, 1));
+        receiving.begins(at(2, 5));
+        assert!(!receiving.takes(at(1, 4)) && !receiving.takes(at(1, 5)) && !receiving.takes(at(2, 4)));
+        assert!(receiving.takes(at(2, 5)));
+        receiving.begins(at(1, 1));
+        assert_eq!(receiving.until, at(2, 6), "a late offer of an earlier round changes nothing");
+    }
+
+    #[test]
+    fn a_block_is_not_sent_while_a_copy_of_it_is_on_its_way() {
+        let mut sending = sending([7, 7, 8]);
+        assert_eq!(send(&mut sending), (BlockNo(7), 1));
+        assert_eq!(send(&mut sending), (BlockNo(8), 2));
+        assert_eq!(sending.next(), None);
+        sending.acknowledged(at(1, 2), 0);
+        assert_eq!(send(&mut sending), (BlockNo(7), 3));
+        assert_eq!(sending.arrived(), 2);
+    }
+
+    #[test]
+    fn an_answer_of_an_earlier_round_or_to_copies_that_were_not_sent_counts_for_nothing() {
+        let mut sending = sending([7, 8]);
+        send(&mut sending);
+        assert_eq!(sending.start_over(0), [BlockNo(7)]);
+        send(&mut sending);
+        sending.acknowledged(at(1, 2), 0);
+        sending.acknowledged(at(2, 9), 0);
+        assert_eq!(sending.arrived(), 2);
+        assert!(!sending.is_open);
+        sending.acknowledged(at(2, 3), 0);
+        assert_eq!(sending.arrived(), 3);
+        assert!(sending.is_open);
+    }
+}

@@ -1,6 +1,5 @@
 //! Before a release: the source sends copies of its cached blocks ahead while its guest still runs.
 
-use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Call, ManageError, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
 
@@ -132,7 +131,7 @@ impl Migration {
     ) {
         let mine = self.sending.as_mut().filter(|s| s.to == from && s.session == session);
         let Some(sending) = mine else { return };
-        if sending.taker.is_some_and(|known| known != taker) && !planted(Bug::TakeForEarlierStart) {
+        if sending.taker.is_some_and(|known| known != taker) {
             // What it had is gone, and copies that were sent before may still come.
             let queue = std::mem::take(&mut sending.queue);
             if self.task == Task::Idle && self.start_sending(call, now, from).is_ok() {
@@ -157,11 +156,10 @@ impl Migration {
         mask: u8,
         data: Vec<u8>,
     ) {
-        let is_open = self.task == Task::Idle || planted(Bug::TakeLateCopies);
-        let is_mine = taker == self.incarnation || planted(Bug::TakeForEarlierStart);
+        let is_open = self.task == Task::Idle && taker == self.incarnation;
         let mine = self.receiving.as_mut().filter(|r| r.from == from && r.session == session);
-        let Some(receiving) = mine.filter(|_| is_open && is_mine) else { return };
-        if receiving.takes(at) || planted(Bug::TakeOldRound) {
+        let Some(receiving) = mine.filter(|_| is_open) else { return };
+        if receiving.takes(at) {
             self.copies += 1;
             self.outputs.push_back(Output::TakeCopy { block, mask, data });
         }

@@ -266,17 +266,24 @@ impl Twin {
         Ok(())
     }
 
-    /// Waits a while for the guest to be served. Its host dies soon after.
-    fn crash_after_claim(&mut self) -> Flow {
+    /// Waits a while for the guest to be served. Then it may read the whole disk, and soon after one of the hosts dies.
+    fn look_after_move(&mut self) -> Flow {
         let mut patience = self.shared.rng.skewed(1_000);
         while patience > 0 && !self.is_served() {
             self.step(false)?;
             patience -= 1;
         }
-        for _ in 0..self.shared.rng.skewed(30) {
-            self.step(true)?;
+        if self.is_served() && self.shared.rng.one_in(2) {
+            self.read_everything()?;
         }
-        self.crash(self.guest.host)
+        if self.shared.rng.one_in(2) {
+            for _ in 0..self.shared.rng.skewed(30) {
+                self.step(true)?;
+            }
+            let at = self.shared.rng.below(2) as usize;
+            self.crash(at)?;
+        }
+        Ok(())
     }
 
     /// Stops the guest, and starts it on the other host or, if that is rolled back, on the same.
@@ -316,8 +323,8 @@ impl Twin {
                 self.arrive(from, to)?;
             }
         }
-        if self.shared.rng.one_in(5) {
-            self.crash_after_claim()?;
+        if self.shared.rng.one_in(3) {
+            self.look_after_move()?;
         }
         Ok(())
     }

@@ -13,7 +13,8 @@ use crate::front::nbd::{NbdClient, NbdConnection};
 use crate::front::{Client, ClientKind};
 use crate::live::{LiveDevice, LiveDisk};
 use crate::origin::OpenOrigin;
-use crate::reactor::{Afterwards, CoreCall, Reactor, put};
+use crate::reactor::Afterwards;
+use crate::reactor::{CoreCall, Reactor, put};
 use crate::snapshot::{DiskSnapshot, Snapshot};
 
 impl Reactor {

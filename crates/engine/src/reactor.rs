@@ -13,6 +13,9 @@
 //! - The core names disks by their numbers. Everything else names a disk by its handle, which is looked up each
 //!   time: nothing that began before a detach reaches the next disk with that number.
 
+mod io;
+mod outcomes;
+
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,10 +23,10 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use haversack_core::{
-    Action, Call, Core, Event, IoFailure, IoId, JobError, JobId, Op, OpenReport, Rejected, Request,
-    RequestError, RequestTag, Writer,
+    Action, Call, Core, IoFailure, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
+    RequestTag,
 };
-use haversack_model::{DeviceNo, DiskHandle, DiskNo, Micros, SECTOR_BYTES, SectorNo};
+use haversack_model::{DiskHandle, DiskNo, Micros, SectorNo};
 
 use crate::arena::ArenaOpening;
 use crate::device::CacheDevice;
@@ -36,16 +39,18 @@ use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
 use crate::mailbox::Letters;
-use crate::media::{Devices, failure};
+use crate::media::Devices;
 use crate::memory::SharedMemory;
-use crate::origin::{OriginAnswer, OriginContext, OriginOp, OriginRequest};
+use crate::origin::{OriginAnswer, OriginOp};
 use crate::polling::Polling;
 use crate::pool_clock::PoolClock;
 use crate::retry::Retries;
-use crate::ring::{Completion, Order, Owner, Ring};
+use crate::ring::{Completion, Owner, Ring};
 use crate::siblings::Siblings;
 use crate::turn_times::TurnTimes;
 use crate::turns::Turns;
+
+pub(crate) use outcomes::Afterwards;
 
 /// The core and its memory during a call.
 pub(crate) type CoreCall<'a> = Call<'a, SharedMemory<Front>>;
@@ -269,31 +274,6 @@ impl Reactor {
                 self.client(client, |c, context| c.completed(context, part, completion));
             }
         }
-    }
-
-    fn device_completed(&mut self, io: IoId, device: DeviceNo, completion: Completion) {
-        let took_us = self.now.saturating_sub(completion.started_us);
-        let live = self.devices[device.0 as usize].as_mut().expect("an I/O is of a device in use");
-        let result = live.completed(io, completion.result, took_us).map_err(|(errno, offset_bytes)| {
-            let path = live.device.path.clone();
-            self.events.push(EngineEvent::DeviceError { path, offset_bytes, errno });
-            failure(errno)
-        });
-        self.ios -= 1;
-        self.core.with(&mut self.memory).complete(self.now, io, result);
-        self.close_if_over(device);
-    }
-
-    /// Retires a device that the pool no longer uses: it is closed when its last I/O has completed.
-    fn retire(&mut self, device: DeviceNo) {
-        if let Some(live) = self.devices[device.0 as usize].as_mut() {
-            live.retired = true;
-            self.close_if_over(device);
-        }
-    }
-
-    fn close_if_over(&mut self, device: DeviceNo) {
-        self.devices[device.0 as usize].take_if(|live| live.is_over());
     }
 
     /// Lets a client act, then submits its requests.
@@ -529,105 +509,6 @@ impl Reactor {
         }
     }
 
-    fn device_io(&mut self, io: IoId, device: DeviceNo, offset_bytes: u64, op: DeviceOp) {
-        self.ios += 1;
-        let live = self.devices[device.0 as usize].as_mut().expect("the core uses devices of the pool");
-        let memory = &self.memory;
-        let (fd, owner, now) = (live.device.fd(), Owner::Device { io, device }, self.now);
-        let start_bytes = live.device.start_bytes + offset_bytes;
-        if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
-            live.start(io, op, offset_bytes, 0);
-            self.struck.push(Completion { owner, result: Err(errno), started_us: now });
-            return;
-        }
-        if op == DeviceOp::Flush {
-            live.start(io, op, 0, 0);
-            self.ring.flush(owner, fd, now);
-            return;
-        }
-        let mut bytes = 0;
-        let iovecs = self.core.pieces(io).map(|piece| {
-            bytes += piece.len as u64;
-            libc::iovec { iov_base: memory.address(piece.frame, piece.at).cast(), iov_len: piece.len }
-        });
-        let (_, disk) = self.core.purpose(io);
-        let disk = disk.and_then(|number| self.disks.at(number));
-        let is_light = disk.is_some_and(|live| self.turns.is_light(live.handle));
-        let order = if is_light { Order::AtOnce } else { Order::InLine };
-        match op {
-            DeviceOp::Read => self.ring.read(owner, fd, start_bytes, iovecs, order, now),
-            DeviceOp::Write | DeviceOp::Flush => self.ring.write(owner, fd, start_bytes, iovecs, order, now),
-        }
-        live.start(io, op, start_bytes, bytes);
-    }
-
-    fn origin_io(
-        &mut self,
-        io: IoId,
-        number: DiskNo,
-        op: OriginOp,
-        sector: SectorNo,
-        sectors: u32,
-        durable: bool,
-    ) {
-        let disk = self.disks.at(number).expect("the core asks for origins of attached disks").handle;
-        self.ios += 1;
-        let mut iovecs = self.spare_iovecs.pop().unwrap_or_default();
-        iovecs.clear();
-        if matches!(op, OriginOp::Read | OriginOp::Write) {
-            let memory = &self.memory;
-            iovecs.extend(self.core.pieces(io).map(|piece| libc::iovec {
-                iov_base: memory.address(piece.frame, piece.at).cast(),
-                iov_len: piece.len,
-            }));
-        }
-        let offset_bytes = sector.0 * SECTOR_BYTES as u64;
-        let len_bytes = u64::from(sectors) * SECTOR_BYTES as u64;
-        let started_us = self.now;
-        let writer = self.core.writer(io);
-        if writer == Writer::Guest {
-            self.turns.origin_started(disk, len_bytes);
-        }
-        let request = OriginRequest { io, op, writer, durable, offset_bytes, len_bytes, iovecs, started_us };
-        self.origin(disk, |o, context| o.start(context, request));
-    }
-
-    /// Lets an origin act, then hands its answers to the core. Returns false if the disk is gone.
-    pub(crate) fn origin(
-        &mut self,
-        disk: DiskHandle,
-        act: impl FnOnce(&mut dyn crate::origin::Origin, &mut OriginContext<'_>),
-    ) -> bool {
-        let Some(live) = self.disks.get_mut(disk) else { return false };
-        let (ring, answers, events) = (&mut self.ring, &mut self.answers, &mut self.events);
-        let id = live.spec.config.id;
-        act(live.origin.as_mut(), &mut OriginContext { ring, disk, id, now: self.now, answers, events });
-        while let Some(answer) = self.answers.pop() {
-            self.origin_answered(disk, answer);
-        }
-        true
-    }
-
-    fn origin_answered(&mut self, disk: DiskHandle, answer: OriginAnswer) {
-        let OriginAnswer { request, result } = answer;
-        let live = self.disks.get_mut(disk).expect("an answer is of a disk");
-        live.answered(&request, result, self.now);
-        let request = match result {
-            Err(IoFailure::Error) => match self.retries.take(disk, request, self.now) {
-                Some(given_up) => given_up,
-                None => return,
-            },
-            _ => request,
-        };
-        if request.writer == Writer::Guest {
-            self.turns.origin_ended(disk, request.len_bytes);
-        }
-        let io = request.io;
-        self.spare_iovecs.push(request.iovecs);
-        self.ios -= 1;
-        self.core.with(&mut self.memory).complete(self.now, io, result);
-    }
-
     fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
         let tag = Tag::decode(tag);
         let Tag { client, slot, .. } = tag;
@@ -677,96 +558,6 @@ impl Reactor {
         }
     }
 
-    fn core_event(&mut self, event: Event) {
-        match event {
-            Event::JobDone { job, result } => self.job_done(job, result),
-            Event::DeviceFailed { device, lost_blocks } => {
-                self.tell(&EngineEvent::DeviceFailed { device, lost_blocks });
-                self.siblings.device_failed(device);
-                self.retire(device);
-                if lost_blocks > 0 {
-                    self.tell_losses();
-                }
-            }
-            Event::PoolLost => self.tell(&EngineEvent::PoolLost { arena: self.siblings.arena() }),
-            Event::Corruption { disk, sector, device, offset_bytes, lost } => {
-                if let Some(info) = self.core.disk_info(disk) {
-                    let disk = info.id;
-                    let offset_bytes = offset_bytes + self.start_bytes(device);
-                    self.tell(&EngineEvent::Corruption { disk, sector, device, offset_bytes, lost });
-                }
-            }
-            Event::CleanFailed { disk } => {
-                if let Some(info) = self.core.disk_info(disk) {
-                    self.tell(&EngineEvent::CleanFailed { disk: info.id });
-                }
-            }
-        }
-    }
-
-    fn job_done(&mut self, job: JobId, result: std::result::Result<(), JobError>) {
-        self.after_job(job, result.is_ok());
-        self.jobs.retain(|(id, sender)| {
-            if *id == job {
-                // The caller may have given up waiting.
-                let _ = sender.send(result);
-            }
-            *id != job
-        });
-    }
-
-    fn tell_losses(&mut self) {
-        let numbers: Vec<DiskNo> = self.core.disk_numbers().collect();
-        for number in numbers {
-            let runs = self.core.lost_runs(number);
-            if let Some(info) = self.core.disk_info(number).filter(|_| !runs.is_empty()) {
-                self.tell(&EngineEvent::DataLost { disk: info.id, runs });
-            }
-        }
-    }
-
-    fn tell_given_up(&mut self, number: DiskNo) {
-        let runs = self.core.given_up(number).to_vec();
-        if let Some(info) = self.core.disk_info(number).filter(|_| !runs.is_empty()) {
-            self.tell(&EngineEvent::LossAccepted { disk: info.id, runs });
-        }
-    }
-
-    fn after_job(&mut self, job: JobId, succeeded: bool) {
-        let Some(at) = self.afterwards.iter().position(|(id, _)| *id == job) else { return };
-        let (_, afterwards) = self.afterwards.swap_remove(at);
-        if !succeeded {
-            return;
-        }
-        match afterwards {
-            Afterwards::Detached(disk) => {
-                self.tell_given_up(disk.number());
-                for client in self.clients_of(disk) {
-                    self.client(client, |client, context| client.close(context));
-                }
-                // The core has refused them before it let the disk go, or would.
-                for request in self.turns.remove(disk) {
-                    let Tag { client, slot, .. } = Tag::decode(request.tag);
-                    self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
-                }
-                self.disks.detach(disk);
-                self.origin(disk, |origin, context| origin.close(context));
-                self.disks.drop_ended();
-            }
-            Afterwards::Removed(device) => self.retire(device),
-            Afterwards::Stopped => self.stopped_cleanly = true,
-            Afterwards::Resized(disk, sectors) => {
-                for client in self.clients_of(disk) {
-                    self.client(client, |client, _| client.resized(sectors));
-                }
-            }
-        }
-    }
-
-    fn tell(&mut self, event: &EngineEvent) {
-        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
-    }
-
     /// Makes clients ring from now on. Returns false if one has sent a request in the meantime.
     fn fall_asleep(&mut self) -> bool {
         let asked = self.polled(|client, context| client.fall_asleep(context));
@@ -792,14 +583,6 @@ pub(crate) fn put<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
         table.resize_with(at + 1, || None);
     }
     table[at] = Some(value);
-}
-
-/// What to do when a job has succeeded.
-pub(crate) enum Afterwards {
-    Detached(DiskHandle),
-    Removed(DeviceNo),
-    Stopped,
-    Resized(DiskHandle, u64),
 }
 
 /// What a client's finished request was, for the latency figures.

@@ -32,7 +32,7 @@ pub fn histograms(out: &mut Text, seen: &[Seen]) {
     out.head(
         name,
         "histogram",
-        "Duration of turns of the pool's thread; other clients are not served during a turn.",
+        "Duration of turns of the pool's threads; other clients are not served during a turn.",
     );
     for s in seen {
         if let Some(snapshot) = &s.snapshot {
@@ -40,7 +40,7 @@ pub fn histograms(out: &mut Text, seen: &[Seen]) {
         }
     }
     let name = "haversack_pool_processor_wait_seconds_total";
-    out.head(name, "counter", "Time for which the pool's thread was ready to run but had no processor.");
+    out.head(name, "counter", "Time for which the pool's threads were ready to run but had no processor.");
     for s in seen {
         if let Some(snapshot) = &s.snapshot {
             out.sample(name, &[("pool", &s.pool.name)], snapshot.processor_wait_us as f64 / 1e6);

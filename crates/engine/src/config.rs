@@ -17,7 +17,7 @@ pub struct PoolSettings {
     pub devices: Vec<PathBuf>,
     /// The shared-memory file of the staging area, normally under `/dev/shm`. It survives the process: after a
     /// kill, every acknowledged write is still in it. Each arena but the first has a file of its own, with the
-    /// arena's number appended to the name: see [`PoolSettings::of_arena`].
+    /// arena's number appended to the name, after a `#`.
     pub staging_path: PathBuf,
     /// Size of the staging area in blocks.
     pub staging_blocks: u32,

@@ -54,7 +54,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes a day, with bursts of a day's worth.
+    /// A budget in bytes per day. A burst may use up to one day's budget at once.
     pub fn per_day(bytes_per_day: f64) -> Budget {
         Budget { bytes_per_day, burst_us: DAY_US }
     }
@@ -225,9 +225,9 @@ mod tests {
     const MINUTE_US: Micros = 60_000_000;
     const GIB: f64 = (1u64 << 30) as f64;
 
-    /// Lets blocks be written for so many days, a look a minute. In each minute `demand` of the budget's rate would be
-    /// written for nothing; of that, the part is written that is worth the price, which `saved_us` scales. Returns what
-    /// was written in each day, relative to the budget.
+    /// Runs the pacer for `days` days in steps of a minute. `demand` returns, for each minute, what would be written if
+    /// writes were free, relative to the budget's rate; what is written is the part that is worth the price, which
+    /// `saved_us` scales. Returns what was written each day, relative to the budget.
     fn days(pacer: &mut Pacer, days: u64, saved_us: f64, mut demand: impl FnMut(u64) -> f64) -> Vec<f64> {
         let a_minute = pacer.budget().bytes_per_day / 1440.0;
         let (mut counted, mut of_days) = (0u64, Vec::new());

@@ -67,3 +67,4 @@ pub use monitor::{MonitorConfig, Records};
 pub use query::{CacheState, DiskInfo, Writer};
 pub use recover::{DiskSummary, OpenOptions, OpenReport};
 pub use stats::{DiskStats, DiskUsage, PoolStats};
+pub use transfer::MIN_FRAMES;

@@ -207,7 +207,8 @@ impl Life {
         self.epoch = epoch;
     }
 
-    /// Gives the disk to another host under an epoch, unless that is still to be called off.
+    /// Hands the disk over to another host, which will own it under `epoch`. Until the release is recorded, the hand-over
+    /// can be cancelled.
     pub fn hand_over(&mut self, epoch: u64) {
         assert!(epoch > self.epoch, "each epoch belongs to one host");
         self.happened(Event::HandOver);

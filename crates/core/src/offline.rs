@@ -18,9 +18,9 @@ use crate::error::PoolError;
 use crate::format::record::{Damage, DiskRecord};
 use crate::media::{IoFailure, Media, OriginMedia};
 use crate::pool;
-use crate::recover::OpenOptions;
 use crate::recover::entries::{self, Recovered};
 use crate::recover::scan::{self, Pool};
+use crate::recover::{OpenOptions, merge_devices};
 use crate::store::slot::{Live, SlotNo};
 
 /// What a check found.
@@ -45,14 +45,9 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Adds what a check of another arena of the pool found.
+    /// Adds what a check of another arena of the pool found. Places of devices stay those of this arena.
     pub fn add(&mut self, other: CheckReport) {
-        let known: Vec<DeviceNo> = self.devices.iter().map(|(number, _)| *number).collect();
-        self.devices.extend(other.devices.into_iter().filter(|(number, _)| !known.contains(number)));
-        self.ignored.retain(|place| other.ignored.contains(place));
-        self.missing.extend(other.missing);
-        self.missing.sort();
-        self.missing.dedup();
+        merge_devices((&mut self.devices, &mut self.missing), (other.devices, other.missing));
         self.clean_stop &= other.clean_stop;
         self.damaged_segments += other.damaged_segments;
         self.torn_entries += other.torn_entries;

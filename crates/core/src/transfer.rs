@@ -15,7 +15,7 @@ use crate::memory::FrameNo;
 /// Transfer frames that requests leave to metadata pages, merges and the cleaner.
 pub(crate) const RESERVED_FRAMES: usize = 32;
 /// Minimum number of transfer frames, and of staging frames.
-pub(crate) const MIN_FRAMES: u32 = 64;
+pub const MIN_FRAMES: u32 = 64;
 
 /// See the module.
 pub(crate) struct TransferFrames {

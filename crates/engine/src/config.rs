@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use haversack_core::{CoreConfig, DiskConfig, OpenOptions};
-use haversack_model::ArenaNo;
+use haversack_core::{CoreConfig, DiskConfig, MIN_FRAMES, OpenOptions};
+use haversack_model::{ArenaNo, BLOCK_BYTES};
 
+use crate::error::{EngineError, Result};
 use crate::media::OnProgress;
 
 /// Settings of a pool. Memory is for the whole pool and divided among its arenas.
@@ -85,6 +86,25 @@ impl PoolSettings {
             client_bytes: self.client_bytes / usize::from(arenas),
             ..self.clone()
         }
+    }
+
+    /// Checks that each of several arenas gets enough memory. If there is only one, its core checks that.
+    pub(crate) fn check_memory(&self, arenas: u8) -> Result<()> {
+        let least = MIN_FRAMES * u32::from(arenas);
+        for (setting, blocks) in [("staging", self.staging_blocks), ("transfer", self.transfer_blocks)] {
+            if arenas > 1 && blocks < least {
+                let bytes = |blocks: u32| u64::from(blocks) * BLOCK_BYTES as u64;
+                let (found_bytes, needed_bytes) = (bytes(blocks), bytes(least));
+                return Err(EngineError::ArenaMemory {
+                    pool: self.name.clone(),
+                    setting,
+                    arenas,
+                    found_bytes,
+                    needed_bytes,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Stands between the name of a pool's staging file and the number of an arena. No pool's name has it.

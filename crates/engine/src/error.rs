@@ -49,6 +49,32 @@ pub enum EngineError {
         /// The largest number allowed.
         most: u8,
     },
+    /// No device has the part of an arena.
+    #[error(
+        "none of {devices} has an intact superblock of arena {arena}; list the pool's other devices, or restore them"
+    )]
+    NoExtent {
+        /// The arena's number.
+        arena: usize,
+        /// The devices found.
+        devices: String,
+    },
+    /// What is left of a pool's memory for each of its arenas is too little.
+    #[error(
+        "{setting} of {found_bytes} bytes is too little for the {arenas} arenas of pool '{pool}': set at least {needed_bytes} bytes"
+    )]
+    ArenaMemory {
+        /// The pool's name.
+        pool: String,
+        /// The setting.
+        setting: &'static str,
+        /// The number of arenas.
+        arenas: u8,
+        /// Its value.
+        found_bytes: u64,
+        /// The least value allowed.
+        needed_bytes: u64,
+    },
     /// None of the listed devices belongs to a pool.
     #[error(
         "no device of pool '{pool}' is found: {why}; check the paths, or create the pool if it does not exist yet"

@@ -11,7 +11,7 @@ use haversack_core::{Media, PoolError};
 use haversack_model::{ArenaNo, BLOCK_BYTES};
 
 use crate::device::CacheDevice;
-use crate::error::{self, Result};
+use crate::error::{self, EngineError, Result};
 use crate::media::Devices;
 
 /// Extents begin at multiples of this size, which is that of a segment.
@@ -60,6 +60,21 @@ pub(crate) fn arenas(devices: &mut Devices) -> u8 {
 pub(crate) fn of_arenas(devices: &mut Devices) -> Result<Vec<Devices>> {
     let arenas = arenas(devices);
     (0..arenas).map(|number| of_arena(devices, arenas, ArenaNo(number))).collect()
+}
+
+/// Does so too, for a pool that is to be used: each arena must have a device.
+///
+/// # Errors
+/// An arena has none.
+pub(crate) fn of_whole_pool(devices: &mut Devices) -> Result<Vec<Devices>> {
+    let extents = of_arenas(devices)?;
+    match extents.iter().position(|extents| extents.devices.is_empty()) {
+        None => Ok(extents),
+        Some(arena) => {
+            let paths = devices.devices.iter().map(|device| device.path.display().to_string());
+            Err(EngineError::NoExtent { arena, devices: paths.collect::<Vec<_>>().join(", ") })
+        }
+    }
 }
 
 fn of_arena(devices: &mut Devices, arenas: u8, arena: ArenaNo) -> Result<Devices> {

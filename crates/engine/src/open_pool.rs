@@ -1,7 +1,7 @@
 //! Opening a pool: finding its devices, then opening all its arenas at the same time, each on the thread that will run
 //! it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use haversack_core::OpenReport;
@@ -39,6 +39,7 @@ impl OpenPool {
             opened.into_iter().collect::<Result<_>>().map_err(|error| assembly.explain(error))?;
         assembly.tell();
         assembly.label();
+        tell_partial(&settings.name, opened.iter().map(|(_, report)| report));
         let (arenas, reports): (Vec<Arena>, Vec<OpenReport>) = opened.into_iter().unzip();
         let handles: Vec<ArenaHandle> = arenas.iter().map(Arena::handle).collect();
         let handle = PoolHandle::new(handles, homes(&settings.name, &reports), assembly.missing);
@@ -59,15 +60,12 @@ fn start_arenas(
     assembly: &mut Assembly,
     clock: &Arc<PoolClock>,
 ) -> Result<Vec<Starting>> {
-    let extents = extents::of_arenas(&mut assembly.devices)?;
-    if let Some(number) = extents.iter().position(|extents| extents.devices.is_empty()) {
-        let why = format!("none has an intact superblock of arena {number}");
-        return Err(EngineError::NoDevices { pool: settings.name.clone(), why });
-    }
+    let extents = extents::of_whole_pool(&mut assembly.devices)?;
+    let arenas = extents.len() as u8;
+    settings.check_memory(arenas)?;
     let mailboxes: Vec<_> =
         extents.iter().map(|_| Mailbox::new()).collect::<std::io::Result<_>>().map_err(EngineError::Ring)?;
     let senders: Vec<Mailbox> = mailboxes.iter().map(|(mailbox, _)| mailbox.clone()).collect();
-    let arenas = extents.len() as u8;
     let start = |(number, (extents, mailbox)): (u8, (crate::media::Devices, _))| {
         let siblings = Siblings::of(ArenaNo(number), &senders);
         let settings = settings.of_arena(ArenaNo(number), arenas);
@@ -88,4 +86,21 @@ fn homes(pool: &str, reports: &[OpenReport]) -> HashMap<DiskId, ArenaNo> {
         }
     }
     homes
+}
+
+/// Warns of devices that only some of the arenas use, because a crash cut short their joining or leaving.
+fn tell_partial<'a>(pool: &str, reports: impl Iterator<Item = &'a OpenReport>) {
+    let (mut arenas, mut users) = (0, BTreeMap::new());
+    for report in reports {
+        arenas += 1;
+        for (device, _) in &report.devices {
+            *users.entry(*device).or_insert(0) += 1;
+        }
+    }
+    for (device, count) in users.into_iter().filter(|(_, count)| *count < arenas) {
+        tracing::warn!(
+            pool,
+            "device {device} is used by {count} of {arenas} arenas: remove it with `haversack pool remove`, and add it again to use all of it"
+        );
+    }
 }

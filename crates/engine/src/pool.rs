@@ -111,7 +111,7 @@ pub fn wipe(path: &Path) -> Result<()> {
 /// # Errors
 /// The pool cannot be read.
 pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
-    let mut arenas = extents::of_arenas(&mut Devices::open(paths)?)?.into_iter();
+    let mut arenas = extents::of_whole_pool(&mut Devices::open(paths)?)?.into_iter();
     let mut report = offline::check(&mut arenas.next().expect("a pool has an arena"), thorough)?;
     for mut extents in arenas {
         report.add(offline::check(&mut extents, thorough)?);
@@ -125,7 +125,7 @@ pub fn check(paths: &[PathBuf], thorough: bool) -> Result<CheckReport> {
 /// The pool cannot be read.
 pub fn disks(paths: &[PathBuf]) -> Result<Vec<(DiskReport, Option<Label>)>> {
     let mut disks = Vec::new();
-    for mut extents in extents::of_arenas(&mut Devices::open(paths)?)? {
+    for mut extents in extents::of_whole_pool(&mut Devices::open(paths)?)? {
         let report = offline::check(&mut extents, false)?;
         let labels = label::read(&mut extents, Kind::Disk);
         let of = |disk: &DiskReport| labels.iter().find(|label| label.id.0 == disk.id.0).cloned();
@@ -155,7 +155,7 @@ pub fn flush_offline(
     origin: &OriginSpec,
     progress: impl FnMut(FlushProgress),
 ) -> std::result::Result<u64, FlushError> {
-    let mut arenas = extents::of_arenas(&mut Devices::open(paths)?)?;
+    let mut arenas = extents::of_whole_pool(&mut Devices::open(paths)?)?;
     let mut origin: Box<dyn OriginMedia> = crate::origin::open_offline(origin)?;
     let knows = |extents: &mut Devices| {
         Ok::<_, EngineError>(offline::check(extents, false)?.disks.iter().any(|found| found.id == disk))

@@ -190,11 +190,23 @@ fn an_extent_that_is_not_the_arenas_own_is_refused() {
     second.copy_from_slice(first);
     std::fs::write(&settings.devices[0], &bytes).unwrap();
     let refused = OpenPool::start(&settings).err().unwrap().to_string();
-    assert!(refused.contains("no device"), "{refused}");
+    assert!(refused.contains("superblock of arena 1"), "{refused}");
+    let refused = pool::check(&settings.devices, false).unwrap_err().to_string();
+    assert!(refused.contains("superblock of arena 1"), "{refused}");
     let refused = pool::create(
         &[place.path("x")],
         Formatting { size_bytes: Some(48 * MIB), overwrite: false },
         Shape { redundancy: false, arenas: 0 },
     );
     assert!(matches!(refused, Err(EngineError::Arenas { arenas: 0, .. })));
+}
+
+#[test]
+fn memory_that_is_too_little_for_the_arenas_is_refused() {
+    let place = Place::new("arenas-memory");
+    let settings = two_arenas(&place, &[48], false);
+    let little = PoolSettings { staging_blocks: 100, ..settings.clone() };
+    let refused = OpenPool::start(&little).err().unwrap().to_string();
+    assert!(refused.contains("set at least 524288 bytes"), "{refused}");
+    drop(OpenPool::start(&PoolSettings { staging_blocks: 128, ..settings }).unwrap());
 }

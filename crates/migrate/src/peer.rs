@@ -78,7 +78,8 @@ impl Migration {
         }
     }
 
-    /// Tells the earlier owner what is durable here. When it has nothing left, that is recorded.
+    /// Reports to the earlier owner which blocks are durable here, so that it can forget them. Once it has none left,
+    /// records that this host no longer depends on it.
     pub(crate) fn tell_what_to_forget<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let (Some((host, epoch)), Some(disk)) = (self.holder(), self.disk) else { return };
         if self.task != Task::Idle || !call.disk_info(disk).is_some_and(|info| info.attached) {

@@ -95,8 +95,8 @@ impl<M: Memory> Call<'_, M> {
         None
     }
 
-    /// Tells a migration that a guest changes a block: copies of it are out of date, and these sectors are
-    /// newer than a peer's.
+    /// Notes a guest's write for a migration in progress: copies of the block are out of date, and these sectors are
+    /// newer than the peer's.
     #[inline]
     pub(crate) fn note_changed(&mut self, disk: DiskNo, block: BlockNo, mask: u8) {
         if let Some(moving) = &mut self.disk_mut(disk).moving {

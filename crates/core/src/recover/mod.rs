@@ -54,15 +54,25 @@ pub struct OpenReport {
     pub disks: Vec<DiskSummary>,
 }
 
+/// Adds the devices that another arena of the pool found, in use and missing, to those of one arena.
+pub(crate) fn merge_devices(
+    (used, missing): (&mut Vec<(DeviceNo, usize)>, &mut Vec<DeviceNo>),
+    (other_used, other_missing): (Vec<(DeviceNo, usize)>, Vec<DeviceNo>),
+) {
+    for (number, place) in other_used {
+        if !used.iter().any(|(known, _)| *known == number) {
+            used.push((number, place));
+        }
+    }
+    missing.extend(other_missing);
+    missing.sort();
+    missing.dedup();
+}
+
 impl OpenReport {
-    /// Adds the report of another arena of the pool.
+    /// Adds the report of another arena of the pool. Places of devices stay those of this arena.
     pub fn add(&mut self, other: OpenReport) {
-        let known: Vec<DeviceNo> = self.devices.iter().map(|(number, _)| *number).collect();
-        self.devices.extend(other.devices.into_iter().filter(|(number, _)| !known.contains(number)));
-        self.ignored.retain(|place| other.ignored.contains(place));
-        self.missing.extend(other.missing);
-        self.missing.sort();
-        self.missing.dedup();
+        merge_devices((&mut self.devices, &mut self.missing), (other.devices, other.missing));
         self.staging_survived &= other.staging_survived;
         self.clean_stop &= other.clean_stop;
         self.torn_entries += other.torn_entries;

@@ -2,6 +2,7 @@
 //!
 //! Invariants
 //! - The account is kept in the daemon's state, and goes on after a restart; time in which the daemon did not run counts.
+//! - Each byte written counts once, also when devices join and leave.
 //! - A budget keeps out clean copies alone; guests' writes take their usual way whatever the account says.
 
 use std::collections::BTreeMap;
@@ -11,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use haversack_api::EnduranceStatus;
 use haversack_control::budget::Pacer;
 use haversack_control::endurance::Endurance;
-use haversack_engine::{Histogram, Snapshot};
-use haversack_model::{BLOCK_BYTES, Micros};
+use haversack_engine::{DeviceSnapshot, Histogram, Snapshot};
+use haversack_model::{BLOCK_BYTES, DeviceNo, Micros};
 
 use crate::config::PoolConfig;
 use crate::daemon::Daemon;
@@ -34,6 +35,7 @@ pub struct Budgets {
 
 struct Kept {
     pacer: Pacer,
+    written: Written,
     fill_share: f64,
     was_nearly_spent: bool,
 }
@@ -58,23 +60,25 @@ impl Budgets {
     pub fn pace(&self, daemon: &Daemon, pool: &Pool, endurance: Endurance, now_us: Micros) {
         // A stopped pool is reported elsewhere.
         let Ok(snapshot) = pool.backend.snapshot() else { return };
-        let written_bytes = snapshot.devices.iter().map(|device| device.written_bytes).sum();
         let mut pools = self.pools.locked();
         if !pools.contains_key(&pool.name) {
             let budget = endurance.budget(snapshot.pool.capacity_blocks * BLOCK_BYTES as u64);
+            let mut written = Written::default();
+            let written_bytes = written.note(&snapshot.devices);
             let pacer = match daemon.state.flash_account(&pool.name) {
                 Some(account) => Pacer::resume(budget, account, now_us, written_bytes),
                 None => Pacer::new(budget, now_us, written_bytes),
             };
             match pacer {
                 Ok(pacer) => {
-                    let kept = Kept { pacer, fill_share: 1.0, was_nearly_spent: false };
+                    let kept = Kept { pacer, written, fill_share: 1.0, was_nearly_spent: false };
                     pools.insert(pool.name.clone(), kept);
                 }
                 Err(error) => return tracing::error!(pool = pool.name, "{error}"),
             }
         }
         let kept = pools.get_mut(&pool.name).expect("it was inserted");
+        let written_bytes = kept.written.note(&snapshot.devices);
         kept.pacer.note(now_us, written_bytes);
         kept.fill_share = kept.pacer.fill_share(origin_read_us(&snapshot));
         let price_us = kept.pacer.write_price_us();
@@ -85,6 +89,26 @@ impl Budgets {
             tracing::warn!(pool = pool.name, "cannot keep the account of flash writes: {error}");
         }
         kept.tell(daemon, &pool.name);
+    }
+}
+
+/// What was written to a pool's devices, of which each has a counter that begins at 0 when the device is opened.
+#[derive(Default)]
+struct Written {
+    counters: BTreeMap<DeviceNo, u64>,
+    total_bytes: u64,
+}
+
+impl Written {
+    /// Takes the counters of the devices that are in use now. Returns all bytes written so far, which never decrease.
+    fn note(&mut self, devices: &[DeviceSnapshot]) -> u64 {
+        let before = std::mem::take(&mut self.counters);
+        for device in devices {
+            let known_bytes = before.get(&device.device).filter(|known| **known <= device.written_bytes);
+            self.total_bytes += device.written_bytes - known_bytes.copied().unwrap_or(0);
+            self.counters.insert(device.device, device.written_bytes);
+        }
+        self.total_bytes
     }
 }
 
@@ -147,4 +171,32 @@ pub fn start(daemon: &Arc<Daemon>, pools: &[PoolConfig]) -> std::io::Result<()> 
     };
     std::thread::Builder::new().name("budgets".into()).spawn(run)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_engine::Latencies;
+
+    use super::*;
+
+    fn device(number: u8, written_bytes: u64) -> DeviceSnapshot {
+        DeviceSnapshot {
+            device: DeviceNo(number),
+            path: String::new(),
+            capacity_bytes: 0,
+            errors: 0,
+            read_bytes: 0,
+            written_bytes,
+            latency: Latencies::default(),
+        }
+    }
+
+    #[test]
+    fn a_device_that_leaves_or_joins_makes_nothing_count_twice() {
+        let mut written = Written::default();
+        assert_eq!(written.note(&[device(0, 100), device(1, 1000)]), 1100);
+        assert_eq!(written.note(&[device(0, 110)]), 1110, "the second has left");
+        assert_eq!(written.note(&[device(0, 120), device(1, 5)]), 1125, "another has its number");
+        assert_eq!(written.note(&[device(0, 20), device(1, 6)]), 1146, "the first was opened again");
+    }
 }

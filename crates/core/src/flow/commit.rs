@@ -18,6 +18,7 @@
 //!   that the device is gone, recovery takes a single copy for a torn commit.
 //! - While a flush waits for a group of blocks, only dirty blocks of that group or an older one are
 //!   committed.
+//! - A disk has at most [`MOST_BATCHES`] commits in flight, unless a flush waits for its blocks.
 
 pub(crate) mod batches;
 
@@ -34,6 +35,11 @@ use crate::memory::{FrameNo, Memory};
 use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
+
+/// Enough to keep a device busy: more than a segment of 1 MiB. With more of them, a guest that overwrites the same blocks
+/// again and again soon has thousands of staged blocks whose older versions are in flight. Each call would pass over all
+/// of them, and other disks would wait meanwhile; and blocks would go to flash that are overwritten already.
+const MOST_BATCHES: u32 = 4;
 
 impl<M: Memory> Call<'_, M> {
     /// Starts the batches that are due.
@@ -64,6 +70,7 @@ impl<M: Memory> Call<'_, M> {
         let restaged = d.restage.is_empty() && d.restaging == 0;
         let full = || self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
         waiting > 0
+            && (self.batches.of_disk(disk) < MOST_BATCHES || d.flush.must_commit())
             && (waiting >= self.commit_threshold()
                 || d.flush.must_commit()
                 || d.commit_all()
@@ -167,9 +174,9 @@ impl<M: Memory> Call<'_, M> {
 
     fn write_batch(&mut self, disk: DiskNo, count: usize, copies: usize, segments: [SegmentNo; 2]) {
         let seq = self.durability.take_commit();
-        let batch = self.batches.in_flight.take();
+        let batch = self.batches.start(disk);
         let b = &mut self.batches.in_flight[batch];
-        (b.seq, b.disk, b.failed) = (seq, Some(disk), [false; 2]);
+        (b.seq, b.failed) = (seq, [false; 2]);
         b.segments.clear();
         b.segments.extend_from_slice(&segments[..copies]);
         let mut frames = std::mem::take(&mut b.frames);
@@ -332,7 +339,7 @@ impl<M: Memory> Call<'_, M> {
             self.store.revive(batch.seq);
         }
         self.batches.in_flight[number] = batch;
-        self.batches.in_flight.put(number);
+        self.batches.end(number);
         let unflushed = self.store.unflushed_pages();
         if unflushed as u64 * u64::from(self.config.commit_blocks)
             >= u64::from(self.config.flush_after_blocks)

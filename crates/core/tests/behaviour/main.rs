@@ -3,6 +3,7 @@
 mod admission;
 mod bad_input;
 mod cleaning;
+mod commits;
 mod common;
 mod damage;
 mod devices;

@@ -1,6 +1,8 @@
 //! Commits in flight, and the one that is being put together.
 //!
-//! Invariant: the buffers of a batch are reused, and empty while no batch uses them.
+//! Invariants
+//! - The buffers of a batch are reused, and empty while no batch uses them.
+//! - `of_disks` counts the batches in flight.
 
 use haversack_model::DiskNo;
 
@@ -8,6 +10,7 @@ use crate::memory::FrameNo;
 use crate::slab::Slab;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::SlotNo;
+use crate::table::Table;
 
 /// A batch in flight.
 #[derive(Default)]
@@ -29,6 +32,8 @@ pub(crate) struct Batch {
 /// All commits in flight.
 pub(crate) struct Batches {
     pub(super) in_flight: Slab<Batch>,
+    /// How many batches of each disk are in flight.
+    of_disks: Table<DiskNo, u32>,
     /// The frames of the batch that is being put together.
     pub(super) picked_frames: Vec<FrameNo>,
     /// Its slots, for each copy.
@@ -37,7 +42,33 @@ pub(crate) struct Batches {
 
 impl Batches {
     pub fn new() -> Batches {
-        Batches { in_flight: Slab::new(), picked_frames: Vec::new(), picked_slots: [Vec::new(), Vec::new()] }
+        Batches {
+            in_flight: Slab::new(),
+            of_disks: Table::new(),
+            picked_frames: Vec::new(),
+            picked_slots: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Starts a batch of a disk's blocks.
+    pub(super) fn start(&mut self, disk: DiskNo) -> u32 {
+        let batch = self.in_flight.take();
+        self.in_flight[batch].disk = Some(disk);
+        self.of_disks.reach(disk, || 0);
+        self.of_disks[disk] += 1;
+        batch
+    }
+
+    /// Ends a batch.
+    pub(super) fn end(&mut self, batch: u32) {
+        let disk = self.in_flight[batch].disk.expect("a batch is of a disk");
+        self.of_disks[disk] -= 1;
+        self.in_flight.put(batch);
+    }
+
+    /// Returns how many batches of a disk's blocks are in flight.
+    pub fn of_disk(&self, disk: DiskNo) -> u32 {
+        self.of_disks.get(disk).copied().unwrap_or(0)
     }
 
     /// Returns the disk that all blocks of a batch in flight belong to.

@@ -34,15 +34,10 @@ impl<M: Memory> Call<'_, M> {
     /// Reports the result of an action.
     pub fn complete(&mut self, now: Micros, io: IoId, result: Result<(), IoFailure>) {
         self.now = now;
-        assert!(self.ios.contains(io.0), "{io:?} is in flight");
-        let mut done = std::mem::take(&mut self.ios[io.0]);
+        let done = self.ios.take_out(io.0);
         self.note_latency(&done);
         self.dispatch(&done, result);
-        done.frames.clear();
-        done.hits.clear();
-        done.fills.clear();
-        self.ios[io.0] = done;
-        self.ios.put(io.0);
+        self.ios.end(io.0, done);
         self.settle();
     }
 

@@ -17,7 +17,7 @@ use crate::disks::Disks;
 use crate::durability::Durability;
 use crate::flow::commit::batches::Batches;
 use crate::flow::request::state::{Park, RequestState};
-use crate::io::{Io, Purpose};
+use crate::io::{Ios, Purpose};
 use crate::jobs::Jobs;
 use crate::locks::Locks;
 use crate::memory::{FrameNo, Memory};
@@ -69,7 +69,7 @@ pub struct Core {
     /// Requests in flight.
     pub(crate) requests: Slab<RequestState>,
     /// I/Os in flight.
-    pub(crate) ios: Slab<Io>,
+    pub(crate) ios: Ios,
     /// Commits in flight.
     pub(crate) batches: Batches,
     pub(crate) locks: Locks,
@@ -88,6 +88,7 @@ impl Core {
     }
 
     /// Takes a request and queues it to be run.
+    #[inline]
     pub(crate) fn accept(&mut self, now: Micros, request: Request) -> Result<(), Rejected> {
         self.now = now;
         let disk = self.disks.get_mut(request.disk).ok_or(Rejected::NoSuchDisk(request.disk))?;
@@ -339,13 +340,7 @@ impl Core {
     /// Starts to describe an I/O. It is sent with [`Core::emit`].
     #[inline]
     pub(crate) fn new_io(&mut self, purpose: Purpose) -> u32 {
-        let number = self.ios.take();
-        let now = self.now;
-        let io = &mut self.ios[number];
-        debug_assert!(io.frames.is_empty() && io.hits.is_empty() && io.fills.is_empty());
-        (io.purpose, io.disk, io.device, io.start, io.len) = (purpose, None, None, 0, 0);
-        io.sent_us = now;
-        number
+        self.ios.start(purpose, self.now)
     }
 
     #[inline]

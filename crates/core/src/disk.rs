@@ -200,6 +200,7 @@ impl Disk {
     }
 
     /// Returns the part of a block that sectors touch: mask, and the first sector of that part.
+    #[inline]
     pub fn part(&self, block: BlockNo, sector: u64, sectors: u32) -> (u8, u64) {
         let start = sector + self.shift();
         let end = start + u64::from(sectors);

@@ -5,10 +5,14 @@
 //!   them.
 //! - `hits` belongs to `Purpose::Hit` and `fills` to `Purpose::Fill`, one part for each frame. They are not
 //!   in the purpose because their buffers are reused.
+//! - The buffers of an I/O that is not in flight are empty.
+
+use std::ops::{Index, IndexMut};
 
 use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros};
 
 use crate::memory::FrameNo;
+use crate::slab::Slab;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
 
@@ -174,4 +178,80 @@ pub(crate) struct Io {
     pub frames: Vec<FrameNo>,
     pub hits: Vec<FlashPart>,
     pub fills: Vec<OriginPart>,
+}
+
+/// All I/Os in flight, by number.
+pub(crate) struct Ios {
+    /// Boxed, since each is taken out when it completes: an I/O is larger than what is moved at no cost.
+    slab: Slab<Box<Io>>,
+    /// Takes the place of an I/O that is taken out. It is empty; missing until the first I/O has ended.
+    spare: Option<Box<Io>>,
+}
+
+impl Ios {
+    pub fn new() -> Ios {
+        Ios { slab: Slab::new(), spare: None }
+    }
+
+    /// Starts an I/O; returns its number.
+    #[inline]
+    pub fn start(&mut self, purpose: Purpose, now: Micros) -> u32 {
+        let number = self.slab.take();
+        let io = &mut self.slab[number];
+        debug_assert!(io.frames.is_empty() && io.hits.is_empty() && io.fills.is_empty());
+        (io.purpose, io.disk, io.device, io.start, io.len) = (purpose, None, None, 0, 0);
+        io.sent_us = now;
+        number
+    }
+
+    /// Takes an I/O out, to be handed back to [`Ios::end`]. Its number stays in use until then.
+    ///
+    /// # Panics
+    /// It must be in flight.
+    #[inline]
+    pub fn take_out(&mut self, number: u32) -> Box<Io> {
+        assert!(self.slab.contains(number), "I/O {number} is in flight");
+        std::mem::replace(&mut self.slab[number], self.spare.take().unwrap_or_default())
+    }
+
+    /// Ends an I/O that was taken out.
+    #[inline]
+    pub fn end(&mut self, number: u32, mut io: Box<Io>) {
+        io.frames.clear();
+        io.hits.clear();
+        io.fills.clear();
+        self.spare = Some(io);
+        self.slab.put(number);
+    }
+
+    /// Gives up an I/O that was not sent.
+    pub fn cancel(&mut self, number: u32) {
+        self.slab.put(number);
+    }
+
+    /// Returns the number of I/Os in flight.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Returns the I/Os in flight.
+    pub fn iter(&self) -> impl Iterator<Item = &Io> {
+        self.slab.iter().map(|(_, io)| &**io)
+    }
+}
+
+impl Index<u32> for Ios {
+    type Output = Io;
+
+    #[inline]
+    fn index(&self, number: u32) -> &Io {
+        &self.slab[number]
+    }
+}
+
+impl IndexMut<u32> for Ios {
+    #[inline]
+    fn index_mut(&mut self, number: u32) -> &mut Io {
+        &mut self.slab[number]
+    }
 }

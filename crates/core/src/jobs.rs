@@ -158,6 +158,7 @@ impl Jobs {
     }
 
     /// Takes out the job of the pool that is to be driven: the one that is running, or the next stop.
+    #[inline]
     pub fn take_pool(&mut self) -> Option<PoolJob> {
         let stop = |id| PoolJob { id, kind: PoolJobKind::Stop };
         self.pool.take().or_else(|| self.stops.pop_front().map(stop))

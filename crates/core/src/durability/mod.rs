@@ -180,6 +180,7 @@ impl Durability {
 
     /// Starts a flush of the pool if one is wanted and would make anything durable. The caller then sends it
     /// to the devices and finally calls [`Durability::flush_answered`] once for itself.
+    #[inline]
     pub fn start_flush(&mut self) -> bool {
         let completed = if planted(Bug::FlushCoversRunning) { self.last() } else { self.completed() };
         if self.flush.is_some() || self.wanted <= self.flushed || completed <= self.flushed {

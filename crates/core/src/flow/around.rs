@@ -226,7 +226,7 @@ impl<M: Memory> Call<'_, M> {
         for frame in std::mem::take(&mut self.ios[io].frames) {
             self.free_frame(frame, true);
         }
-        self.ios.put(io);
+        self.ios.cancel(io);
         self.requests[number].outstanding -= 1;
         self.end_window(number);
     }

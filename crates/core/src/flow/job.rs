@@ -79,7 +79,7 @@ impl<M: Memory> Call<'_, M> {
 
     /// Whether no I/O of the disk is in flight, for requests or in the background.
     pub(crate) fn is_quiet(&self, disk: DiskNo) -> bool {
-        self.disk(disk).requests == 0 && !self.ios.iter().any(|(_, io)| io.disk == Some(disk))
+        self.disk(disk).requests == 0 && !self.ios.iter().any(|io| io.disk == Some(disk))
     }
 
     /// Notes that the job has changed the record, and continues when the change is durable.

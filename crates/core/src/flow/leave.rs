@@ -60,6 +60,7 @@ impl Core {
     }
 
     /// Forgets some segments of devices that are gone, once in a call. Returns true if that was all.
+    #[inline]
     fn forget_gone(&mut self) -> bool {
         if self.devices.has_gone() && self.schedule.may_step() {
             for _ in 0..SEGMENTS_AT_A_TIME {

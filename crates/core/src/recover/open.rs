@@ -33,6 +33,7 @@ use crate::format::descriptor::{Descriptor, StagingHeader};
 use crate::format::geometry;
 use crate::format::page::{self, Header, Kind, NO_OWNER, Place};
 use crate::format::record::{Damage, DeviceRecord, DeviceState, DiskRecord, PoolRecord};
+use crate::io::Ios;
 use crate::jobs::Jobs;
 use crate::locks::Locks;
 use crate::media::Media;
@@ -380,7 +381,7 @@ fn without_disks<M: Memory>(pool: &Pool, store: Store, memory: &M, config: CoreC
             pool.record.devices.iter().map(retired).collect(),
         ),
         requests: Slab::new(),
-        ios: Slab::new(),
+        ios: Ios::new(),
         batches: Batches::new(),
         locks: Locks::default(),
         jobs: Jobs::default(),

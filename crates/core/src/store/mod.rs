@@ -382,6 +382,7 @@ impl Store {
     }
 
     /// Counts a hit of a live slot.
+    #[inline]
     pub fn hit(&mut self, number: SlotNo) {
         let slot = self.expect_live(number);
         self.set(number, slot.with_hits(slot.hits() + 1));

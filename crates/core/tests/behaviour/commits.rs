@@ -10,9 +10,8 @@ const MOST: usize = 4;
 /// Two disks. The first has written ten blocks, one after the other, and no commit has ended.
 fn busy() -> (Rig, [DiskNo; 2]) {
     let mut rig = Rig::new(&[16], false, CoreConfig { commit_blocks: 1, ..CoreConfig::default() });
-    let disks = [0, 1].map(|number| {
-        rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), 4096) }, 1)
-    });
+    let disks = [0, 1]
+        .map(|number| rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), 4096) }, 1));
     for block in 0..10 {
         write(&mut rig, disks[0], block);
     }

@@ -171,6 +171,11 @@ const BUGS: &[Bug] = &[
         seeds: &[95000041],
         replays: &[(DAMAGE, "a_bad_first_copy_costs_a_newer_version_none_of_its_copies")],
     },
+    Bug {
+        name: "a flush of a released disk waits for space that does not come",
+        seeds: &[200252154],
+        replays: &[(DEVICES, "a_flush_fails_without_space_and_the_release_completes")],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.

@@ -104,7 +104,9 @@ impl<M: Memory> Call<'_, M> {
         };
         let copies = if dirty { self.dirty_copies() } else { 1 };
         let copies = if planted(Bug::ForgetMirror) { 1 } else { copies };
-        let Some(segments) = self.find_segments(disk, self.batches.picked_frames.len(), copies) else {
+        let segments = self.find_segments(disk, self.batches.picked_frames.len(), copies);
+        self.disk_mut(disk).flush.no_space = segments.is_none() && !self.space_comes(disk);
+        let Some(segments) = segments else {
             return false;
         };
         if !self.frames.suffices(copies) {

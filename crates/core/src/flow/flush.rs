@@ -92,10 +92,11 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
-    /// Whether staged blocks have no device to go to and no origin that may be written.
+    /// Whether staged blocks have no place on a device to go to and no origin that may be written.
     fn must_stay_staged(&self, disk: DiskNo) -> bool {
         let d = self.disk(disk);
-        !d.life.is_owned() && d.flush.staged_dirty() > 0 && self.alive_devices().next().is_none()
+        let nowhere = d.flush.no_space || self.alive_devices().next().is_none();
+        !d.life.is_owned() && d.flush.staged_dirty() > 0 && nowhere
     }
 
     /// Fails the waiting flushes. The group that they closed stays closed.

@@ -232,6 +232,15 @@ impl<M: Memory> Call<'_, M> {
         !self.is_capped(disk) || slots < self.target_blocks(disk) + self.target_blocks(disk) / FREE_SHARE + 8
     }
 
+    /// Whether space for the disk's staged blocks is being made: a segment is emptied or prepared, or a page that frees
+    /// slots is written.
+    pub(crate) fn space_comes(&self, disk: DiskNo) -> bool {
+        self.store.is_reclaiming()
+            || self.store.unprepared_segments(None) > 0
+            || self.store.disks[disk].pending > 0
+            || self.batches.of_disk(disk) > 0
+    }
+
     /// Whether the disk has or can get space for its staged blocks.
     pub(crate) fn has_space(&self, disk: DiskNo) -> bool {
         let some = !self.store.disks[disk].segments.is_empty()

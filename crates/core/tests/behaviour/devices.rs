@@ -202,6 +202,35 @@ fn a_flush_fails_without_devices_and_the_release_completes() {
 }
 
 #[test]
+fn a_flush_fails_without_space_and_the_release_completes() {
+    let mut rig = Rig::new(&[2], false, CoreConfig::default());
+    let config = |number| DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) };
+    let disk = rig.attach(&config(0), 1);
+    rig.write(disk, 0, 8, 2);
+    for number in 1..3 {
+        let released = rig.attach(&config(number), 1);
+        let write = rig.start_write(released, 0, 400, 1);
+        let flush = rig.start_flush(released);
+        rig.run_without(is_origin_write);
+        assert!(rig.is_answered(write) && rig.is_answered(flush));
+        let now = rig.now;
+        let job = rig.core().release(now, released).expect("attached");
+        rig.run_without(is_origin_write);
+        assert!(rig.jobs.contains_key(&job));
+        assert_eq!(rig.usage(released).dirty_blocks, 50, "a segment has dirty blocks that nobody cleans");
+    }
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_origin_write);
+    assert!(!rig.is_answered(flush), "the origin may take it yet");
+    let refuse = |a: &Requested| if is_origin_write(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done };
+    let now = rig.now;
+    let job = rig.core().release(now, disk).expect("attached");
+    rig.run_with(refuse);
+    assert_eq!(rig.answer(flush), Err(RequestError::NotOwner));
+    rig.finish(job);
+}
+
+#[test]
 fn a_released_disk_is_taken_back_only_under_a_higher_epoch() {
     let mut rig = Rig::new(&[4], false, CoreConfig::default());
     let config = DiskConfig::new(disk_id(0), SECTORS);

@@ -26,6 +26,8 @@ pub(crate) struct DiskFlush {
     pub(super) closing_count: u64,
     /// How far the origin's flush for `waiting` is.
     pub(super) origin: OriginFlush,
+    /// The last commit found no space on flash, and none is about to come.
+    pub no_space: bool,
     /// Numbers of the requests that wait for the closing group.
     pub(super) waiting: Vec<u32>,
     /// Numbers of the requests that will close the next group.

@@ -1,6 +1,6 @@
 //! The simulator against the daemon: the same trace, the same counters.
 
-use haversack_core::{CleanerConfig, DiskStats, DiskUsage};
+use haversack_core::{AdmissionConfig, CleanerConfig, DiskStats, DiskUsage};
 use haversack_e2e::connection::Connection;
 use haversack_e2e::control::Control;
 use haversack_e2e::error::check;
@@ -141,6 +141,7 @@ fn play_to_simulator(
             redundancy: case.redundancy,
             staging_blocks: Some((MIB / BLOCK) as u32),
             cleaner: cleaner().0,
+            admission: AdmissionConfig::Learned,
             ..Pool::default()
         },
         ..haversack_sim::Settings::default()

@@ -1,11 +1,12 @@
 //! Learned admission: a block is admitted if blocks of its category are worth their space and a flash write.
 //!
 //! What is expected of a category is learned from a sample of the blocks ([`outlooks`]): how likely a block is used
-//! again soon enough, and what that saves. The category is: read or write; how long ago the block was last accessed,
-//! in units of the time in which it must be used again; how many earlier accesses are remembered; size of the request;
+//! again while it would stay, and what that saves. The category is: read or write; how long ago the block was last
+//! accessed, in units of that time; how many earlier accesses are remembered; size of the request;
 //! whether it continues another.
 //!
-//! A block is worth its space if it is more likely used again soon enough than not. It is worth a flash write if what it
+//! A block is worth its space if it is likely enough used again while it would stay. The bound is lower for small requests,
+//! since a hit of one of many blocks saves a request only a part of its time. A block is worth a flash write if what it
 //! saves is more than the price of the write, paid for if it is not used again: if it is, it would have entered later at
 //! the same price. Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on
 //! probation. While nothing was evicted yet, everything is admitted.
@@ -28,14 +29,13 @@ use outlooks::{COARSE, FINE, Outlook, Outlooks};
 /// The most blocks whose last access is remembered: 768 KiB.
 const MOST_REMEMBERED: u64 = 3 << 16;
 const LEAST_REMEMBERED: u64 = 1 << 10;
-/// A block is worth its space if it is used again within this fraction of the time that it would stay.
-const HORIZON: f64 = 0.7;
-/// Bounds of the ages that are told apart, in units of that.
+/// Bounds of the ages that are told apart, in units of the time that a block stays.
 const AGES: [f32; 6] = [0.03, 0.12, 0.5, 1.0, 2.0, 8.0];
 /// Bounds of the sizes of requests that are told apart, in blocks.
 const SIZES: [u32; 3] = [1, 4, 16];
-/// The probability of use in time from which a block is worth its space, and from which it is protected at once.
-const ADMIT: f32 = 0.5;
+/// The probability of use within a stay from which a block is worth its space, by the size of its request.
+const ADMIT: [f32; SIZES.len() + 1] = [0.35, 0.4, 0.5, 0.6];
+/// The probability from which it is protected at once.
 const PROTECT: f32 = 0.7;
 
 /// See the module documentation.
@@ -62,7 +62,7 @@ impl Learned {
     /// Notes an access. Returns what is expected of the block, if it is known how long a block stays.
     fn note(&mut self, BlockNo(block): BlockNo, access: &Access) -> Option<Outlook> {
         let hash = mix(block);
-        let horizon = access.stay.map(|stay| ((stay as f64 * HORIZON) as u64).max(1));
+        let horizon = access.stay;
         self.memory.tell_apart(horizon.unwrap_or(access.now), access.now);
         let seen = self.memory.note(hash, access.now);
         if access.stay.is_some() != self.stay.is_some() {
@@ -76,9 +76,14 @@ impl Learned {
     }
 }
 
-/// Whether a block of which this is expected is worth its space and a flash write.
-fn is_worth_it(outlook: Outlook, prices: &Prices) -> bool {
-    outlook.again >= ADMIT && outlook.saved_us >= prices.flash_write_us * (1.0 - outlook.again)
+/// Returns the class of a request's size.
+fn size_class(blocks: u32) -> usize {
+    SIZES.iter().filter(|most| blocks > **most).count()
+}
+
+/// Whether a block of which this is expected, with a request of this size, is worth its space and a flash write.
+fn is_worth_it(outlook: Outlook, size: usize, prices: &Prices) -> bool {
+    outlook.again >= ADMIT[size] && outlook.saved_us >= prices.flash_write_us * (1.0 - outlook.again)
 }
 
 /// Whether a write is worth a flash write only because it need not wait for the origin. It takes space on probation until
@@ -96,7 +101,7 @@ fn category(access: &Access, seen: Option<Seen>, horizon: u64) -> (usize, usize)
         }
         None => (AGES.len() + 1, 0),
     };
-    let size = SIZES.iter().filter(|most| access.blocks > **most).count();
+    let size = size_class(access.blocks);
     let op = usize::from(access.op == Op::Write);
     (op * 24 + age * 3 + count, size * 2 + usize::from(access.continues))
 }
@@ -109,7 +114,8 @@ impl Admission for Learned {
     fn miss(&mut self, block: BlockNo, access: Access) -> Verdict {
         match self.note(block, &access) {
             Some(outlook) => Verdict {
-                admit: is_worth_it(outlook, &access.prices) || is_worth_buffering(&access),
+                admit: is_worth_it(outlook, size_class(access.blocks), &access.prices)
+                    || is_worth_buffering(&access),
                 protect: outlook.again >= PROTECT,
                 forget: None,
             },
@@ -142,7 +148,7 @@ impl Admission for Learned {
                 samples: self.outlooks.samples(category),
                 ratio: outlook.again,
                 value_us: outlook.saved_us,
-                admitted: self.stay.is_none() || is_worth_it(outlook, &self.prices),
+                admitted: self.stay.is_none() || is_worth_it(outlook, category.1 / 2, &self.prices),
             }
         });
         Some(Figures { prices: self.prices, stay: self.stay, categories: figures.collect() })
@@ -220,8 +226,8 @@ mod tests {
             }
         }
         assert!(verdicts.iter().all(|(small, large)| *small == PROTECTED && !large.admit), "{verdicts:?}");
-        // With a horizon of 140 the small ones return too late as well.
-        disk.stay = Some(200);
+        // If blocks stay for less than 200, the small ones return too late as well.
+        disk.stay = Some(150);
         for _ in 0..300 {
             (0..200).for_each(|block| assert!(disk.access(block, Op::Read, 1).forget.is_none()));
         }
@@ -287,7 +293,7 @@ mod tests {
             admitted += u64::from(verdict.admit);
             digest = mix(digest ^ u64::from(verdict.admit) ^ u64::from(verdict.protect) << 1);
         }
-        assert_eq!((admitted, digest), (128_370, 4_468_788_975_665_185_925));
+        assert_eq!((admitted, digest), (141_598, 4_491_003_102_873_846_111));
     }
 
     #[test]

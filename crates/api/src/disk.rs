@@ -138,7 +138,7 @@ impl FromStr for Target {
 /// `data(N)` or `hybrid(N)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Admission {
-    /// What the policy chooses; every block if there is no policy.
+    /// What the policy chooses; a filter that learns if there is no policy.
     #[default]
     Auto,
     /// Every block at its first access.
@@ -460,8 +460,8 @@ pub struct DiskChange {
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for always
-    /// or what the policy chooses.
+    /// Which blocks may enter the cache: always, learned, hec, larc, reuse(N), address(N), data(N) or hybrid(N); auto for
+    /// learned, or what the policy chooses.
     #[cfg_attr(feature = "arguments", arg(long))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,

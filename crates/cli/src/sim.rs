@@ -164,7 +164,7 @@ pub struct PoolArguments {
     #[arg(long, value_enum, default_value = "all")]
     pub persistence: Survives,
     /// Which blocks may enter the cache: always, learned, reuse(N), reuse(N, ADDRESSES); sized by shares of the pool: hec, larc,
-    /// address(N), data(N), hybrid(N). [default: always, or as the allocator's system does]
+    /// address(N), data(N), hybrid(N). [default: learned, or as the allocator's system does]
     #[arg(long)]
     pub admission: Option<AdmissionArgument>,
     /// Allocator that divides the pool: auto, none, equal, static, wss, rwss, utility, trd, urd or max-min, or a paper's whole
@@ -360,8 +360,10 @@ impl PoolArguments {
                 Some(AdmissionArgument::Fixed(Admission::Reuse { n, addresses })) => {
                     AdmissionConfig::reuse(n, addresses)
                 }
-                Some(AdmissionArgument::Fixed(Admission::Learned)) => AdmissionConfig::Learned,
-                _ => AdmissionConfig::Always,
+                None | Some(AdmissionArgument::Fixed(Admission::Auto | Admission::Learned)) => {
+                    AdmissionConfig::Learned
+                }
+                Some(_) => AdmissionConfig::Always,
             },
             sequential_cutoff_bytes: self.sequential_cutoff.0,
             cleaner: CleanerConfig {

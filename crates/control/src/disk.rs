@@ -71,8 +71,8 @@ pub fn admission(admission: Admission, share_blocks: u64) -> core::AdmissionConf
         Admission::Hec => AdmissionRule::Hec.of_share(share_blocks),
         Admission::Larc => AdmissionRule::Larc.of_share(share_blocks),
         Admission::Staging { kind, n } => AdmissionRule::staging(kind, n).of_share(share_blocks),
-        Admission::Auto | Admission::Always => core::AdmissionConfig::Always,
-        Admission::Learned => core::AdmissionConfig::Learned,
+        Admission::Always => core::AdmissionConfig::Always,
+        Admission::Auto | Admission::Learned => core::AdmissionConfig::Learned,
         Admission::Reuse { n, addresses } => core::AdmissionConfig::reuse(n, addresses),
     }
 }
@@ -108,6 +108,14 @@ mod tests {
         assert_eq!(target(&disk), core::Target::Equal);
         disk.target = Target::Bytes(Size(16_384));
         assert_eq!(target(&disk), core::Target::Blocks(4));
+    }
+
+    #[test]
+    fn without_a_policy_a_filter_learns_what_may_enter() {
+        let disk = DiskConfig::new("vm1", "main", "/dev/b");
+        let core = core_config(&disk, DiskId([1; 16]), 8);
+        assert_eq!(core.admission, core::AdmissionConfig::Learned);
+        assert_eq!(admission(Admission::Always, 0), core::AdmissionConfig::Always);
     }
 
     #[test]

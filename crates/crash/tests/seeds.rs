@@ -176,6 +176,11 @@ const BUGS: &[Bug] = &[
         seeds: &[200252154],
         replays: &[(DEVICES, "a_flush_fails_without_space_and_the_release_completes")],
     },
+    Bug {
+        name: "the blank write-intent bitmap of a device that just joined stands for the damaged one of another",
+        seeds: &[300500764],
+        replays: &[(DAMAGE, "the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones")],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.

@@ -7,8 +7,9 @@
 //!   segment counts as damaged.
 //! - A repair first overwrites the page that the damaged one overtook. A write may be torn, and while the
 //!   damaged page is there, the older one is not trusted.
-//! - A disk's marks are those of all devices together. If no device has a sound write-intent bitmap, every region
-//!   counts as marked.
+//! - A disk's marks are those of all devices together. If the write-intent bitmap of a device is damaged, that of
+//!   another must be at least as new to count: that device may just have joined. If none counts, every region is
+//!   marked.
 
 use haversack_model::{ArenaId, BLOCK_BYTES, DeviceNo, DiskNo};
 
@@ -25,6 +26,8 @@ use crate::format::superblock::{self, Superblock};
 use crate::media::{Media, PageRead, ReadProgress};
 use crate::pool::io_error;
 
+/// The generation of a disk's first write-intent bitmap. Those before it are blank, as on a device that just joined.
+const FIRST_MAP: u64 = 2;
 /// Segments read at a time.
 const AT_A_TIME: u32 = 512;
 
@@ -330,7 +333,7 @@ fn next_generation(above: u64, place: Option<usize>) -> u64 {
 pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Result<IntentFound, PoolError> {
     let mut out =
         IntentFound { marked: no_regions(), generation: 0, repair: false, first_repairs: Vec::new() };
-    let (mut sound, mut generations, mut places) = (0, Vec::new(), Vec::new());
+    let (mut newest_sound, mut least, mut generations, mut places) = (None, 0, Vec::new(), Vec::new());
     for device in pool.present.iter().flatten() {
         let mut pages = [[0; BLOCK_BYTES]; 2];
         for (copy, page) in pages.iter_mut().enumerate() {
@@ -346,19 +349,25 @@ pub(crate) fn intents(media: &mut dyn Media, pool: &Pool, disk: DiskNo) -> Resul
         places.push(first_repaired(&found, newest));
         out.generation = out.generation.max(known);
         out.repair |= found.iter().any(|f| !matches!(f, Found::Intact(_)));
-        let Some(newest) = newest else { continue };
-        let Found::Intact(header) = found[newest] else { unreachable!("the newest page is intact") };
-        if may_be_newer(&found[1 - newest], header.generation) {
+        let intact = newest.and_then(|at| match found[at] {
+            Found::Intact(header) => Some((at, header.generation)),
+            _ => None,
+        });
+        let sound = intact.filter(|(at, generation)| !may_be_newer(&found[1 - at], *generation));
+        let Some((newest, generation)) = sound else {
+            // A page is written when the one before it is on all devices.
+            let durable = intact.map_or(known.saturating_sub(1), |(_, generation)| generation);
+            least = least.max(durable).max(FIRST_MAP);
             continue;
-        }
-        sound += 1;
+        };
+        newest_sound = newest_sound.max(Some(generation));
         for (byte, marked) in out.marked.iter_mut().zip(&page::content(&pages[newest])[..MAP_BYTES]) {
             *byte |= marked;
         }
     }
     out.repair |= generations.iter().any(|g| *g != out.generation);
     out.first_repairs = places.into_iter().map(|place| next_generation(out.generation, place)).collect();
-    if sound == 0 {
+    if newest_sound.is_none_or(|generation| generation < least) {
         out.marked.fill(0xff);
     }
     Ok(out)

@@ -7,12 +7,14 @@ use haversack_core::offline::{self, OfflineError};
 use haversack_core::{
     Action, CoreConfig, Damage, DiskConfig, Event, IoPurpose, JobError, JobId, RequestError,
 };
-use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, SectorNo, WriteMode};
 
 const SECTORS: u64 = 40_960;
 /// Where the data of a device begins.
 const DATA_STARTS: u64 = 9_437_184;
 const SEGMENT_BYTES: u64 = 1 << 20;
+/// The page of the first disk's write-intent bitmap that is written the second time.
+const OTHER_MARKS: u64 = 528_384;
 /// A segment begins with its pages.
 const PAGES_BYTES: u64 = 8192;
 
@@ -434,4 +436,29 @@ fn damage_is_not_taken_for_a_torn_write_when_the_flush_mark_is_damaged() {
     rig.attach(&config(), 1);
     assert_eq!(rig.read(disk, 0, 8), [1; 8]);
     lost(&mut rig, disk, 8, 8);
+}
+
+#[test]
+fn the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones() {
+    let mut rig = Rig::new(&[4], false, one_by_one());
+    let config = DiskConfig { mode: WriteMode::WriteInvalidate, ..config() };
+    let disk = rig.attach(&config, 1);
+    rig.read(disk, 0, 8);
+    rig.flush(disk);
+    assert_eq!(rig.usage(disk).usage_blocks, 1, "the origin's older data is on flash");
+    rig.write(disk, 0, 8, 2);
+    rig.start_adding(4);
+    rig.run_without(|asked| asked.purpose == Some(IoPurpose::Intent));
+    for number in [0, 1] {
+        // The caches of the devices write what they have without being told to.
+        let device = rig.device(DeviceNo(number));
+        device.flush(device.flush_mark());
+    }
+    for sector in 0..8 {
+        rig.device(DeviceNo(0)).rot(OTHER_MARKS + sector * 512 + 100);
+    }
+    let mut rig = rig.after_power_cut(one_by_one());
+    assert_eq!(rig.running().pool_stats().devices, 2, "the device has joined");
+    let disk = rig.attach(&config, 1);
+    assert_eq!(rig.read(disk, 0, 8), [2; 8]);
 }

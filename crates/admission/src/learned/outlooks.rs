@@ -26,6 +26,9 @@ const MOST_COUNTED: f32 = 500.0;
 /// The weight of what is expected of the coarser category, in samples.
 const PRIOR: f32 = 10.0;
 
+/// Uses in time after which what they save is halved with their number.
+const MOST_USES: f32 = 16_384.0;
+
 /// How often the size of the sample is reviewed, in accesses of sampled blocks.
 const REVIEW: u32 = 4096;
 
@@ -90,6 +93,8 @@ struct Sample {
 pub struct Outlooks {
     coarse: [Count; COARSE],
     fine: [[Count; FINE]; COARSE],
+    /// The sum of the uses in time, of all categories.
+    uses: Outlook,
     samples: Vec<[Sample; WAYS]>,
     shift: u32,
     hand: usize,
@@ -104,6 +109,7 @@ impl Outlooks {
         Outlooks {
             coarse: [Count::NONE; COARSE],
             fine: [[Count::NONE; FINE]; COARSE],
+            uses: Outlook::NEVER,
             samples: vec![[Sample::default(); WAYS]; SETS],
             shift: FIRST_SHIFT,
             hand: 0,
@@ -122,6 +128,11 @@ impl Outlooks {
     pub fn of(&self, (coarse, fine): (usize, usize), access: &Access) -> Outlook {
         let prior = self.coarse[coarse].mean(Outlook::unknown(access));
         self.fine[coarse][fine].mean(prior)
+    }
+
+    /// Returns what a use in time saves in the mean over all categories, if there was one that saves anything.
+    pub fn usual_us(&self) -> Option<f32> {
+        (self.uses.saved_us > 0.0).then(|| self.uses.saved_us / self.uses.again)
     }
 
     /// Returns how many samples of a category count.
@@ -162,6 +173,10 @@ impl Outlooks {
 
     fn count(&mut self, category: u16, outcome: Outlook) {
         let (coarse, fine) = (usize::from(category) / FINE, usize::from(category) % FINE);
+        self.uses = self.uses.map(outcome, |sum, one| sum + one);
+        if self.uses.again >= MOST_USES {
+            self.uses = self.uses.map(self.uses, |sum, _| sum / 2.0);
+        }
         self.coarse[coarse].add(outcome);
         self.fine[coarse][fine].add(outcome);
     }

@@ -1,5 +1,7 @@
 //! Explains a decision in words.
 
+mod learned;
+
 use std::fmt::Write;
 
 use haversack_model::BLOCK_BYTES;
@@ -8,6 +10,8 @@ use haversack_policy::{DiskInput, DiskPlan, DiskWindow};
 
 use crate::control::Decision;
 use crate::error::ControlError;
+
+pub use learned::admission;
 
 /// Explains a disk's share and settings: what was measured of it, what was decided, and by which rule.
 ///

@@ -49,6 +49,8 @@ mod table;
 mod transfer;
 mod versions;
 
+pub use haversack_admission::Figures as AdmissionFigures;
+
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use config::{
     AdmissionConfig, CleanerConfig, CoreConfig, DiskConfig, MAX_DEVICES, MAX_DISK_SECTORS, MAX_DISKS,

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use haversack_core::{AdmissionConfig, DiskConfig, MonitorConfig, Progress, Records, Target};
+use haversack_core::{
+    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Progress, Records, Target,
+};
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
 use haversack_engine::label::Label;
@@ -88,6 +90,8 @@ pub trait Backend: Send + Sync {
     fn set_target(&self, disk: DiskHandle, target: Target) -> Result<()>;
     /// See [`ArenaHandle::set_admission`].
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
+    /// See [`ArenaHandle::admission_figures`].
+    fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>>;
     /// See [`PoolHandle::set_write_price`].
     fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()>;
     /// See [`ArenaHandle::tune`].
@@ -165,6 +169,10 @@ impl Backend for PoolHandle {
     }
     fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         self.arena(disk).lost_runs(disk)
+    }
+
+    fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
+        self.arena(disk).admission_figures(disk)
     }
 
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
 use haversack_core::{
-    AdmissionConfig, DiskConfig, JobId, MonitorConfig, OpenReport, PREPARED_AT_FORMAT, Records, Target,
+    AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, OpenReport, PREPARED_AT_FORMAT,
+    Records, Target,
 };
 use haversack_model::{ArenaId, DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
 
@@ -271,6 +272,14 @@ impl ArenaHandle {
         self.run(move |reactor| {
             reactor.disk_call(disk, |core, now, disk| core.set_admission(now, disk, admission))
         })?
+    }
+
+    /// Returns what a disk's admission filter goes by, if it learns.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
+        self.run(move |reactor| reactor.admission_figures(disk))?
     }
 
     /// Takes over what the operator alone changes: see [`DiskConfig::tuning`].

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use haversack_core::{JobError, JobId, ManageError, NewDevice, Progress};
+use haversack_core::{AdmissionFigures, JobError, JobId, ManageError, NewDevice, Progress};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::config::DiskSpec;
@@ -96,6 +96,11 @@ impl Reactor {
 
     pub(crate) fn lost_runs(&self, disk: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.core.lost_runs(self.attached(disk)?))
+    }
+
+    /// Returns what the filter of an attached disk goes by, if it learns.
+    pub(crate) fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
+        Ok(self.core.admission_figures(self.attached(disk)?))
     }
 
     /// Forgets a detached disk. It has no handle, so it is named by its permanent identity.

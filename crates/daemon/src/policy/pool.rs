@@ -442,12 +442,26 @@ impl PoolLoop {
         Some(show::decided(name, state.name(), plan, kept))
     }
 
-    /// Explains a disk's share and settings in words.
+    /// Explains a disk's share and settings in words, and what a filter that learns lets in.
     ///
     /// # Errors
-    /// Nothing was decided for it.
+    /// The disk is not attached, or there is a policy that has decided nothing for it.
     pub fn explain(&self, name: &str) -> Result<String> {
-        let Some(control) = &self.control else { return Err(no_policy()) };
+        let snapshot = self.backend.snapshot()?;
+        let disk = found(&snapshot, name)?;
+        let mut text = match &self.control {
+            Some(control) => self.explain_decision(control, name)?,
+            None => format!(
+                "No policy: {name} has what it is configured with. See 'haversack disk show {name}'.\n"
+            ),
+        };
+        if let Some(figures) = self.backend.admission_figures(disk.disk)? {
+            text += &haversack_control::explain::admission(&figures);
+        }
+        Ok(text)
+    }
+
+    fn explain_decision(&self, control: &Control, name: &str) -> Result<String> {
         let last = control.last().ok_or_else(|| match &self.refused {
             Some(why) => DaemonError::conflict(format!("no decision: {why}"), "see 'haversack policy log'"),
             None => DaemonError::conflict("nothing was decided yet", "wait for the end of the window"),

@@ -111,7 +111,7 @@ async fn errors_have_a_status_a_code_and_a_hint() {
         ("POST", "/v1/disks/vm1/event", json!({"event": "suspended"}), 409, "conflict"),
         ("POST", "/v1/disks/vm1/event", json!({"event": "exploded"}), 422, "bad-request"),
         ("GET", "/v1/disks/vm1/curve", Value::Null, 409, "conflict"),
-        ("GET", "/v1/disks/vm1/explain", Value::Null, 409, "conflict"),
+        ("GET", "/v1/disks/vm9/explain", Value::Null, 404, "not-found"),
         ("GET", "/v1/disks/vm9/trace", Value::Null, 404, "not-found"),
         ("GET", "/v1/policy/log?pool=x", Value::Null, 404, "not-found"),
         ("PATCH", "/v1/disks/vm1", json!({"priority": 0.0}), 400, "bad-request"),
@@ -136,6 +136,10 @@ async fn a_policy_divides_the_pool_handles_events_and_keeps_the_operators_settin
     api.work("POST", "/v1/disks", vm1()).await;
     api.work("POST", "/v1/disks", json!({"name": "vm2", "pool": "main", "origin": "/c", "size": "1GiB"}))
         .await;
+    let (status, why) = api.call("GET", "/v1/disks/vm1/explain", Value::Null).await;
+    let text = why["text"].as_str().unwrap();
+    assert!(status == 200 && text.contains("No policy") && text.contains("every block enters"), "{why}");
+
     let (status, set) = api.call("PUT", "/v1/policy", json!({"allocator": "equal"})).await;
     assert_eq!((status, &set["measures"], &set["pools"][0]["decisions"]), (200, &json!(false), &json!(1)));
     assert_eq!((blocks(&api, 0), blocks(&api, 1)), (Target::Blocks(500), Target::Blocks(500)));

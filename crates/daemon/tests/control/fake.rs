@@ -10,8 +10,8 @@ use axum::body::Body;
 use axum::http::Request;
 use haversack_core::monitor::Kind;
 use haversack_core::{
-    AdmissionConfig, DiskConfig, DiskStats, DiskUsage, JobError, ManageError, MonitorConfig, OpenReport,
-    PoolStats, Progress, Records, Target,
+    AdmissionConfig, AdmissionFigures, DiskConfig, DiskStats, DiskUsage, JobError, ManageError,
+    MonitorConfig, OpenReport, PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -129,6 +129,9 @@ impl Backend for Fake {
     }
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())
+    }
+    fn admission_figures(&self, _: DiskHandle) -> Result<Option<AdmissionFigures>> {
+        Ok(Some(AdmissionFigures::default()))
     }
     fn detach(&self, disk: DiskHandle, _: bool, accept_loss: bool) -> Result<StartedJob> {
         if !accept_loss && !self.lost.lock().unwrap().is_empty() {

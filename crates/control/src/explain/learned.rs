@@ -14,7 +14,7 @@ const LEAST_SAMPLES: f32 = 10.0;
 /// Says what a filter lets in at present, and why.
 pub fn admission(figures: &Figures) -> String {
     let Some(stay) = figures.stay else {
-        return "Admission: learned. Nothing was evicted yet, so every block enters.\n".into();
+        return "Admission: learned. Nothing had been evicted when it was last asked, so every block enters.\n".into();
     };
     let prices = &figures.prices;
     let mut text = format!(

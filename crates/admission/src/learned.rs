@@ -8,8 +8,9 @@
 //! A block is worth its space if what it is expected to save while it would stay is enough of what a use usually saves: a
 //! read of a slow origin counts for more than a write that is buffered. The bound is lower for small requests, since a hit
 //! of one of many blocks saves a request only a part of its time. A block is worth a flash write if what it saves is more
-//! than the price of the write, paid for if it is not used again: if it is, it would have entered later at the same price. Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on
-//! probation. While nothing was evicted yet, everything is admitted.
+//! than the price of the write, paid for if it is not used again: if it is, it would have entered later at the same price.
+//! Where use in time is nearly certain, blocks are protected at once: nothing more is to be learned on probation. While
+//! nothing was evicted yet, everything is admitted.
 //!
 //! A write that is kept out waits for the origin. If that takes longer than a flash write is worth, it enters all the same,
 //! on probation.
@@ -69,7 +70,7 @@ impl Learned {
     /// Notes an access. Returns what is expected of the block, if it is known how long a block stays.
     fn note(&mut self, BlockNo(block): BlockNo, access: &Access) -> Option<Outlook> {
         let hash = mix(block);
-        let horizon = access.stay;
+        let horizon = access.stay.map(|stay| stay.max(1));
         self.memory.tell_apart(horizon.unwrap_or(access.now), access.now);
         let seen = self.memory.note(hash, access.now);
         if access.stay.is_some() != self.stay.is_some() {
@@ -283,6 +284,14 @@ mod tests {
         };
         let (as_writes, far_more) = (admits(100.0), admits(3000.0));
         assert!(as_writes < 500 && far_more > 25_000, "{as_writes} and {far_more} of 26,250");
+    }
+
+    #[test]
+    fn a_cache_in_which_nothing_stays_is_served() {
+        let mut disk = Disk::new(Some(0));
+        assert!((0..1000).all(|step| disk.access(step % 10, Op::Read, 1).forget.is_none()));
+        let figures = disk.learned.figures().expect("it learns");
+        assert!(figures.categories.iter().all(|category| category.ratio.is_finite()));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub fn admission(figures: &Figures) -> String {
     text
 }
 
-/// Names a category: `reads of 4 KiB of blocks never seen`.
+/// Names a category: `reads of 4 KiB, blocks that it does not remember`.
 fn kind(category: &CategoryFigures) -> String {
     let op = match category.op {
         Op::Read => "reads",

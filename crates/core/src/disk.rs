@@ -1,7 +1,6 @@
 //! A disk as the core knows it: settings, life cycle, and the state of its background work.
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 
 use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode};
@@ -15,9 +14,9 @@ use crate::flow::flush::groups::DiskFlush;
 use crate::flow::intent::map::IntentMap;
 use crate::flow::moving::Moving;
 use crate::format::record::{Damage, DiskRecord, Moved};
-use crate::hasher::NumberHasher;
 use crate::jobs::Job;
 use crate::lifecycle::Life;
+use crate::lost::LostBlocks;
 use crate::monitor::Monitor;
 use crate::origin_gate::permit::OriginAccount;
 use crate::origin_latency::OriginLatency;
@@ -56,8 +55,8 @@ pub(crate) struct Disk {
     pub since_seq: u64,
     /// Blocks of commits up to this sequence number are clean, whatever their pages say.
     pub clean_seq: u64,
-    /// Blocks whose only dirty copy was lost with a device.
-    pub lost: HashSet<u64, BuildHasherDefault<NumberHasher>>,
+    /// Blocks of which dirty sectors were lost, and no entry says so. See [`crate::lost`].
+    pub lost: LostBlocks,
     /// Runs of lost sectors that a detach gave up since the disk was last attached.
     pub given_up: Vec<(SectorNo, u64)>,
     /// Blocks that are damaged on flash, and some that no longer are. See [`crate::damaged`].
@@ -120,7 +119,7 @@ impl Disk {
             loss_version: None,
             since_seq: record.since_seq,
             clean_seq: record.clean_seq,
-            lost: HashSet::default(),
+            lost: LostBlocks::default(),
             given_up: Vec::new(),
             damaged: DamagedBlocks::default(),
             stats: DiskStats::default(),

@@ -28,6 +28,7 @@ mod io;
 mod jobs;
 mod lifecycle;
 mod locks;
+mod lost;
 pub mod media;
 pub mod memory;
 pub mod monitor;

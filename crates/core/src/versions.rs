@@ -47,8 +47,8 @@ pub(crate) struct Versions {
     pub staged: Option<StagedVersion>,
     /// The live slot that is not a mirrored copy.
     pub flash: Option<(SlotNo, Live)>,
-    /// Dirty sectors were lost with a device, and no entry in the cache says so.
-    pub lost: bool,
+    /// Dirty sectors that were lost with a device, and no entry in the cache says so.
+    pub lost: u8,
 }
 
 impl Versions {
@@ -72,12 +72,25 @@ impl Versions {
         self.flash.is_some_and(|(_, slot)| slot.dirty())
     }
 
+    /// Whether the entries say that what they lack is lost.
+    fn is_poisoned(&self) -> bool {
+        self.staged.is_some_and(|staged| staged.poisoned)
+            || self.flash.is_some_and(|(_, slot)| slot.poisoned())
+    }
+
     /// Whether the cache lacks any of the sectors `inside` the block, and those are lost.
     pub fn is_damaged(&self, inside: u8) -> bool {
-        let poisoned = self.staged.is_some_and(|staged| staged.poisoned)
-            || self.flash.is_some_and(|(_, slot)| slot.poisoned());
         let cached = self.staged.map_or(0, |s| s.mask) | self.flash.map_or(0, |(_, slot)| slot.mask());
-        (poisoned && inside & !cached != 0 || self.lost) && !planted(Bug::HideDamage)
+        (self.is_poisoned() && inside & !cached != 0 || self.lost != 0) && !planted(Bug::HideDamage)
+    }
+
+    /// Returns which of these sectors inside the block are lost. The cache has none of them.
+    fn lost_of(&self, uncached: u8) -> u8 {
+        match self.is_poisoned() {
+            _ if planted(Bug::HideDamage) => 0,
+            true => uncached,
+            false => uncached & self.lost,
+        }
     }
 
     /// Returns the version on flash, if commit `seq` wrote it.
@@ -124,7 +137,7 @@ impl Core {
         Versions {
             staged: self.staging.find(disk, block).map(StagedVersion::of),
             flash: self.store.lookup(disk, block),
-            lost: self.disk(disk).lost.contains(&block.0),
+            lost: self.disk(disk).lost.sectors_of(block),
         }
     }
 
@@ -135,7 +148,7 @@ impl Core {
         Versions {
             staged: Some(StagedVersion::of((frame, staged))),
             flash: self.store.lookup(staged.disk, staged.block),
-            lost: self.disk(staged.disk).lost.contains(&staged.block.0),
+            lost: self.disk(staged.disk).lost.sectors_of(staged.block),
         }
     }
 
@@ -173,11 +186,14 @@ impl Core {
         let versions = Versions {
             staged: staged.map(StagedVersion::of),
             flash,
-            lost: self.disk(disk).lost.contains(&block.0),
+            lost: self.disk(disk).lost.sectors_of(block),
         };
-        if versions.is_damaged(self.disk(disk).inside(block)) {
-            sources.damaged = left;
-        } else if let Some(frame) = self.staging.find_data(disk, block, left) {
+        sources.damaged = versions.lost_of(left);
+        left &= !sources.damaged;
+        if left == 0 {
+            return sources;
+        }
+        if let Some(frame) = self.staging.find_data(disk, block, left) {
             sources.data = Some((frame, left));
         } else {
             sources.origin = left;

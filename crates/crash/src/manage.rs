@@ -146,12 +146,10 @@ impl World {
             let Some(no) = disk.no else { continue };
             let damaged = disk.damaged.iter().map(|(sector, _)| (*sector, 1));
             let lost = core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied());
-            for (first, sectors) in lost.map(|(first, sectors)| (first.0, sectors)).chain(damaged) {
-                let shift = (SECTORS_PER_BLOCK - u64::from(disk.config.phase)) % SECTORS_PER_BLOCK;
-                let start = (first + shift) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
-                let end = (first + sectors + shift).next_multiple_of(SECTORS_PER_BLOCK);
-                disk.lost.extend(start.saturating_sub(shift)..end - shift);
-            }
+            let lost = lost.map(|(first, sectors)| (first.0, sectors)).chain(damaged);
+            let lost: Vec<u64> =
+                lost.flat_map(|(first, sectors)| disk.whole_blocks(first..first + sectors)).collect();
+            disk.lost.extend(lost);
         }
     }
 

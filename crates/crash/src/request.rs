@@ -205,6 +205,10 @@ impl World {
             }
             RequestError::DataLost => {
                 let mut sectors = request.sector..request.sector + u64::from(request.sectors);
+                if request.op != Op::Read {
+                    // A write that leaves lost sectors of a block is refused, whichever of its others it writes.
+                    sectors = disk.whole_blocks(sectors);
+                }
                 let lost = if self.plan.faults.name_what_is_lost() {
                     sectors.any(|at| disk.lost.contains(&at))
                 } else {

@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::ops::Range;
 
 use haversack_core::{Call, Core, DiskConfig, IoId, JobId, Piece, PoolConfig, pool};
-use haversack_model::{ArenaId, DeviceNo, DiskNo, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{ArenaId, DeviceNo, DiskNo, Micros, SECTOR_BYTES, SECTORS_PER_BLOCK, Uuid};
 
 use crate::created::{self, Created, Shape};
 use crate::device::{Blank, Store, Tear};
@@ -127,6 +128,14 @@ impl Disk {
     pub fn may_be_dirty(&self, sector: u64, sectors: u64) -> bool {
         let end = ((sector + sectors).div_ceil(8) as usize + 1).min(self.deferred.len());
         self.deferred[((sector / 8) as usize).saturating_sub(1)..end].contains(&true)
+    }
+
+    /// Returns the sectors of all blocks that these are in.
+    pub fn whole_blocks(&self, sectors: Range<u64>) -> Range<u64> {
+        let shift = (SECTORS_PER_BLOCK - u64::from(self.config.phase)) % SECTORS_PER_BLOCK;
+        let start = (sectors.start + shift) / SECTORS_PER_BLOCK * SECTORS_PER_BLOCK;
+        let end = (sectors.end + shift).next_multiple_of(SECTORS_PER_BLOCK);
+        start.saturating_sub(shift)..end - shift
     }
 
     /// Notes a write.

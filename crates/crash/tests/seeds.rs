@@ -181,6 +181,14 @@ const BUGS: &[Bug] = &[
         seeds: &[300500764],
         replays: &[(DAMAGE, "the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones")],
     },
+    Bug {
+        name: "sectors that the origin has are lost with others of their block",
+        seeds: &[402254554],
+        replays: &[
+            (DAMAGE, "the_valid_sectors_of_a_damaged_block_that_is_dropped_are_read_from_the_origin"),
+            (LEAVING, "only_the_dirty_sectors_of_a_block_are_lost_with_its_device"),
+        ],
+    },
 ];
 
 /// Seeds whose bug is not on record, or was one of the simulator. They prove nothing about a certain bug.

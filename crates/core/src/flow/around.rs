@@ -343,7 +343,7 @@ impl<M: Memory> Call<'_, M> {
                 self.unstage(staged.frame);
             }
             let d = self.disk_mut(disk);
-            d.lost.remove(&block.0);
+            d.lost.remove(block);
             d.damaged.remove(block);
         }
     }

@@ -269,7 +269,7 @@ impl<M: Memory> Call<'_, M> {
                 continue;
             }
             // Once the frame is gone, only the record shows that other sectors of the block are lost.
-            let is_lost = staged.poisoned || self.resolve_waiting(staging_frame).lost;
+            let is_lost = staged.poisoned || self.resolve_waiting(staging_frame).lost != 0;
             if is_lost && !self.has_recorded_loss(disk) {
                 continue;
             }
@@ -278,7 +278,7 @@ impl<M: Memory> Call<'_, M> {
             if mask == 0 {
                 // All of it is lost, or the disk is being shrunk to end before it.
                 if staged.poisoned && inside != 0 {
-                    self.lose(disk, staged.block);
+                    self.lose(disk, staged.block, inside);
                 }
                 self.unstage(staging_frame);
                 continue;
@@ -462,7 +462,8 @@ impl<M: Memory> Call<'_, M> {
             let written = versions.staged.filter(|s| s.version == cleaning.seq && !s.committing);
             let Some(staged) = written else { return false };
             if staged.poisoned {
-                self.lose(disk, cleaning.block);
+                let inside = self.disk(disk).inside(cleaning.block);
+                self.lose(disk, cleaning.block, inside & !cleaning.mask);
             }
             self.unstage(staged.frame);
             self.wake_staging();

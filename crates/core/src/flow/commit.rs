@@ -219,7 +219,7 @@ impl<M: Memory> Call<'_, M> {
         let older = versions.flash;
         // The version that was lost with a device may be back after a crash. This one is newer, and the only
         // one to say that the rest of the block is lost.
-        let poisoned = (versions.lost || staged.poisoned || older.is_some_and(|o| o.1.poisoned()))
+        let poisoned = (versions.lost != 0 || staged.poisoned || older.is_some_and(|o| o.1.poisoned()))
             && !self.disk(disk).is_whole(staged.block, staged.mask);
         let dirty = staged.dirty || older.is_some_and(|o| o.1.dirty());
         let entry = Live::new(staged.block, staged.mask, staged.crc, seq)

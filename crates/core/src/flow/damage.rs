@@ -45,7 +45,7 @@ impl Core {
     pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
         let Some(d) = self.disks.get(disk) else { return Vec::new() };
         let mut blocks: Vec<BlockNo> =
-            d.lost.iter().copied().map(BlockNo).chain(d.damaged.blocks()).collect();
+            d.lost.blocks().chain(d.damaged.blocks()).collect();
         blocks.sort_unstable();
         blocks.dedup();
         let mut found: Vec<(SectorNo, u64)> = Vec::new();
@@ -103,9 +103,9 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Notes that dirty sectors of a block are lost, and that nothing in the cache will say so.
-    pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo) {
+    pub(crate) fn lose(&mut self, disk: DiskNo, block: BlockNo, sectors: u8) {
         let d = self.disk_mut(disk);
-        d.lost.insert(block.0);
+        d.lost.add(block, sectors);
         d.damage = d.damage.max(Damage::Lost);
     }
 
@@ -140,9 +140,8 @@ impl<M: Memory> Call<'_, M> {
             if let Some(staged) = versions.staged.filter(|staged| !staged.dirty || staged.mask == 0) {
                 self.unstage(staged.frame);
             }
-            if versions.staged.is_none_or(|staged| staged.mask != self.disk(disk).inside(block)) {
-                self.lose(disk, block);
-            }
+            let staged = versions.staged.filter(|staged| staged.dirty).map_or(0, |staged| staged.mask);
+            self.lose(disk, block, self.disk(disk).inside(block) & !slot.mask() & !staged);
             self.store.invalidate(disk, block);
             self.disk_mut(disk).damaged.remove(block);
         }
@@ -151,7 +150,7 @@ impl<M: Memory> Call<'_, M> {
     /// Forgets losses behind a disk's last block, which is now `last`.
     pub(crate) fn forget_lost_beyond(&mut self, disk: DiskNo, last: BlockNo) {
         let d = self.disk_mut(disk);
-        d.lost.retain(|block| *block <= last.0);
+        d.lost.forget_beyond(last);
         d.damaged.forget_beyond(last);
     }
 

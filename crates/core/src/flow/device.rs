@@ -118,11 +118,15 @@ impl<M: Memory> Call<'_, M> {
         let (mut lost, mut superseded) = (Vec::new(), Vec::new());
         for (disk, slot) in single_copies {
             let covered = self.is_staged_over(disk, slot);
-            if covered { &mut superseded } else { &mut lost }.push((disk, slot.block()));
+            if covered {
+                superseded.push((disk, slot.block()));
+            } else {
+                lost.push((disk, slot));
+            }
         }
-        for (disk, block) in &lost {
-            self.forget_clean_frame(*disk, *block);
-            self.lose(*disk, *block);
+        for (disk, slot) in &lost {
+            self.forget_clean_frame(*disk, slot.block());
+            self.lose(*disk, slot.block(), self.lost_with(*disk, *slot));
             self.disk_mut(*disk).stats.lost_blocks += 1;
         }
         if self.stand_alone(self.alive_devices().collect()) {
@@ -153,6 +157,16 @@ impl<M: Memory> Call<'_, M> {
             let knows = staged.poisoned || staged.mask == inside || !slot.poisoned();
             slot.mask() & !staged.mask == 0 && knows
         })
+    }
+
+    /// Returns the sectors that are lost with a dirty slot: those that are not staged. The origin has what the slot
+    /// lacked, unless that was lost before.
+    fn lost_with(&self, disk: DiskNo, slot: Live) -> u8 {
+        let inside = self.disk(disk).inside(slot.block());
+        let staged = self.resolve(disk, slot.block()).staged.filter(|staged| staged.dirty);
+        let poisoned = slot.poisoned() || staged.is_some_and(|staged| staged.poisoned);
+        let had = if poisoned { inside } else { inside & slot.mask() };
+        had & !staged.map_or(0, |staged| staged.mask)
     }
 
     /// Forgets staged clean sectors of a block whose dirty ones are lost. On flash they would silently

@@ -156,7 +156,7 @@ impl<M: Memory> Call<'_, M> {
             let mut unflushed = false;
             peer.settle(|block, listed| {
                 let Versions { flash, lost, .. } = self.resolve(disk, block);
-                let Some((_, slot)) = flash.filter(|(_, slot)| slot.dirty()) else { return lost };
+                let Some((_, slot)) = flash.filter(|(_, slot)| slot.dirty()) else { return lost != 0 };
                 let is_all = slot.poisoned() || slot.mask() & listed == listed;
                 let is_durable = self.durability.is_durable(slot.seq()) || planted(Bug::ConfirmUnflushed);
                 unflushed |= is_all && !is_durable;

@@ -66,7 +66,7 @@ impl<M: Memory> Call<'_, M> {
         }
         let mask = self.part(number, block);
         let inside = self.disk(disk).inside(block);
-        if mask != inside && versions.lost {
+        if mask != inside && versions.lost != 0 {
             self.fail(number, RequestError::DataLost);
             return None;
         }
@@ -84,7 +84,7 @@ impl<M: Memory> Call<'_, M> {
             self.wake_staging();
             return None;
         }
-        self.disk_mut(disk).lost.remove(&block.0);
+        self.disk_mut(disk).lost.remove(block);
         let cached = versions.is_cached();
         let stats = &mut self.disk_mut(disk).stats;
         stats.write_hits += u64::from(cached);
@@ -125,7 +125,7 @@ impl<M: Memory> Call<'_, M> {
         let new = if planted(Bug::FillWithoutLock) { mask } else { mask & !old };
         // Nothing is cached of a block whose dirty sectors are lost: it would supersede them if they came
         // back.
-        if new == 0 || versions.lost || self.store.usable_devices().next().is_none() {
+        if new == 0 || versions.lost != 0 || self.store.usable_devices().next().is_none() {
             return;
         }
         let frame = if self.staging.free() > self.spare_frames() { self.staging.allocate() } else { None };

@@ -342,6 +342,33 @@ fn damaged_blocks_do_not_block_the_removal_of_a_device() {
     assert_eq!(rig.running().lost_runs(first).len(), 2);
 }
 
+/// As above: what holds the segments is dropped. The origin has the sectors that were written since.
+#[test]
+fn the_valid_sectors_of_a_damaged_block_that_is_dropped_are_read_from_the_origin() {
+    let (mut rig, first) = rig(&[2], false);
+    damage_half(&mut rig, first, 0);
+    for at in (8..3208).step_by(800) {
+        rig.write(first, at, 800, 1);
+    }
+    rig.flush(first);
+    assert_eq!(rot_each_segment(&mut rig, DeviceNo(0)), 2);
+    let job = start_clean(&mut rig, first);
+    assert_eq!(rig.outcome(job), Err(JobError::DataLost));
+    let leaving = rig.add_device(2);
+    let second = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
+    assert_eq!(damage(&mut rig, second, 9), leaving);
+    let job = rig.core().remove_device(0, leaving).expect("another is left");
+    rig.finish(job);
+    assert_eq!(rig.usage(first).dirty_blocks, 0, "the blocks were dropped");
+    assert_eq!(rig.running().lost_runs(first).first(), Some(&(SectorNo(4), 4)));
+    assert_eq!(rig.read(first, 0, 4), [2; 4]);
+    lost(&mut rig, first, 3, 2);
+    let partial = rig.start_write(first, 0, 4, 5);
+    assert_eq!(rig.answer(partial), Err(RequestError::DataLost));
+    rig.write(first, 0, 8, 5);
+    assert_eq!(rig.read(first, 0, 8), [5; 8]);
+}
+
 #[test]
 fn losses_beyond_the_end_of_a_shrunk_disk_stay_lost_when_it_grows() {
     let (mut rig, disk) = rig(&[4, 4], false);

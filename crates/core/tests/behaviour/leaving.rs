@@ -222,6 +222,23 @@ fn a_commit_over_a_lost_block_keeps_the_loss_if_the_device_returns() {
 }
 
 #[test]
+fn only_the_dirty_sectors_of_a_block_are_lost_with_its_device() {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 2, 3, 1);
+    rig.flush(disk);
+    rig.write(disk, 3, 1, 2);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    assert_eq!(rig.running().lost_runs(disk), [(SectorNo(2), 1), (SectorNo(4), 1)]);
+    assert_eq!(rig.read(disk, 0, 2), [7; 2]);
+    assert_eq!(rig.read(disk, 3, 1), [2]);
+    assert_eq!(rig.read(disk, 5, 3), [7; 3]);
+    let read = rig.start_read(disk, 0, 3);
+    assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+#[test]
 fn a_device_that_is_being_emptied_stays_when_the_last_other_fails() {
     let (mut rig, disk) = flushed_and_staged_anew();
     let now = rig.now;

@@ -86,6 +86,8 @@ pub enum Bug {
     MarkUnflushed,
     /// The loss of dirty blocks counts as recorded at once.
     LossUnrecorded,
+    /// A flush makes the record forget that a disk has lost sectors.
+    HealLost,
     /// A pool is called rebuilt although dirty blocks lack their mirrored copy.
     RebuiltTooEarly,
     /// A disk grows over what pages still list from its larger past.
@@ -182,6 +184,7 @@ pub const ALL: &[Bug] = &[
     Bug::RecordUnwritten,
     Bug::MarkUnflushed,
     Bug::LossUnrecorded,
+    Bug::HealLost,
     Bug::RebuiltTooEarly,
     Bug::GrowOverOld,
     Bug::CleanDamaged,

@@ -204,6 +204,10 @@ pub struct CoreConfig {
     pub device_read_errors: u32,
     /// How long a failed read of a cache device is remembered.
     pub device_error_window_us: Micros,
+    /// How long a cache device that failed waits for blocks of which it has the only older version, and which
+    /// are still staged, before it is given up. Then, until a flush of their disk has made them durable, the
+    /// record says that the disk may have lost something.
+    pub leave_wait_us: Micros,
     /// What a block written to flash must save to be admitted by a filter that learns, in microseconds of
     /// latency. [`crate::Core::set_write_price`] changes it.
     pub write_price_us: f32,
@@ -226,6 +230,7 @@ impl Default for CoreConfig {
             clean_retry_us: 1_000_000,
             device_read_errors: 5,
             device_error_window_us: 3_600_000_000,
+            leave_wait_us: 5_000_000,
             write_price_us: haversack_admission::WRITE_PRICE_US,
             fill_share: 1.0,
             prepare_segments: 512,

@@ -149,6 +149,7 @@ impl Core {
             .filter_map(|(disk, d)| self.disk_wakeup(disk, d))
             .chain(self.durability.mark_due_us())
             .chain(self.devices.has_lost_segments().then_some(self.now + 1))
+            .chain(self.devices.waits_to_leave_until_us().filter(|at| *at > self.now))
             .min()
     }
 
@@ -157,7 +158,7 @@ impl Core {
         if !d.life.writes_origin() {
             return None;
         }
-        let clean = (self.store.disks[disk].dirty + d.flush.staged_dirty() > 0)
+        let clean = (self.store.disks[disk].dirty + d.flush.staged_dirty() > 0 && d.cleaner.is_idle())
             .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
         let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
         let fetch = peer.map(|peer| peer.retry_us).filter(|at| *at > self.now);

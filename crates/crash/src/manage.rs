@@ -1,7 +1,7 @@
 //! Management calls.
 
 use haversack_core::pool::{self, Member};
-use haversack_core::{JobId, ManageError, Op};
+use haversack_core::{Damage, JobId, ManageError, Op};
 use haversack_model::{SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::created::{self, Created, Shape};
@@ -139,11 +139,17 @@ impl World {
 
     /// Notes which sectors the core reports as lost: the next core cannot know. Their blocks count whole: a sector that
     /// was written since is lost too if a power cut takes that write, which was not flushed. So is a block of which the
-    /// damaged copy was dropped because a whole one was staged.
+    /// damaged copy was dropped because a whole one was staged, and what is not flushed yet of a disk of which the record
+    /// says that something is lost.
     pub(crate) fn note_lost(&mut self) {
         let Some(core) = &self.core else { return };
-        for disk in &mut self.disks {
+        for (index, disk) in self.disks.iter_mut().enumerate() {
             let Some(no) = disk.no else { continue };
+            if core.disk_info(no).is_some_and(|info| info.damage == Damage::Lost) {
+                let unflushed = (0..disk.config.sectors).filter(|at| self.oracle.is_undecided(index, *at));
+                let unflushed: Vec<u64> = unflushed.flat_map(|at| disk.whole_blocks(at..at + 1)).collect();
+                disk.lost.extend(unflushed);
+            }
             let damaged = disk.damaged.iter().map(|(sector, _)| (*sector, 1));
             let lost = core.lost_runs(no).into_iter().chain(core.given_up(no).iter().copied());
             let lost = lost.map(|(first, sectors)| (first.0, sectors)).chain(damaged);

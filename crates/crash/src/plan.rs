@@ -171,6 +171,7 @@ fn core_config(rng: &mut Random) -> CoreConfig {
         ..CoreConfig::default()
     };
     config.device_error_window_us = 50 * config.clean_retry_us;
+    config.leave_wait_us = 200 * config.clean_retry_us;
     config
 }
 

@@ -182,6 +182,11 @@ const BUGS: &[Bug] = &[
         replays: &[(DAMAGE, "the_blank_marks_of_a_device_that_joined_do_not_replace_damaged_ones")],
     },
     Bug {
+        name: "a failed device waits for staged blocks that wait for the segments that it holds",
+        seeds: &[401003358],
+        replays: &[(LEAVING, "a_failed_device_does_not_wait_forever_for_blocks_that_wait_for_it")],
+    },
+    Bug {
         name: "sectors that the origin has are lost with others of their block",
         seeds: &[402254554],
         replays: &[

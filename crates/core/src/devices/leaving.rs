@@ -1,7 +1,7 @@
 //! A device that is leaving, and what has to happen before the record says that it is gone. The flow is
 //! `flow/leave.rs`.
 
-use haversack_model::{BlockNo, DeviceNo, DiskNo};
+use haversack_model::{BlockNo, DeviceNo, DiskNo, Micros};
 
 use crate::durability::record::RecordVersion;
 use crate::store::segment::SegmentNo;
@@ -21,6 +21,8 @@ pub(crate) struct Leaving {
     /// Dirty blocks that only this device had and of which a newer version was staged when it failed: they
     /// must be committed first.
     pub staged: Vec<(DiskNo, BlockNo)>,
+    /// How long to wait for these. Then the record says that their disks have lost something.
+    pub wait_until_us: Micros,
     /// Sequence number up to which commits contain everything that was staged or in flight when it failed.
     pub committed_seq: Option<u64>,
     /// The version of the record that says that it is gone.
@@ -29,13 +31,20 @@ pub(crate) struct Leaving {
 
 impl Leaving {
     /// Returns the state of a device that the store has just lost.
-    pub fn new(device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo)>, store: &Store) -> Leaving {
+    pub fn new(
+        device: DeviceNo,
+        lost: LostDevice,
+        staged: Vec<(DiskNo, BlockNo)>,
+        wait_until_us: Micros,
+        store: &Store,
+    ) -> Leaving {
         let mut leaving = Leaving {
             device,
             clean: lost.clean,
             overtaken: Vec::new(),
             listed_dirty: Vec::new(),
             staged,
+            wait_until_us,
             committed_seq: None,
             version: None,
         };

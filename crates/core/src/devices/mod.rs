@@ -212,6 +212,11 @@ impl Devices {
         !self.leaving.is_empty()
     }
 
+    /// Returns until when devices that are leaving wait for staged blocks, if any does.
+    pub fn waits_to_leave_until_us(&self) -> Option<Micros> {
+        self.leaving.iter().filter(|l| !l.staged.is_empty()).map(|l| l.wait_until_us).min()
+    }
+
     /// Whether the disk's staged blocks must be committed before a device is gone.
     pub fn leave_waits_for(&self, disk: DiskNo) -> bool {
         self.leaving.iter().any(|l| l.staged.iter().any(|staged| staged.0 == disk))

@@ -36,7 +36,7 @@ use cleaner::{Cleaning, Phase, ROUND};
 const RUN: usize = 256;
 /// Maximum number of segments that a round takes blocks from. The blocks that follow these may be in others.
 const SEGMENTS_TRIED: usize = 64;
-/// When the cleaner looks again while the record keeps it from starting a round.
+/// When the cleaner looks again if something keeps it from starting a round.
 const BLOCKED_LOOK_US: Micros = 100_000;
 
 /// Adjacent blocks that are written together.
@@ -106,6 +106,7 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         if !self.has_space(disk) && self.store.disks[disk].segments.is_empty() {
+            self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             self.pick_staged(disk);
         } else {
             self.drop_done_requests(disk);
@@ -462,6 +463,9 @@ impl<M: Memory> Call<'_, M> {
             let written = versions.staged.filter(|s| s.version == cleaning.seq && !s.committing);
             let Some(staged) = written else { return false };
             if staged.poisoned {
+                if !self.has_recorded_loss(disk) {
+                    return false;
+                }
                 let inside = self.disk(disk).inside(cleaning.block);
                 self.lose(disk, cleaning.block, inside & !cleaning.mask);
             }

@@ -13,7 +13,7 @@ use haversack_model::{BlockNo, DiskNo, SectorNo};
 
 use crate::bugs::{Bug, planted};
 use crate::core::{Call, Core};
-use crate::disk::runs;
+use crate::disk::{Disk, runs};
 use crate::format::record::Damage;
 use crate::memory::Memory;
 use crate::store::slot::{Live, SlotNo};
@@ -44,8 +44,7 @@ impl Core {
     /// dirty copy is damaged, or went with a device. Reads of them fail until they are written.
     pub fn lost_runs(&self, disk: DiskNo) -> Vec<(SectorNo, u64)> {
         let Some(d) = self.disks.get(disk) else { return Vec::new() };
-        let mut blocks: Vec<BlockNo> =
-            d.lost.blocks().chain(d.damaged.blocks()).collect();
+        let mut blocks: Vec<BlockNo> = d.lost.blocks().chain(d.damaged.blocks()).collect();
         blocks.sort_unstable();
         blocks.dedup();
         let mut found: Vec<(SectorNo, u64)> = Vec::new();
@@ -65,6 +64,44 @@ impl Core {
     /// sectors.
     pub fn given_up(&self, disk: DiskNo) -> &[(SectorNo, u64)] {
         self.disks.get(disk).map_or(&[], |d| &d.given_up)
+    }
+
+    /// Notes that nothing of the disk is lost: what was written over lost sectors is durable. The next record
+    /// says so.
+    pub(crate) fn heal(&mut self, disk: DiskNo) {
+        let d = self.disk_mut(disk);
+        (d.damage, d.loss_version) = (Damage::None, None);
+    }
+
+    /// Notes so of each attached disk without lost sectors, since the pool stops and all that was staged is
+    /// durable. What a disk that is not attached has lost is not known.
+    pub(crate) fn heal_stopped(&mut self) {
+        if self.devices.leaves_any() {
+            return;
+        }
+        for disk in self.disks.places() {
+            let heals = |d: &Disk| {
+                d.life.is_active() && d.damage == Damage::Lost && d.lost.is_empty() && d.origin.is_durable()
+            };
+            if self.disks.get(disk).is_some_and(heals) {
+                self.heal(disk);
+            }
+        }
+    }
+
+    /// Makes the record say that the disk has lost something. Returns true when it durably does.
+    pub(crate) fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
+        if planted(Bug::LossUnrecorded) {
+            return true;
+        }
+        let d = self.disk_mut(disk);
+        if d.damage < Damage::Lost || d.loss_version.is_none() {
+            d.damage = d.damage.max(Damage::Lost);
+            d.flush.heals = false;
+            let version = self.change_record();
+            self.disk_mut(disk).loss_version = Some(version);
+        }
+        self.disk(disk).loss_version.is_some_and(|version| self.durability.is_recorded(version))
     }
 }
 
@@ -107,20 +144,7 @@ impl<M: Memory> Call<'_, M> {
         let d = self.disk_mut(disk);
         d.lost.add(block, sectors);
         d.damage = d.damage.max(Damage::Lost);
-    }
-
-    /// Makes the record say that the disk has lost something. Returns true when it durably does.
-    pub(crate) fn has_recorded_loss(&mut self, disk: DiskNo) -> bool {
-        if planted(Bug::LossUnrecorded) {
-            return true;
-        }
-        let d = self.disk_mut(disk);
-        if d.damage < Damage::Lost || d.loss_version.is_none() {
-            d.damage = d.damage.max(Damage::Lost);
-            let version = self.change_record();
-            self.disk_mut(disk).loss_version = Some(version);
-        }
-        self.disk(disk).loss_version.is_some_and(|version| self.durability.is_recorded(version))
+        d.flush.heals = false;
     }
 
     /// Drops damaged blocks of which the origin has what is valid, once the record says that the disk has

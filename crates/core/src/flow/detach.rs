@@ -15,7 +15,6 @@ use crate::action::{JobError, JobId};
 use crate::core::Call;
 use crate::durability::record::RecordVersion;
 use crate::error::ManageError;
-use crate::format::record::Damage;
 use crate::jobs::{JobKind, Loss};
 use crate::lifecycle::Event;
 use crate::memory::Memory;
@@ -132,6 +131,7 @@ impl<M: Memory> Call<'_, M> {
             return;
         }
         if !lost {
+            self.heal(disk);
             self.record_detached(disk);
         } else if !self.devices.leaves_any() && self.has_recorded_loss(disk) {
             self.drop_lost(disk);
@@ -154,7 +154,7 @@ impl<M: Memory> Call<'_, M> {
         let listed = !d.rewriting.is_empty() || self.devices.leaves_any();
         let seq = d.last_commit_seq;
         if !listed && (self.durability.want(seq) || self.alive_devices().next().is_none()) {
-            self.disk_mut(disk).damage = Damage::None;
+            self.heal(disk);
             self.record_detached(disk);
         }
     }

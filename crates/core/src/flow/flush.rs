@@ -9,6 +9,8 @@
 //!   and the origin holds nothing in its volatile cache alone that a guest was told is done.
 //! - While any device is in use, no flush succeeds as long as a device is leaving or the record does not yet
 //!   durably say which devices count.
+//! - A disk that has lost something, and has no lost sectors any more, is whole again once a flush that began
+//!   then has succeeded: what was written over them is durable.
 //! - When the origin's flush fails, every flush of the guest that waited for it fails. It is not retried on
 //!   their behalf.
 
@@ -20,6 +22,7 @@ use crate::action::{Action, IoId, RequestError};
 use crate::bugs::{Bug, planted};
 use crate::core::Call;
 use crate::flow::request::Park;
+use crate::format::record::Damage;
 use crate::io::{Io, OriginFlushReason, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -83,6 +86,9 @@ impl<M: Memory> Call<'_, M> {
                 flush.closing_count = flush.open_count;
                 (flush.open, flush.open_count) = (flush.open + 1, 0);
                 flush.origin = OriginFlush::NotStarted;
+                let d = self.disk_mut(disk);
+                let is_whole = d.lost.is_empty() || planted(Bug::HealLost);
+                d.flush.heals = d.damage == Damage::Lost && is_whole;
                 self.drive_commit(disk);
             }
             if !self.group_durable(disk) || !self.origin_durable(disk) {
@@ -149,6 +155,7 @@ impl<M: Memory> Call<'_, M> {
         let flush = &mut self.disk_mut(disk).flush;
         flush.closing = None;
         let failed = flush.origin == OriginFlush::Failed;
+        let heals = std::mem::take(&mut flush.heals) && !failed;
         let mut waiting = std::mem::take(&mut flush.waiting);
         for request in waiting.drain(..) {
             if failed {
@@ -156,6 +163,11 @@ impl<M: Memory> Call<'_, M> {
             }
             self.answer(request);
         }
-        self.disk_mut(disk).flush.waiting = waiting;
+        let d = self.disk_mut(disk);
+        d.flush.waiting = waiting;
+        if heals {
+            self.heal(disk);
+            self.change_record();
+        }
     }
 }

@@ -9,8 +9,10 @@
 //!   device has a newer version: without that version the older one would be the newest. Until no page lists
 //!   such an older version at all, the record says not to trust clean blocks (see [`crate::flow::purge`]).
 //! - It also says so only when newer versions of the device's blocks, which were staged or on their way to
-//!   flash, are durable elsewhere, or their disk is known to have lost something. Otherwise a power loss
-//!   could take the newer version, and nothing would show that an older one existed.
+//!   flash, are durable elsewhere, or the record says that their disk has lost something. Otherwise a power
+//!   loss could take the newer version, and nothing would show that an older one existed.
+//! - That wait is bounded, since the blocks may be waiting for the device: a segment that lists newer versions
+//!   of what the device lists is not free before it is gone.
 //! - In a redundant pool, from the failure on the record says that the other devices stand alone. It says so
 //!   of the failed device only if it already did before: it may be missing at the next start.
 //! - The store forgets what a device's pages list only when the record says that the device is gone.
@@ -42,7 +44,8 @@ impl Core {
     /// committed first.
     pub(crate) fn leave(&mut self, device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo)>) {
         self.durability.hold_mark();
-        self.devices.start_leaving(Leaving::new(device, lost, staged, &self.store));
+        let wait_until_us = self.now + self.config.leave_wait_us;
+        self.devices.start_leaving(Leaving::new(device, lost, staged, wait_until_us, &self.store));
     }
 
     /// Takes some clean segments of a lost device out of the store's counts, once in a call. Returns true
@@ -89,6 +92,9 @@ impl Core {
                 d.damage = d.damage.max(Damage::Lost);
             }
             return true;
+        }
+        if self.now >= leaving.wait_until_us {
+            leaving.staged.retain(|(disk, _)| !self.has_recorded_loss(*disk));
         }
         if !leaving.staged.is_empty() {
             return false;

@@ -74,6 +74,7 @@ impl<M: Memory> Call<'_, M> {
                 PoolJobKind::Gone { device, lost: false }
             }
             PoolJobKind::Stop if self.all_committed() => {
+                self.heal_stopped();
                 PoolJobKind::Stopped { version: self.change_record() }
             }
             other => other,

@@ -6,7 +6,7 @@
 //! - As long as any device is in use, a version is durable only when both copies on every device in use are.
 //! - No flush of a guest succeeds before a change of the devices that count is durable.
 
-use crate::core::Call;
+use crate::core::{Call, Core};
 use crate::durability::record::{RecordStep, RecordVersion, RecordWrite};
 use crate::format::geometry;
 use crate::format::record::PoolRecord;
@@ -15,12 +15,14 @@ use crate::media::IoFailure;
 use crate::memory::Memory;
 use crate::transfer::RESERVED_FRAMES;
 
-impl<M: Memory> Call<'_, M> {
+impl Core {
     /// Requests a write of the record. Returns the version that will hold the change.
     pub(crate) fn change_record(&mut self) -> RecordVersion {
         self.durability.record.change()
     }
+}
 
+impl<M: Memory> Call<'_, M> {
     /// Returns the record as of now.
     pub(crate) fn pool_record(&self) -> PoolRecord {
         PoolRecord {

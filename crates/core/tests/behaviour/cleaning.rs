@@ -297,3 +297,19 @@ fn an_origin_flush_that_fails_leaves_the_blocks_dirty() {
     rig.run_with(|a| if is_origin_flush(a) { Fate::Fail(IoFailure::Error) } else { Fate::Done });
     assert_eq!(rig.usage(disk).dirty_blocks, 100);
 }
+
+#[test]
+fn a_slow_origin_does_not_keep_the_core_awake() {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig::new(disk_id(0), 4096), 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    let mut wakeups = 0;
+    rig.wait_with(60_000_000, |asked| {
+        wakeups += 1;
+        if is_origin_write(asked) { Fate::Hold } else { Fate::Done }
+    });
+    assert!(wakeups < 1000, "{wakeups}");
+    rig.run();
+    assert_eq!(rig.usage(disk).dirty_blocks, 0);
+}

@@ -221,6 +221,91 @@ fn a_commit_over_a_lost_block_keeps_the_loss_if_the_device_returns() {
     assert_eq!(rig.running().lost_runs(disk), [(SectorNo(2), 6)]);
 }
 
+/// Each segment of the device that is left lists newer versions of what the failed device lists, so it is needed until that
+/// is gone. Another disk had all that it has on the failed device, and waits for a segment.
+fn staged_without_a_place() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[2], false, CoreConfig { commit_blocks: 8, ..CoreConfig::default() });
+    let large = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    let small = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(1), SECTORS) }, 1);
+    for disk in [large, small] {
+        rig.write(disk, 0, 80, 1);
+        rig.flush(disk);
+    }
+    rig.write(large, 0, 1600, 1);
+    rig.flush(large);
+    rig.add_device(2);
+    for _ in 0..2 {
+        rig.write(large, 0, 1600, 2);
+        rig.flush(large);
+    }
+    rig.clean(large);
+    rig.start_write(small, 0, 80, 3);
+    rig.run_without(is_device_write);
+    (rig, small)
+}
+
+#[test]
+fn a_failed_device_does_not_wait_forever_for_blocks_that_wait_for_it() {
+    let (mut rig, small) = staged_without_a_place();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    let flush = rig.start_flush(small);
+    rig.run();
+    assert!(!rig.is_answered(flush));
+    assert_eq!(rig.running().disk_info(small).expect("known").damage, Damage::None);
+    rig.wait(2 * CoreConfig::default().leave_wait_us);
+    assert_eq!(rig.answer(flush), Ok(()));
+    rig.flush(small);
+    assert_eq!(rig.running().disk_info(small).expect("known").damage, Damage::None, "it is durable");
+    rig.run();
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    rig.attach(&DiskConfig::new(disk_id(1), SECTORS), 1);
+    assert_eq!(rig.read(small, 0, 80), [3; 80]);
+}
+
+/// The flushed version went with the device, and the newer one was not durable yet.
+#[test]
+fn a_disk_has_lost_something_until_what_was_staged_is_durable() {
+    let (mut rig, small) = staged_without_a_place();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.start_flush(small);
+    rig.run();
+    rig.wait_with(2 * CoreConfig::default().leave_wait_us, |asked| {
+        if is_segment_write(asked) { Fate::Hold } else { Fate::Done }
+    });
+    assert_eq!(rig.running().disk_info(small).expect("known").damage, Damage::Lost);
+    let rig = rig.after_power_cut(CoreConfig::default());
+    assert_eq!(rig.report.disks[1].damage, Damage::Lost);
+}
+
+/// Without a flush. A later stop, to which the disk is not attached, does not change it.
+#[test]
+fn a_disk_is_whole_after_a_stop_if_what_was_lost_was_written_again() {
+    for again in [8, 7] {
+        let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+        let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+        rig.write(disk, 0, 8, 1);
+        rig.write(disk, 80, 8, 1);
+        rig.flush(disk);
+        let now = rig.now;
+        rig.core().fail_device(now, DeviceNo(0));
+        rig.run();
+        rig.write(disk, 0, 8, 2);
+        if again == 8 {
+            rig.write(disk, 80, 8, 2);
+        }
+        let expected = if again == 8 { Damage::None } else { Damage::Lost };
+        let mut shelf = rig.shutdown();
+        let mut shelf = Shelf(vec![shelf.take(1)]);
+        for _ in 0..2 {
+            let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
+            assert_eq!(rig.report.disks[0].damage, expected);
+            shelf = rig.shutdown();
+        }
+    }
+}
+
 #[test]
 fn only_the_dirty_sectors_of_a_block_are_lost_with_its_device() {
     let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());

@@ -24,6 +24,9 @@ pub(crate) struct DiskFlush {
     pub(super) closing: Option<u64>,
     /// Dirty blocks of closed groups that are still staged.
     pub(super) closing_count: u64,
+    /// When the group was closed, no lost sectors were left, and none were lost since: once it is durable, the record
+    /// need not say any more that the disk has lost something.
+    pub heals: bool,
     /// How far the origin's flush for `waiting` is.
     pub(super) origin: OriginFlush,
     /// The last commit found no space on flash, and none is about to come.

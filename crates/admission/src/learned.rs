@@ -19,6 +19,7 @@
 
 mod memory;
 mod outlooks;
+mod saved;
 
 use haversack_model::BlockNo;
 use haversack_model::place::mix;
@@ -26,6 +27,7 @@ use haversack_model::place::mix;
 use crate::{Access, Admission, Admit, CategoryFigures, Figures, Op, Prices, Verdict};
 use memory::{Memory, Seen};
 use outlooks::{COARSE, FINE, Outlook, Outlooks};
+pub use saved::Malformed;
 
 /// The most blocks whose last access is remembered: 768 KiB.
 const MOST_REMEMBERED: u64 = 3 << 16;
@@ -129,6 +131,14 @@ impl Admission for Learned {
 
     fn bytes(&self) -> usize {
         self.memory.bytes() + self.outlooks.bytes()
+    }
+
+    fn saved(&self, now: u64) -> Option<Vec<u8>> {
+        Some(saved::encode(&self.outlooks, &self.memory, now))
+    }
+
+    fn resume(&mut self, saved: &[u8], now: u64) -> Result<bool, Malformed> {
+        saved::decode(saved, &mut self.outlooks, &mut self.memory, now).map(|()| true)
     }
 
     fn figures(&self) -> Option<Figures> {
@@ -318,6 +328,45 @@ mod tests {
             digest = mix(digest ^ u64::from(verdict.admit) ^ u64::from(verdict.protect) << 1);
         }
         assert_eq!((admitted, digest), (142_858, 6_175_866_439_596_242_481));
+    }
+
+    /// A filter that continues from the bytes of another, some time later, gives the same answers.
+    #[test]
+    fn what_was_learned_is_taken_over() {
+        let mut disk = Disk::new(Some(1000));
+        let round = |disk: &mut Disk, round: u64| {
+            (0..200u64)
+                .map(|at| {
+                    let (op, size) = if at % 2 == 0 { (Op::Read, 1) } else { (Op::Write, 16) };
+                    let block = if at % 5 == 0 { 1 << 20 | round << 10 | at } else { at };
+                    disk.access(block, op, size)
+                })
+                .collect::<Vec<_>>()
+        };
+        (0..300).for_each(|at| drop(round(&mut disk, at)));
+        let bytes = disk.learned.saved(disk.now).expect("it learns");
+        let mut again = Disk::new(Some(1000));
+        assert_eq!(again.learned.resume(&bytes, again.now), Ok(true));
+        assert_eq!(again.learned.saved(again.now), Some(bytes.clone()));
+        let figures = |disk: &Disk| {
+            let categories = disk.learned.figures().expect("it learns").categories;
+            categories.into_iter().map(|c| (c.samples, c.ratio, c.value_us)).collect::<Vec<_>>()
+        };
+        assert_eq!(figures(&again), figures(&disk));
+        let (before, after) = (round(&mut disk, 1000), round(&mut again, 1000));
+        assert_eq!(before, after);
+        assert!(before.iter().any(|verdict| !verdict.admit) && before.contains(&PROTECTED));
+        // A disk of another size has another memory.
+        let mut small = Learned::new(2000);
+        assert_eq!(small.resume(&bytes, 0), Ok(true));
+        assert_eq!(small.figures().expect("it learns").categories.len(), figures(&again).len());
+        for bad in [&bytes[..bytes.len() - 1], &bytes[..100], &[]] {
+            assert_eq!(again.learned.resume(bad, 0), Err(Malformed));
+        }
+        let mut bad = bytes;
+        bad[16..20].copy_from_slice(&f32::NAN.to_le_bytes());
+        assert_eq!(again.learned.resume(&bad, 0), Err(Malformed));
+        assert_eq!(crate::Always.resume(&bad, 0), Ok(false));
     }
 
     #[test]

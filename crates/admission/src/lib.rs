@@ -16,7 +16,7 @@ mod staging;
 pub use always::Always;
 pub use hec::Hec;
 pub use larc::Larc;
-pub use learned::Learned;
+pub use learned::{Learned, Malformed};
 pub use prices::{CategoryFigures, Figures, Prices, WRITE_PRICE_US};
 pub use small_reads::SmallReads;
 pub use staging::{ENTRY_BYTES, Staging, StagingKind, divide};
@@ -107,6 +107,21 @@ pub trait Admission: Send {
 
     /// Returns its memory in bytes, including staged data.
     fn bytes(&self) -> usize;
+
+    /// Returns what it has learned up to this time, in accesses of the pool, if it learns. This allocates.
+    fn saved(&self, now: u64) -> Option<Vec<u8>> {
+        let _ = now;
+        None
+    }
+
+    /// Continues from what a filter had learned, as of this time. Returns false if it learns nothing.
+    ///
+    /// # Errors
+    /// The bytes are not what [`Admission::saved`] returned; nothing was changed.
+    fn resume(&mut self, saved: &[u8], now: u64) -> Result<bool, Malformed> {
+        let _ = (saved, now);
+        Ok(false)
+    }
 
     /// Returns what it goes by, if it learns. This may allocate.
     fn figures(&self) -> Option<Figures> {

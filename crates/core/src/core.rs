@@ -155,14 +155,20 @@ impl Core {
 
     /// Returns when the disk's background work should be driven next.
     fn disk_wakeup(&self, disk: DiskNo, d: &Disk) -> Option<Micros> {
+        let staged = d.flush.staged_dirty() > 0;
+        let looks = if d.life.writes_origin() {
+            staged || self.store.disks[disk].dirty > 0
+        } else {
+            // What is staged may wait for another disk to give up a segment, which does not wake this one.
+            staged && self.is_commit_due(disk)
+        };
+        let look = (looks && d.cleaner.is_idle()).then(|| d.cleaner.next_look_us.max(d.cleaner.retry_us));
         if !d.life.writes_origin() {
-            return None;
+            return look.map(|at| at.max(self.now + 1));
         }
-        let clean = (self.store.disks[disk].dirty + d.flush.staged_dirty() > 0 && d.cleaner.is_idle())
-            .then_some(d.cleaner.next_look_us.max(d.cleaner.retry_us));
         let peer = d.moving.as_ref().and_then(|moving| moving.peer.as_ref());
         let fetch = peer.map(|peer| peer.retry_us).filter(|at| *at > self.now);
-        [clean, fetch, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
+        [look, fetch, d.intents.clear_due_us()].into_iter().flatten().min().map(|at| at.max(self.now + 1))
     }
 
     /// Returns the next action to carry out.

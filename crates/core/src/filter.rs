@@ -9,7 +9,7 @@
 //! enters the cache or goes past it as a whole: it goes past if none of its blocks is cached and none may
 //! enter.
 
-use haversack_admission::{Access, Op as Kind, Verdict};
+use haversack_admission::{Access, Malformed, Op as Kind, Verdict};
 use haversack_model::{BlockNo, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK, WriteMode};
 
 use crate::action::Op;
@@ -33,6 +33,30 @@ impl Core {
             d.admission = config.build(last.0 + 1);
         }
         d.admission_config = config;
+    }
+
+    /// Returns what is known of a disk for its admission, if its filter learns: [`Core::resume_admission`] continues from
+    /// it after a restart. docs/format.md describes the bytes. This allocates.
+    pub fn saved_admission(&self, disk: DiskNo) -> Option<Vec<u8>> {
+        let filter = self.disks.get(disk)?.admission.saved(self.store.clock())?;
+        let mut bytes = self.store.saved_stay(disk).to_vec();
+        bytes.extend(filter);
+        Some(bytes)
+    }
+
+    /// Continues from what was known of a disk for its admission. Returns false if its filter learns nothing.
+    ///
+    /// # Errors
+    /// The bytes are not what [`Core::saved_admission`] returned; nothing was changed.
+    pub fn resume_admission(&mut self, disk: DiskNo, saved: &[u8]) -> Result<bool, Malformed> {
+        let (stay, filter) = saved.split_first_chunk().ok_or(Malformed)?;
+        let now = self.store.clock();
+        let Some(d) = self.disks.get_mut(disk) else { return Ok(false) };
+        let resumed = d.admission.resume(filter, now)?;
+        if resumed {
+            self.store.resume_stay(disk, stay);
+        }
+        Ok(resumed)
     }
 
     /// Returns a request's access to a block as filters see it.

@@ -50,7 +50,7 @@ mod table;
 mod transfer;
 mod versions;
 
-pub use haversack_admission::Figures as AdmissionFigures;
+pub use haversack_admission::{Figures as AdmissionFigures, Malformed as MalformedAdmission};
 
 pub use action::{Action, Event, IoId, JobError, JobId, Op, Piece, Rejected, Request, RequestError};
 pub use config::{

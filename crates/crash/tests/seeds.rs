@@ -187,6 +187,11 @@ const BUGS: &[Bug] = &[
         replays: &[(LEAVING, "a_failed_device_does_not_wait_forever_for_blocks_that_wait_for_it")],
     },
     Bug {
+        name: "nothing wakes a released disk that waits for a segment",
+        seeds: &[600754581],
+        replays: &[(LEAVING, "a_released_disks_staged_block_gets_a_place_once_another_disk_is_clean")],
+    },
+    Bug {
         name: "sectors that the origin has are lost with others of their block",
         seeds: &[402254554],
         replays: &[

@@ -277,6 +277,7 @@ impl Daemon {
         let sectors = self.sectors(config, known, &spec)?;
         let (handle, job) = pool.backend.attach(self.disk_spec(config, spec, sectors)?)?;
         wait(&job)?;
+        self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
         label(pool, config, disk.id, handle, sectors);
         let served = self.serve_vhost_user(config, handle, sectors);
@@ -573,6 +574,7 @@ impl Daemon {
     ) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
         let cached_bytes = cached_bytes(&*pool.backend, handle);
+        self.save_learned(&*pool.backend, name, disk.id, handle);
         let DetachOptions { force, accept_loss } = options;
         let begun = pool.backend.detach(handle, force, accept_loss).map_err(|error| match error {
             EngineError::Connected { disk, clients } => DaemonError::InUse { disk, clients },

@@ -92,6 +92,10 @@ pub trait Backend: Send + Sync {
     fn set_admission(&self, disk: DiskHandle, admission: AdmissionConfig) -> Result<()>;
     /// See [`ArenaHandle::admission_figures`].
     fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>>;
+    /// See [`ArenaHandle::saved_admission`].
+    fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>>;
+    /// See [`ArenaHandle::resume_admission`].
+    fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool>;
     /// See [`PoolHandle::set_write_price`].
     fn set_write_price(&self, price_us: f32, fill_share: f64) -> Result<()>;
     /// See [`ArenaHandle::tune`].
@@ -173,6 +177,14 @@ impl Backend for PoolHandle {
 
     fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>> {
         self.arena(disk).admission_figures(disk)
+    }
+
+    fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
+        self.arena(disk).saved_admission(disk)
+    }
+
+    fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool> {
+        self.arena(disk).resume_admission(disk, saved)
     }
 
     fn clean(&self, disk: DiskHandle) -> Result<StartedJob> {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState};
 use haversack_core::OpenReport;
@@ -248,6 +248,7 @@ impl Daemon {
     /// the next daemon. The disks stay known, and dirty blocks stay in the cache.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.save_all_learned(Duration::ZERO);
         let jobs: Vec<_> = self.pools().map(|pool| (&pool.name, pool.backend.shutdown())).collect();
         for (name, job) in jobs {
             let end = job.and_then(|job| {

@@ -19,6 +19,7 @@ pub mod governed;
 pub mod helper;
 pub mod history;
 pub mod jobs;
+pub mod learned;
 pub mod limits;
 mod line_log;
 mod locked;

@@ -218,6 +218,7 @@ impl Daemon {
                 daemon.unlock_store(&config, id);
             }
             daemon.remove_disk(&name_too);
+            daemon.forget_learned(id);
             daemon.events.add("forgotten", &name_too, "its cached blocks are gone");
             Ok(daemon.state.forget(&name_too)?)
         })

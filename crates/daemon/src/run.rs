@@ -32,7 +32,7 @@ use crate::error::DaemonError;
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
-use crate::{budget, descriptors, events, governed, history, nbd_listener, pool, reload, settings};
+use crate::{budget, descriptors, events, governed, history, learned, nbd_listener, pool, reload, settings};
 
 /// How long the start waits for disks; slower ones continue in the background.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(30);
@@ -120,7 +120,10 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let run_as = user.as_ref().map(|user| (user.uid.as_raw(), user.gid.as_raw()));
     let state = State::open(&config.daemon.state_dir)?;
     give(run_as, [&config.daemon.runtime_dir, &config.daemon.state_dir, state.path()])?;
-    give(run_as, [history::FILE, events::FILE].map(|name| config.daemon.state_dir.join(name)))?;
+    give(
+        run_as,
+        [history::FILE, events::FILE, learned::DIRECTORY].map(|name| config.daemon.state_dir.join(name)),
+    )?;
     let (opened_pools, daemon) = open_pools(config, state, run_as)?;
     let (listeners, control_socket) = control::bind(config)?;
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
@@ -143,6 +146,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     governed::start(&daemon)?;
     history::start(&daemon)?;
     budget::start(&daemon, &config.pools)?;
+    learned::start(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

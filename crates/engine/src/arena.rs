@@ -282,6 +282,23 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.admission_figures(disk))?
     }
 
+    /// Returns what a disk's admission filter has learned, if it learns; see
+    /// [`haversack_core::Core::saved_admission`].
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
+        self.run(move |reactor| reactor.saved_admission(disk))?
+    }
+
+    /// Continues from what a disk's admission filter had learned. Returns false if its present filter does not learn.
+    ///
+    /// # Errors
+    /// It is not attached, or the bytes are malformed.
+    pub fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool> {
+        self.run(move |reactor| reactor.resume_admission(disk, &saved))?
+    }
+
     /// Takes over what the operator alone changes: see [`DiskConfig::tuning`].
     ///
     /// # Errors

@@ -103,6 +103,17 @@ impl Reactor {
         Ok(self.core.admission_figures(self.attached(disk)?))
     }
 
+    /// Returns what the filter of an attached disk has learned, if it learns.
+    pub(crate) fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
+        Ok(self.core.saved_admission(self.attached(disk)?))
+    }
+
+    /// Continues from what the filter of an attached disk had learned.
+    pub(crate) fn resume_admission(&mut self, disk: DiskHandle, saved: &[u8]) -> Result<bool> {
+        let number = self.attached(disk)?;
+        Ok(self.core.resume_admission(number, saved)?)
+    }
+
     /// Forgets a detached disk. It has no handle, so it is named by its permanent identity.
     pub(crate) fn forget(&mut self, disk: DiskId, destroy_dirty: bool) -> Result<JobId> {
         let is_it = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| info.id == disk);

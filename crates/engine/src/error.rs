@@ -95,6 +95,9 @@ pub enum EngineError {
         /// Which device belongs to which pool.
         devices: String,
     },
+    /// What was learned for a disk's admission is malformed.
+    #[error("what was learned for admission cannot be used: {0}")]
+    Admission(#[from] haversack_core::MalformedAdmission),
     /// A device that the pool needs is missing.
     #[error(
         "{device} is missing, and may hold the only copy of data that no origin has: bring it back, under any name, or \

@@ -53,7 +53,41 @@ impl Memory {
 
     /// Returns its bytes.
     pub fn bytes(&self) -> usize {
-        self.buckets.capacity() * WAYS * 4
+        Memory::bytes_of(self.buckets.capacity())
+    }
+
+    /// Returns the bytes of this many buckets.
+    pub fn bytes_of(buckets: usize) -> usize {
+        buckets * WAYS * 4
+    }
+
+    /// Returns the unit of time: 2 to the power of this.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Returns the entries, bucket by bucket, each with its age in place of the time of the last access.
+    pub fn entries_by_age(&self, now: u64) -> impl ExactSizeIterator<Item = u32> + '_ {
+        let time = self.time(now);
+        let by_age = move |entry: u32| entry & !(TIMES - 1) | time.wrapping_sub(entry) % TIMES;
+        let entries = self.buckets.as_flattened().iter();
+        entries.map(move |entry| if *entry == 0 { 0 } else { by_age(*entry) })
+    }
+
+    /// Continues from the entries that [`Memory::entries_by_age`] returned earlier. Those that are invalid or too old are
+    /// dropped.
+    pub fn resume(&mut self, shift: u32, entries: impl Iterator<Item = u32>, now: u64) {
+        (self.shift, self.noted_at, self.swept_at) = (shift, now, now);
+        let time = self.time(now);
+        for (to, entry) in self.buckets.as_flattened_mut().iter_mut().zip(entries) {
+            let (rest, age) = (entry & !(TIMES - 1), entry % TIMES);
+            let is_valid = entry >> TAG_SHIFT != 0 && entry >> COUNT_SHIFT & 3 != 0 && age <= OLDEST;
+            *to = if is_valid { rest | time.wrapping_sub(age) % TIMES } else { 0 };
+        }
     }
 
     fn time(&self, now: u64) -> u32 {

@@ -57,9 +57,9 @@ impl Outlook {
 
 /// Samples of a category, and the sum of what became of them.
 #[derive(Clone, Copy)]
-struct Count {
-    all: f32,
-    sum: Outlook,
+pub(super) struct Count {
+    pub all: f32,
+    pub sum: Outlook,
 }
 
 impl Count {
@@ -211,6 +211,36 @@ impl Outlooks {
             self.shift -= 1;
         }
         (self.noted, self.dropped) = (0, 0);
+    }
+
+    /// Returns which share of the blocks is sampled: one in 2 to the power of this.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Returns the sum of the uses in time.
+    pub fn uses(&self) -> Outlook {
+        self.uses
+    }
+
+    /// Returns the counts of the coarse categories, then those of the fine ones.
+    pub(super) fn counts(&self) -> impl Iterator<Item = &Count> {
+        self.coarse.iter().chain(self.fine.iter().flatten())
+    }
+
+    /// Continues from what [`Outlooks::shift`], [`Outlooks::uses`] and [`Outlooks::counts`] returned earlier. Returns
+    /// false, and changes nothing, if that cannot be.
+    pub(super) fn resume(&mut self, shift: u32, uses: Outlook, counts: &[Count]) -> bool {
+        if !(FIRST_SHIFT..32).contains(&shift) || counts.len() != COARSE + COARSE * FINE {
+            return false;
+        }
+        *self = Outlooks { shift, uses, ..Outlooks::new() };
+        self.coarse
+            .iter_mut()
+            .chain(self.fine.iter_mut().flatten())
+            .zip(counts)
+            .for_each(|(to, from)| *to = *from);
+        true
     }
 
     /// Forgets the samples, but not what was learned.

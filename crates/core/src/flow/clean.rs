@@ -97,11 +97,11 @@ impl<M: Memory> Call<'_, M> {
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
         let blocked = self.loss_unrecorded() || self.durability.record.device_change_pending();
-        if d.cleaner.phase != Phase::Idle || !allowed || d.cleaner.retry_us > self.now {
+        if d.cleaner.phase != Phase::Idle || d.cleaner.retry_us > self.now {
             return;
         }
-        if blocked {
-            // The end of what blocks it drives it again.
+        if blocked || !allowed {
+            // The end of what blocks it drives it again. If it may not clean at all, this is when it looks for space.
             self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
             return;
         }

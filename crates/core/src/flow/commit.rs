@@ -25,7 +25,7 @@ pub(crate) mod batches;
 use haversack_model::{DeviceNo, DiskNo, SECTOR_BYTES};
 
 use crate::bugs::{Bug, planted};
-use crate::core::Call;
+use crate::core::{Call, Core};
 use crate::disk::runs;
 use crate::format::page::{self, Header, Kind, Place};
 use crate::io::{FlashPart, Io, Purpose};
@@ -40,6 +40,25 @@ use crate::store::slot::{Live, SlotNo};
 /// again and again soon has thousands of staged blocks whose older versions are in flight. Each call would pass over all
 /// of them, and other disks would wait meanwhile; and blocks would go to flash that are overwritten already.
 const MOST_BATCHES: u32 = 4;
+
+impl Core {
+    /// Whether staged blocks of the disk are to be committed now. This is the only place that decides.
+    pub(crate) fn is_commit_due(&self, disk: DiskNo) -> bool {
+        let d = self.disk(disk);
+        let waiting = self.staging.lists[disk].len;
+        let restaged = d.restage.is_empty() && d.restaging == 0;
+        let full = || self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
+        waiting > 0
+            && (self.batches.of_disk(disk) < MOST_BATCHES || d.flush.must_commit())
+            && (waiting >= self.commit_threshold()
+                || d.flush.must_commit()
+                || d.commit_all()
+                || self.pool.is_stopping()
+                || self.devices.leave_waits_for(disk)
+                || restaged && (self.rebuilding() || self.jobs.empties().is_some())
+                || full())
+    }
+}
 
 impl<M: Memory> Call<'_, M> {
     /// Starts the batches that are due.
@@ -61,23 +80,6 @@ impl<M: Memory> Call<'_, M> {
                 break;
             }
         }
-    }
-
-    /// Whether staged blocks of the disk are to be committed now. This is the only place that decides.
-    fn is_commit_due(&self, disk: DiskNo) -> bool {
-        let d = self.disk(disk);
-        let waiting = self.staging.lists[disk].len;
-        let restaged = d.restage.is_empty() && d.restaging == 0;
-        let full = || self.schedule.waits_for_staging() || self.staging.free() < self.staging.capacity() / 4;
-        waiting > 0
-            && (self.batches.of_disk(disk) < MOST_BATCHES || d.flush.must_commit())
-            && (waiting >= self.commit_threshold()
-                || d.flush.must_commit()
-                || d.commit_all()
-                || self.pool.is_stopping()
-                || self.devices.leave_waits_for(disk)
-                || restaged && (self.rebuilding() || self.jobs.empties().is_some())
-                || full())
     }
 
     /// Drops clean staged blocks of a disk that has no space on flash: nothing is lost, and they need not

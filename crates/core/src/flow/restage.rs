@@ -12,7 +12,7 @@
 use haversack_model::{BLOCK_BYTES, DiskNo};
 
 use crate::bugs::{Bug, planted};
-use crate::core::Call;
+use crate::core::{Call, Core};
 use crate::io::{FlashPart, Io, Purpose};
 use crate::media::IoFailure;
 use crate::memory::Memory;
@@ -21,6 +21,13 @@ use crate::store::slot::SlotNo;
 
 /// Blocks of a disk read at a time.
 const AT_A_TIME: u32 = 16;
+
+impl Core {
+    /// Whether dirty blocks should get mirrored copies that they lost with a device.
+    pub(crate) fn rebuilding(&self) -> bool {
+        self.pool.is_degraded() && self.store.usable_devices().count() >= 2
+    }
+}
 
 impl<M: Memory> Call<'_, M> {
     pub(crate) fn ask_restage(&mut self, disk: DiskNo, number: SlotNo) {
@@ -49,11 +56,6 @@ impl<M: Memory> Call<'_, M> {
                 }
             }
         }
-    }
-
-    /// Whether dirty blocks should get mirrored copies that they lost with a device.
-    pub(crate) fn rebuilding(&self) -> bool {
-        self.pool.is_degraded() && self.store.usable_devices().count() >= 2
     }
 
     /// Whether every dirty block durably has the copies that it should have, no obsolete version would be

@@ -115,7 +115,41 @@ impl Stay {
     }
 }
 
+/// How long blocks stay, as bytes: the mean in accesses of the pool (f64), what blocks saved that were evicted (f32), and
+/// the number of evictions in the mean (u32), little-endian.
+pub const STAY_BYTES: usize = 16;
+
 impl Store {
+    /// Returns the time in accesses of the pool.
+    pub fn clock(&self) -> u64 {
+        self.last_uses.clock
+    }
+
+    /// Returns how long the blocks of a disk stay, to continue from after a restart.
+    pub fn saved_stay(&self, disk: DiskNo) -> [u8; STAY_BYTES] {
+        let space = &self.disks[disk];
+        let stay = if space.shares { &self.common.stay } else { &space.stay };
+        let mut bytes = [0; STAY_BYTES];
+        bytes[..8].copy_from_slice(&stay.mean.to_le_bytes());
+        bytes[8..12].copy_from_slice(&stay.regret_us.to_le_bytes());
+        bytes[12..].copy_from_slice(&(stay.counted.min(MEAN_OVER) as u32).to_le_bytes());
+        bytes
+    }
+
+    /// Continues from that, if nothing is known yet and the pool is full. While it is not, blocks stay for ever.
+    pub fn resume_stay(&mut self, disk: DiskNo, saved: &[u8; STAY_BYTES]) {
+        let mean = f64::from_le_bytes(saved[..8].try_into().expect("it has 16 bytes"));
+        let regret_us = f32::from_le_bytes(saved[8..12].try_into().expect("it has 16 bytes"));
+        let counted = u32::from_le_bytes(saved[12..].try_into().expect("it has 16 bytes"));
+        let is_valid = mean.is_finite() && mean >= 0.0 && regret_us.is_finite() && regret_us >= 0.0;
+        let is_full = self.free_segments(None) == 0 && self.unprepared_segments(None) == 0;
+        let evicted_at = self.last_uses.clock;
+        let stay = self.stay(disk);
+        if is_valid && is_full && stay.counted == 0 {
+            *stay = Stay { mean, counted: u64::from(counted).min(MEAN_OVER), evicted_at, regret_us };
+        }
+    }
+
     /// Notes an access to a block, cached or not, that saves this if it is a hit.
     #[inline]
     pub fn note_use(&mut self, disk: DiskNo, block: BlockNo, saved_us: f32) -> Noted {

@@ -108,6 +108,50 @@ fn learned_keeps_out_what_returns_too_late() {
     assert!(misses > 2000 && kept_out * 4 > misses * 3, "{kept_out} of {misses}");
 }
 
+/// The next opening of a pool that is full continues from what was learned; one that is empty lets everything in.
+#[test]
+fn what_admission_has_learned_outlives_a_restart() {
+    let learns = |rig: &mut Rig, disk| {
+        rig.core().set_admission(0, disk, AdmissionConfig::Learned).expect("attached");
+    };
+    let scan = |rig: &mut Rig, disk, rounds: std::ops::Range<u64>| {
+        let before = rig.stats(disk);
+        for round in rounds {
+            rig.read(disk, round * 64 % SECTORS, 64);
+        }
+        let after = rig.stats(disk);
+        (after.not_admitted - before.not_admitted, after.read_misses - before.read_misses)
+    };
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = reader(&mut rig, 0, SHARED);
+    learns(&mut rig, disk);
+    scan(&mut rig, disk, 0..2000);
+    let saved = rig.running().saved_admission(disk).expect("it learns");
+    let figures = rig.running().admission_figures(disk).expect("it learns");
+    let stay = figures.stay.expect("blocks were evicted");
+    let shelf = rig.shutdown();
+    for (shelf, is_full) in [(shelf, true), (Shelf::pool(&[4], false), false)] {
+        let mut rig = Rig::open(shelf, memory(), CoreConfig::default());
+        let disk = reader(&mut rig, 0, SHARED);
+        assert_eq!(rig.core().resume_admission(disk, &saved), Ok(false), "it lets everything in");
+        learns(&mut rig, disk);
+        assert!(rig.core().resume_admission(disk, &saved[..20]).is_err());
+        assert_eq!(rig.core().resume_admission(disk, &saved), Ok(true));
+        let (kept_out, misses) = scan(&mut rig, disk, 2000..2020);
+        let resumed = rig.running().admission_figures(disk).expect("it learns");
+        if is_full {
+            assert!(
+                resumed.stay.is_some_and(|now| now.abs_diff(stay) < stay / 4),
+                "{stay} and {:?}",
+                resumed.stay
+            );
+            assert!(kept_out == misses && misses > 150, "{kept_out} of {misses}");
+        } else {
+            assert_eq!((resumed.stay, kept_out, misses), (None, 0, 160));
+        }
+    }
+}
+
 /// A disk that lets a block in at its third access, and keeps n kilobytes of data until then.
 fn data_stage(rig: &mut Rig, mode: WriteMode, kilobytes: u64) -> DiskNo {
     let disk = rig.disk(0, SECTORS, mode);

@@ -279,6 +279,45 @@ fn a_disk_has_lost_something_until_what_was_staged_is_durable() {
     assert_eq!(rig.report.disks[1].damage, Damage::Lost);
 }
 
+/// A released disk has a dirty block on a device that is being emptied and fails. Each segment of the other device has
+/// dirty blocks of other disks, and nothing tells the released disk when these are clean.
+#[test]
+fn a_released_disks_staged_block_gets_a_place_once_another_disk_is_clean() {
+    let mut rig = Rig::new(&[2], false, CoreConfig::default());
+    let disks = [0, 1, 2, 3].map(|number| {
+        rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(number), SECTORS) }, 1)
+    });
+    for disk in &disks[..2] {
+        rig.write(*disk, 0, 8, 1);
+        rig.flush(*disk);
+    }
+    rig.clean(disks[1]);
+    let now = rig.now;
+    rig.core().release(now, disks[0]).expect("attached");
+    rig.run();
+    rig.add_device(2);
+    for disk in &disks[2..] {
+        rig.write(*disk, 0, 8, 2);
+        rig.flush(*disk);
+    }
+    rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    rig.run_without(is_origin_write);
+    rig.core().fail_device(now, DeviceNo(0));
+    let hold_cleaning = |asked: &Requested| if is_origin_write(asked) { Fate::Hold } else { Fate::Done };
+    rig.wait_with(2 * CoreConfig::default().leave_wait_us, hold_cleaning);
+    assert_eq!(rig.usage(disks[0]).dirty_blocks, 1);
+    let stop = rig.core().shutdown(now);
+    rig.run();
+    while !rig.jobs.contains_key(&stop) {
+        let next = rig.core().next_wakeup().expect("the core has something to wait for");
+        rig.core().tick(next);
+        rig.run();
+    }
+    let shelf = Shelf(vec![rig.shelf.take(1)]);
+    let rig = Rig::open(shelf, memory(), CoreConfig::default());
+    assert_eq!(rig.report.disks[0].dirty_blocks, 1);
+}
+
 /// Without a flush. A later stop, to which the disk is not attached, does not change it.
 #[test]
 fn a_disk_is_whole_after_a_stop_if_what_was_lost_was_written_again() {

@@ -130,6 +130,14 @@ impl Backend for Fake {
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())
     }
+    fn saved_admission(&self, _: DiskHandle) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn resume_admission(&self, _: DiskHandle, _: Vec<u8>) -> Result<bool> {
+        Ok(false)
+    }
+
     fn admission_figures(&self, _: DiskHandle) -> Result<Option<AdmissionFigures>> {
         Ok(Some(AdmissionFigures::default()))
     }

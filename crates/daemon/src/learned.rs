@@ -1,0 +1,186 @@
+//! What the admission of each disk has learned, across restarts: one file a disk in `<state_dir>/learned/`.
+//! docs/format.md describes it.
+//!
+//! Invariants
+//! - A file is replaced as a whole, and is used only if its checksum is right and it names the disk.
+//! - Whatever is wrong with a file costs no more than what it says: the disk learns anew.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crc_fast::{CrcAlgorithm, checksum};
+use haversack_model::{DiskHandle, DiskId};
+
+use crate::backend::Backend;
+use crate::daemon::Daemon;
+
+/// The directory, in the state directory.
+pub const DIRECTORY: &str = "learned";
+const MAGIC: &[u8; 8] = b"HVLEARND";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 32;
+/// How often what was learned is saved while the daemon runs.
+const SAVE_EVERY: Duration = Duration::from_secs(3600);
+/// The pause between two disks, so that a pool's reactor serves its guests in between.
+const PAUSE: Duration = Duration::from_millis(100);
+
+fn encode(disk: DiskId, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(disk.0);
+    bytes.extend(body);
+    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn decode(disk: DiskId, mut bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
+    let header: [u8; HEADER_BYTES] = *bytes.first_chunk().ok_or("it is too short")?;
+    if header[..8] != *MAGIC {
+        return Err("it is not a file of this kind");
+    }
+    if header[8..12] != VERSION.to_le_bytes() {
+        return Err("it has another version");
+    }
+    bytes[12..16].fill(0);
+    let sum = checksum(CrcAlgorithm::Crc32Iscsi, &bytes) as u32;
+    if header[12..16] != sum.to_le_bytes() {
+        return Err("its checksum is wrong");
+    }
+    if header[16..] != disk.0 {
+        return Err("it is of another disk");
+    }
+    Ok(bytes.split_off(HEADER_BYTES))
+}
+
+fn path_of(state_dir: &Path, disk: DiskId) -> PathBuf {
+    state_dir.join(DIRECTORY).join(disk.to_string())
+}
+
+fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
+    let path = path_of(state_dir, disk);
+    std::fs::create_dir_all(state_dir.join(DIRECTORY))?;
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    // Not flushed: a file that a power loss tears is found out.
+    file.write_all(&encode(disk, body))?;
+    std::fs::rename(&new, &path)
+}
+
+fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
+    let path = path_of(state_dir, disk);
+    match std::fs::read(&path) {
+        Ok(bytes) => match decode(disk, bytes) {
+            Ok(body) => Ok(Some(body)),
+            Err(why) => Err(io::Error::new(ErrorKind::InvalidData, why)),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Daemon {
+    /// Saves what the admission of an attached disk has learned.
+    pub(crate) fn save_learned(&self, backend: &dyn Backend, name: &str, disk: DiskId, handle: DiskHandle) {
+        // A pool that has stopped is reported elsewhere.
+        let Ok(Some(body)) = backend.saved_admission(handle) else { return };
+        if let Err(error) = write(&self.config.state_dir, disk, &body) {
+            let path = path_of(&self.config.state_dir, disk);
+            tracing::warn!(disk = name, "{}: what was learned is not saved: {error}", path.display());
+        }
+    }
+
+    /// Has the admission of a disk that was just attached continue from what it had learned.
+    pub(crate) fn resume_learned(&self, backend: &dyn Backend, name: &str, disk: DiskId, handle: DiskHandle) {
+        let resumed = match read(&self.config.state_dir, disk) {
+            Ok(None) => return,
+            Ok(Some(body)) => backend.resume_admission(handle, body).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match resumed {
+            Ok(resumed) => tracing::debug!(disk = name, resumed, "what admission had learned was read"),
+            Err(error) => {
+                let path = path_of(&self.config.state_dir, disk);
+                tracing::warn!(disk = name, "{}: admission learns anew: {error}", path.display());
+            }
+        }
+    }
+
+    /// Forgets what the admission of a disk had learned.
+    pub(crate) fn forget_learned(&self, disk: DiskId) {
+        let path = path_of(&self.config.state_dir, disk);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!("{}: cannot remove it: {error}", path.display());
+            }
+            _ => {}
+        }
+    }
+
+    /// Saves what the admission of every attached disk has learned.
+    pub(crate) fn save_all_learned(&self, pause: Duration) {
+        for (name, disk) in self.disks() {
+            let Some((pool, handle)) = disk.with(|inner| Some((inner.config.pool.clone(), inner.handle?)))
+            else {
+                continue;
+            };
+            if let Ok(pool) = self.pool(&pool) {
+                self.save_learned(&*pool.backend, &name, disk.id, handle);
+                std::thread::sleep(pause);
+            }
+        }
+    }
+}
+
+/// Starts to save what is learned while the daemon runs.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
+    let daemon = daemon.clone();
+    let run = move || {
+        // The thread ends with the process: nothing waits for it.
+        while !daemon.is_stopping() {
+            std::thread::sleep(SAVE_EVERY);
+            daemon.save_all_learned(PAUSE);
+        }
+    };
+    std::thread::Builder::new().name("learned".into()).spawn(run)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_and_nothing_else_is() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (disk, other) = (DiskId([1; 16]), DiskId([2; 16]));
+        assert_eq!(read(dir.path(), disk).expect("there is none"), None);
+        write(dir.path(), disk, b"counts").expect("written");
+        write(dir.path(), disk, b"newer counts").expect("written");
+        assert_eq!(read(dir.path(), disk).expect("whole"), Some(b"newer counts".to_vec()));
+        let bytes = std::fs::read(path_of(dir.path(), disk)).expect("it is there");
+        let why = |bytes: &[u8], disk: DiskId| {
+            std::fs::write(path_of(dir.path(), disk), bytes).expect("written");
+            read(dir.path(), disk).expect_err("it is not whole").to_string()
+        };
+        assert_eq!(why(&bytes, other), "it is of another disk");
+        assert_eq!(why(&bytes[..20], disk), "it is too short");
+        assert_eq!(why(&bytes[..40], disk), "its checksum is wrong");
+        let changed = |at: usize| {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        assert_eq!(why(&changed(0), disk), "it is not a file of this kind");
+        assert_eq!(why(&changed(8), disk), "it has another version");
+        assert_eq!(why(&changed(33), disk), "its checksum is wrong");
+    }
+}

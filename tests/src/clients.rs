@@ -79,6 +79,17 @@ pub fn fio_verify(uri: &str, mebibytes: u64) -> Result<()> {
     tools::run(fio).map(|_| ())
 }
 
+/// Lets fio's NBD engine do what its arguments say.
+///
+/// # Errors
+/// What fio printed.
+pub fn fio(uri: &str, arguments: &str) -> Result<()> {
+    let mut fio = tools::tool("fio")?;
+    fio.args(["--name=load", "--ioengine=nbd", &format!("--uri={uri}")]);
+    fio.args(arguments.split_whitespace());
+    tools::run(fio).map(|_| ())
+}
+
 /// Lets fio's NBD engine do what its arguments say, for n seconds at most.
 ///
 /// # Errors

@@ -123,6 +123,46 @@ fn a_scan_does_not_push_out_local_reads() {
     });
 }
 
+/// Without a policy, admission learns that what is read once is not worth its space, and knows that after a restart.
+#[test]
+fn what_admission_has_learned_outlives_a_restart() {
+    test("what is learned outlives a restart", |place| {
+        let origin = image::zeroes(place, "once.img", 128)?;
+        let mut settings = Settings::new(24, vec![Disk::new("once", origin.display().to_string())]);
+        settings.more = String::new();
+        let mut daemon = Haversack::start(place, settings)?;
+        // Each block once, in another order each time.
+        let read = |daemon: &Haversack<'_>, seed: u64, mebibytes: u64| -> Result<(u64, u64)> {
+            let counts = || {
+                let requests = &shown(daemon, "once")?["requests"];
+                Ok::<_, Error>(["read_misses", "not_admitted"].map(|key| requests[key].as_u64().unwrap_or(0)))
+            };
+            let before = counts()?;
+            let load = format!(
+                "--rw=randread --bs=64k --iodepth=4 --size=128m --io_size={mebibytes}m --randrepeat=0 --randseed={seed}"
+            );
+            clients::fio(&daemon.uri("once"), &load)?;
+            let after = counts()?;
+            Ok((after[1] - before[1], after[0] - before[0]))
+        };
+        read(&daemon, 1, 128)?;
+        read(&daemon, 2, 128)?;
+        daemon.stop()?;
+        daemon.start_again()?;
+        let (kept_out, misses) = read(&daemon, 3, 8)?;
+        check(kept_out * 2 > misses, format!("after a restart, {kept_out} of {misses} misses are kept out"))?;
+        let why = daemon.command(&["policy", "explain", "once"])?;
+        check(why.contains("Kept out") && why.contains("used again within a stay"), &why)?;
+
+        daemon.stop()?;
+        let learned = place.path("run").join("state/learned");
+        std::fs::remove_dir_all(&learned).map_err(|e| Error::Check(format!("{}: {e}", learned.display())))?;
+        daemon.start_again()?;
+        let (kept_out, misses) = read(&daemon, 4, 1)?;
+        check(kept_out == 0, format!("nothing is known, but {kept_out} of {misses} misses are kept out"))
+    });
+}
+
 #[test]
 fn events_and_the_operator_are_obeyed() {
     test("events", |place| {

@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,7 @@ fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
     let path = path_of(state_dir, disk);
     std::fs::create_dir_all(state_dir.join(DIRECTORY))?;
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o640).open(&new)?;
     // Not flushed: a file that a power loss tears is found out.
     file.write_all(&encode(disk, body))?;
     std::fs::rename(&new, &path)

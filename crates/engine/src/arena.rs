@@ -22,7 +22,7 @@ use crate::front::nbd::NbdClient;
 use crate::front::vhost_user::{VhostUserConfig, VhostUserServer};
 use crate::job::{Job, JobPart};
 use crate::label::{self, Kind, Label};
-use crate::mailbox::{Letters, Mailbox};
+use crate::mailbox::{Commands, Mailbox};
 use crate::media::Devices;
 use crate::origin;
 use crate::pool_clock::PoolClock;
@@ -42,14 +42,14 @@ impl Arena {
     pub fn start(
         opening: ArenaOpening,
         clock: Arc<PoolClock>,
-        (mailbox, letters): (Mailbox, Letters),
+        (mailbox, commands): (Mailbox, Commands),
     ) -> Result<Starting> {
         let name = opening.settings.name.clone();
         let arena = opening.siblings.arena();
         let (sender, opened) = mpsc::channel();
         // The ring belongs to the thread that creates it.
         let reactors = clock.clone();
-        let serve = move || match Reactor::open(opening, reactors, letters) {
+        let serve = move || match Reactor::open(opening, reactors, commands) {
             Ok((reactor, report)) => {
                 let _ = sender.send(Ok(report));
                 reactor.run();

@@ -9,44 +9,44 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::reactor::Reactor;
 
-/// Work for the reactor.
-pub(crate) type Letter = Box<dyn FnOnce(&mut Reactor) + Send>;
+/// A command for the reactor.
+pub(crate) type Command = Box<dyn FnOnce(&mut Reactor) + Send>;
 
 /// The senders' side.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
-    sender: Sender<Letter>,
-    bell: Arc<OwnedFd>,
+    sender: Sender<Command>,
+    doorbell: Arc<OwnedFd>,
 }
 
 /// The reactor's side.
-pub(crate) struct Letters {
-    receiver: Receiver<Letter>,
-    bell: Arc<OwnedFd>,
+pub(crate) struct Commands {
+    receiver: Receiver<Command>,
+    doorbell: Arc<OwnedFd>,
 }
 
 impl Mailbox {
-    pub fn new() -> io::Result<(Mailbox, Letters)> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+    pub fn new() -> io::Result<(Mailbox, Commands)> {
+        let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (sender, receiver) = mpsc::channel();
-        Ok((Mailbox { sender, bell: bell.clone() }, Letters { receiver, bell }))
+        Ok((Mailbox { sender, doorbell: doorbell.clone() }, Commands { receiver, doorbell }))
     }
 
-    /// Posts work. It is dropped if the reactor has ended.
-    pub fn post(&self, letter: Letter) {
-        if self.sender.send(letter).is_ok() {
+    /// Posts a command. It is dropped if the reactor has ended.
+    pub fn post(&self, command: Command) {
+        if self.sender.send(command).is_ok() {
             // It can neither block nor fail: the counter never gets near its limit, since every read resets it.
-            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
         }
     }
 }
 
-impl Letters {
-    pub fn next(&self) -> Option<Letter> {
+impl Commands {
+    pub fn next(&self) -> Option<Command> {
         self.receiver.try_recv().ok()
     }
 
-    pub fn bell(&self) -> RawFd {
-        self.bell.as_raw_fd()
+    pub fn doorbell(&self) -> RawFd {
+        self.doorbell.as_raw_fd()
     }
 }

@@ -38,7 +38,7 @@ use crate::front::budget::Budget;
 use crate::front::{Asked, Client, ClientContext, ClientKind, Front, Tag, Wish};
 use crate::in_turn::InTurn;
 use crate::live::LiveDevice;
-use crate::mailbox::Letters;
+use crate::mailbox::Commands;
 use crate::media::Devices;
 use crate::memory::SharedMemory;
 use crate::origin::{OriginAnswer, OriginOp};
@@ -76,8 +76,8 @@ pub(crate) struct Reactor {
     pub(crate) disks: Disks,
     /// The other arenas of the pool.
     siblings: Siblings,
-    letters: Letters,
-    bell_listens: bool,
+    commands: Commands,
+    doorbell_listens: bool,
     pub(crate) jobs: Vec<(JobId, Sender<std::result::Result<(), JobError>>)>,
     /// Work that is left to do here when a job has ended.
     pub(crate) afterwards: Vec<(JobId, Afterwards)>,
@@ -96,7 +96,7 @@ pub(crate) struct Reactor {
     /// Requests for which the core has no room yet.
     backlog: VecDeque<(DiskHandle, Request)>,
     /// I/Os that were failed on demand.
-    struck: Vec<Completion>,
+    injected: Vec<Completion>,
     answers: Vec<OriginAnswer>,
     events: Vec<EngineEvent>,
     retries: Retries,
@@ -124,7 +124,7 @@ impl Reactor {
     pub fn open(
         opening: ArenaOpening,
         clock: Arc<PoolClock>,
-        letters: Letters,
+        commands: Commands,
     ) -> Result<(Reactor, OpenReport)> {
         let ArenaOpening { settings: config, extents, siblings } = opening;
         let mut devices = Devices::of(extents)?;
@@ -157,8 +157,8 @@ impl Reactor {
             devices: live,
             disks: Disks::new(siblings.arena()),
             siblings,
-            letters,
-            bell_listens: false,
+            commands,
+            doorbell_listens: false,
             jobs: Vec::new(),
             afterwards: Vec::new(),
             subscribers: Vec::new(),
@@ -170,7 +170,7 @@ impl Reactor {
             parts: HashMap::new(),
             budget: Budget::new(config.client_bytes),
             backlog: VecDeque::new(),
-            struck: Vec::new(),
+            injected: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
             retries: Retries::default(),
@@ -230,13 +230,13 @@ impl Reactor {
     fn turn(&mut self) -> bool {
         self.turns.next_turn();
         self.ring.pace(self.turns.paces_devices(self.now));
-        let mut worked = self.open_letters();
+        let mut worked = self.run_commands();
         for _ in 0..COMPLETIONS_AT_A_TIME {
             let Some(completion) = self.ring.completed() else { break };
             self.io_completed(completion);
             worked = true;
         }
-        for completion in std::mem::take(&mut self.struck) {
+        for completion in std::mem::take(&mut self.injected) {
             self.io_completed(completion);
             worked = true;
         }
@@ -246,14 +246,14 @@ impl Reactor {
         self.carry_out() | worked
     }
 
-    fn open_letters(&mut self) -> bool {
-        if !self.bell_listens {
-            self.ring.listen(Owner::Mailbox, self.letters.bell(), self.now);
-            self.bell_listens = true;
+    fn run_commands(&mut self) -> bool {
+        if !self.doorbell_listens {
+            self.ring.listen(Owner::Mailbox, self.commands.doorbell(), self.now);
+            self.doorbell_listens = true;
         }
         let mut any = false;
-        while let Some(letter) = self.letters.next() {
-            letter(self);
+        while let Some(command) = self.commands.next() {
+            command(self);
             any = true;
         }
         any
@@ -264,7 +264,7 @@ impl Reactor {
             self.memory.check_whole();
         }
         match completion.owner {
-            Owner::Mailbox => self.bell_listens = false,
+            Owner::Mailbox => self.doorbell_listens = false,
             Owner::Device { io, device } => self.device_completed(io, device, completion),
             Owner::Origin { disk, token } => {
                 self.origin(disk, |o, context| o.completed(context, token, completion));

@@ -14,11 +14,11 @@ const LEAST_SAMPLES: f32 = 10.0;
 /// Says what a filter lets in at present, and why.
 pub fn admission(figures: &Figures) -> String {
     let Some(stay) = figures.stay else {
-        return "Admission: learned. Nothing had been evicted when it was last asked, so every block enters.\n".into();
+        return "Nothing had been evicted when admission was last asked, so every block enters.\n".into();
     };
     let prices = &figures.prices;
     let mut text = format!(
-        "Admission: learned. A block stays for {} of accesses to the pool after its last use. A read from the origin takes \
+        "A block stays for {} of accesses to the pool after its last use. A read from the origin takes \
          {:.1} ms, a write {:.1} ms; a block written to flash must save {:.1} ms.\n",
         size(stay),
         prices.read_us / 1e3,
@@ -115,7 +115,7 @@ mod tests {
             categories: vec![category(Op::Write, 20.0, 0.5, true), category(Op::Read, 5.0, 0.9, true), large],
         };
         let expected = "\
-Admission: learned. A block stays for 2048 blocks (8.0 MiB) of accesses to the pool after its last use. A read from the origin \
+A block stays for 2048 blocks (8.0 MiB) of accesses to the pool after its last use. A read from the origin \
 takes 3.0 ms, a write 0.9 ms; a block written to flash must save 0.5 ms.
 Let in, 1 kind of access:
   writes of up to 16 KiB, blocks last used 0.5 to 1 stays ago, once before: 50 % used again within a stay, which saves 1.50 ms a block

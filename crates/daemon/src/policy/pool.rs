@@ -449,13 +449,17 @@ impl PoolLoop {
     pub fn explain(&self, name: &str) -> Result<String> {
         let snapshot = self.backend.snapshot()?;
         let disk = found(&snapshot, name)?;
+        let learned = self.backend.admission_figures(disk.disk)?;
         let mut text = match &self.control {
             Some(control) => self.explain_decision(control, name)?,
-            None => format!(
-                "No policy: {name} has what it is configured with. See 'haversack disk show {name}'.\n"
-            ),
+            None => {
+                let admission = if learned.is_some() { " Admission: learned." } else { "" };
+                format!(
+                    "No policy: {name} has what it is configured with. See 'haversack disk show {name}'.{admission}\n"
+                )
+            }
         };
-        if let Some(figures) = self.backend.admission_figures(disk.disk)? {
+        if let Some(figures) = learned {
             text += &haversack_control::explain::admission(&figures);
         }
         Ok(text)

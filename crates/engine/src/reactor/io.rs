@@ -22,7 +22,7 @@ impl Reactor {
         let start_bytes = live.device.start_bytes + offset_bytes;
         if let Some(errno) = live.device.faults.as_ref().and_then(|faults| faults.strike(op)) {
             live.start(io, op, offset_bytes, 0);
-            self.struck.push(Completion { owner, result: Err(errno), started_us: now });
+            self.injected.push(Completion { owner, result: Err(errno), started_us: now });
             return;
         }
         if op == DeviceOp::Flush {

@@ -73,7 +73,7 @@ impl Memory {
     /// Returns the entries, bucket by bucket, each with its age in place of the time of the last access.
     pub fn entries_by_age(&self, now: u64) -> impl ExactSizeIterator<Item = u32> + '_ {
         let time = self.time(now);
-        let by_age = move |entry: u32| entry & !(TIMES - 1) | time.wrapping_sub(entry) % TIMES;
+        let by_age = move |entry: u32| (entry & !(TIMES - 1)) | (time.wrapping_sub(entry) % TIMES);
         let entries = self.buckets.as_flattened().iter();
         entries.map(move |entry| if *entry == 0 { 0 } else { by_age(*entry) })
     }
@@ -86,7 +86,7 @@ impl Memory {
         for (to, entry) in self.buckets.as_flattened_mut().iter_mut().zip(entries) {
             let (rest, age) = (entry & !(TIMES - 1), entry % TIMES);
             let is_valid = entry >> TAG_SHIFT != 0 && entry >> COUNT_SHIFT & 3 != 0 && age <= OLDEST;
-            *to = if is_valid { rest | time.wrapping_sub(age) % TIMES } else { 0 };
+            *to = if is_valid { rest | (time.wrapping_sub(age) % TIMES) } else { 0 };
         }
     }
 

@@ -162,7 +162,8 @@ impl Core {
             // What is staged may wait for another disk to give up a segment, which does not wake this one.
             staged && self.is_commit_due(disk)
         };
-        let look = (looks && d.cleaner.is_idle()).then(|| d.cleaner.next_look_us.max(d.cleaner.retry_us));
+        let look = (looks && (d.cleaner.is_idle() || self.is_commit_due(disk)))
+            .then(|| d.cleaner.next_look_us.max(d.cleaner.retry_us));
         if !d.life.writes_origin() {
             return look.map(|at| at.max(self.now + 1));
         }

@@ -189,7 +189,9 @@ impl<M: Memory> Call<'_, M> {
 
     /// Keeps data that a read fetched of a block that may not enter, if the filter wants it.
     pub(crate) fn keep_data(&mut self, disk: DiskNo, block: BlockNo, from: FrameNo, mask: u8) {
-        let wanted = !self.resolve(disk, block).is_cached() && self.disk(disk).admission.stages(block);
+        // Clean sectors of a block whose dirty ones are lost would supersede these if they came back.
+        let versions = self.resolve(disk, block);
+        let wanted = !versions.is_cached() && versions.lost == 0 && self.disk(disk).admission.stages(block);
         if !wanted || self.staging.free() <= self.spare_frames() {
             return;
         }

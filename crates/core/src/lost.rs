@@ -35,9 +35,12 @@ impl LostBlocks {
         self.0.remove(&block.0);
     }
 
-    /// Forgets the blocks behind `last`.
-    pub fn forget_beyond(&mut self, last: BlockNo) {
-        self.0.retain(|block, _| *block <= last.0);
+    /// Forgets what is beyond the end of the disk: the blocks behind `last`, and what is not `inside` that.
+    pub fn forget_beyond(&mut self, last: BlockNo, inside: u8) {
+        self.0.retain(|block, sectors| {
+            *sectors &= if *block == last.0 { inside } else { u8::MAX };
+            *block <= last.0 && *sectors != 0
+        });
     }
 
     pub fn clear(&mut self) {

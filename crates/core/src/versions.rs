@@ -3,8 +3,8 @@
 //! Invariants
 //! - A staged sector is newer than the same sector on flash, and that is newer than the same sector at the origin.
 //! - A sector that a peer has newest is read from there, unless it is cached: what is cached of it is then a copy.
-//! - Where dirty sectors of a block are lost, because flash is damaged or a device is gone, no sector that
-//!   the cache lacks is read from elsewhere: what is there is older.
+//! - Where dirty sectors of a block are lost, because flash is damaged or a device is gone, these are not read
+//!   from elsewhere: what is there is older.
 //! - The data stage has sectors only of blocks that are neither staged nor on flash, with the same content as
 //!   the origin.
 //! - All code that needs to know where the newest sectors of a block are, or whether it is dirty, asks here.

@@ -97,7 +97,11 @@ impl<M: Memory> Call<'_, M> {
         let allowed = d.life.writes_origin() || planted(Bug::CleanAfterRelease) && d.life.is_released();
         // Once a single copy is clean, nothing shows that its device stood alone.
         let blocked = self.loss_unrecorded() || self.durability.record.device_change_pending();
-        if d.cleaner.phase != Phase::Idle || d.cleaner.retry_us > self.now {
+        if d.cleaner.phase != Phase::Idle {
+            self.disk_mut(disk).cleaner.next_look_us = self.now + BLOCKED_LOOK_US;
+            return;
+        }
+        if d.cleaner.retry_us > self.now {
             return;
         }
         if blocked || !allowed {

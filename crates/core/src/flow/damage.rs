@@ -174,7 +174,8 @@ impl<M: Memory> Call<'_, M> {
     /// Forgets losses behind a disk's last block, which is now `last`.
     pub(crate) fn forget_lost_beyond(&mut self, disk: DiskNo, last: BlockNo) {
         let d = self.disk_mut(disk);
-        d.lost.forget_beyond(last);
+        let inside = d.inside(last);
+        d.lost.forget_beyond(last, inside);
         d.damaged.forget_beyond(last);
     }
 

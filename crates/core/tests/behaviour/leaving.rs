@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence, RequestError,
-    offline,
+    AdmissionConfig, CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence,
+    RequestError, StagingKind, offline,
 };
 use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -360,6 +360,43 @@ fn only_the_dirty_sectors_of_a_block_are_lost_with_its_device() {
     assert_eq!(rig.read(disk, 5, 3), [7; 3]);
     let read = rig.start_read(disk, 0, 3);
     assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+/// They would be written to flash under a higher number than the lost ones, which may be back after a crash.
+#[test]
+fn clean_sectors_of_a_lost_block_do_not_enter_through_the_data_stage() {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 2, 3, 1);
+    rig.flush(disk);
+    let filter = AdmissionConfig::Staging { kind: StagingKind::Data, reuses: 1, bytes: 100_000 };
+    rig.core().set_admission(0, disk, filter).expect("attached");
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    for _ in 0..3 {
+        assert_eq!(rig.read(disk, 0, 2), [7; 2]);
+    }
+    assert_eq!(rig.usage(disk).usage_blocks, 0);
+    rig.flush(disk);
+    assert_eq!(rig.read(disk, 5, 3), [7; 3]);
+    assert!(!rig.running().lost_runs(disk).is_empty());
+}
+
+#[test]
+fn lost_sectors_beyond_the_end_of_a_shrunk_disk_are_forgotten() {
+    let mut rig = Rig::new(&[4, 4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 804, 4, 1);
+    rig.flush(disk);
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    for sectors in [804, SECTORS] {
+        let job = rig.core().resize(now, disk, sectors).expect("no job runs");
+        rig.finish(job);
+    }
+    assert_eq!(rig.running().lost_runs(disk), []);
+    rig.write(disk, 800, 2, 3);
 }
 
 #[test]

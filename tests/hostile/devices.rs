@@ -18,12 +18,13 @@ const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirt
 #[derive(Clone, Copy, Debug)]
 enum Truncation {
     Emptied,
-    Halved,
+    /// It ends amid what was written.
+    Shortened,
     /// Emptied and made as long again: nothing but zeroes.
     Zeroed,
 }
 
-const TRUNCATIONS: [Truncation; 3] = [Truncation::Emptied, Truncation::Halved, Truncation::Zeroed];
+const TRUNCATIONS: [Truncation; 3] = [Truncation::Emptied, Truncation::Shortened, Truncation::Zeroed];
 
 impl Truncation {
     fn damage(self, path: &Path) -> Result<()> {
@@ -32,7 +33,7 @@ impl Truncation {
         let resize = |bytes| file.set_len(bytes).map_err(Error::io(path.display().to_string()));
         match self {
             Truncation::Emptied => resize(0),
-            Truncation::Halved => resize(CACHE_MIB * MIB / 2),
+            Truncation::Shortened => resize(CACHE_MIB * MIB / 4),
             Truncation::Zeroed => resize(0).and_then(|()| resize(CACHE_MIB * MIB)),
         }
     }
@@ -40,7 +41,7 @@ impl Truncation {
     /// Returns what the daemon's log must say.
     fn expected_log(self) -> &'static str {
         match self {
-            Truncation::Emptied | Truncation::Halved => "the file was truncated",
+            Truncation::Emptied | Truncation::Shortened => "the file was truncated",
             Truncation::Zeroed => "fails its checksum",
         }
     }

@@ -1,5 +1,5 @@
-//! The blocks of a disk of which dirty sectors were lost with a device, or dropped as damaged. No entry in the
-//! cache says so, and a restart does not know them: the record says only that the disk has lost something.
+//! The blocks of a disk of which dirty sectors were lost with a device, or dropped as damaged. The cache need not have
+//! an entry that says so, and a restart does not know them: the record says only that the disk has lost something.
 //!
 //! Invariants
 //! - A block that is here has at least one lost sector.

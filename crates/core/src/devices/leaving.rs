@@ -18,12 +18,13 @@ pub(crate) struct Leaving {
     pub overtaken: Vec<SlotNo>,
     /// Of these, the slots that pages may list as dirty.
     pub listed_dirty: Vec<SlotNo>,
-    /// Dirty blocks that only this device had, each with the commit that wrote them, and of which a newer version
-    /// was staged when it failed: that must be committed first.
-    pub staged: Vec<(DiskNo, BlockNo, u64)>,
+    /// Dirty blocks that only this device had and of which a newer version was staged when it failed: they
+    /// must be committed first.
+    pub staged: Vec<(DiskNo, BlockNo)>,
     /// How long to wait for these. Then the record says that their disks have lost something.
     pub wait_until_us: Micros,
-    /// Sequence number up to which commits contain everything that was staged or in flight when it failed.
+    /// Sequence number up to which commits contain everything that was staged or in flight when it failed, except
+    /// what was given up.
     pub committed_seq: Option<u64>,
     /// The version of the record that says that it is gone.
     pub version: Option<RecordVersion>,
@@ -34,7 +35,7 @@ impl Leaving {
     pub fn new(
         device: DeviceNo,
         lost: LostDevice,
-        staged: Vec<(DiskNo, BlockNo, u64)>,
+        staged: Vec<(DiskNo, BlockNo)>,
         wait_until_us: Micros,
         store: &Store,
     ) -> Leaving {

@@ -32,6 +32,7 @@ use crate::io::{FlashPart, Io, Purpose};
 use crate::locks::LockKind;
 use crate::media::IoFailure;
 use crate::memory::{FrameNo, Memory};
+use crate::staging::Staged;
 use crate::store::PageContent;
 use crate::store::segment::SegmentNo;
 use crate::store::slot::{Live, SlotNo};
@@ -333,6 +334,9 @@ impl<M: Memory> Call<'_, M> {
                 self.forget_repaired(disk, self.staging.get(frame).block);
             }
             if counts || self.staging.get(frame).superseded {
+                if !counts {
+                    self.pass_on_group(frame);
+                }
                 self.unstage(frame);
             } else {
                 self.staging.restart(frame);
@@ -353,6 +357,20 @@ impl<M: Memory> Call<'_, M> {
         self.wake_staging();
         self.wake_around(disk);
         self.queue(disk);
+    }
+
+    /// Has the newest frame of a block stand in for an older one whose commit failed: a flush that waits for the
+    /// older one waits for the newest instead.
+    fn pass_on_group(&mut self, frame: FrameNo) {
+        let Staged { disk, block, dirty, group, .. } = *self.staging.get(frame);
+        let Some(newest) = self.staging.find(disk, block).filter(|(_, newest)| dirty && newest.dirty) else {
+            return;
+        };
+        let (newest, later) = (newest.0, newest.1.group);
+        self.staging.get_mut(newest).group = group;
+        let flush = &mut self.disk_mut(disk).flush;
+        flush.staged(group);
+        flush.unstaged(later);
     }
 
     /// Reads the flash copy of a block whose staged frame lacks sectors that flash has.

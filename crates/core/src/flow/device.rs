@@ -119,7 +119,7 @@ impl<M: Memory> Call<'_, M> {
         for (disk, slot) in single_copies {
             let covered = self.is_staged_over(disk, slot);
             if covered {
-                superseded.push((disk, slot.block(), slot.seq()));
+                superseded.push((disk, slot.block()));
             } else {
                 lost.push((disk, slot));
             }

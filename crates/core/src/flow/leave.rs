@@ -42,7 +42,7 @@ const SEGMENTS_AT_A_TIME: usize = 8;
 impl Core {
     /// Starts the leaving of a device that the store has lost. Blocks in `staged`, which only it had, must be
     /// committed first.
-    pub(crate) fn leave(&mut self, device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo, u64)>) {
+    pub(crate) fn leave(&mut self, device: DeviceNo, lost: LostDevice, staged: Vec<(DiskNo, BlockNo)>) {
         self.durability.hold_mark();
         let wait_until_us = self.now + self.config.leave_wait_us;
         self.devices.start_leaving(Leaving::new(device, lost, staged, wait_until_us, &self.store));
@@ -81,13 +81,14 @@ impl Core {
     /// Returns true when the blocks that were staged or being committed when the device failed are durable,
     /// or lost because there is no device to go to.
     fn commit_newer(&mut self, leaving: &mut Leaving) -> bool {
-        // A newer version on flash was committed since. An older one came back when a commit to the device failed.
-        leaving.staged.retain(|(disk, block, lost_seq)| {
+        // All versions on flash were lost with the device: one that is there now was committed since, or is back
+        // because a commit to the device failed, and then no older one was lost.
+        leaving.staged.retain(|(disk, block)| {
             let versions = self.resolve(*disk, *block);
-            versions.is_staged_dirty() && versions.flash.is_none_or(|(_, slot)| slot.seq() <= *lost_seq)
+            versions.is_staged_dirty() && versions.flash.is_none()
         });
         if self.store.usable_devices().next().is_none() {
-            for (disk, _, _) in leaving.staged.drain(..) {
+            for (disk, _) in leaving.staged.drain(..) {
                 let d = self.disk_mut(disk);
                 d.damage = d.damage.max(Damage::Lost);
                 d.flush.heals = false;
@@ -96,7 +97,7 @@ impl Core {
         }
         if self.now >= leaving.wait_until_us {
             // A flush that began before may not cover what is given up here.
-            leaving.staged.retain(|(disk, _, _)| {
+            leaving.staged.retain(|(disk, _)| {
                 self.disk_mut(*disk).flush.heals = false;
                 !self.has_recorded_loss(*disk)
             });

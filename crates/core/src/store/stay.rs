@@ -11,7 +11,8 @@
 //! would have saved, for each eviction and a whole stay, is what a block must save to be worth its space.
 //!
 //! Invariants
-//! - Nothing is known before the first evictions: until the pool is full, blocks stay for ever.
+//! - Nothing is known before the first evictions, unless it is from before a restart and the pool is full. Until the
+//!   pool is full, blocks stay for ever.
 
 use haversack_model::{BlockNo, DiskNo};
 

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use haversack_core::{
-    AdmissionConfig, CoreConfig, Damage, DiskConfig, JobError, ManageError, Op, OpenOptions, Persistence,
-    RequestError, StagingKind, offline,
+    AdmissionConfig, CoreConfig, Damage, DiskConfig, IoFailure, JobError, ManageError, Op, OpenOptions,
+    Persistence, RequestError, RequestTag, StagingKind, offline,
 };
 use haversack_model::{DeviceNo, DiskNo, SectorNo, WriteMode};
 
@@ -360,6 +360,61 @@ fn only_the_dirty_sectors_of_a_block_are_lost_with_its_device() {
     assert_eq!(rig.read(disk, 5, 3), [7; 3]);
     let read = rig.start_read(disk, 0, 3);
     assert_eq!(rig.answer(read), Err(RequestError::DataLost));
+}
+
+/// A block is on one device, its next version is being written to another, the one after that is staged, and a flush waits
+/// for the version in between. The devices that fail take it.
+fn flush_waits_for_a_version_that_fails(failing: &[u8]) -> (Rig, DiskNo, RequestTag) {
+    let mut rig = Rig::new(&[4], false, CoreConfig::default());
+    let disk = rig.attach(&DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }, 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.add_device(4);
+    rig.start_write(disk, 0, 8, 2);
+    let now = rig.now;
+    // Nothing new is written to a device that is being emptied.
+    rig.core().remove_device(now, DeviceNo(0)).expect("another is left");
+    let flush = rig.start_flush(disk);
+    rig.run_without(is_segment_write);
+    assert!(rig.pending.iter().any(|pending| is_segment_write_to(&pending.asked, DeviceNo(1))));
+    let newer = rig.start_write(disk, 0, 8, 3);
+    rig.run_without(is_segment_write);
+    assert!(rig.is_answered(newer) && !rig.is_answered(flush));
+    for device in failing {
+        let now = rig.now;
+        rig.core().fail_device(now, DeviceNo(*device));
+    }
+    let fate = |asked: &Requested| match asked.written_device() {
+        Some(device) if failing.contains(&device.0) => Fate::Fail(IoFailure::Gone),
+        _ if is_segment_write(asked) || is_origin_write(asked) => Fate::Hold,
+        _ => Fate::Done,
+    };
+    rig.run_with(fate);
+    rig.wait_with(2 * CoreConfig::default().leave_wait_us, fate);
+    (rig, disk, flush)
+}
+
+#[test]
+fn a_flush_waits_for_what_replaces_a_version_whose_commit_failed() {
+    let (mut rig, disk, flush) = flush_waits_for_a_version_that_fails(&[1]);
+    assert!(!rig.is_answered(flush), "neither version is durable");
+    rig.run();
+    assert_eq!(rig.answer(flush), Ok(()));
+    let mut rig = rig.after_power_cut(CoreConfig::default());
+    rig.attach(&DiskConfig::new(disk_id(0), SECTORS), 1);
+    assert_eq!(rig.read(disk, 0, 8), [3; 8]);
+}
+
+#[test]
+fn a_flush_waits_for_the_origin_when_the_last_device_took_a_version() {
+    let (mut rig, disk, flush) = flush_waits_for_a_version_that_fails(&[1, 0]);
+    let now = rig.now;
+    rig.core().loss_recorded(now);
+    rig.run_without(is_origin_write);
+    assert!(!rig.is_answered(flush), "neither version is durable");
+    rig.run();
+    assert_eq!(rig.answer(flush), Ok(()));
+    assert_eq!(rig.origins[&disk].sectors(0, 1)[0], 3);
 }
 
 /// They would be written to flash under a higher number than the lost ones, which may be back after a crash.

@@ -18,7 +18,7 @@ const LAZY: &str = "cleaner = { low_watermark = 0.9, high_watermark = 0.95, dirt
 #[derive(Clone, Copy, Debug)]
 enum Truncation {
     Emptied,
-    /// It ends amid what was written.
+    /// Cut off in the middle of what was written.
     Shortened,
     /// Emptied and made as long again: nothing but zeroes.
     Zeroed,

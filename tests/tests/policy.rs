@@ -128,8 +128,7 @@ fn a_scan_does_not_push_out_local_reads() {
 fn what_admission_has_learned_outlives_a_restart() {
     test("what is learned outlives a restart", |place| {
         let origin = image::zeroes(place, "once.img", 128)?;
-        let mut settings = Settings::new(24, vec![Disk::new("once", origin.display().to_string())]);
-        settings.more = String::new();
+        let settings = Settings::new(24, vec![Disk::new("once", origin.display().to_string())]);
         let mut daemon = Haversack::start(place, settings)?;
         // Each block once, in another order each time.
         let read = |daemon: &Haversack<'_>, seed: u64, mebibytes: u64| -> Result<(u64, u64)> {

@@ -133,8 +133,8 @@ impl Admission for Learned {
         self.memory.bytes() + self.outlooks.bytes()
     }
 
-    fn saved(&self, now: u64) -> Option<Vec<u8>> {
-        Some(saved::encode(&self.outlooks, &self.memory, now))
+    fn saved(&self, now: u64, with_accesses: bool) -> Option<Vec<u8>> {
+        Some(saved::encode(&self.outlooks, with_accesses.then_some(&self.memory), now))
     }
 
     fn resume(&mut self, saved: &[u8], now: u64) -> Result<bool, Malformed> {
@@ -344,10 +344,10 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         (0..300).for_each(|at| drop(round(&mut disk, at)));
-        let bytes = disk.learned.saved(disk.now).expect("it learns");
+        let bytes = disk.learned.saved(disk.now, true).expect("it learns");
         let mut again = Disk::new(Some(1000));
         assert_eq!(again.learned.resume(&bytes, again.now), Ok(true));
-        assert_eq!(again.learned.saved(again.now), Some(bytes.clone()));
+        assert_eq!(again.learned.saved(again.now, true), Some(bytes.clone()));
         let figures = |disk: &Disk| {
             let categories = disk.learned.figures().expect("it learns").categories;
             categories.into_iter().map(|c| (c.samples, c.ratio, c.value_us)).collect::<Vec<_>>()
@@ -356,10 +356,14 @@ mod tests {
         let (before, after) = (round(&mut disk, 1000), round(&mut again, 1000));
         assert_eq!(before, after);
         assert!(before.iter().any(|verdict| !verdict.admit) && before.contains(&PROTECTED));
-        // A disk of another size has another memory.
-        let mut small = Learned::new(2000);
-        assert_eq!(small.resume(&bytes, 0), Ok(true));
-        assert_eq!(small.figures().expect("it learns").categories.len(), figures(&again).len());
+        // A disk of another size remembers other accesses, and they need not be saved.
+        let counts = disk.learned.saved(disk.now, false).expect("it learns");
+        assert!(counts.len() < 6000);
+        for (blocks, bytes) in [(2000, &bytes), (1 << 24, &counts)] {
+            let mut other = Learned::new(blocks);
+            assert_eq!(other.resume(bytes, 0), Ok(true));
+            assert_eq!(other.figures().expect("it learns").categories.len(), figures(&again).len());
+        }
         for bad in [&bytes[..bytes.len() - 1], &bytes[..100], &[]] {
             assert_eq!(again.learned.resume(bad, 0), Err(Malformed));
         }

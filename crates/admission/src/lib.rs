@@ -108,13 +108,14 @@ pub trait Admission: Send {
     /// Returns its memory in bytes, including staged data.
     fn bytes(&self) -> usize;
 
-    /// Returns what it has learned up to this time, in accesses of the pool, if it learns. This allocates.
-    fn saved(&self, now: u64) -> Option<Vec<u8>> {
-        let _ = now;
+    /// Returns what it has learned up to this time, in accesses of the pool, if it learns: some kilobytes, and with the
+    /// last accesses that it remembers up to 774 KiB. This allocates.
+    fn saved(&self, now: u64, with_accesses: bool) -> Option<Vec<u8>> {
+        let _ = (now, with_accesses);
         None
     }
 
-    /// Continues from what a filter had learned, as of this time. Returns false if it learns nothing.
+    /// Continues at this time, in accesses of the pool, from what a filter had learned. Returns false if it does not learn.
     ///
     /// # Errors
     /// The bytes are not what [`Admission::saved`] returned; nothing was changed.

@@ -35,16 +35,17 @@ impl Core {
         d.admission_config = config;
     }
 
-    /// Returns what is known of a disk for its admission, if its filter learns: [`Core::resume_admission`] continues from
-    /// it after a restart. docs/format.md describes the bytes. This allocates.
-    pub fn saved_admission(&self, disk: DiskNo) -> Option<Vec<u8>> {
-        let filter = self.disks.get(disk)?.admission.saved(self.store.clock())?;
+    /// Returns what is known of a disk for its admission, if its filter learns, with or without the last accesses that it
+    /// remembers: [`Core::resume_admission`] continues from it after a restart. docs/format.md describes the bytes. This
+    /// allocates.
+    pub fn saved_admission(&self, disk: DiskNo, with_accesses: bool) -> Option<Vec<u8>> {
+        let filter = self.disks.get(disk)?.admission.saved(self.store.clock(), with_accesses)?;
         let mut bytes = self.store.saved_stay(disk).to_vec();
         bytes.extend(filter);
         Some(bytes)
     }
 
-    /// Continues from what was known of a disk for its admission. Returns false if its filter learns nothing.
+    /// Continues from what was known of a disk for its admission. Returns false if its filter does not learn.
     ///
     /// # Errors
     /// The bytes are not what [`Core::saved_admission`] returned; nothing was changed.

@@ -574,7 +574,7 @@ impl Daemon {
     ) -> Result<()> {
         let pool = self.pool(&disk.config().pool)?;
         let cached_bytes = cached_bytes(&*pool.backend, handle);
-        self.save_learned(&*pool.backend, name, disk.id, handle);
+        self.save_learned(&*pool.backend, name, disk.id, handle, true);
         let DetachOptions { force, accept_loss } = options;
         let begun = pool.backend.detach(handle, force, accept_loss).map_err(|error| match error {
             EngineError::Connected { disk, clients } => DaemonError::InUse { disk, clients },

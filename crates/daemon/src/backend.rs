@@ -93,7 +93,7 @@ pub trait Backend: Send + Sync {
     /// See [`ArenaHandle::admission_figures`].
     fn admission_figures(&self, disk: DiskHandle) -> Result<Option<AdmissionFigures>>;
     /// See [`ArenaHandle::saved_admission`].
-    fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>>;
+    fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>>;
     /// See [`ArenaHandle::resume_admission`].
     fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool>;
     /// See [`PoolHandle::set_write_price`].
@@ -179,8 +179,8 @@ impl Backend for PoolHandle {
         self.arena(disk).admission_figures(disk)
     }
 
-    fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
-        self.arena(disk).saved_admission(disk)
+    fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>> {
+        self.arena(disk).saved_admission(disk, with_accesses)
     }
 
     fn resume_admission(&self, disk: DiskHandle, saved: Vec<u8>) -> Result<bool> {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use haversack_api::{DiskConfig, DiskState};
 use haversack_core::OpenReport;
@@ -46,6 +46,8 @@ pub struct Daemon {
     pub events: EventLog,
     /// What happened in the last day.
     pub history: History,
+    /// Held while what admission has learned is written.
+    pub(crate) learned_writing: Mutex<()>,
     /// Management jobs.
     pub jobs: Jobs,
     /// The policy that divides the pools among the disks. Only [`Daemon::with_policy`] calls it.
@@ -156,6 +158,7 @@ impl Daemon {
             state,
             events: EventLog::default(),
             history: History::default(),
+            learned_writing: Mutex::default(),
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),
@@ -248,7 +251,7 @@ impl Daemon {
     /// the next daemon. The disks stay known, and dirty blocks stay in the cache.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.save_all_learned(Duration::ZERO);
+        self.save_all_learned();
         let jobs: Vec<_> = self.pools().map(|pool| (&pool.name, pool.backend.shutdown())).collect();
         for (name, job) in jobs {
             let end = job.and_then(|job| {

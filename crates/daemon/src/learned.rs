@@ -2,8 +2,8 @@
 //! docs/format.md describes it.
 //!
 //! Invariants
-//! - A file is replaced as a whole, and is used only if its checksum is right and it names the disk.
-//! - Whatever is wrong with a file costs no more than what it says: the disk learns anew.
+//! - One file is written at a time. It is replaced as a whole, and is used only if its checksum is right and it names the disk.
+//! - A file that is missing or damaged does no harm: the disk's admission starts learning again.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -17,13 +17,14 @@ use haversack_model::{DiskHandle, DiskId};
 
 use crate::backend::Backend;
 use crate::daemon::Daemon;
+use crate::locked::Locked;
 
 /// The directory, in the state directory.
 pub const DIRECTORY: &str = "learned";
 const MAGIC: &[u8; 8] = b"HVLEARND";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 32;
-/// How often what was learned is saved while the daemon runs.
+/// How often what was learned is saved while the daemon runs, without the last accesses: some kilobytes a disk.
 const SAVE_EVERY: Duration = Duration::from_secs(3600);
 /// The pause between two disks, so that a pool's reactor serves its guests in between.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -86,10 +87,19 @@ fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
 }
 
 impl Daemon {
-    /// Saves what the admission of an attached disk has learned.
-    pub(crate) fn save_learned(&self, backend: &dyn Backend, name: &str, disk: DiskId, handle: DiskHandle) {
+    /// Saves what the admission of an attached disk has learned, with the last accesses that it remembers if nobody uses
+    /// the disk any more.
+    pub(crate) fn save_learned(
+        &self,
+        backend: &dyn Backend,
+        name: &str,
+        disk: DiskId,
+        handle: DiskHandle,
+        with_accesses: bool,
+    ) {
         // A pool that has stopped is reported elsewhere.
-        let Ok(Some(body)) = backend.saved_admission(handle) else { return };
+        let Ok(Some(body)) = backend.saved_admission(handle, with_accesses) else { return };
+        let _writing = self.learned_writing.locked();
         if let Err(error) = write(&self.config.state_dir, disk, &body) {
             let path = path_of(&self.config.state_dir, disk);
             tracing::warn!(disk = name, "{}: what was learned is not saved: {error}", path.display());
@@ -107,7 +117,7 @@ impl Daemon {
             Ok(resumed) => tracing::debug!(disk = name, resumed, "what admission had learned was read"),
             Err(error) => {
                 let path = path_of(&self.config.state_dir, disk);
-                tracing::warn!(disk = name, "{}: admission learns anew: {error}", path.display());
+                tracing::warn!(disk = name, "{}: admission starts learning again: {error}", path.display());
             }
         }
     }
@@ -123,15 +133,19 @@ impl Daemon {
         }
     }
 
-    /// Saves what the admission of every attached disk has learned.
-    pub(crate) fn save_all_learned(&self, pause: Duration) {
+    /// Saves what the admission of every attached disk has learned, because the daemon stops.
+    pub(crate) fn save_all_learned(&self) {
+        self.save_each_learned(true, Duration::ZERO);
+    }
+
+    fn save_each_learned(&self, with_accesses: bool, pause: Duration) {
         for (name, disk) in self.disks() {
             let Some((pool, handle)) = disk.with(|inner| Some((inner.config.pool.clone(), inner.handle?)))
             else {
                 continue;
             };
             if let Ok(pool) = self.pool(&pool) {
-                self.save_learned(&*pool.backend, &name, disk.id, handle);
+                self.save_learned(&*pool.backend, &name, disk.id, handle, with_accesses);
                 std::thread::sleep(pause);
             }
         }
@@ -148,7 +162,7 @@ pub fn start(daemon: &Arc<Daemon>) -> io::Result<()> {
         // The thread ends with the process: nothing waits for it.
         while !daemon.is_stopping() {
             std::thread::sleep(SAVE_EVERY);
-            daemon.save_all_learned(PAUSE);
+            daemon.save_each_learned(false, PAUSE);
         }
     };
     std::thread::Builder::new().name("learned".into()).spawn(run)?;

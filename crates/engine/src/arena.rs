@@ -287,8 +287,8 @@ impl ArenaHandle {
     ///
     /// # Errors
     /// It is not attached.
-    pub fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
-        self.run(move |reactor| reactor.saved_admission(disk))?
+    pub fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>> {
+        self.run(move |reactor| reactor.saved_admission(disk, with_accesses))?
     }
 
     /// Continues from what a disk's admission filter had learned. Returns false if its present filter does not learn.

@@ -104,8 +104,8 @@ impl Reactor {
     }
 
     /// Returns what the filter of an attached disk has learned, if it learns.
-    pub(crate) fn saved_admission(&self, disk: DiskHandle) -> Result<Option<Vec<u8>>> {
-        Ok(self.core.saved_admission(self.attached(disk)?))
+    pub(crate) fn saved_admission(&self, disk: DiskHandle, with_accesses: bool) -> Result<Option<Vec<u8>>> {
+        Ok(self.core.saved_admission(self.attached(disk)?, with_accesses))
     }
 
     /// Continues from what the filter of an attached disk had learned.

@@ -1,8 +1,8 @@
 //! Searches for loads on which the default admission does worst against letting everything in.
 //!
 //! `cargo run --release -p haversack-sim --example adversary -- SECONDS [SEED]`: random mixes of two or three generated
-//! loads, then changes of the worst ones found so far. It prints each mix that is worse than all before it, and the worst
-//! in the end as TOML, for `haversack compare FILE --allocators none --admissions always --latency`.
+//! loads, then changes of the worst ones found so far. It prints what comes of each mix that is worse than all before it,
+//! and the worst in the end as TOML, for `haversack compare FILE --allocators none --admissions always --latency`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -110,9 +110,23 @@ fn outcome(mix: &Mix, admission: AdmissionConfig) -> Result<Outcome, SimError> {
     Ok(Outcome { mean_us, hits, flash, segments })
 }
 
+/// The mix as a file, without the settings that a simulation has no use for.
+fn text(mix: &Mix) -> String {
+    let mut text = format!("title = {:?}\nfractions = {:?}\n", mix.title, mix.fractions);
+    for load in &mix.disks {
+        let generator = toml::Value::try_from(&load.generator).expect("a generator can be written");
+        text += &format!("\n[[disk]]\nname = {:?}\ngenerator = {generator}\n", load.name());
+    }
+    text
+}
+
 fn main() -> Result<(), SimError> {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>().unwrap_or(1));
-    let (seconds, seed) = (arguments.next().unwrap_or(60), arguments.next().unwrap_or(1));
+    let number = |at: usize, otherwise: u64| match std::env::args().nth(at).map(|text| text.parse()) {
+        None => Ok(otherwise),
+        Some(Ok(number)) => Ok(number),
+        Some(Err(_)) => Err(SimError::Settings("expected SECONDS [SEED], two numbers".into())),
+    };
+    let (seconds, seed) = (number(1, 60)?, number(2, 1)?);
     let (mut random, end) = (Random::new(seed), Instant::now() + Duration::from_secs(seconds));
     let mut worst: Vec<(f64, Mix)> = Vec::new();
     let (mut tried, mut ratios) = (0, Vec::new());
@@ -153,7 +167,7 @@ fn main() -> Result<(), SimError> {
             ratios.len()
         );
         println!("# The worst of a search: mean latency {ratio:.3} of that of letting everything in.");
-        println!("{}", toml::to_string(mix).expect("a mix can be written"));
+        print!("{}", text(mix));
     }
     Ok(())
 }

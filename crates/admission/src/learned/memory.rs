@@ -71,7 +71,7 @@ impl Memory {
     }
 
     /// Returns the entries, bucket by bucket, each with its age in place of the time of the last access.
-    pub fn entries_by_age(&self, now: u64) -> impl ExactSizeIterator<Item = u32> + '_ {
+    pub fn entries_by_age(&self, now: u64) -> impl Iterator<Item = u32> + '_ {
         let time = self.time(now);
         let by_age = move |entry: u32| (entry & !(TIMES - 1)) | (time.wrapping_sub(entry) % TIMES);
         let entries = self.buckets.as_flattened().iter();

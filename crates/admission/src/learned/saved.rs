@@ -23,18 +23,20 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// Returns the bytes at this time.
-pub(super) fn encode(outlooks: &Outlooks, memory: &Memory, now: u64) -> Vec<u8> {
-    let entries = memory.entries_by_age(now);
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + COUNTS * COUNT_BYTES + 4 * entries.len());
+pub(super) fn encode(outlooks: &Outlooks, memory: Option<&Memory>, now: u64) -> Vec<u8> {
+    let memory_bytes = memory.map_or(0, Memory::bytes);
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + COUNTS * COUNT_BYTES + memory_bytes);
     let (sample_shift, uses) = (outlooks.shift(), outlooks.uses());
-    bytes.extend([sample_shift as u8, memory.shift() as u8, 0, 0]);
-    bytes.extend((memory.buckets() as u32).to_le_bytes());
+    bytes.extend([sample_shift as u8, memory.map_or(0, Memory::shift) as u8, 0, 0]);
+    bytes.extend((memory.map_or(0, Memory::buckets) as u32).to_le_bytes());
     bytes.extend([uses.again, uses.saved_us].map(f32::to_le_bytes).concat());
     for count in outlooks.counts() {
         let numbers = [count.all, count.sum.again, count.sum.saved_us];
         bytes.extend(numbers.map(f32::to_le_bytes).concat());
     }
-    entries.for_each(|entry| bytes.extend(entry.to_le_bytes()));
+    for entry in memory.into_iter().flat_map(|memory| memory.entries_by_age(now)) {
+        bytes.extend(entry.to_le_bytes());
+    }
     bytes
 }
 

@@ -126,7 +126,7 @@ fn what_admission_has_learned_outlives_a_restart() {
     let disk = reader(&mut rig, 0, SHARED);
     learns(&mut rig, disk);
     scan(&mut rig, disk, 0..2000);
-    let saved = rig.running().saved_admission(disk).expect("it learns");
+    let saved = rig.running().saved_admission(disk, true).expect("it learns");
     let figures = rig.running().admission_figures(disk).expect("it learns");
     let stay = figures.stay.expect("blocks were evicted");
     let shelf = rig.shutdown();

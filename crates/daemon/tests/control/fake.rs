@@ -130,7 +130,7 @@ impl Backend for Fake {
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())
     }
-    fn saved_admission(&self, _: DiskHandle) -> Result<Option<Vec<u8>>> {
+    fn saved_admission(&self, _: DiskHandle, _: bool) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
 

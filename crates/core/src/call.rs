@@ -124,6 +124,8 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
+    // Apart from `settle`, which is short for hits then.
+    #[inline(never)]
     fn drive(&mut self, disk: DiskNo) {
         self.drive_intents(disk);
         self.drive_rewrites(disk);

@@ -36,6 +36,8 @@ impl Core {
 }
 
 impl<M: Memory> Call<'_, M> {
+    // Apart from `settle`, which is short for reads then.
+    #[inline(never)]
     pub(crate) fn pump_write(&mut self, number: u32) {
         let disk = self.requests[number].disk;
         while self.requests[number].error.is_none() && self.requests[number].next < self.requests[number].end

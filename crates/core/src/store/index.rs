@@ -147,7 +147,7 @@ impl Index {
 
     /// Returns the first entry of this hash that `wanted` accepts.
     pub fn find(&self, hash: u64, mut wanted: impl FnMut(SlotNo) -> bool) -> Option<SlotNo> {
-        let (mut at, mut count, step) = (self.home(hash), AT_HOME, self.step(hash));
+        let (mut at, mut count) = (self.home(hash), AT_HOME);
         for _ in 0..self.count {
             let bucket = self.bucket(at);
             let mut matches = matches(bucket, tag(hash));
@@ -161,7 +161,7 @@ impl Index {
             if passed(bucket, count) == 0 {
                 return None;
             }
-            (at, count) = (self.next(at, step), BEYOND);
+            (at, count) = (self.next(at, self.step(hash)), BEYOND);
         }
         None
     }

@@ -41,6 +41,8 @@ pub enum SegmentState {
 
 /// A segment of a cache device. The counts are of its slots.
 #[derive(Clone)]
+// One cache line: every lookup reads its owner and state.
+#[repr(align(64))]
 pub struct Segment {
     /// Its state.
     pub state: SegmentState,

@@ -1,11 +1,13 @@
 //! `haversack`: every command that the other tests do not use, what it prints, how it ends.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::place::Place;
 use haversack_e2e::process::Process;
 use haversack_e2e::tools::{self, Output, PATIENCE};
 use haversack_e2e::{Error, MIB, Result, clients, image, scenario, test};
@@ -39,6 +41,55 @@ fn complains(output: &Output, code: i32, word: &str) -> Result<()> {
 fn dirty_bytes(daemon: &Haversack<'_>, disk: &str) -> Result<u64> {
     let shown = daemon.json(&["disk", "show", disk])?;
     shown["usage"]["dirty_bytes"].as_u64().ok_or_else(|| Error::Check(format!("no dirty bytes in {shown}")))
+}
+
+#[test]
+fn a_support_bundle_has_what_is_needed_with_and_without_a_daemon() {
+    test("support-bundle", |place| {
+        let origin = image::zeroes(place, "vm1.img", 32)?.display().to_string();
+        let mut daemon = Haversack::start(place, Settings::new(64, vec![lazy("vm1", &origin)]))?;
+        let (config, file) = (place.path("haversackd.toml"), place.path("bundle.tar.gz"));
+        let (config, file) = (config.display().to_string(), file.display().to_string());
+        let made = daemon.json(&["support-bundle", &file, "--config", &config])?;
+        let private = std::fs::metadata(&file).map_err(Error::io("the bundle"))?.permissions().mode() & 0o777;
+        check(private == 0o600, format!("others may read the bundle: {private:o}"))?;
+        let names = unpack(place, &file)?;
+        check(made["files"] == names.len(), format!("{made} of {names:?}"))?;
+        let text = |name: &str| {
+            let path = names.iter().find(|path| path.ends_with(name));
+            let path = path.ok_or_else(|| Error::Check(format!("no {name} in {names:?}")))?;
+            std::fs::read_to_string(place.path(path)).map_err(Error::io(path.clone()))
+        };
+        for (name, word) in [
+            ("status.json", "vm1"),
+            ("haversackd.toml", "vm1"),
+            ("events.json", "vm1"),
+            ("metrics.txt", "haversack_build_info"),
+            ("host/uname.txt", "Linux"),
+        ] {
+            check(text(name)?.contains(word), format!("{name} does not have {word}: {}", text(name)?))?;
+        }
+        let again = run(&daemon, &["--json", "support-bundle", &file])?;
+        complains(&again, 1, "failed")?;
+
+        daemon.kill()?;
+        let file = place.path("without.tar.gz").display().to_string();
+        let made = daemon.json(&["support-bundle", &file, "--config", &config])?;
+        let missing = made["missing"]
+            .as_array()
+            .is_some_and(|missing| missing.iter().any(|name| name == "status.json"));
+        check(missing, format!("status.json is not missing without a daemon: {made}"))?;
+        let names = unpack(place, &file)?;
+        check(names.iter().any(|name| name.ends_with("missing.txt")), format!("{names:?}"))?;
+        daemon.start_again()
+    });
+}
+
+/// Unpacks an archive where the test runs. Returns the names of its files.
+fn unpack(place: &Place, archive: &str) -> Result<Vec<String>> {
+    let mut tar = tools::tool("tar")?;
+    tar.args(["-xvzf", archive, "-C"]).arg(place.path(""));
+    Ok(tools::run(tar)?.lines().map(str::to_owned).collect())
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub enum Command {
     Compare(Box<crate::compare::Compare>),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
+    /// Collect what is needed to find a fault from afar: state, events, decisions, logs, configuration without secrets.
+    SupportBundle(crate::support::SupportBundle),
     /// Stop the daemon cleanly.
     Stop,
     /// Print shell completions.

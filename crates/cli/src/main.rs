@@ -19,6 +19,7 @@ mod record;
 mod run;
 mod show;
 mod sim;
+mod support;
 mod top;
 mod trace;
 

@@ -65,6 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Compare(arguments) => crate::compare::run(arguments, as_json),
         Command::Sim(arguments) => crate::sim::run(arguments, as_json),
         Command::Advise(arguments) => crate::advise::run(arguments, as_json),
+        Command::SupportBundle(arguments) => crate::support::run(&daemon()?, arguments, as_json),
         Command::Stop => daemon()?.send(Method::POST, "/v1/stop", None::<&()>).map(drop),
     }
 }

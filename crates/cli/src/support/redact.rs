@@ -1,0 +1,167 @@
+//! Takes secrets out of what goes into a support bundle.
+//!
+//! Invariants
+//! - The value of every key whose name ends with one of [`SECRET`] is replaced, in JSON and TOML wherever it is nested, and
+//!   in text where it follows the name and `=` or `:`.
+//! - So is the password in the address of a server: `scheme://user:password@host`, or `user%password@` for iSCSI.
+//! - All else stays as it is. A name that only looks like a secret's loses its value: too much rather than too little.
+
+use serde_json::Value;
+
+/// What stands in place of a secret.
+pub const HIDDEN: &str = "***";
+
+/// How the names of secrets end.
+const SECRET: [&str; 9] =
+    ["password", "passwd", "passphrase", "secret", "token", "key", "keys", "credential", "credentials"];
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET.iter().any(|secret| name.ends_with(secret))
+}
+
+/// Takes secrets out of JSON.
+pub fn json(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = self::text(text),
+        Value::Array(values) => values.iter_mut().for_each(json),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if is_secret(name) && !value.is_null() { *value = HIDDEN.into() } else { json(value) }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Takes secrets out of TOML.
+pub fn toml(value: &mut toml::Value) {
+    match value {
+        toml::Value::String(text) => *text = self::text(text),
+        toml::Value::Array(values) => values.iter_mut().for_each(toml),
+        toml::Value::Table(fields) => {
+            for (name, value) in fields.iter_mut() {
+                if is_secret(name) { *value = HIDDEN.into() } else { toml(value) }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Takes secrets out of text.
+pub fn text(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        values(&passwords(line), &mut clean);
+    }
+    clean
+}
+
+/// Replaces the passwords of servers' addresses in a line.
+fn passwords(line: &str) -> String {
+    let mut clean = String::new();
+    let mut rest = line;
+    while let Some((before, address)) = rest.split_once("://") {
+        let ends = |c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'' | '<' | '>');
+        let authority = &address[..address.find(ends).unwrap_or(address.len())];
+        clean.extend([before, "://"]);
+        rest = address;
+        // The last one: a password may contain an @.
+        if let Some(at) = authority.rfind('@')
+            && let Some(separator) = authority[..at].find([':', '%'])
+        {
+            clean.extend([&authority[..=separator], HIDDEN]);
+            rest = &address[at..];
+        }
+    }
+    clean + rest
+}
+
+/// Appends a line, with the values that follow secrets' names replaced.
+fn values(line: &str, clean: &mut String) {
+    let mut rest = line;
+    while let Some(at) = rest.find(['=', ':']) {
+        let (before, after) = rest.split_at(at + 1);
+        clean.push_str(before);
+        rest = after;
+        let name = before[..at].trim_end().trim_end_matches(['"', '\'', '\\']);
+        let begins = name.rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.')));
+        let name = &name[begins.map_or(0, |at| at + name[at..].chars().next().map_or(1, char::len_utf8))..];
+        if !is_secret(name) || after.starts_with("//") {
+            continue;
+        }
+        let padding = after.len() - after.trim_start_matches([' ', '\t']).len();
+        let value = &after[padding..];
+        let quotes = value.len() - value.trim_start_matches(['"', '\'', '\\']).len();
+        let (opening, content) = value.split_at(quotes);
+        let length = match opening.chars().last() {
+            Some(quote @ ('"' | '\'')) => content.find(quote),
+            _ => content.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | ')' | '}' | ']')),
+        };
+        let length = length.unwrap_or_else(|| content.trim_end_matches('\n').len());
+        if length > 0 {
+            clean.extend([&after[..padding], opening, HIDDEN]);
+            rest = &content[length..];
+        }
+    }
+    clean.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn passwords_in_addresses_are_replaced() {
+        for (address, clean) in [
+            ("nbd://host:10809/vm1", "nbd://host:10809/vm1"),
+            ("https://user:pa:ss@host/x?y=1", "https://user:***@host/x?y=1"),
+            ("https://user:p@ss@host/", "https://user:***@host/"),
+            ("iscsi://user%word@10.0.0.1:3260/iqn/0", "iscsi://user%***@10.0.0.1:3260/iqn/0"),
+            ("two nbd://a:b@c/ and nbd://d:e@f", "two nbd://a:***@c/ and nbd://d:***@f"),
+            ("nbd+unix:///vm1?socket=/run/x@y.sock", "nbd+unix:///vm1?socket=/run/x@y.sock"),
+            ("nbds://user@host/", "nbds://user@host/"),
+        ] {
+            assert_eq!(text(address), clean);
+        }
+    }
+
+    #[test]
+    fn values_of_secrets_in_text_are_replaced() {
+        for (line, clean) in [
+            ("rbd:pool/image:id=admin:key=AQBz==:mon_host=m1", "rbd:pool/image:id=admin:key=***"),
+            ("password = \"a b\" # comment\n", "password = \"***\" # comment\n"),
+            ("PASSWORD: x\nnext: y\n", "PASSWORD: ***\nnext: y\n"),
+            (
+                "{\"key-secret\": \"abc\", \"driver\": \"rbd\"}",
+                "{\"key-secret\": \"***\", \"driver\": \"rbd\"}",
+            ),
+            (r#"qemu:{\"password\":\"abc\"}"#, r#"qemu:{\"password\":\"***"}"#),
+            ("access_token=abc&size=4", "access_token=***&size=4"),
+            ("tokens=1 key: ", "tokens=1 key: "),
+            ("Schlüssel=ä key=ö", "Schlüssel=ä key=***"),
+        ] {
+            assert_eq!(text(line), clean, "{line}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_json_and_toml_are_replaced_wherever_they_are() {
+        let mut value = json!({"disks": [{"origin": "nbd://u:p@h/", "auth": {"Token": ["a"], "user": "u"}}], "key": null});
+        json(&mut value);
+        assert_eq!(
+            value,
+            json!({"disks": [{"origin": "nbd://u:***@h/", "auth": {"Token": "***", "user": "u"}}], "key": null})
+        );
+        let mut value: toml::Value =
+            toml::from_str("[[disk]]\norigin = \"rbd:a/b:key=c\"\n[disk.chap]\nsecret = 7\nname = 'x'")
+                .unwrap();
+        toml(&mut value);
+        let expected: toml::Value =
+            toml::from_str("[[disk]]\norigin = \"rbd:a/b:key=***\"\n[disk.chap]\nsecret = '***'\nname = 'x'")
+                .unwrap();
+        assert_eq!(value, expected);
+    }
+}

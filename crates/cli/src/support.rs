@@ -74,6 +74,13 @@ struct Bundle {
     missing: Vec<(String, String)>,
 }
 
+/// What has been written.
+struct Written {
+    bytes: u64,
+    files: usize,
+    missing: Vec<(String, String)>,
+}
+
 /// Collects everything and writes the bundle.
 pub fn run(client: &Client, arguments: &SupportBundle, as_json: bool) -> Result<()> {
     let time = Utc::now();
@@ -84,12 +91,12 @@ pub fn run(client: &Client, arguments: &SupportBundle, as_json: bool) -> Result<
     let file = file.map_err(|error| failed(&path, &error))?;
     let archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     let mut bundle = Bundle { directory, archive, time, files: 0, missing: Vec::new() };
-    let bytes = bundle.fill(client, arguments).and_then(|()| bundle.end()).map_err(|error| {
+    let written = bundle.fill(client, arguments).and_then(|()| bundle.end()).map_err(|error| {
         // Half a bundle helps nobody.
         let _ = std::fs::remove_file(&path);
         failed(&path, &error)
     });
-    let (bytes, files, missing) = bytes?;
+    let Written { bytes, files, missing } = written?;
     let names: Vec<&str> = missing.iter().map(|(name, _)| &**name).collect();
     let mut text = format!(
         "{} created: {files} files, {} KiB. Secrets are replaced by {}; check the files before you send them.\n",
@@ -166,8 +173,8 @@ impl Bundle {
         self.archive.append_data(&mut header, format!("{}/{name}", self.directory), text.as_bytes())
     }
 
-    /// Ends the archive. Returns its bytes, the number of files, and what is missing.
-    fn end(&mut self) -> std::io::Result<(u64, usize, Vec<(String, String)>)> {
+    /// Ends the archive.
+    fn end(&mut self) -> std::io::Result<Written> {
         let missing = std::mem::take(&mut self.missing);
         if !missing.is_empty() {
             let lines: String = missing.iter().map(|(name, why)| format!("{name}: {why}\n")).collect();
@@ -179,7 +186,7 @@ impl Bundle {
         let file = compressed.get_mut();
         file.flush()?;
         file.sync_all()?;
-        Ok((file.metadata()?.len(), self.files, missing))
+        Ok(Written { bytes: file.metadata()?.len(), files: self.files, missing })
     }
 }
 

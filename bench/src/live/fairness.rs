@@ -28,9 +28,12 @@ use haversack_model::random::Random;
 const GOAL: &str = "3.0";
 /// Rounds of each kind; the one in the middle counts.
 const ROUNDS: usize = 3;
-/// How long hostile clients are at work before a round begins, and what they left behind before a round alone.
+/// How long hostile clients are at work before a round begins.
 const WARMING: Duration = Duration::from_millis(300);
+/// How long the engine must read nothing from the cache device before a round alone: it cleans what they have left behind.
 const REST: Duration = Duration::from_millis(500);
+/// The most such waits.
+const RESTS: usize = 60;
 const MIB: u32 = 1 << 20;
 
 /// What hostile clients do.
@@ -131,7 +134,7 @@ impl Scene<'_> {
         let (mut engine, mut device) = (Rounds::default(), Rounds::default());
         let mut figures = Vec::new();
         for _ in 0..ROUNDS {
-            std::thread::sleep(REST);
+            rest(&mut self.server)?;
             engine.alone.push(quiet_round(self.options, &mut self.quiet, &mut self.rng)?);
             let socket = &self.socket;
             let attack = |number, stop: &_| attack(socket, hostile, number, stop);
@@ -144,7 +147,7 @@ impl Scene<'_> {
                 Ok(round)
             })?);
             let Some(kind) = hostile.on_device() else { continue };
-            std::thread::sleep(REST);
+            rest(&mut self.server)?;
             device.alone.push(quiet_round(options, &mut self.raw, rng)?);
             let path = &self.raw_hostile;
             let attack = |number, stop: &_| {
@@ -196,6 +199,19 @@ impl Hostile {
         let kind = if self.command == Command::Write { Kind::Write } else { Kind::Read };
         self.takes_replies.then_some(kind)
     }
+}
+
+/// Waits until the engine has nothing left to do.
+fn rest(server: &mut Process) -> io::Result<()> {
+    let mut read_bytes = serve::figures(server)?.device_bytes;
+    for _ in 0..RESTS {
+        std::thread::sleep(REST);
+        let before_bytes = std::mem::replace(&mut read_bytes, serve::figures(server)?.device_bytes);
+        if read_bytes == before_bytes {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("the engine does not come to rest"))
 }
 
 fn quiet_round(options: &Options, quiet: &mut dyn Client, rng: &mut Random) -> io::Result<Round> {

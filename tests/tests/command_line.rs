@@ -1,6 +1,7 @@
 //! `haversack`: every command that the other tests do not use, what it prints, how it ends.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -81,6 +82,27 @@ fn a_support_bundle_has_what_is_needed_with_and_without_a_daemon() {
         check(missing, format!("status.json is not missing without a daemon: {made}"))?;
         let names = unpack(place, &file)?;
         check(names.iter().any(|name| name.ends_with("missing.txt")), format!("{names:?}"))?;
+
+        // Somebody who accepts connections and never answers is not waited for eight times.
+        let (socket, file) = (place.path("silent.sock"), place.path("silent.tar.gz").display().to_string());
+        let _silent = UnixListener::bind(&socket).map_err(Error::io("a socket"))?;
+        let mut ask = tools::own("haversack")?;
+        ask.arg("--socket").arg(socket).args([
+            "--timeout",
+            "1s",
+            "support-bundle",
+            &file,
+            "--config",
+            &config,
+        ]);
+        tools::run(ask)?;
+        let names = unpack(place, &file)?;
+        let missing = names.iter().find(|name| name.ends_with("missing.txt"));
+        let missing = missing.ok_or_else(|| Error::Check(format!("nothing is missing: {names:?}")))?;
+        let missing = std::fs::read_to_string(place.path(missing)).map_err(Error::io("missing.txt"))?;
+        let [waited, skipped] =
+            ["has not answered", "not asked for"].map(|words| missing.matches(words).count());
+        check(waited == 1 && skipped == 7, format!("asked {waited} times, skipped {skipped}: {missing}"))?;
         daemon.start_again()
     });
 }

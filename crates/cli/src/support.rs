@@ -72,6 +72,8 @@ struct Bundle {
     files: usize,
     /// What could not be had, and why.
     missing: Vec<(String, String)>,
+    /// The daemon has not answered in time, and is not asked again.
+    is_silent: bool,
 }
 
 /// What has been written.
@@ -90,7 +92,7 @@ pub fn run(client: &Client, arguments: &SupportBundle, as_json: bool) -> Result<
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let file = file.map_err(|error| failed(&path, &error))?;
     let archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-    let mut bundle = Bundle { directory, archive, time, files: 0, missing: Vec::new() };
+    let mut bundle = Bundle { directory, archive, time, files: 0, missing: Vec::new(), is_silent: false };
     let written = bundle.fill(client, arguments).and_then(|()| bundle.end()).map_err(|error| {
         // Half a bundle helps nobody.
         let _ = std::fs::remove_file(&path);
@@ -123,7 +125,7 @@ impl Bundle {
         for (name, request) in ASKED {
             self.ask(client, name, request)?;
         }
-        let status: Option<Status> = client.get("/v1/status").ok();
+        let status: Option<Status> = if self.is_silent { None } else { client.get("/v1/status").ok() };
         for pool in status.iter().flat_map(|status| &status.pools) {
             let request = format!("/v1/policy/log?pool={}&last={DECISIONS}", pool.name);
             self.ask(client, &format!("decisions/{}.json", pool.name), &request)?;
@@ -143,9 +145,14 @@ impl Bundle {
 
     /// Adds the daemon's answer, without secrets.
     fn ask(&mut self, client: &Client, name: &str, request: &str) -> std::io::Result<()> {
+        if self.is_silent {
+            self.misses(name, "not asked for, since the daemon does not answer".to_owned());
+            return Ok(());
+        }
         let answer = match client.send(Method::GET, request, None::<&()>) {
             Ok(answer) => answer,
             Err(error) => {
+                self.is_silent = matches!(error, CliError::Silent { .. });
                 self.misses(name, error.to_string());
                 return Ok(());
             }

@@ -463,6 +463,7 @@ impl Daemon {
             origin_holds_pool: config.origin_holds_pool,
             origin_wait: config.origin_wait.0,
             read_only: config.read_only,
+            moves: None,
         })
     }
 

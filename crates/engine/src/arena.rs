@@ -10,7 +10,9 @@ use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, OpenReport, PREPARED_AT_FORMAT,
     Records, Target,
 };
-use haversack_model::{ArenaId, DeviceNo, DiskHandle, DiskId, Micros, SECTOR_BYTES, SectorNo, WriteMode};
+use haversack_model::{
+    ArenaId, DeviceNo, DiskHandle, DiskId, HostId, Micros, SECTOR_BYTES, SectorNo, WriteMode,
+};
 
 use crate::assembly;
 use crate::config::{DiskSpec, PoolSettings};
@@ -24,6 +26,7 @@ use crate::job::{Job, JobPart};
 use crate::label::{self, Kind, Label};
 use crate::mailbox::{Commands, Mailbox};
 use crate::media::Devices;
+use crate::moving::{HostMessage, HostSettings, MoveStatus};
 use crate::origin;
 use crate::pool_clock::PoolClock;
 use crate::reactor::Reactor;
@@ -168,11 +171,46 @@ impl ArenaHandle {
         let origin = origin::open(&spec, self)?;
         let (sender, end) = mpsc::channel();
         let (disk, id) = self.run(move |reactor| {
-            let (disk, id) = reactor.attach(spec, origin)?;
+            let (disk, id) = match spec.moves {
+                Some(moves) => reactor.attach_moving(spec, moves, origin)?,
+                None => reactor.attach(spec, origin)?,
+            };
             reactor.await_job(id, sender);
             Ok::<_, EngineError>((disk, id))
         })??;
         Ok((disk, Job::of(JobPart { handle: self.clone(), id, end })))
+    }
+
+    /// Makes this host known to the arena, before disks that may move are attached.
+    pub(crate) fn join_hosts(&self, host: HostSettings) -> Result<()> {
+        self.run(move |reactor| reactor.join_hosts(host))
+    }
+
+    /// Hands over what another host says of a disk. It is ignored if the disk does not move.
+    pub(crate) fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
+        self.mailbox.post(Box::new(move |reactor| reactor.host_said(from, disk, message)));
+    }
+
+    /// Starts to send a disk's blocks to another host, while its guest runs here: all that is cached, and then what
+    /// changes. It ends when that host has the disk.
+    ///
+    /// # Errors
+    /// The disk does not move, or is not attached.
+    pub fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()> {
+        self.run(move |reactor| reactor.start_migration(disk, to))?
+    }
+
+    /// Stops that; what was sent is dropped there. Returns false if nothing was being sent.
+    ///
+    /// # Errors
+    /// The disk does not move.
+    pub fn stop_migration(&self, disk: DiskHandle) -> Result<bool> {
+        self.run(move |reactor| reactor.stop_migration(disk))?
+    }
+
+    /// Returns how far a disk is that may move; `None` for any other.
+    pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
+        self.run(move |reactor| reactor.migration_status(disk))
     }
 
     /// Cleans a disk and detaches it. Until it is detached it takes no new clients. If it has clients, the call

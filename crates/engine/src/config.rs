@@ -8,6 +8,7 @@ use haversack_model::{ArenaNo, BLOCK_BYTES};
 
 use crate::error::{EngineError, Result};
 use crate::media::OnProgress;
+use crate::moving::Moves;
 
 /// Settings of a pool. Memory is for the whole pool and divided among its arenas.
 #[derive(Clone, Debug)]
@@ -135,6 +136,8 @@ pub struct DiskSpec {
     pub origin_wait: Duration,
     /// NBD clients may not write to it.
     pub read_only: bool,
+    /// Its cache may move to another host with its VM.
+    pub moves: Option<Moves>,
 }
 
 /// A backing store that the engine accesses itself.

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use haversack_core::{AdmissionFigures, JobError, JobId, ManageError, NewDevice, Progress};
+use haversack_core::{AdmissionFigures, DiskInfo, JobError, JobId, ManageError, NewDevice, Progress};
 use haversack_model::{DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SECTOR_BYTES, SectorNo};
 
 use crate::config::DiskSpec;
@@ -10,8 +10,10 @@ use crate::device::CacheDevice;
 use crate::error::{EngineError, Result};
 use crate::event::EngineEvent;
 use crate::front::nbd::{NbdClient, NbdConnection};
+use crate::front::vhost_user::QueueClient;
 use crate::front::{Client, ClientKind};
 use crate::live::{LiveDevice, LiveDisk};
+use crate::moving::ENDED_JOB;
 use crate::origin::OpenOrigin;
 use crate::reactor::Afterwards;
 use crate::reactor::{CoreCall, Reactor, put};
@@ -44,6 +46,10 @@ impl Reactor {
     }
 
     pub(crate) fn await_job(&mut self, job: JobId, sender: Sender<std::result::Result<(), JobError>>) {
+        if job == ENDED_JOB {
+            let _ = sender.send(Ok(()));
+            return;
+        }
         self.jobs.push((job, sender));
     }
 
@@ -88,6 +94,10 @@ impl Reactor {
         let clients = self.users_of(disk);
         if !force && !clients.is_empty() {
             return Err(EngineError::Connected { disk: self.spec(disk)?.0.name, clients });
+        }
+        if self.is_elsewhere(disk) {
+            self.is_detached(disk);
+            return Ok(ENDED_JOB);
         }
         let job = self.disk_call(disk, call)?;
         self.afterwards.push((job, Afterwards::Detached(disk)));
@@ -246,7 +256,8 @@ impl Reactor {
     /// Makes an NBD connection a client of its disk, if the disk still is as negotiated.
     pub(crate) fn add_nbd_client(&mut self, client: NbdClient) -> Result<()> {
         let live = self.disks.get(client.disk).ok_or(EngineError::Detached)?;
-        let info = self.core.disk_info(client.disk.number()).filter(|info| info.attached);
+        let may_come = |info: &DiskInfo| info.attached || self.is_elsewhere(client.disk);
+        let info = self.core.disk_info(client.disk.number()).filter(may_come);
         let size_bytes = info.ok_or(EngineError::Detached)?.sectors * SECTOR_BYTES as u64;
         let (export, disk) = (&client.negotiated.export, live.spec.name.clone());
         let is_as_agreed = (export.size_bytes, export.read_only) == (size_bytes, live.spec.read_only);
@@ -257,9 +268,19 @@ impl Reactor {
         if self.memory.payloads.count(client.disk, ClientKind::Nbd) >= most as usize {
             return Err(EngineError::TooManyConnections { disk, most });
         }
+        let disk = client.disk;
         let connection = NbdConnection::new(client, self.budget.clone()).map_err(EngineError::Socket)?;
+        self.client_comes(disk, ClientKind::Nbd);
         self.add_client(Box::new(connection));
         Ok(())
+    }
+
+    /// Adds a queue. If its disk moves here, it takes no requests before the disk is served.
+    pub(crate) fn add_queue(&mut self, mut queue: Box<QueueClient>) -> u32 {
+        if !self.client_comes(queue.disk(), ClientKind::VhostUser) {
+            queue.hold();
+        }
+        self.add_client(queue)
     }
 
     /// Adds a client; from now on it is polled for requests.

@@ -207,6 +207,9 @@ pub enum EngineError {
     /// The disk no longer exists.
     #[error("no such disk (it was detached)")]
     Detached,
+    /// The disk was attached without other hosts that it could move to.
+    #[error("the disk does not move between hosts: it was attached when no other host was configured")]
+    DoesNotMove,
     /// The pool holds nothing of the disk.
     #[error("disk {0} is not known to the pool")]
     Unknown(DiskId),

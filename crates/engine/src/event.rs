@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use haversack_model::{ArenaNo, DeviceNo, DiskId, SectorNo};
+use haversack_model::{ArenaNo, DeviceNo, DiskId, HostId, SectorNo};
 
 /// An event of a pool. Disks are named by their permanent identity: by the time an event is read, a disk's
 /// number may belong to another disk.
@@ -72,5 +72,26 @@ pub enum EngineEvent {
         offset_bytes: u64,
         /// The system's error number.
         errno: i32,
+    },
+    /// This host has released a disk: another one owns it.
+    MovedAway {
+        /// The disk.
+        disk: DiskId,
+        /// The host.
+        to: HostId,
+        /// It still needs dirty blocks that are here.
+        holds_blocks: bool,
+    },
+    /// This host owns a disk from now on.
+    MovedHere {
+        /// The disk.
+        disk: DiskId,
+        /// The host that has dirty blocks of it.
+        from: Option<HostId>,
+    },
+    /// A disk of this host needs nothing from another one any more.
+    MoveEnded {
+        /// The disk.
+        disk: DiskId,
     },
 }

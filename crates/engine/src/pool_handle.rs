@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
 use haversack_core::{ManageError, Records};
-use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, Micros};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros};
 
 use crate::arena::ArenaHandle;
 use crate::assembly::MissingDevice;
@@ -23,6 +23,7 @@ use crate::extents;
 use crate::job::Job;
 use crate::label::Label;
 use crate::media::Devices;
+use crate::moving::{HostMessage, HostSettings, MoveStatus};
 use crate::pool::Formatting;
 use crate::snapshot::Snapshot;
 
@@ -88,6 +89,35 @@ impl PoolHandle {
     /// The origin cannot be used or is too small, or the core refuses the disk.
     pub fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, Job)> {
         self.home(spec.config.id).attach(spec)
+    }
+
+    /// Makes this host known to the pool, before disks that may move are attached, and takes up what earlier migrations
+    /// have left to do.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn join_hosts(&self, host: &HostSettings) -> Result<()> {
+        self.arenas.iter().try_for_each(|arena| arena.join_hosts(host.clone()))
+    }
+
+    fn known_home(&self, disk: DiskId) -> Option<&ArenaHandle> {
+        let home = self.homes.lock().unwrap_or_else(PoisonError::into_inner).get(&disk).copied();
+        home.map(|home| &self.arenas[usize::from(home.0)])
+    }
+
+    /// Hands over what another host says of a disk. It is ignored if the pool does not know the disk.
+    pub fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
+        if let Some(arena) = self.known_home(disk) {
+            arena.host_said(from, disk, message);
+        }
+    }
+
+    /// Returns how far a disk is that may move; `None` for any other.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
+        self.known_home(disk).map_or(Ok(None), |arena| arena.migration_status(disk))
     }
 
     /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so.

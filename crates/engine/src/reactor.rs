@@ -23,8 +23,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use haversack_core::{
-    Action, Call, Core, IoFailure, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError,
-    RequestTag,
+    Action, Call, Core, JobError, JobId, Op, OpenReport, Rejected, Request, RequestError, RequestTag,
 };
 use haversack_model::{DiskHandle, DiskNo, Micros, SectorNo};
 
@@ -41,6 +40,8 @@ use crate::live::LiveDevice;
 use crate::mailbox::Commands;
 use crate::media::Devices;
 use crate::memory::SharedMemory;
+use crate::moving::Moving;
+use crate::moving::copies::COPIES;
 use crate::origin::{OriginAnswer, OriginOp};
 use crate::polling::Polling;
 use crate::pool_clock::PoolClock;
@@ -74,6 +75,8 @@ pub(crate) struct Reactor {
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) devices: Vec<Option<LiveDevice>>,
     pub(crate) disks: Disks,
+    /// The disks whose cache may move to another host.
+    pub(crate) moving: Moving,
     /// The other arenas of the pool.
     siblings: Siblings,
     commands: Commands,
@@ -82,7 +85,7 @@ pub(crate) struct Reactor {
     /// Work that is left to do here when a job has ended.
     pub(crate) afterwards: Vec<(JobId, Afterwards)>,
     pub(crate) subscribers: Vec<Sender<EngineEvent>>,
-    asked: Vec<Wish>,
+    pub(crate) asked: Vec<Wish>,
     batch: Vec<Request>,
     /// The disks of the requests in a batch.
     of_disks: Vec<DiskHandle>,
@@ -156,6 +159,7 @@ impl Reactor {
             clock,
             devices: live,
             disks: Disks::new(siblings.arena()),
+            moving: Moving::default(),
             siblings,
             commands,
             doorbell_listens: false,
@@ -293,7 +297,7 @@ impl Reactor {
         Some(result)
     }
 
-    fn submit_asked(&mut self, client: u32) {
+    pub(crate) fn submit_asked(&mut self, client: u32) {
         if self.asked.is_empty() {
             return;
         }
@@ -304,6 +308,7 @@ impl Reactor {
         let (mut asked, mut batch) = (std::mem::take(&mut self.asked), std::mem::take(&mut self.batch));
         for wish in asked.drain(..) {
             match wish {
+                Wish::Request(asked) if is_attached && self.holds(client, asked) => {}
                 Wish::Request(asked) if is_attached => self.ask(client, asked, &mut batch),
                 Wish::Status { slot, sector, sectors, .. } if is_attached => {
                     self.tell_status(client, slot, disk.number(), sector, sectors);
@@ -425,6 +430,7 @@ impl Reactor {
                 worked = true;
             }
         }
+        worked |= self.tick_movers();
         while let Some((disk, request)) = self.retries.due(self.now) {
             self.origin(disk, |o, context| o.start(context, request));
             worked = true;
@@ -448,6 +454,10 @@ impl Reactor {
             }
             for event in std::mem::take(&mut self.events) {
                 self.tell(&event);
+            }
+            if self.drive_movers() {
+                any = true;
+                continue;
             }
             match self.backlog.pop_front() {
                 Some((disk, request)) if self.disks.get(disk).is_none() => {
@@ -499,19 +509,18 @@ impl Reactor {
             Action::FlushOrigin { io, disk } => {
                 self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0, false);
             }
-            Action::ReadPeer { io, .. } => {
-                // No client of this daemon's can bring a disk into the state that needs it.
-                let now = self.now;
-                self.core.with(&mut self.memory).complete(now, io, Err(IoFailure::Error));
-            }
+            Action::ReadPeer { io, disk, block, mask } => self.read_peer(io, disk, block, mask),
             Action::Complete { tag, result } => self.completed(tag, result),
             Action::Event(event) => self.core_event(event),
         }
     }
 
-    fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
+    pub(crate) fn completed(&mut self, tag: RequestTag, result: std::result::Result<(), RequestError>) {
         let tag = Tag::decode(tag);
         let Tag { client, slot, .. } = tag;
+        if client == COPIES {
+            return self.memory.payloads.copies.completed(slot, result);
+        }
         let Some(result) = self.whole(tag, result) else { return };
         let front = &mut self.memory.payloads;
         let Some(state) = front.get_mut(client) else { return };
@@ -570,6 +579,7 @@ impl Reactor {
             .chain(self.core.next_wakeup())
             .chain(self.retries.next_us())
             .chain(self.turns.next_us())
+            .chain(self.moving.next_us(self.now))
             .min()?;
         // A timer that stays due, for example of a slow flush, must not keep the reactor awake.
         let due = due.max(self.timers_us);

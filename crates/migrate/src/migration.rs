@@ -213,6 +213,14 @@ impl Migration {
         self.outputs.pop_front()
     }
 
+    /// Whether [`Migration::tick`] has anything to do: otherwise only messages, the guest and the ends of jobs matter.
+    pub fn needs_time(&self) -> bool {
+        let waits_for_disk = self.guest.is_some() && !self.ownership.may_serve();
+        let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
+        let is_moving = self.sending.is_some() || !self.fetches.is_empty() || !self.forgetting.is_empty();
+        self.task != Task::Idle || waits_for_disk || depends || is_moving
+    }
+
     /// Returns when [`Migration::tick`] should be called.
     pub fn next_wakeup(&self, now: Micros) -> Micros {
         now + self.timing.repeat_us / 4

@@ -12,6 +12,7 @@ pub mod vhost_user;
 use haversack_core::{MAX_REQUEST_SECTORS, Op, Payloads, Request, RequestError, RequestTag};
 use haversack_model::{DiskHandle, Micros, SECTOR_BYTES, SectorNo};
 
+use crate::moving::copies::{COPIES, Copies};
 use crate::reactor::Finished;
 use crate::ring::{Completion, Ring};
 use crate::turns::{self, PART_SECTORS};
@@ -167,6 +168,10 @@ pub(crate) trait Client {
     fn give(&mut self, slot: u32, at: usize, from: &[u8]);
     /// Accepts no more requests: the disk is gone or the arena ends.
     fn close(&mut self, context: &mut ClientContext<'_>);
+    /// Returns whether its peer has disconnected: nobody waits for its requests any more.
+    fn is_leaving(&self) -> bool {
+        false
+    }
     /// Returns whether it can be dropped: closed, with no request and no I/O in flight.
     fn is_closed(&self) -> bool;
 }
@@ -182,6 +187,10 @@ struct Seat {
 pub(crate) struct Front {
     clients: Vec<Option<Seat>>,
     polled: Vec<u32>,
+    /// How many clients have come and gone.
+    changes: u64,
+    /// What is copied for other hosts, and from them.
+    pub copies: Copies,
 }
 
 impl Front {
@@ -191,6 +200,7 @@ impl Front {
             self.clients.push(None);
         }
         self.clients[at] = Some(Seat { client, is_listed: false });
+        self.changes += 1;
         at as u32
     }
 
@@ -209,7 +219,13 @@ impl Front {
         }
         if is_closed {
             self.clients[client as usize] = None;
+            self.changes += 1;
         }
+    }
+
+    /// Returns how many clients have come and gone so far.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub fn get_mut(&mut self, client: u32) -> Option<&mut (dyn Client + 'static)> {
@@ -244,12 +260,19 @@ impl Front {
 impl Payloads for Front {
     fn take(&mut self, tag: RequestTag, at: usize, into: &mut [u8]) -> bool {
         let tag = Tag::decode(tag);
+        if tag.client == COPIES {
+            self.copies.take(tag.slot, at, into);
+            return true;
+        }
         let client = self.get_mut(tag.client).expect("a client stays while it has requests");
         client.take(tag.slot, tag.data_at() + at, into)
     }
 
     fn give(&mut self, tag: RequestTag, at: usize, from: &[u8]) {
         let tag = Tag::decode(tag);
+        if tag.client == COPIES {
+            return self.copies.give(tag.slot, at, from);
+        }
         let client = self.get_mut(tag.client).expect("a client stays while it has requests");
         client.give(tag.slot, tag.data_at() + at, from);
     }

@@ -619,6 +619,10 @@ impl Client for NbdConnection {
         self.hang_up();
     }
 
+    fn is_leaving(&self) -> bool {
+        self.closing
+    }
+
     fn is_closed(&self) -> bool {
         self.closing
             && self.in_core == 0

@@ -126,7 +126,7 @@ impl Handler for Shared {
     fn queue_started(&self, queue: Queue) {
         let client = Box::new(QueueClient::new(self.disk, queue, self.serial, self.write_cache.clone()));
         // The arena may have ended; the queue is then dropped.
-        let _ = self.handle.run(move |reactor| reactor.add_client(client));
+        let _ = self.handle.run(move |reactor| reactor.add_queue(client));
     }
 
     fn queue_updated(&self, index: u16, update: QueueUpdate) {
@@ -246,6 +246,8 @@ pub(crate) struct QueueClient {
     kick: Option<i32>,
     stopping: Option<Sender<Queue>>,
     told_broken: bool,
+    /// Its disk is not served here yet: no request is taken.
+    held: bool,
 }
 
 impl QueueClient {
@@ -270,6 +272,20 @@ impl QueueClient {
             kick,
             stopping: None,
             told_broken: false,
+            held: false,
+        }
+    }
+
+    /// Takes no requests until it is released.
+    pub(crate) fn hold(&mut self) {
+        (self.held, self.awake) = (true, false);
+    }
+
+    /// Takes requests from now on.
+    pub(crate) fn release(&mut self, context: &mut ClientContext<'_>) {
+        if std::mem::take(&mut self.held) && self.stopping.is_none() && self.queue.is_some() {
+            self.awake = true;
+            self.begin(context);
         }
     }
 
@@ -438,6 +454,9 @@ impl Client for QueueClient {
     }
 
     fn begin(&mut self, context: &mut ClientContext<'_>) {
+        if self.held {
+            return;
+        }
         self.queue().set_notification(false);
         self.busy_us = context.now;
         self.arrivals.looked_us = context.now;

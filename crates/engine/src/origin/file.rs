@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use haversack_core::{IoFailure, OriginMedia};
 use haversack_model::BLOCK_BYTES;
 
-use super::file_lock;
+use super::file_lock::{self, Users};
 use super::{Origin, OriginAnswer, OriginContext, OriginOp, OriginRequest};
 use crate::error::{EngineError, Result, at};
 use crate::media::failure;
@@ -60,19 +60,20 @@ fn has_small_sectors(file: &File) -> bool {
 
 impl OpenFile {
     /// Opens a file or block device and locks it.
-    pub fn open(path: &Path, read_only: bool) -> Result<OpenFile> {
+    pub fn open(path: &Path, users: Users) -> Result<OpenFile> {
+        let read_only = users == Users::Readers;
         let mut opened = OpenFile::examine(path, read_only)?;
         if opened.is_block_device && has_small_sectors(&opened.file) {
             opened.file = open_with(path, read_only, libc::O_DIRECT).map_err(at("open the origin", path))?;
         }
-        file_lock::take(&opened.file, path, read_only)?;
+        file_lock::take(&opened.file, path, users)?;
         Ok(opened)
     }
 
     /// Opens a file or block device for writing through the page cache, and locks it.
     pub fn buffered(path: &Path) -> Result<OpenFile> {
         let opened = OpenFile::examine(path, false)?;
-        file_lock::take(&opened.file, path, false)?;
+        file_lock::take(&opened.file, path, Users::One)?;
         Ok(opened)
     }
 

@@ -30,10 +30,21 @@ const WRITE: i64 = 1;
 const WRITE_UNCHANGED: i64 = 2;
 const RESIZE: i64 = 3;
 
-/// Locks an origin for writing, or for reading only. Waits a moment if the lock is held.
-pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
+/// Who may use an origin at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Users {
+    /// Nobody else.
+    One,
+    /// Others that only read.
+    Readers,
+    /// Other hosts between which the disk moves: of those, the owner alone writes.
+    Hosts,
+}
+
+/// Locks an origin. Waits a moment if the lock is held.
+pub(super) fn take(file: &File, path: &Path, users: Users) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
-    while !try_flock(file, path, read_only)? || !try_bytes(file, path, read_only)? {
+    while !try_flock(file, path, users)? || !try_bytes(file, path, users)? {
         if Instant::now() >= deadline {
             let by = lock::user_of(path).unwrap_or_else(|| "another process".into());
             return Err(EngineError::OriginInUse { path: PathBuf::from(path), by });
@@ -43,8 +54,8 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
     Ok(())
 }
 
-fn try_flock(file: &File, path: &Path, read_only: bool) -> Result<bool> {
-    let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
+fn try_flock(file: &File, path: &Path, users: Users) -> Result<bool> {
+    let locked = if users == Users::One { file.try_lock() } else { file.try_lock_shared() };
     match locked {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -54,12 +65,14 @@ fn try_flock(file: &File, path: &Path, read_only: bool) -> Result<bool> {
 
 /// Locks first and checks afterwards, as QEMU does: of two that lock at the same time, at least one sees the
 /// other.
-fn try_bytes(file: &File, path: &Path, read_only: bool) -> Result<bool> {
-    let used: &[i64] =
-        if read_only { &[CONSISTENT_READ] } else { &[CONSISTENT_READ, WRITE, WRITE_UNCHANGED, RESIZE] };
-    let withheld = [WRITE, RESIZE];
-    let locks = used.iter().map(|n| USED + n).chain(withheld.map(|n| WITHHELD + n));
-    let conflicts = used.iter().map(|n| WITHHELD + n).chain(withheld.map(|n| USED + n));
+fn try_bytes(file: &File, path: &Path, users: Users) -> Result<bool> {
+    let used: &[i64] = match users {
+        Users::Readers => &[CONSISTENT_READ],
+        Users::One | Users::Hosts => &[CONSISTENT_READ, WRITE, WRITE_UNCHANGED, RESIZE],
+    };
+    let withheld: &[i64] = if users == Users::Hosts { &[] } else { &[WRITE, RESIZE] };
+    let locks = used.iter().map(|n| USED + n).chain(withheld.iter().map(|n| WITHHELD + n));
+    let conflicts = used.iter().map(|n| WITHHELD + n).chain(withheld.iter().map(|n| USED + n));
     for byte in locks {
         if let Err(source) = lock_byte(file, libc::F_RDLCK, byte) {
             return match source.raw_os_error() {
@@ -141,13 +154,13 @@ mod tests {
     fn a_writer_is_alone_and_readers_are_not() {
         let path = image("lock");
         let (writer, reader, other) = (open(&path), open(&path), open(&path));
-        take(&writer, &path, false).unwrap();
-        let error = take(&reader, &path, true).unwrap_err().to_string();
+        take(&writer, &path, Users::One).unwrap();
+        let error = take(&reader, &path, Users::Readers).unwrap_err().to_string();
         assert!(error.contains("in use") && error.contains(&std::process::id().to_string()), "{error}");
         drop(writer);
-        take(&reader, &path, true).unwrap();
-        take(&other, &path, true).unwrap();
-        assert!(take(&open(&path), &path, false).is_err());
+        take(&reader, &path, Users::Readers).unwrap();
+        take(&other, &path, Users::Readers).unwrap();
+        assert!(take(&open(&path), &path, Users::One).is_err());
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -156,7 +169,7 @@ mod tests {
     fn qemu_sees_the_lock_and_its_lock_is_seen() {
         let path = image("qemu");
         let writer = open(&path);
-        take(&writer, &path, false).unwrap();
+        take(&writer, &path, Users::One).unwrap();
         let opens = |mode: &[&str]| {
             let mut command = std::process::Command::new("qemu-io");
             command.args(["-f", "raw", "-c", "read 0 512"]).args(mode).arg(&path);

@@ -14,6 +14,7 @@ use self::file::{FileOrigin, OpenFile};
 use haversack_core::{IoFailure, IoId, OriginMedia, Writer};
 use haversack_model::{DiskHandle, DiskId, Micros};
 
+use self::file_lock::Users;
 use crate::arena::ArenaHandle;
 use crate::config::{DiskSpec, OriginSpec};
 use crate::error::{EngineError, Result};
@@ -107,7 +108,12 @@ pub(crate) fn open(spec: &DiskSpec, handle: &ArenaHandle) -> Result<OpenOrigin> 
             if !spec.origin_holds_pool {
                 OpenFile::examine(path, true)?.refuse_cache_device(path)?;
             }
-            let opened = OpenFile::open(path, spec.read_only)?;
+            let users = match (spec.read_only, spec.moves) {
+                (true, _) => Users::Readers,
+                (false, Some(_)) => Users::Hosts,
+                (false, None) => Users::One,
+            };
+            let opened = OpenFile::open(path, users)?;
             check_size(&path.display().to_string(), opened.size_bytes, needed_bytes)?;
             Ok(OpenOrigin { make: Box::new(move |_| Box::new(FileOrigin::new(opened))) })
         }

@@ -45,6 +45,7 @@ impl Reactor {
 
     fn job_done(&mut self, job: JobId, result: std::result::Result<(), JobError>) {
         self.after_job(job, result.is_ok());
+        self.mover_job_done(job, result);
         self.jobs.retain(|(id, sender)| {
             if *id == job {
                 // The caller may have given up waiting.
@@ -78,20 +79,7 @@ impl Reactor {
             return;
         }
         match afterwards {
-            Afterwards::Detached(disk) => {
-                self.tell_given_up(disk.number());
-                for client in self.clients_of(disk) {
-                    self.client(client, |client, context| client.close(context));
-                }
-                // The core has refused them before it let the disk go, or would.
-                for request in self.turns.remove(disk) {
-                    let Tag { client, slot, .. } = Tag::decode(request.tag);
-                    self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
-                }
-                self.disks.detach(disk);
-                self.origin(disk, |origin, context| origin.close(context));
-                self.disks.drop_ended();
-            }
+            Afterwards::Detached(disk) => self.is_detached(disk),
             Afterwards::Removed(device) => self.retire(device),
             Afterwards::Stopped => self.stopped_cleanly = true,
             Afterwards::Resized(disk, sectors) => {
@@ -102,7 +90,24 @@ impl Reactor {
         }
     }
 
-    pub(super) fn tell(&mut self, event: &EngineEvent) {
+    /// Ends what a disk has here that is no longer attached.
+    pub(crate) fn is_detached(&mut self, disk: DiskHandle) {
+        self.tell_given_up(disk.number());
+        for client in self.clients_of(disk) {
+            self.client(client, |client, context| client.close(context));
+        }
+        // The core has refused them before it let the disk go, or would.
+        for request in self.turns.remove(disk) {
+            let Tag { client, slot, .. } = Tag::decode(request.tag);
+            self.completed(Tag::refused(client, slot).encode(), Err(RequestError::Detached));
+        }
+        self.mover_detached(disk);
+        self.disks.detach(disk);
+        self.origin(disk, |origin, context| origin.close(context));
+        self.disks.drop_ended();
+    }
+
+    pub(crate) fn tell(&mut self, event: &EngineEvent) {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 }

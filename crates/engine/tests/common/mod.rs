@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod departing;
+pub mod hosts;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -94,6 +95,7 @@ pub fn spec(number: u8, mib: u64, origin: OriginSpec) -> DiskSpec {
         origin_holds_pool: false,
         origin_wait: Duration::from_secs(20),
         read_only: false,
+        moves: None,
     }
 }
 
@@ -172,6 +174,15 @@ impl Client {
             .unwrap();
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Client { socket: ours, session: ClientSession::new(&connected, 16) }
+    }
+
+    /// Sends a request and does not wait for its answer.
+    pub fn ask_only(mut self, command: Command, sector: u64, sectors: u64, payload: &[u8]) -> UnixStream {
+        let (offset, length) = (sector * 512, (sectors * 512) as u32);
+        let (_, head) = self.session.start(command, CommandFlags::NONE, offset, length).unwrap();
+        self.socket.write_all(&head).unwrap();
+        self.socket.write_all(payload).unwrap();
+        self.socket
     }
 
     pub fn ask(

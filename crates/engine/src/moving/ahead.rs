@@ -1,0 +1,137 @@
+//! Which blocks a source sends ahead, and in which order.
+//!
+//! The blocks on flash are listed in passes: of each pass those are sent of which the destination has no good copy, the
+//! dirty ones first, then those that proved to be used. The first pass sends all that is cached; the later ones what the
+//! guest has changed since, until a pass finds little.
+//!
+//! Invariant
+//! - A pass begins only when all copies of the one before have arrived.
+
+use std::cmp::Reverse;
+
+use haversack_core::{CachedBlock, ListCursor};
+use haversack_model::{BlockNo, Micros};
+
+/// The pause before another pass.
+const PAUSE_US: Micros = 100_000;
+/// A pass that finds no more blocks than this has caught up with the guest.
+const FEW_BLOCKS: usize = 256;
+/// After this many passes the guest changes blocks faster than they can be sent.
+const MOST_PASSES: u32 = 30;
+
+enum Pass {
+    Listing { from: ListCursor, found: Vec<(Rank, BlockNo)> },
+    Sending,
+    Pausing { until: Micros },
+}
+
+/// The order in which blocks are sent: the greatest first.
+type Rank = (bool, bool, u8);
+
+fn rank(block: &CachedBlock) -> Rank {
+    (block.dirty, block.protected, block.hits)
+}
+
+/// See the module.
+pub(crate) struct Ahead {
+    pass: Pass,
+    passes: u32,
+    /// How many blocks the last complete pass found.
+    found: Option<usize>,
+}
+
+impl Ahead {
+    pub fn new() -> Ahead {
+        Ahead {
+            pass: Pass::Listing { from: ListCursor::default(), found: Vec::new() },
+            passes: 1,
+            found: None,
+        }
+    }
+
+    /// Returns the number of the present pass.
+    pub fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    /// Returns whether a switchover now would leave little to do, or as much as any later one.
+    pub fn is_ready(&self) -> bool {
+        self.passes > 1 && self.found.is_some_and(|found| found <= FEW_BLOCKS) || self.passes > MOST_PASSES
+    }
+
+    /// Returns when there is something to do, if all copies have arrived or not.
+    pub fn next_us(&self, now: Micros) -> Option<Micros> {
+        match self.pass {
+            Pass::Listing { .. } => Some(now),
+            Pass::Sending => None,
+            Pass::Pausing { until } => Some(until),
+        }
+    }
+
+    /// Goes on: `list` lists a part of the blocks that are cached and reports those that are to be sent. Returns the blocks
+    /// to send, once the pass has listed all.
+    pub fn go_on(
+        &mut self,
+        now: Micros,
+        all_arrived: bool,
+        list: impl FnOnce(ListCursor, &mut dyn FnMut(CachedBlock)) -> Option<ListCursor>,
+    ) -> Vec<BlockNo> {
+        match &mut self.pass {
+            Pass::Listing { from, found } => {
+                match list(*from, &mut |block| found.push((rank(&block), block.block))) {
+                    Some(next) => *from = next,
+                    None => {
+                        let mut found = std::mem::take(found);
+                        found.sort_unstable_by_key(|(rank, block)| (Reverse(*rank), block.0));
+                        (self.found, self.pass) = (Some(found.len()), Pass::Sending);
+                        return found.into_iter().map(|(_, block)| block).collect();
+                    }
+                }
+            }
+            Pass::Sending if all_arrived => self.pass = Pass::Pausing { until: now + PAUSE_US },
+            Pass::Pausing { until } if now >= *until => {
+                self.passes += 1;
+                self.pass = Pass::Listing { from: ListCursor::default(), found: Vec::new() };
+            }
+            Pass::Sending | Pass::Pausing { .. } => {}
+        }
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u64, dirty: bool, hits: u8) -> CachedBlock {
+        CachedBlock { block: BlockNo(number), mask: 0xff, dirty, protected: false, hits }
+    }
+
+    #[test]
+    fn dirty_blocks_are_sent_first_then_those_that_are_used_most() {
+        let mut ahead = Ahead::new();
+        let sent = ahead.go_on(0, true, |_, each| {
+            [block(1, false, 0), block(2, false, 3), block(3, true, 0)].into_iter().for_each(each);
+            None
+        });
+        assert_eq!(sent, [3, 2, 1].map(BlockNo));
+    }
+
+    #[test]
+    fn it_is_ready_when_a_later_pass_finds_little() {
+        let mut ahead = Ahead::new();
+        let few = |_: ListCursor, each: &mut dyn FnMut(CachedBlock)| {
+            each(block(1, true, 0));
+            None
+        };
+        assert_eq!(ahead.go_on(0, true, few).len(), 1);
+        assert!(!ahead.is_ready(), "nothing is known of what the guest changes");
+        assert!(ahead.go_on(10, false, few).is_empty());
+        assert_eq!(ahead.next_us(10), None, "copies are on their way");
+        assert!(ahead.go_on(20, true, few).is_empty());
+        assert_eq!(ahead.next_us(20), Some(20 + PAUSE_US));
+        ahead.go_on(20 + PAUSE_US, true, few);
+        assert_eq!((ahead.passes(), ahead.go_on(20 + PAUSE_US, true, few).len()), (2, 1));
+        assert!(ahead.is_ready());
+    }
+}

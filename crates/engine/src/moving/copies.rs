@@ -1,0 +1,88 @@
+//! Buffers for what a moving disk reads from or gives to the core outside of its guest's requests: copies of blocks for
+//! another host, copies from there, and reads on behalf of a host whose guest has not come yet.
+//!
+//! The core names such a buffer by a tag, like a client's request; its client is [`COPIES`].
+//!
+//! Invariant
+//! - A buffer stays until the core has reported the end of what it is for.
+
+use haversack_core::{RequestError, RequestTag};
+use haversack_migrate::CopyTicket;
+use haversack_model::{DiskId, HostId};
+
+use crate::front::Tag;
+
+/// The client of these buffers in a tag: no client of a front end has this number.
+pub(crate) const COPIES: u32 = (1 << 22) - 1;
+
+/// What a buffer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// A copy of a block is read for another host.
+    Read { disk: DiskId, ticket: CopyTicket, mask: u8 },
+    /// A copy from another host is given to the core, in one call.
+    Take,
+    /// Sectors are read for a host that asked.
+    Observe { disk: DiskId, from: HostId, question: u64 },
+}
+
+/// A read that has ended.
+pub(crate) struct Done {
+    pub purpose: Purpose,
+    pub bytes: Vec<u8>,
+    pub result: Result<(), RequestError>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Copies {
+    slots: Vec<Option<(Purpose, Vec<u8>)>>,
+    done: Vec<Done>,
+}
+
+impl Copies {
+    /// Keeps a buffer, and returns its tag.
+    pub fn put(&mut self, purpose: Purpose, bytes: Vec<u8>) -> RequestTag {
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some((purpose, bytes));
+        Tag::refused(COPIES, slot as u32).encode()
+    }
+
+    /// Drops a buffer that the core has not taken, or no longer needs.
+    pub fn drop_buffer(&mut self, tag: RequestTag) {
+        self.slots[Tag::decode(tag).slot as usize] = None;
+    }
+
+    /// Sets the sectors that a copy will have.
+    pub fn set_mask(&mut self, tag: RequestTag, sectors: u8) {
+        if let Some((Purpose::Read { mask, .. }, _)) = &mut self.slots[Tag::decode(tag).slot as usize] {
+            *mask = sectors;
+        }
+    }
+
+    /// Notes that the core has ended a read.
+    pub fn completed(&mut self, slot: u32, result: Result<(), RequestError>) {
+        let (purpose, bytes) = self.slots[slot as usize].take().expect("a read ends once");
+        self.done.push(Done { purpose, bytes, result });
+    }
+
+    /// Returns the reads that have ended.
+    pub fn take_done(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Copies from a buffer.
+    pub fn take(&self, slot: u32, at: usize, into: &mut [u8]) {
+        let (_, bytes) = self.slots[slot as usize].as_ref().expect("a buffer stays while it is used");
+        into.copy_from_slice(&bytes[at..at + into.len()]);
+    }
+
+    /// Copies into a buffer.
+    pub fn give(&mut self, slot: u32, at: usize, from: &[u8]) {
+        let (_, bytes) = self.slots[slot as usize].as_mut().expect("a buffer stays while it is used");
+        bytes[at..at + from.len()].copy_from_slice(from);
+    }
+}

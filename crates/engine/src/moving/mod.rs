@@ -1,0 +1,288 @@
+//! Disks whose cache moves between hosts with their VMs: one [`Migration`] for each, driven by the reactor.
+//!
+//! The protocol decides who serves a disk. Until this host may, the guest's requests wait: a vhost-user queue is not read,
+//! and requests of NBD clients are held. A queue that starts, or an NBD client's first write, says that the guest is here. An
+//! NBD client that only reads says nothing: a hypervisor looks at a disk long before its guest comes, so its reads are
+//! answered by the host that owns the disk, and nothing of them is cached.
+//!
+//! A host with dirty blocks for another one keeps its `Migration` when the disk is detached, and has it again after a restart.
+//!
+//! Invariants
+//! - No request of a guest reaches the core before the protocol lets the disk be served.
+//! - The guest counts as gone only when no queue is left, and no request of a queue is in flight.
+
+mod ahead;
+mod clients;
+pub(crate) mod copies;
+mod mover;
+mod observe;
+mod output;
+
+use std::sync::Arc;
+
+use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
+use haversack_migrate::{Message, Migration, Timing};
+use haversack_model::{DiskHandle, DiskId, DiskNo, HostId, Micros};
+use haversack_ownership as ownership;
+
+use crate::config::DiskSpec;
+use crate::error::{EngineError, Result};
+use crate::front::{ClientKind, Front};
+use crate::live::LiveDisk;
+use crate::memory::SharedMemory;
+use crate::origin::OpenOrigin;
+use crate::reactor::Reactor;
+
+pub use mover::MoveStatus;
+use mover::Mover;
+
+/// A management job that has ended before it began.
+pub(crate) const ENDED_JOB: JobId = JobId(u32::MAX);
+
+/// What a host tells another one about a disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostMessage {
+    /// What the protocol says.
+    Protocol(Message),
+    /// A host whose guest has not come yet reads sectors.
+    Read {
+        /// Names the question.
+        question: u64,
+        /// First sector.
+        sector: u64,
+        /// Number of sectors, at most [`MOST_OBSERVED_SECTORS`].
+        sectors: u32,
+    },
+    /// The answer: the data, or `None` if the disk is not served there or the read failed.
+    ReadDone {
+        /// The question.
+        question: u64,
+        /// The data.
+        data: Option<Vec<u8>>,
+    },
+}
+
+/// The most sectors that a host reads from another one at a time.
+pub const MOST_OBSERVED_SECTORS: u32 = 512;
+
+/// Sends a message to a host. It may be lost.
+pub type SendToHost = Arc<dyn Fn(HostId, DiskId, HostMessage) + Send + Sync>;
+
+/// This host among those between which disks move.
+#[derive(Clone)]
+pub struct HostSettings {
+    /// Its identity.
+    pub me: HostId,
+    /// Greater than any number of an earlier start; the numbers up to the next start's are the pool's to use.
+    pub incarnation: u64,
+    /// How messages are sent.
+    pub send: SendToHost,
+}
+
+/// How a disk that may move is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moves {
+    /// The host that has, or had, the disk; `None` if no host has had it. It counts only if the pool knows nothing newer.
+    pub from: Option<HostId>,
+}
+
+/// The disks of an arena that may move.
+#[derive(Default)]
+pub(crate) struct Moving {
+    host: Option<HostSettings>,
+    movers: Vec<Mover>,
+    /// The clients of the front ends were last looked at when they had changed this often.
+    seen_changes: u64,
+    questions: u64,
+}
+
+impl Moving {
+    fn place(&self, id: DiskId) -> Option<usize> {
+        self.movers.iter().position(|mover| mover.id == id)
+    }
+
+    fn place_of(&self, disk: DiskHandle) -> Option<usize> {
+        self.movers.iter().position(|mover| mover.handle == Some(disk))
+    }
+
+    /// Returns when one of the disks has something to do.
+    pub fn next_us(&self, now: Micros) -> Option<Micros> {
+        self.movers.iter().filter_map(|mover| mover.next_us(now)).min()
+    }
+}
+
+impl Reactor {
+    /// Makes this host known, and takes up what earlier migrations have left to do.
+    pub(crate) fn join_hosts(&mut self, host: HostSettings) {
+        self.moving.host = Some(host);
+        let known: Vec<_> =
+            self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();
+        for info in
+            known.into_iter().filter(|info| matches!(info.moved, Moved::Peer { .. } | Moved::Away { .. }))
+        {
+            if self.moving.place(info.id).is_none() {
+                let config = DiskConfig::new(info.id, info.sectors);
+                self.add_mover(config, None, None);
+            }
+        }
+    }
+
+    fn add_mover(&mut self, config: DiskConfig, handle: Option<DiskHandle>, from: Option<HostId>) {
+        let now = self.clock.now_us();
+        self.now = now;
+        let Some(host) = &mut self.moving.host else { return };
+        // A new `Migration` counts its questions from 1 on, so it must not have the number of an earlier one.
+        host.incarnation += 1;
+        let (me, incarnation) = (host.me, host.incarnation);
+        let id = config.id;
+        let mut call = self.core.with(&mut self.memory);
+        let migration = Migration::new(&mut call, now, me, incarnation, config, Timing::default());
+        self.moving.movers.retain(|mover| mover.id != id);
+        self.moving.movers.push(Mover::new(id, handle, migration, from.unwrap_or(me)));
+    }
+
+    /// Attaches a disk that may move. The job ends when the disk is attached or waits for its guest.
+    pub(crate) fn attach_moving(
+        &mut self,
+        spec: DiskSpec,
+        moves: Moves,
+        origin: OpenOrigin,
+    ) -> Result<(DiskHandle, JobId)> {
+        let config = spec.config.clone();
+        let number =
+            self.core.disk_numbers().find(|no| self.core.disk_info(*no).is_some_and(|d| d.id == config.id));
+        let info = number.and_then(|number| self.core.disk_info(number));
+        let is_left = info.is_some_and(|info| !info.owned || matches!(info.moved, Moved::Depends { .. }));
+        let (disk, job) = match (info, moves.from) {
+            (Some(info), _) if info.owned && info.moved == Moved::No => {
+                self.attach(DiskSpec { epoch: info.epoch, ..spec }, origin)?
+            }
+            (None, None) => self.attach(spec, origin)?,
+            (Some(info), _) if is_left && info.moved != Moved::No => {
+                let number = number.expect("the core knows the disk");
+                (self.add_live(number, spec, origin)?, ENDED_JOB)
+            }
+            (Some(_), None) => self.attach(spec, origin)?,
+            (_, Some(_)) => {
+                let number = self.core_call(|core, now| core.expect_disk(now, &config))?;
+                (self.add_live(number, spec, origin)?, ENDED_JOB)
+            }
+        };
+        self.add_mover(config, Some(disk), moves.from);
+        Ok((disk, job))
+    }
+
+    fn add_live(&mut self, number: DiskNo, spec: DiskSpec, origin: OpenOrigin) -> Result<DiskHandle> {
+        if self.disks.is_ending(spec.config.id) || self.disks.at(number).is_some() {
+            return Err(ManageError::Busy.into());
+        }
+        let disk = self.disks.attach(number, |disk| LiveDisk::new(disk, spec, (origin.make)(disk)));
+        self.origin(disk, |origin, context| origin.begin(context));
+        Ok(disk)
+    }
+
+    /// Ends what a detached disk has here, unless another host needs its blocks.
+    pub(crate) fn mover_detached(&mut self, disk: DiskHandle) {
+        let Some(at) = self.moving.place_of(disk) else { return };
+        self.drop_held(at, |_| true);
+        let mover = &mut self.moving.movers[at];
+        mover.handle = None;
+        if !matches!(mover.migration.record(), ownership::Record::Released { .. }) {
+            let mover = self.moving.movers.swap_remove(at);
+            if let Some(number) = mover.migration.disk() {
+                // An error says that it is not expected.
+                let _ = self.core_call(|core, now| core.dismiss_disk(now, number));
+            }
+        }
+    }
+
+    /// Returns whether a disk may move and is not attached in the core: it waits for its guest, or is another host's.
+    pub(crate) fn is_elsewhere(&self, disk: DiskHandle) -> bool {
+        self.moving.place_of(disk).is_some()
+            && !self.core.disk_info(disk.number()).is_some_and(|info| info.attached)
+    }
+
+    fn with_mover<R>(
+        &mut self,
+        at: usize,
+        act: impl FnOnce(&mut Mover, &mut Call<'_, SharedMemory<Front>>, Micros) -> R,
+    ) -> R {
+        let Reactor { core, memory, moving, now, .. } = self;
+        act(&mut moving.movers[at], &mut core.with(memory), *now)
+    }
+
+    fn mover_at(&self, disk: DiskHandle) -> Result<usize> {
+        self.moving.place_of(disk).ok_or(EngineError::DoesNotMove)
+    }
+
+    /// Starts to send a disk's blocks to another host while its guest runs here.
+    pub(crate) fn start_migration(&mut self, disk: DiskHandle, to: HostId) -> Result<()> {
+        let at = self.mover_at(disk)?;
+        self.now = self.clock.now_us();
+        Ok(self.with_mover(at, |mover, call, now| mover.start_sending(call, now, to))?)
+    }
+
+    /// Stops that. Returns false if nothing was being sent: never begun, or the other host has the disk.
+    pub(crate) fn stop_migration(&mut self, disk: DiskHandle) -> Result<bool> {
+        let at = self.mover_at(disk)?;
+        self.now = self.clock.now_us();
+        Ok(self.with_mover(at, Mover::stop_sending))
+    }
+
+    /// Returns how far a disk is that may move.
+    pub(crate) fn migration_status(&mut self, disk: DiskId) -> Option<MoveStatus> {
+        let at = self.moving.place(disk)?;
+        Some(self.with_mover(at, |mover, call, _| mover.status(call)))
+    }
+
+    /// Takes in a message of another host.
+    pub(crate) fn host_said(&mut self, from: HostId, disk: DiskId, message: HostMessage) {
+        let Some(at) = self.moving.place(disk) else { return };
+        self.now = self.clock.now_us();
+        match message {
+            HostMessage::Read { question, sector, sectors } => {
+                self.read_for(at, from, question, sector, sectors)
+            }
+            HostMessage::ReadDone { question, data } => self.observed(at, question, data),
+            HostMessage::Protocol(message) => {
+                let queues = self.moving.movers[at].handle.map_or(0, |disk| self.queues_of(disk));
+                self.with_mover(at, |mover, call, now| {
+                    if asks_for_disk(&message) && mover.migration.destination() == Some(from) && queues == 0 {
+                        // NBD has no sign that the guest has stopped. It is on its way to that host.
+                        mover.guest_stopped();
+                    }
+                    mover.migration.message(call, now, from, message);
+                });
+            }
+        }
+    }
+
+    pub(crate) fn queues_of(&self, disk: DiskHandle) -> usize {
+        self.memory.payloads.count(disk, ClientKind::VhostUser)
+    }
+
+    /// Reports the end of a job to the disk that waits for it.
+    pub(crate) fn mover_job_done(&mut self, job: JobId, result: std::result::Result<(), JobError>) {
+        for at in 0..self.moving.movers.len() {
+            self.with_mover(at, |mover, call, now| mover.migration.job_done(call, now, job, result));
+        }
+    }
+
+    /// Does what is due at this time. Returns true if there was anything.
+    pub(crate) fn tick_movers(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.moving.movers.len() {
+            if self.moving.movers[at].next_us(self.now).is_some_and(|due| due <= self.now) {
+                self.with_mover(at, Mover::tick);
+                self.drop_held_of_leaving(at);
+                self.repeat_observations(at);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+fn asks_for_disk(message: &Message) -> bool {
+    matches!(message, Message::Ownership(ownership::Message::Ask { .. }))
+}

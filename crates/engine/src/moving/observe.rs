@@ -1,0 +1,100 @@
+//! Reads of NBD clients that look at a disk before its guest has come: the host that owns the disk answers them.
+
+use haversack_core::{Op, Request, RequestError};
+use haversack_model::{HostId, Micros, SECTOR_BYTES, SectorNo};
+use haversack_ownership::Record;
+
+use super::copies::Purpose;
+use super::mover::Observation;
+use super::{HostMessage, MOST_OBSERVED_SECTORS};
+use crate::front::Asked;
+use crate::reactor::Reactor;
+
+/// A question is repeated after this time.
+const REPEAT_US: Micros = 1_000_000;
+/// A read fails if no host has answered it for this long.
+const PATIENCE_US: Micros = 20_000_000;
+
+impl Reactor {
+    /// Has the owner read for a client. Returns false if the read is too long, or the guest is on its way here.
+    pub(super) fn observe(&mut self, at: usize, client: u32, asked: Asked) -> bool {
+        let mover = &self.moving.movers[at];
+        if asked.sectors > MOST_OBSERVED_SECTORS || mover.guest {
+            return false;
+        }
+        self.moving.questions += 1;
+        let (question, now) = (self.moving.questions, self.now);
+        let observation = Observation { client, asked, asked_us: now, first_us: now };
+        self.moving.movers[at].observations.insert(question, observation);
+        self.ask_owner(at, question);
+        true
+    }
+
+    fn owner(&self, at: usize) -> HostId {
+        let mover = &self.moving.movers[at];
+        match mover.migration.record() {
+            Record::Released { to, .. } => *to,
+            _ => mover.from,
+        }
+    }
+
+    fn ask_owner(&self, at: usize, question: u64) {
+        let mover = &self.moving.movers[at];
+        if let Some(Observation { asked, .. }) = mover.observations.get(&question) {
+            let (sector, sectors) = (asked.sector.0, asked.sectors);
+            self.send_to(self.owner(at), mover.id, HostMessage::Read { question, sector, sectors });
+        }
+    }
+
+    /// Repeats questions, and gives up those that nobody answers.
+    pub(super) fn repeat_observations(&mut self, at: usize) {
+        let now = self.now;
+        let all: Vec<u64> = self.moving.movers[at].observations.keys().copied().collect();
+        for question in all {
+            let Some(observation) = self.moving.movers[at].observations.get_mut(&question) else { continue };
+            if now >= observation.first_us + PATIENCE_US {
+                self.observed(at, question, None);
+            } else if now >= observation.asked_us + REPEAT_US {
+                observation.asked_us = now;
+                self.ask_owner(at, question);
+            }
+        }
+    }
+
+    /// Takes in the owner's answer.
+    pub(super) fn observed(&mut self, at: usize, question: u64, data: Option<Vec<u8>>) {
+        let Some(observation) = self.moving.movers[at].observations.remove(&question) else { return };
+        let Observation { client, asked, .. } = observation;
+        if self.moving.movers[at].is_serving || self.moving.movers[at].guest {
+            // The disk is this host's by now, or will be: what the other one has read may be old.
+            return self.ask_again(client, asked);
+        }
+        let data = data.filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES);
+        let result = match (data, self.memory.payloads.get_mut(client)) {
+            (Some(data), Some(client)) => {
+                client.give(asked.slot, 0, &data);
+                Ok(())
+            }
+            _ => Err(RequestError::NotOwner),
+        };
+        self.answer(client, asked, result);
+    }
+
+    /// Reads sectors for a host whose guest has not come yet.
+    pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
+        let mover = &self.moving.movers[at];
+        let (id, number) = (mover.id, mover.migration.disk());
+        let is_owner = matches!(mover.migration.record(), Record::Owner { .. }) && mover.handle.is_some();
+        let Some(disk) = number.filter(|_| is_owner && (1..=MOST_OBSERVED_SECTORS).contains(&sectors)) else {
+            return self.send_to(from, id, HostMessage::ReadDone { question, data: None });
+        };
+        let purpose = Purpose::Observe { disk: id, from, question };
+        let buffer = vec![0; sectors as usize * SECTOR_BYTES];
+        let tag = self.memory.payloads.copies.put(purpose, buffer);
+        let request = Request { tag, disk, op: Op::Read, sector: SectorNo(sector), sectors };
+        if self.core.with(&mut self.memory).submit(self.now, request).is_err() {
+            self.memory.payloads.copies.drop_buffer(tag);
+            self.send_to(from, id, HostMessage::ReadDone { question, data: None });
+        }
+    }
+}

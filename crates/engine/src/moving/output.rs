@@ -1,0 +1,135 @@
+//! What the protocol wants done: messages, copies that are read or taken, and blocks that came from another host.
+
+use haversack_core::{IoFailure, IoId, Memory, Piece};
+use haversack_migrate::{CopyTicket, Output};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, DiskNo, HostId};
+use haversack_ownership::Record;
+
+use super::HostMessage;
+use super::copies::{Done, Purpose};
+use crate::event::EngineEvent;
+use crate::reactor::Reactor;
+
+impl Reactor {
+    /// Does what the disks that move have to do now. Returns false if there was nothing.
+    pub(crate) fn drive_movers(&mut self) -> bool {
+        if self.moving.movers.is_empty() {
+            return false;
+        }
+        let mut any = self.look_at_clients();
+        for done in self.memory.payloads.copies.take_done() {
+            self.copy_done(done);
+            any = true;
+        }
+        for at in 0..self.moving.movers.len() {
+            any |= self.moving.movers[at].send_more();
+            while let Some(output) = self.moving.movers[at].migration.poll() {
+                self.put_out(at, output);
+                any = true;
+            }
+            any |= self.look_at_serving(at);
+            self.tell_moved(at);
+        }
+        any
+    }
+
+    pub(super) fn send_to(&self, host: HostId, disk: DiskId, message: HostMessage) {
+        if let Some(settings) = &self.moving.host {
+            (settings.send)(host, disk, message);
+        }
+    }
+
+    fn put_out(&mut self, at: usize, output: Output) {
+        let id = self.moving.movers[at].id;
+        match output {
+            Output::Send(to, message) => self.send_to(to, id, HostMessage::Protocol(message)),
+            Output::ReadCopy(ticket) => self.read_copy(at, ticket),
+            Output::TakeCopy { block, mask, data } => self.take_copy(at, block, mask, data),
+            Output::Fetched { io, data } => {
+                let pieces: Vec<Piece> = self.core.pieces(io).collect();
+                let mut rest = &data[..];
+                for piece in pieces {
+                    let (now, later) = rest.split_at(piece.len);
+                    self.memory.frame_mut(piece.frame)[piece.at..piece.at + piece.len].copy_from_slice(now);
+                    rest = later;
+                }
+                self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
+            }
+        }
+    }
+
+    fn read_copy(&mut self, at: usize, ticket: CopyTicket) {
+        let mover = &self.moving.movers[at];
+        let Some(number) = mover.migration.disk() else { return };
+        let purpose = Purpose::Read { disk: mover.id, ticket, mask: 0 };
+        let tag = self.memory.payloads.copies.put(purpose, vec![0; BLOCK_BYTES]);
+        let (now, block, order) = (self.now, ticket.block(), ticket.order());
+        match self.core.with(&mut self.memory).read_copy(now, tag, number, block, order) {
+            Ok(Some(mask)) => self.memory.payloads.copies.set_mask(tag, mask),
+            Ok(None) | Err(_) => {
+                self.memory.payloads.copies.drop_buffer(tag);
+                self.moving.movers[at].migration.copy_read(ticket, None);
+            }
+        }
+    }
+
+    fn take_copy(&mut self, at: usize, block: BlockNo, mask: u8, data: Vec<u8>) {
+        let Some(number) = self.moving.movers[at].migration.disk() else { return };
+        let tag = self.memory.payloads.copies.put(Purpose::Take, data);
+        let now = self.now;
+        // An error says that the disk is no longer expected.
+        let _ = self.core.with(&mut self.memory).take_copy(now, tag, number, block, mask);
+        self.memory.payloads.copies.drop_buffer(tag);
+    }
+
+    fn copy_done(&mut self, done: Done) {
+        let Done { purpose, bytes, result } = done;
+        match purpose {
+            Purpose::Read { disk, ticket, mask } => {
+                let copy = result.is_ok().then_some((mask, bytes));
+                if let Some(at) = self.moving.place(disk) {
+                    self.moving.movers[at].migration.copy_read(ticket, copy);
+                }
+            }
+            Purpose::Observe { disk, from, question } => {
+                let data = result.is_ok().then_some(bytes);
+                self.send_to(from, disk, HostMessage::ReadDone { question, data });
+            }
+            Purpose::Take => unreachable!("the core takes a copy at once"),
+        }
+    }
+
+    /// Reads a block from the host that owned the disk before.
+    pub(crate) fn read_peer(&mut self, io: IoId, disk: DiskNo, block: BlockNo, mask: u8) {
+        let now = self.now;
+        let mover = self.moving.movers.iter_mut().find(|mover| mover.migration.disk() == Some(disk));
+        match mover {
+            Some(mover) => mover.migration.fetch(now, io, block, mask),
+            None => self.core.with(&mut self.memory).complete(now, io, Err(IoFailure::Error)),
+        }
+    }
+
+    /// Reports what has become of the disk's ownership.
+    fn tell_moved(&mut self, at: usize) {
+        let mover = &mut self.moving.movers[at];
+        let record = mover.migration.record();
+        if *record == mover.told {
+            return;
+        }
+        let (disk, before) = (mover.id, std::mem::replace(&mut mover.told, record.clone()));
+        let event = match (&before, &mover.told) {
+            (_, Record::Released { to, grant }) if grant.holders.is_empty() => {
+                EngineEvent::MovedAway { disk, to: *to, holds_blocks: false }
+            }
+            (_, Record::Released { to, .. }) => EngineEvent::MovedAway { disk, to: *to, holds_blocks: true },
+            (Record::Owner { epoch: before, .. }, Record::Owner { epoch, .. }) if before == epoch => {
+                EngineEvent::MoveEnded { disk }
+            }
+            (_, Record::Owner { peers, .. }) => {
+                EngineEvent::MovedHere { disk, from: peers.iter().next().copied() }
+            }
+            (_, Record::Unknown) => return,
+        };
+        self.tell(&event);
+    }
+}

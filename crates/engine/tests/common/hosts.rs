@@ -1,0 +1,112 @@
+//! Hosts between which a disk moves, and the network between them, which loses, repeats and reorders messages.
+
+use std::sync::{Arc, Mutex};
+
+use haversack_engine::{
+    DiskSpec, HostMessage, HostSettings, Moves, OpenPool, OriginSpec, PoolHandle, PoolSettings,
+};
+use haversack_model::random::Random;
+use haversack_model::{DiskHandle, DiskId, HostId};
+
+use super::{Place, spec, start};
+
+type Letter = (HostId, HostId, DiskId, HostMessage);
+
+/// What the hosts have in common.
+pub struct Network {
+    hosts: Mutex<Vec<Option<PoolHandle>>>,
+    /// Messages that overtake or are lost, and what decides that.
+    late: Mutex<(Random, Vec<Letter>)>,
+    faults: bool,
+}
+
+impl Network {
+    /// With `faults`, one message in a hundred is lost, late or repeated.
+    pub fn new(faults: bool, seed: u64) -> Arc<Network> {
+        let late = Mutex::new((Random::scrambled(seed), Vec::new()));
+        Arc::new(Network { hosts: Mutex::default(), late, faults })
+    }
+
+    fn send(&self, letter: Letter) {
+        let mut deliver = vec![letter];
+        if self.faults {
+            let (random, late) = &mut *self.late.lock().unwrap();
+            if random.one_in(100) {
+                match random.below(3) {
+                    0 => deliver.clear(),
+                    1 => late.append(&mut deliver),
+                    _ => deliver.push(deliver[0].clone()),
+                }
+            } else if random.one_in(20) {
+                deliver.append(late);
+            }
+        }
+        for (from, to, disk, message) in deliver {
+            let host = self.hosts.lock().unwrap().get(to.0 as usize - 1).cloned().flatten();
+            if let Some(host) = host {
+                host.host_said(from, disk, message);
+            }
+        }
+    }
+}
+
+/// A host: a pool that can be killed and opened again.
+pub struct Host {
+    pub id: HostId,
+    pub open: Option<OpenPool>,
+    settings: PoolSettings,
+    network: Arc<Network>,
+    starts: u64,
+}
+
+impl Host {
+    /// Makes the host with this number, from 1 on, with a new pool in `place`.
+    pub fn new(place: &Place, number: u64, network: &Arc<Network>) -> Host {
+        let mut host = Host {
+            id: HostId(number),
+            open: None,
+            settings: place.pool(&[64], false),
+            network: network.clone(),
+            starts: 0,
+        };
+        host.start();
+        host
+    }
+
+    /// Opens the pool.
+    pub fn start(&mut self) {
+        self.starts += 1;
+        let (open, _) = start(&self.settings);
+        let (me, network) = (self.id, self.network.clone());
+        let host = HostSettings {
+            me,
+            incarnation: self.starts << 32,
+            send: Arc::new(move |to, disk, message| network.send((me, to, disk, message))),
+        };
+        open.handle().join_hosts(&host).unwrap();
+        let mut hosts = self.network.hosts.lock().unwrap();
+        if hosts.len() < me.0 as usize {
+            hosts.resize(me.0 as usize, None);
+        }
+        hosts[me.0 as usize - 1] = Some(open.handle());
+        self.open = Some(open);
+    }
+
+    /// Kills the process, in a manner of speaking.
+    pub fn kill(&mut self) {
+        self.network.hosts.lock().unwrap()[self.id.0 as usize - 1] = None;
+        self.open = None;
+    }
+
+    pub fn handle(&self) -> PoolHandle {
+        self.open.as_ref().unwrap().handle()
+    }
+
+    /// Attaches disk 1, which may come from another host.
+    pub fn attach(&self, mib: u64, origin: OriginSpec, from: Option<HostId>) -> DiskHandle {
+        let spec = DiskSpec { moves: Some(Moves { from }), ..spec(1, mib, origin) };
+        let (disk, job) = self.handle().attach(spec).unwrap();
+        job.wait().unwrap();
+        disk
+    }
+}

@@ -1,0 +1,221 @@
+//! A disk moves between hosts with its cache: two pools, one origin, and a network that may lose messages.
+
+mod common;
+
+use common::hosts::{Host, Network};
+use common::*;
+use haversack_engine::{EngineEvent, MoveStatus, OriginSpec};
+use haversack_model::{DiskId, HostId};
+use haversack_nbd::{Command, CommandFlags};
+use haversack_ownership::Record;
+
+const DISK_MIB: u64 = 8;
+const BYTES: u64 = DISK_MIB * MIB;
+const SECTORS: u64 = BYTES / 512;
+const DISK: DiskId = DiskId([1; 16]);
+
+fn status(host: &Host) -> MoveStatus {
+    host.handle().migration_status(DISK).unwrap().expect("the disk moves")
+}
+
+fn owns(host: &Host) -> bool {
+    matches!(status(host).record, Record::Owner { .. })
+}
+
+/// Sends what is cached ahead, and waits until little is left.
+fn send_ahead(from: &Host, disk: haversack_model::DiskHandle, to: &Host) {
+    from.handle().arena(disk).start_migration(disk, to.id).unwrap();
+    wait_until("the destination has the blocks", || status(from).is_ready);
+}
+
+fn origin(place: &Place) -> OriginSpec {
+    let path = place.path("origin");
+    if !path.exists() {
+        place.origin("origin", DISK_MIB);
+    }
+    OriginSpec::File { path }
+}
+
+/// A guest on NBD moves there and back; every sector is what was written last.
+fn there_and_back(faults: bool, seed: u64) {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(faults, seed);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let events = b.handle().events().unwrap();
+    let mut at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS / 2, 1);
+    assert_eq!(guest.read(SECTORS / 2, SECTORS / 4), patterns(SECTORS / 2, SECTORS / 4, 0));
+
+    send_ahead(&a, at_a, &b);
+    guest.write(64, 64, 2);
+    // The hypervisor there looks at the disk before its guest comes.
+    let mut moved = Client::new(&b.handle(), at_b, BYTES);
+    assert_eq!(moved.read(0, 8), patterns(0, 8, 1));
+    assert_eq!(moved.read(64, 64), patterns(64, 64, 2));
+    moved.flush();
+    assert!(owns(&a) && !owns(&b));
+    guest.write(72, 8, 3);
+    assert_eq!(moved.read(72, 8), patterns(72, 8, 3), "what it saw before is not kept");
+    guest.flush();
+
+    // The guest is there.
+    moved.write(80, 8, 4);
+    assert!(owns(&b) && !owns(&a));
+    drop(guest);
+    let expected = |sector| match sector {
+        80..88 => 4,
+        72..80 => 3,
+        64..128 => 2,
+        sector if sector < SECTORS / 2 => 1,
+        _ => 0,
+    };
+    let all: Vec<u8> = (0..SECTORS).flat_map(|sector| pattern(sector, expected(sector))).collect();
+    assert!(moved.read(0, SECTORS) == all);
+    wait_until("nothing is left at the source", || !status(&a).progress.is_peer);
+    wait_until(
+        "the move ends",
+        || matches!(status(&b).record, Record::Owner { peers, .. } if peers.is_empty()),
+    );
+    let told: Vec<EngineEvent> = events.try_iter().collect();
+    assert!(told.contains(&EngineEvent::MovedHere { disk: DISK, from: Some(a.id) }), "{told:?}");
+    assert!(told.contains(&EngineEvent::MoveEnded { disk: DISK }), "{told:?}");
+
+    // And back: the disk is detached at the source in between, as a manager does.
+    a.handle().arena(at_a).detach(at_a, true).unwrap().wait().unwrap();
+    at_a = a.attach(DISK_MIB, origin(&shared), None);
+    assert!(!owns(&a), "its record says that another host has the disk");
+    send_ahead(&b, at_b, &a);
+    moved.write(1_000, 8, 5);
+    let mut back = Client::new(&a.handle(), at_a, BYTES);
+    back.write(80, 4, 6);
+    assert!(owns(&a) && !owns(&b));
+    let expected = |sector| match sector {
+        80..84 => 6,
+        1_000..1_008 => 5,
+        sector => expected(sector),
+    };
+    let all: Vec<u8> = (0..SECTORS).flat_map(|sector| pattern(sector, expected(sector))).collect();
+    assert!(back.read(0, SECTORS) == all);
+}
+
+#[test]
+fn a_disk_moves_there_and_back() {
+    there_and_back(false, 0);
+}
+
+#[test]
+fn a_network_that_loses_messages_only_costs_time() {
+    there_and_back(true, 1);
+}
+
+/// Either host dies when the guest has moved and its dirty blocks have not: reads wait, and nothing is lost.
+#[test]
+fn blocks_that_only_the_source_has_wait_for_it() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (mut a, mut b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS / 2, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let mut moved = Client::new(&b.handle(), at_b, BYTES);
+    moved.write(8, 8, 2);
+    a.kill();
+    assert!(status(&b).progress.needed_blocks > 0, "blocks are only there");
+    let reader = std::thread::spawn(move || {
+        let read = moved.read(0, SECTORS);
+        (moved, read)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!reader.is_finished(), "a block that only the source has is not made up");
+    a.start();
+    let (moved, read) = reader.join().unwrap();
+    let expected = |sector| match sector {
+        8..16 => 2,
+        sector if sector < SECTORS / 2 => 1,
+        _ => 0,
+    };
+    let all: Vec<u8> = (0..SECTORS).flat_map(|sector| pattern(sector, expected(sector))).collect();
+    assert!(read == all);
+    drop(moved);
+    b.kill();
+    b.start();
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut again = Client::new(&b.handle(), at_b, BYTES);
+    assert!(again.read(0, SECTORS) == all);
+    wait_until("nothing is left at the source", || !status(&a).progress.is_peer);
+}
+
+/// Without blocks that were sent ahead, and with a guest that never stopped at the source: it is not taken from it.
+#[test]
+fn a_disk_in_use_is_not_given_away() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, 8, 1);
+    let mut other = Client::new(&b.handle(), at_b, BYTES);
+    let writer = std::thread::spawn(move || {
+        other.ask(Command::Write, CommandFlags::NONE, 0, 8, &patterns(0, 8, 2)).unwrap();
+        other
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!writer.is_finished() && owns(&a));
+    guest.write(8, 8, 1);
+    assert_eq!(guest.read(0, 8), patterns(0, 8, 1));
+    drop(guest);
+    let mut other = writer.join().unwrap();
+    assert!(owns(&b));
+    assert_eq!(other.read(0, 8), patterns(0, 8, 2));
+    assert_eq!(other.read(8, 8), patterns(8, 8, 1));
+}
+
+/// A writer that goes away before the disk has come leaves nothing behind that would take the disk later.
+#[test]
+fn a_guest_that_gives_up_does_not_take_the_disk_later() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(HostId(1)));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, 8, 1);
+    let other = Client::new(&b.handle(), at_b, BYTES);
+    let other = other.ask_only(Command::Write, 0, 8, &patterns(0, 8, 2));
+    wait_until("it wants the disk", || status(&b).is_guest_here);
+    drop(other);
+    wait_until("it is gone", || !status(&b).is_guest_here);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    assert_eq!(guest.read(0, 8), patterns(0, 8, 1));
+    assert!(owns(&a) && !owns(&b));
+}
+
+/// What was sent ahead is dropped when the migration is called off, and it can begin again.
+#[test]
+fn a_migration_that_is_called_off_changes_nothing() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS, 1);
+    send_ahead(&a, at_a, &b);
+    assert!(a.handle().arena(at_a).stop_migration(at_a).unwrap());
+    assert!(!a.handle().arena(at_a).stop_migration(at_a).unwrap());
+    guest.write(0, SECTORS, 2);
+    assert_eq!(guest.read(0, SECTORS), patterns(0, SECTORS, 2));
+    send_ahead(&a, at_a, &b);
+    assert!(owns(&a));
+    let mut moved = Client::new(&b.handle(), at_b, BYTES);
+    moved.write(0, 8, 3);
+    assert_eq!(moved.read(8, SECTORS - 8), patterns(8, SECTORS - 8, 2));
+}

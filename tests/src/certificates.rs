@@ -28,6 +28,13 @@ impl Certificates {
     /// # Errors
     /// If they cannot be made or written.
     pub fn make(place: &Place, name: &str) -> Result<Self> {
+        let (certificates, issuer) = Self::authority(place, name)?;
+        certificates.issue("server", &SERVER_NAMES, &[ExtendedKeyUsagePurpose::ServerAuth], &issuer)?;
+        certificates.issue("client", &[], &[ExtendedKeyUsagePurpose::ClientAuth], &issuer)?;
+        Ok(certificates)
+    }
+
+    fn authority(place: &Place, name: &str) -> Result<(Self, Issuer<'static, KeyPair>)> {
         let directory = place.path(name);
         std::fs::create_dir(&directory).map_err(Error::io(directory.display().to_string()))?;
         let certificates = Self { directory };
@@ -37,9 +44,17 @@ impl Certificates {
         authority.distinguished_name.push(rcgen::DnType::CommonName, name);
         let key = KeyPair::generate().map_err(failed)?;
         certificates.write("ca-cert.pem", &authority.self_signed(&key).map_err(failed)?.pem())?;
-        let issuer = Issuer::new(authority, key);
-        certificates.issue("server", &SERVER_NAMES, ExtendedKeyUsagePurpose::ServerAuth, &issuer)?;
-        certificates.issue("client", &[], ExtendedKeyUsagePurpose::ClientAuth, &issuer)?;
+        Ok((certificates, Issuer::new(authority, key)))
+    }
+
+    /// Makes an authority and certificates of hosts: `ca-cert.pem`, and for each `NAME-cert.pem` and `NAME-key.pem`.
+    ///
+    /// # Errors
+    /// If they cannot be made or written.
+    pub fn of_hosts(place: &Place, name: &str, hosts: &[&str]) -> Result<Self> {
+        let (certificates, issuer) = Self::authority(place, name)?;
+        let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        hosts.iter().try_for_each(|host| certificates.issue(host, &[host], &both, &issuer))?;
         Ok(certificates)
     }
 
@@ -47,13 +62,13 @@ impl Certificates {
         &self,
         who: &str,
         names: &[&str],
-        purpose: ExtendedKeyUsagePurpose,
+        purposes: &[ExtendedKeyUsagePurpose],
         issuer: &Issuer<'_, KeyPair>,
     ) -> Result<()> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut parameters = CertificateParams::new(names).map_err(failed)?;
         parameters.distinguished_name.push(rcgen::DnType::CommonName, who);
-        parameters.extended_key_usages = vec![purpose];
+        parameters.extended_key_usages = purposes.to_vec();
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = parameters.signed_by(&key, issuer).map_err(failed)?;

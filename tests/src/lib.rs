@@ -9,6 +9,7 @@
 //! | [`clients`], [`connection`] | NBD clients |
 //! | [`control`] | the control API, for who asks often |
 //! | [`replay`] | traces, played in their own time |
+//! | [`hosts`] | daemons between which disks move |
 //! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
@@ -24,6 +25,7 @@ pub mod control;
 pub mod error;
 pub mod guest;
 pub mod haversack;
+pub mod hosts;
 pub mod image;
 pub mod nbdkit;
 pub mod place;

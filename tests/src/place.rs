@@ -55,6 +55,17 @@ impl Place {
         Ok(place)
     }
 
+    /// A place of its own within this one, for a part of the test that is another host.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn host(&self, name: &str) -> Result<Self> {
+        let own = self.path("").file_name().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();
+        let path = self.path(format!("{own}-{name}"));
+        std::fs::create_dir(&path).map_err(Error::io(path.display().to_string()))?;
+        Ok(Self { path, directory: None, passed: true, start: self.start })
+    }
+
     /// The path of something in the directory.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
@@ -66,17 +77,24 @@ impl Place {
     }
 
     fn print_logs(&self) {
+        print_logs_in(&self.path);
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        for path in
-            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"))
-        {
-            let text = std::fs::read(&path).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            let lines: Vec<&str> = text.lines().collect();
-            println!("--- the end of {}", path.display());
-            for line in &lines[lines.len().saturating_sub(LINES_OF_A_LOG)..] {
-                println!("{line}");
-            }
+        let own = self.path.file_name().map(|own| own.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_host = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&own);
+        entries.filter(is_host).for_each(|host| print_logs_in(&host.path()));
+    }
+}
+
+fn print_logs_in(directory: &Path) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    for path in entries.map(|entry| entry.path()).filter(is_log) {
+        let text = std::fs::read(&path).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        println!("--- the end of {}", path.display());
+        for line in &lines[lines.len().saturating_sub(LINES_OF_A_LOG)..] {
+            println!("{line}");
         }
     }
 }

@@ -360,6 +360,9 @@ pub struct DiskConfig {
     /// Maximum number of queues of the vhost-user-blk device; 64 by default, enough for a guest with 64 processors.
     #[serde(default = "queues")]
     pub queues: u16,
+    /// Host that has the disk, if it moves here, or `none` if no host has had it; found by asking all hosts if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// Ownership epoch to attach with.
     #[serde(default = "first_epoch")]
     pub epoch: u64,
@@ -435,6 +438,7 @@ impl DiskConfig {
             phase: 0,
             vhost_user: None,
             queues: queues(),
+            from: None,
             epoch: first_epoch(),
             origin_wait: origin_wait(),
             connections: connections(),

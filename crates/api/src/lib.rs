@@ -7,6 +7,7 @@
 //!   a string such as `10GiB`, and a time one such as `30s`.
 
 mod disk;
+mod migration;
 mod overview;
 mod policy;
 mod status;
@@ -15,6 +16,7 @@ mod units;
 pub use disk::{
     Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls, Persistence, Target,
 };
+pub use migration::{HostStatus, Method, MigrationState, MigrationStatus, StartMigration};
 pub use overview::{DiskHistory, DiskOverview, History, Overview, PoolHistory, PoolMoment};
 pub use policy::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, MissPoint, PolicySettings,

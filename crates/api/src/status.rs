@@ -437,6 +437,8 @@ pub enum JobKind {
     AddDevice,
     /// Empties a device and removes it from its pool.
     RemoveDevice,
+    /// Sends a disk's cache to another host.
+    Migrate,
 }
 
 /// State of a job.

@@ -37,6 +37,11 @@ pub enum Command {
     /// Manage disks.
     #[command(subcommand)]
     Disk(DiskCommand),
+    /// Send the cache of disks to another host, for VMs that are about to move there.
+    Migrate(crate::migrate::Migrate),
+    /// Show the other hosts.
+    #[command(subcommand)]
+    Host(crate::migrate::HostCommand),
     /// Manage the policy that divides pools among disks, and explain its decisions.
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -317,6 +322,9 @@ pub struct Attach {
     /// Maximum number of queues of the vhost-user-blk device.
     #[arg(long)]
     pub queues: Option<u16>,
+    /// Host that has the disk, if it moves here, or `none` if no host has had it [default: all hosts are asked].
+    #[arg(long, value_name = "HOST")]
+    pub from: Option<String>,
     /// Ownership epoch.
     #[arg(long)]
     pub epoch: Option<u64>,

@@ -10,6 +10,7 @@ mod events;
 mod flush_offline;
 mod follow;
 mod generate;
+mod migrate;
 mod offline;
 mod output;
 #[cfg(feature = "parquet")]

@@ -18,7 +18,7 @@ use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
 use crate::trace::TraceCommand;
-use crate::{events, flush_offline, offline, output, policy, record, show, top, trace};
+use crate::{events, flush_offline, migrate, offline, output, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -47,6 +47,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .map_err(|e| CliError::Failed(format!("{}: {e}", directory.display()))),
         Command::Pool(command) => pool(&daemon()?, command, as_json),
         Command::Disk(command) => disk(&daemon()?, command, as_json),
+        Command::Migrate(arguments) => migrate::run(&daemon()?, arguments, as_json),
+        Command::Host(command) => migrate::host(&daemon()?, command, as_json),
         Command::Policy(PolicyCommand::Replay { log }) => policy::replay(log, as_json),
         Command::Policy(PolicyCommand::Accuracy { log }) => policy::accuracy(log, as_json),
         Command::Policy(command) => policy::run(&daemon()?, command, as_json),
@@ -244,6 +246,7 @@ fn config(attach: &Attach) -> Result<DiskConfig> {
         id: attach.id.clone(),
         vhost_user: attach.vhost_user.clone(),
         queues: attach.queues.unwrap_or(default.queues),
+        from: attach.from.clone(),
         epoch: attach.epoch.unwrap_or(default.epoch),
         origin_wait: attach.origin_wait.unwrap_or(default.origin_wait),
         phase: attach.phase.unwrap_or(default.phase),

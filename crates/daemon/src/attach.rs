@@ -275,7 +275,10 @@ impl Daemon {
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
         let sectors = self.sectors(config, known, &spec)?;
-        let (handle, job) = pool.backend.attach(self.disk_spec(config, spec, sectors)?)?;
+        let _seeking = self.seek(disk.id);
+        let moves = self.moves(config, disk.id, origin, pool)?;
+        let spec = DiskSpec { moves, ..self.disk_spec(config, spec, sectors)? };
+        let (handle, job) = pool.backend.attach(spec)?;
         wait(&job)?;
         self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
@@ -307,6 +310,9 @@ impl Daemon {
         self.grow_to_configured(config, disk, handle, sectors);
         self.size_filters(pool);
         self.report_to_policy();
+        if moves.is_some_and(|moves| moves.from.is_some()) {
+            self.have_sent(disk)?;
+        }
         Ok(())
     }
 

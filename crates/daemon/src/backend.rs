@@ -14,10 +14,10 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
-    ArenaHandle, EngineEvent, Held, Job, MissingDevice, NbdClient, PoolHandle, VhostUserConfig,
-    VhostUserServer,
+    ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, MissingDevice, MoveStatus, NbdClient,
+    PoolHandle, VhostUserConfig, VhostUserServer,
 };
-use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, Micros, SectorNo, WriteMode};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 
 /// A management job of the data path.
 pub trait BackendJob: Send {
@@ -74,6 +74,18 @@ pub trait Backend: Send + Sync {
     fn clock_runs(&self) -> bool;
     /// See [`PoolHandle::attach`].
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)>;
+    /// See [`PoolHandle::join_hosts`].
+    fn join_hosts(&self, host: &HostSettings) -> Result<()>;
+    /// See [`PoolHandle::host_said`].
+    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage);
+    /// See [`PoolHandle::knows_owner`].
+    fn knows_owner(&self, disk: DiskId) -> Result<bool>;
+    /// See [`ArenaHandle::start_migration`].
+    fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()>;
+    /// See [`ArenaHandle::stop_migration`].
+    fn stop_migration(&self, disk: DiskHandle) -> Result<bool>;
+    /// See [`PoolHandle::migration_status`].
+    fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>>;
     /// See [`ArenaHandle::detach`] and [`ArenaHandle::detach_accepting_loss`].
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob>;
     /// See [`ArenaHandle::lost_runs`].
@@ -165,6 +177,30 @@ impl Backend for PoolHandle {
 
     fn attach(&self, spec: DiskSpec) -> Result<(DiskHandle, StartedJob)> {
         PoolHandle::attach(self, spec).map(|(disk, job)| (disk, boxed(job)))
+    }
+
+    fn join_hosts(&self, host: &HostSettings) -> Result<()> {
+        PoolHandle::join_hosts(self, host)
+    }
+
+    fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage) {
+        PoolHandle::host_said(self, from, disk, message);
+    }
+
+    fn knows_owner(&self, disk: DiskId) -> Result<bool> {
+        PoolHandle::knows_owner(self, disk)
+    }
+
+    fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()> {
+        self.arena(disk).start_migration(disk, to)
+    }
+
+    fn stop_migration(&self, disk: DiskHandle) -> Result<bool> {
+        self.arena(disk).stop_migration(disk)
+    }
+
+    fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
+        PoolHandle::migration_status(self, disk)
     }
 
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob> {

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use crate::hosts::config::{HostConfig, MigrationConfig};
 use crate::{exclusive, settings};
 
 /// A configuration that cannot be used.
@@ -66,6 +67,11 @@ pub struct Config {
     pub pools: Vec<PoolConfig>,
     /// The NBD server.
     pub nbd: Option<NbdConfig>,
+    /// How disks move between this host and others; they do not if not set.
+    pub migration: Option<MigrationConfig>,
+    /// The other hosts.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<HostConfig>,
     /// The policy that divides the pools among their disks; none if not set.
     pub policy: Option<PolicySettings>,
     /// The disks.
@@ -308,17 +314,26 @@ struct Places {
     daemon: Option<Spanned<IgnoredAny>>,
     api: Option<Spanned<IgnoredAny>>,
     nbd: Option<Spanned<IgnoredAny>>,
+    migration: Option<Spanned<IgnoredAny>>,
     policy: Option<Spanned<IgnoredAny>>,
     #[serde(default)]
     pool: Vec<Spanned<IgnoredAny>>,
+    #[serde(default)]
+    host: Vec<Spanned<IgnoredAny>>,
     #[serde(default)]
     disk: Vec<Spanned<IgnoredAny>>,
 }
 
 impl Places {
     fn ends_with_disk(&self) -> bool {
-        let others = [&self.daemon, &self.api, &self.nbd, &self.policy];
-        let others = others.into_iter().flatten().chain(&self.pool).map(|part| part.span().start).max();
+        let others = [&self.daemon, &self.api, &self.nbd, &self.migration, &self.policy];
+        let others = others
+            .into_iter()
+            .flatten()
+            .chain(&self.pool)
+            .chain(&self.host)
+            .map(|part| part.span().start)
+            .max();
         self.disk.last().map(|disk| disk.span().start) > others
     }
 }
@@ -389,6 +404,13 @@ impl Config {
         if let Some(nbd) = &self.nbd {
             nbd.check(&mut taken).map_err(|what| (start(&places.nbd), what))?;
         }
+        for (index, host) in self.hosts.iter().enumerate() {
+            host.check().map_err(|what| (at(&places.host, index), what))?;
+        }
+        self.check_migration().map_err(|what| {
+            let host = places.host.first().map_or(0, |host| host.span().start);
+            (places.migration.as_ref().map_or(host, |part| part.span().start), what)
+        })?;
         self.check_policy().map_err(|what| (start(&places.policy), what))?;
         if self.pools.is_empty() {
             return Err((0, "no [[pool]] is configured; is the file complete?".into()));
@@ -403,6 +425,14 @@ impl Config {
                 "disk '{0}' is configured and named in remove_disks: take it out of one of them",
                 disk.name
             )),
+        }
+    }
+
+    fn check_migration(&self) -> Result<(), String> {
+        match &self.migration {
+            Some(migration) => migration.check(&self.hosts).map_err(|what| format!("[migration] {what}")),
+            None if self.hosts.is_empty() => Ok(()),
+            None => Err("[[host]] needs [migration]: give this host's name and certificates there".into()),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use haversack_api::{DiskConfig, DiskState};
@@ -24,6 +24,7 @@ use crate::events::EventLog;
 use crate::exclusive;
 use crate::helper::Helper;
 use crate::history::History;
+use crate::hosts::Hosts;
 use crate::jobs::Jobs;
 use crate::locked::Locked;
 use crate::policy::Policy;
@@ -56,6 +57,8 @@ pub struct Daemon {
     pub budgets: Budgets,
     /// Pools that could not be opened at the start.
     pub closed: ClosedPools,
+    /// The other hosts, if disks move between hosts.
+    hosts: OnceLock<Arc<Hosts>>,
     pools: BTreeMap<String, Pool>,
     disks: Mutex<BTreeMap<String, Arc<Disk>>>,
     stopping: AtomicBool,
@@ -162,10 +165,22 @@ impl Daemon {
             jobs: Jobs::default(),
             budgets: Budgets::default(),
             closed: ClosedPools::default(),
+            hosts: OnceLock::new(),
             pools,
             disks: Mutex::default(),
             stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Sets the other hosts. Called once, before disks are attached.
+    pub fn set_hosts(&self, hosts: Arc<Hosts>) {
+        // Later calls have no effect.
+        let _ = self.hosts.set(hosts);
+    }
+
+    /// Returns the other hosts, if disks move between hosts.
+    pub fn hosts(&self) -> Option<Arc<Hosts>> {
+        self.hosts.get().cloned()
     }
 
     /// Returns the open pools.

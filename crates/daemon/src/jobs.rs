@@ -48,6 +48,11 @@ impl JobControl {
         self.entry.cancel.load(Ordering::Relaxed)
     }
 
+    /// Reports how far the job is.
+    pub fn report(&self, progress: Progress) {
+        self.entry.changing.locked().progress = Some(progress);
+    }
+
     /// Waits for a job of the data path; passes on its progress, and a request to cancel to it.
     ///
     /// # Errors
@@ -182,6 +187,43 @@ impl Jobs {
     /// There is no job of that number.
     pub fn get(&self, id: u64) -> Result<Job> {
         Ok(self.entry(id)?.describe())
+    }
+
+    fn running(&self, kind: JobKind, subject: &str) -> Vec<Arc<Entry>> {
+        let is_it = |entry: &&Arc<Entry>| {
+            entry.kind == kind && entry.subject == subject && entry.changing.locked().end.is_none()
+        };
+        self.list.locked().entries.values().filter(is_it).cloned().collect()
+    }
+
+    /// Returns whether a job of this kind is running.
+    pub fn is_running(&self, kind: JobKind, subject: &str) -> bool {
+        !self.running(kind, subject).is_empty()
+    }
+
+    /// Asks all jobs of this kind to stop. Returns whether there were any.
+    pub fn cancel_of(&self, kind: JobKind, subject: &str) -> bool {
+        let running = self.running(kind, subject);
+        running.iter().for_each(|entry| entry.cancel.store(true, Ordering::Relaxed));
+        !running.is_empty()
+    }
+
+    /// Waits until a job has ended.
+    ///
+    /// # Errors
+    /// It failed, with its message, or there is no such job.
+    pub fn wait(&self, id: u64) -> Result<()> {
+        loop {
+            let job = self.get(id)?;
+            match job.state {
+                JobState::Running => std::thread::sleep(LOOK_EVERY),
+                JobState::Done => return Ok(()),
+                JobState::Failed | JobState::Cancelled => {
+                    let what = job.error.unwrap_or_else(|| "cancelled".into());
+                    return Err(DaemonError::conflict(what, "try again"));
+                }
+            }
+        }
     }
 
     /// Asks a job to stop.

@@ -18,6 +18,7 @@ mod filters;
 pub mod governed;
 pub mod helper;
 pub mod history;
+pub mod hosts;
 pub mod jobs;
 pub mod learned;
 pub mod limits;

@@ -136,6 +136,7 @@ pub fn tell_left_dirty(daemon: &Daemon, pool: &Pool) {
 /// The pool has stopped.
 pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
     let events = daemon.pool(pool)?.backend.events()?;
+    daemon.join_hosts(daemon.pool(pool)?);
     let (daemon, pool) = (Arc::downgrade(daemon), pool.to_string());
     let run = move |events: mpsc::Receiver<EngineEvent>| {
         for event in events {
@@ -181,13 +182,27 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
         EngineEvent::LossAccepted { disk, runs } => {
             ("loss-accepted", disk_name(*disk), format!("as the origin has it from now on: {}", losses(runs)))
         }
+        EngineEvent::MovedAway { disk, to, holds_blocks } => {
+            let blocks = if *holds_blocks { ", and blocks that it needs are still here" } else { "" };
+            ("moved-away", disk_name(*disk), format!("host '{}' has the disk{blocks}", daemon.host_name(*to)))
+        }
+        EngineEvent::MovedHere { disk, from } => {
+            let blocks =
+                from.map(|from| format!("; dirty blocks are still on host '{}'", daemon.host_name(from)));
+            ("moved-here", disk_name(*disk), format!("this host has the disk{}", blocks.unwrap_or_default()))
+        }
+        EngineEvent::MoveEnded { disk } => {
+            ("move-ended", disk_name(*disk), "nothing of the disk is on another host any more".into())
+        }
         EngineEvent::DeviceError { path, offset_bytes, errno } => {
             let error = std::io::Error::from_raw_os_error(*errno);
             ("device-error", pool.to_string(), format!("{} at byte {offset_bytes}: {error}", path.display()))
         }
     };
     match kind {
-        "origin-back" => tracing::info!(kind, subject, "{message}"),
+        "origin-back" | "moved-away" | "moved-here" | "move-ended" => {
+            tracing::info!(kind, subject, "{message}");
+        }
         "pool-lost" | "corruption" | "data-lost" => tracing::error!(kind, subject, "{message}"),
         _ => tracing::warn!(kind, subject, "{message}"),
     }

@@ -16,6 +16,7 @@ use haversack_api::DiskConfig;
 use haversack_core::{CoreConfig, OpenReport, ReadProgress};
 use haversack_engine::error::EngineError;
 use haversack_engine::{OpenPool, PoolSettings};
+use haversack_link::LinkError;
 use haversack_model::ArenaNo;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,6 +30,7 @@ use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
+use crate::hosts::{Hosts, incarnation};
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
@@ -80,6 +82,9 @@ pub enum RunError {
     /// See [`SystemError`].
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The connections to other hosts cannot be set up.
+    #[error("[migration]: {0}")]
+    Hosts(#[from] LinkError),
     /// See [`ListenError`].
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -129,6 +134,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     let nbd = config.nbd.as_ref().map(nbd_listener::bind).transpose()?;
     give(run_as, [config.daemon.control_socket().as_path()])?;
     give(run_as, config.nbd.iter().flat_map(NbdConfig::sockets))?;
+    start_hosts(config, &daemon)?;
     for error in daemon.attach_lasting(disks_to_attach(&daemon, config), ATTACH_PATIENCE) {
         tracing::error!("{error}");
     }
@@ -167,6 +173,15 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     // Nobody is served on it any more.
     control_socket.remove();
     ended
+}
+
+/// Connects to the other hosts, before disks are attached that may be theirs.
+fn start_hosts(config: &Config, daemon: &Arc<Daemon>) -> Result<(), RunError> {
+    let Some(migration) = &config.migration else { return Ok(()) };
+    let incarnation = incarnation::next(&config.daemon.state_dir)?;
+    daemon.set_hosts(Hosts::start(daemon, migration, &config.hosts, incarnation)?);
+    daemon.pools().for_each(|pool| daemon.join_hosts(pool));
+    Ok(())
 }
 
 fn make_directory(path: &Path) -> Result<(), RunError> {

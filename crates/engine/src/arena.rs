@@ -208,6 +208,11 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.stop_migration(disk))?
     }
 
+    /// Returns whether the arena has on record who owns a disk.
+    pub(crate) fn knows_owner(&self, disk: DiskId) -> Result<bool> {
+        self.run(move |reactor| reactor.knows_owner(disk))
+    }
+
     /// Returns how far a disk is that may move; `None` for any other.
     pub(crate) fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.run(move |reactor| reactor.migration_status(disk))

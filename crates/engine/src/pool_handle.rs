@@ -112,6 +112,14 @@ impl PoolHandle {
         }
     }
 
+    /// Returns whether the pool has on record who owns a disk: this host, or the one that this host released it to.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn knows_owner(&self, disk: DiskId) -> Result<bool> {
+        self.known_home(disk).map_or(Ok(false), |arena| arena.knows_owner(disk))
+    }
+
     /// Returns how far a disk is that may move; `None` for any other.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ fn origin(place: &Place) -> OriginSpec {
 }
 
 /// A guest on NBD moves there and back; every sector is what was written last.
-fn there_and_back(faults: bool, seed: u64) {
+fn there_and_back(detaches: bool, faults: bool, seed: u64) {
     let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
     let network = Network::new(faults, seed);
     let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
@@ -82,9 +82,11 @@ fn there_and_back(faults: bool, seed: u64) {
     assert!(told.contains(&EngineEvent::MovedHere { disk: DISK, from: Some(a.id) }), "{told:?}");
     assert!(told.contains(&EngineEvent::MoveEnded { disk: DISK }), "{told:?}");
 
-    // And back: the disk is detached at the source in between, as a manager does.
-    a.handle().arena(at_a).detach(at_a, true).unwrap().wait().unwrap();
-    at_a = a.attach(DISK_MIB, origin(&shared), None);
+    // And back.
+    if detaches {
+        a.handle().arena(at_a).detach(at_a, true).unwrap().wait().unwrap();
+        at_a = a.attach(DISK_MIB, origin(&shared), None);
+    }
     assert!(!owns(&a), "its record says that another host has the disk");
     send_ahead(&b, at_b, &a);
     moved.write(1_000, 8, 5);
@@ -102,12 +104,18 @@ fn there_and_back(faults: bool, seed: u64) {
 
 #[test]
 fn a_disk_moves_there_and_back() {
-    there_and_back(false, 0);
+    there_and_back(false, false, 0);
+}
+
+/// A manager detaches a disk at the source when its guest has left.
+#[test]
+fn a_disk_that_was_detached_at_the_source_comes_back() {
+    there_and_back(true, false, 0);
 }
 
 #[test]
 fn a_network_that_loses_messages_only_costs_time() {
-    there_and_back(true, 1);
+    there_and_back(false, true, 1);
 }
 
 /// Either host dies when the guest has moved and its dirty blocks have not: reads wait, and nothing is lost.

@@ -71,7 +71,7 @@ pub enum Message {
         at: Position,
         /// The block.
         block: BlockNo,
-        /// Its sectors.
+        /// Its sectors; 0 if the source has nothing of the block any more.
         mask: u8,
         /// One block, each sector at its place.
         data: Vec<u8>,

@@ -2,7 +2,7 @@
 
 use haversack_core::bugs::{Bug, planted};
 use haversack_core::{Call, IoId, Memory};
-use haversack_model::{BlockNo, HostId, Micros};
+use haversack_model::{BLOCK_BYTES, BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
 use crate::message::{Message, Question};
@@ -58,7 +58,12 @@ impl Migration {
 
     /// A copy was read into one block, with these sectors; `None` if the cache had none or the read failed.
     pub fn copy_read(&mut self, ticket: CopyTicket, copy: Option<(u8, Vec<u8>)>) {
-        let Some((mask, data)) = copy else { return };
+        let (mask, data) = match copy {
+            Some(copy) => copy,
+            // The destination waits for every copy of a round: one without sectors says that there is none.
+            None if matches!(ticket, CopyTicket::Ahead { .. }) => (0, vec![0; BLOCK_BYTES]),
+            None => return,
+        };
         match ticket {
             CopyTicket::Ahead { to, session, taker, at, block } => {
                 self.send(to, Message::Copy { session, taker, at, block, mask, data });

@@ -12,6 +12,7 @@ mod browser;
 mod dashboard;
 mod disks;
 mod listen;
+mod migration;
 mod openapi;
 mod patient;
 mod policy;
@@ -53,6 +54,12 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
         .route("/v1/disks/{disk}/flush", post(disks::flush))
         .route("/v1/disks/{disk}/resize", post(disks::resize))
         .route("/v1/disks/{disk}/forget", post(disks::forget))
+        .route(
+            "/v1/disks/{disk}/migration",
+            get(migration::show).post(migration::start).delete(migration::stop),
+        )
+        .route("/v1/migrations", get(migration::list))
+        .route("/v1/hosts", get(migration::hosts))
         .route("/v1/disks/{disk}/event", post(policy::event))
         .route("/v1/disks/{disk}/explain", get(policy::explain))
         .route("/v1/disks/{disk}/curve", get(policy::curve))

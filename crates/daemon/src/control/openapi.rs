@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi;
 
-use super::{disks, policy, pools, system};
+use super::{disks, migration, policy, pools, system};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -36,6 +36,11 @@ use super::{disks, policy, pools, system};
         disks::flush,
         disks::resize,
         disks::forget,
+        migration::list,
+        migration::hosts,
+        migration::show,
+        migration::start,
+        migration::stop,
         policy::show,
         policy::set,
         policy::end,

@@ -23,9 +23,10 @@ use haversack_engine::label::Label;
 use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
-    DiskSnapshot, DiskSpec, EngineEvent, Latencies, MissingDevice, NbdClient, Snapshot, VhostUserConfig,
+    DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, MissingDevice, MoveStatus,
+    NbdClient, Snapshot, VhostUserConfig,
 };
-use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, Micros, SectorNo, WriteMode};
+use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -126,6 +127,22 @@ impl Backend for Fake {
         let snapshot = shown(disk, spec.config.id, &spec.name, spec.config.sectors, spec.config.mode);
         self.attached.lock().unwrap().push(snapshot);
         Ok((disk, job(true)?))
+    }
+    fn join_hosts(&self, _: &HostSettings) -> Result<()> {
+        Ok(())
+    }
+    fn host_said(&self, _: HostId, _: DiskId, _: HostMessage) {}
+    fn knows_owner(&self, _: DiskId) -> Result<bool> {
+        Ok(false)
+    }
+    fn start_migration(&self, _: DiskHandle, _: HostId) -> Result<()> {
+        Err(EngineError::DoesNotMove)
+    }
+    fn stop_migration(&self, _: DiskHandle) -> Result<bool> {
+        Err(EngineError::DoesNotMove)
+    }
+    fn migration_status(&self, _: DiskId) -> Result<Option<MoveStatus>> {
+        Ok(None)
     }
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())

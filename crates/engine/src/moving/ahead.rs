@@ -2,7 +2,7 @@
 //!
 //! The blocks on flash are listed in passes: of each pass those are sent of which the destination has no good copy, the
 //! dirty ones first, then those that proved to be used. The first pass sends all that is cached; the later ones what the
-//! guest has changed since, until a pass finds little.
+//! guest has changed since, until a pass finds little, or not less than the one before.
 //!
 //! Invariant
 //! - A pass begins only when all copies of the one before have arrived.
@@ -16,8 +16,10 @@ use haversack_model::{BlockNo, Micros};
 const PAUSE_US: Micros = 100_000;
 /// A pass that finds no more blocks than this has caught up with the guest.
 const FEW_BLOCKS: usize = 256;
-/// After this many passes the guest changes blocks faster than they can be sent.
-const MOST_PASSES: u32 = 30;
+/// The guest changes blocks as fast as they are sent if a pass finds more than this share of the pass before, in percent.
+const NOT_FEWER_PERCENT: usize = 80;
+/// Passes before that counts.
+const LEAST_PASSES: u32 = 3;
 
 enum Pass {
     Listing { from: ListCursor, found: Vec<(Rank, BlockNo)> },
@@ -36,8 +38,9 @@ fn rank(block: &CachedBlock) -> Rank {
 pub(crate) struct Ahead {
     pass: Pass,
     passes: u32,
-    /// How many blocks the last complete pass found.
+    /// How many blocks the last complete pass found, and the one before.
     found: Option<usize>,
+    found_before: usize,
 }
 
 impl Ahead {
@@ -46,6 +49,7 @@ impl Ahead {
             pass: Pass::Listing { from: ListCursor::default(), found: Vec::new() },
             passes: 1,
             found: None,
+            found_before: 0,
         }
     }
 
@@ -56,7 +60,9 @@ impl Ahead {
 
     /// Returns whether a switchover now would leave little to do, or as much as any later one.
     pub fn is_ready(&self) -> bool {
-        self.passes > 1 && self.found.is_some_and(|found| found <= FEW_BLOCKS) || self.passes > MOST_PASSES
+        let Some(found) = self.found.filter(|_| self.passes > 1) else { return false };
+        let keeps_up = found * 100 >= self.found_before * NOT_FEWER_PERCENT;
+        found <= FEW_BLOCKS || self.passes > LEAST_PASSES && keeps_up
     }
 
     /// Returns when there is something to do, if all copies have arrived or not.
@@ -83,6 +89,7 @@ impl Ahead {
                     None => {
                         let mut found = std::mem::take(found);
                         found.sort_unstable_by_key(|(rank, block)| (Reverse(*rank), block.0));
+                        self.found_before = self.found.unwrap_or(0);
                         (self.found, self.pass) = (Some(found.len()), Pass::Sending);
                         return found.into_iter().map(|(_, block)| block).collect();
                     }
@@ -115,6 +122,24 @@ mod tests {
             None
         });
         assert_eq!(sent, [3, 2, 1].map(BlockNo));
+    }
+
+    #[test]
+    fn it_is_ready_when_the_guest_changes_as_much_as_is_sent() {
+        let mut ahead = Ahead::new();
+        let mut now = 0;
+        let mut ready = Vec::new();
+        for found in [10_000, 2_000, 1_000, 900, 880] {
+            ahead.go_on(now, true, |_, each| {
+                (0..found).for_each(|number| each(block(number, true, 0)));
+                None
+            });
+            ready.push(ahead.is_ready());
+            ahead.go_on(now, true, |_, _| None);
+            now += PAUSE_US;
+            ahead.go_on(now, true, |_, _| None);
+        }
+        assert_eq!(ready, [false, false, false, true, true]);
     }
 
     #[test]

@@ -148,6 +148,9 @@ impl Reactor {
         moves: Moves,
         origin: OpenOrigin,
     ) -> Result<(DiskHandle, JobId)> {
+        if self.moving.host.is_none() {
+            return Err(EngineError::DoesNotMove);
+        }
         let config = spec.config.clone();
         let number =
             self.core.disk_numbers().find(|no| self.core.disk_info(*no).is_some_and(|d| d.id == config.id));
@@ -229,6 +232,12 @@ impl Reactor {
         Ok(self.with_mover(at, Mover::stop_sending))
     }
 
+    /// Returns whether it is on record who owns a disk.
+    pub(crate) fn knows_owner(&self, disk: DiskId) -> bool {
+        let infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
+        infos.filter(|info| info.id == disk).any(|info| info.owned || info.moved != Moved::No)
+    }
+
     /// Returns how far a disk is that may move.
     pub(crate) fn migration_status(&mut self, disk: DiskId) -> Option<MoveStatus> {
         let at = self.moving.place(disk)?;
@@ -241,7 +250,7 @@ impl Reactor {
         self.now = self.clock.now_us();
         match message {
             HostMessage::Read { question, sector, sectors } => {
-                self.read_for(at, from, question, sector, sectors)
+                self.read_for(at, from, question, sector, sectors);
             }
             HostMessage::ReadDone { question, data } => self.observed(at, question, data),
             HostMessage::Protocol(message) => {

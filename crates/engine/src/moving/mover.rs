@@ -22,6 +22,8 @@ pub struct MoveStatus {
     pub record: Record,
     /// See [`Status`].
     pub progress: Status,
+    /// The host that has, or had, the disk, as far as was known when it was attached.
+    pub from: HostId,
     /// The host that copies are sent to.
     pub to: Option<HostId>,
     /// How often all cached blocks were listed to find what to send.
@@ -156,6 +158,7 @@ impl Mover {
         MoveStatus {
             record: self.migration.record().clone(),
             progress: self.migration.status(call),
+            from: self.from,
             to: self.migration.destination(),
             passes: self.ahead.as_ref().map_or(0, Ahead::passes),
             is_ready: self.ahead.as_ref().is_some_and(Ahead::is_ready),

@@ -1,0 +1,104 @@
+//! Disks that move between hosts, and the hosts.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What travels with a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// All that is cached is sent ahead while the guest runs, dirty blocks first.
+    #[default]
+    PreCopy,
+    /// Nothing is sent ahead. Dirty blocks are fetched when they are needed and in the background, clean ones are not.
+    OnDemandDirty,
+}
+
+/// Starts to send a disk's cache to another host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartMigration {
+    /// Name of the host.
+    pub to: String,
+    /// What travels; as configured if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
+}
+
+/// Where a disk is that may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationState {
+    /// This host has it.
+    Here,
+    /// This host has it and sends its cache ahead.
+    Sending,
+    /// This host has it, and blocks of it are still on the host that it came from.
+    Arriving,
+    /// It waits for its guest, and the other host has it.
+    Waiting,
+    /// Another host has it, and needs blocks that are here.
+    Leaving,
+    /// Another host has it.
+    Away,
+}
+
+impl std::fmt::Display for MigrationState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MigrationState::Here => "here",
+            MigrationState::Sending => "sending",
+            MigrationState::Arriving => "arriving",
+            MigrationState::Waiting => "waiting",
+            MigrationState::Leaving => "leaving",
+            MigrationState::Away => "away",
+        })
+    }
+}
+
+/// How far a disk is that may move.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MigrationStatus {
+    /// Name of the disk.
+    pub disk: String,
+    /// Where it is.
+    pub state: MigrationState,
+    /// The other host: the one that it is sent to, came from, or went to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The guest uses it here.
+    pub guest_is_here: bool,
+    /// Requests are served here.
+    pub is_serving: bool,
+    /// Bytes that were sent ahead, or have arrived ahead.
+    pub sent_bytes: u64,
+    /// Bytes that are still to be sent ahead, of those found so far.
+    pub left_bytes: u64,
+    /// How often all that is cached was searched for blocks to send.
+    pub passes: u32,
+    /// A switchover now leaves little to fetch.
+    pub is_ready: bool,
+    /// Bytes that only the host has that it came from.
+    pub needed_bytes: u64,
+}
+
+/// Another host.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct HostStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// It is connected.
+    pub is_connected: bool,
+    /// The time that a message takes there and back, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip_s: Option<f64>,
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Bytes received from it.
+    pub received_bytes: u64,
+    /// Why it is not connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}

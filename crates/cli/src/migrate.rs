@@ -1,0 +1,214 @@
+//! `haversack migrate` and `haversack host`: disks that move to other hosts.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use haversack_api::{
+    HostStatus, Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
+};
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::client::Client;
+use crate::error::{CliError, Result};
+use crate::follow::follow;
+use crate::output::print;
+use crate::run::part;
+
+/// How often the daemon is polled.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `haversack migrate`.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Migrate {
+    /// Disks.
+    #[arg(required = true)]
+    disks: Vec<String>,
+    /// Name of the host that the VM will move to.
+    #[arg(long, required = true)]
+    to: Option<String>,
+    /// What travels [default: as the daemon is configured].
+    #[arg(long, value_enum)]
+    method: Option<MethodName>,
+    /// Wait until the VM runs on the other host, not only until the cache has been sent.
+    #[arg(long)]
+    wait: bool,
+    /// Return at once.
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+    #[command(subcommand)]
+    command: Option<MigrateCommand>,
+}
+
+/// Names of methods.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum MethodName {
+    /// Send all that is cached ahead, while the VM runs here.
+    PreCopy,
+    /// Send nothing ahead: dirty blocks follow the VM, clean ones do not.
+    OnDemandDirty,
+}
+
+impl From<MethodName> for Travels {
+    fn from(name: MethodName) -> Travels {
+        match name {
+            MethodName::PreCopy => Travels::PreCopy,
+            MethodName::OnDemandDirty => Travels::OnDemandDirty,
+        }
+    }
+}
+
+/// Subcommands of `haversack migrate`.
+#[derive(Subcommand)]
+enum MigrateCommand {
+    /// Show how far disks are.
+    Status {
+        /// Show only this disk.
+        disk: Option<String>,
+    },
+    /// Stop sending a disk's cache. The disk stays here.
+    Abort {
+        /// Disk.
+        disk: String,
+    },
+}
+
+/// Commands for other hosts.
+#[derive(Subcommand)]
+pub enum HostCommand {
+    /// List the other hosts, and the connections to them.
+    List,
+}
+
+/// Runs `haversack migrate`.
+pub fn run(client: &Client, migrate: &Migrate, as_json: bool) -> Result<()> {
+    match (&migrate.command, &migrate.to) {
+        (Some(MigrateCommand::Status { disk: Some(disk) }), _) => {
+            let status = status(client, disk)?;
+            print(as_json, &status, &table(std::slice::from_ref(&status)))
+        }
+        (Some(MigrateCommand::Status { disk: None }), _) => {
+            let all: Vec<MigrationStatus> = client.get("/v1/migrations")?;
+            print(as_json, &all, &table(&all))
+        }
+        (Some(MigrateCommand::Abort { disk }), _) => {
+            client.send(Method::DELETE, &path(disk)?, None::<&()>).map(drop)
+        }
+        (None, Some(to)) => start(client, migrate, to, as_json),
+        (None, None) => Err(CliError::Usage("name the host: --to HOST".into())),
+    }
+}
+
+fn path(disk: &str) -> Result<String> {
+    Ok(format!("/v1/disks/{}/migration", part(disk)?))
+}
+
+fn status(client: &Client, disk: &str) -> Result<MigrationStatus> {
+    client.get(&path(disk)?)
+}
+
+fn start(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Result<()> {
+    let body = StartMigration { to: to.into(), method: migrate.method.map(Travels::from) };
+    let mut jobs = Vec::new();
+    for disk in &migrate.disks {
+        let job: Job = client.call(Method::POST, &path(disk)?, Some(&body))?;
+        jobs.push((disk, job));
+    }
+    for (disk, job) in jobs {
+        if migrate.wait {
+            follow(client, job)?;
+        } else if !migrate.no_wait {
+            until_sent(client, disk, job)?;
+        }
+    }
+    let all: Vec<MigrationStatus> =
+        migrate.disks.iter().map(|disk| status(client, disk)).collect::<Result<_>>()?;
+    print(as_json, &all, &table(&all))
+}
+
+/// Waits until a switchover would leave little to do. Ctrl-C aborts.
+fn until_sent(client: &Client, disk: &str, job: Job) -> Result<()> {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes}");
+    bar.set_style(style.map_err(|e| CliError::Failed(e.to_string()))?);
+    bar.set_message(disk.to_string());
+    let sent = client.block_on(poll(client, disk, job, &bar));
+    bar.finish_and_clear();
+    sent
+}
+
+async fn poll(client: &Client, disk: &str, mut job: Job, bar: &ProgressBar) -> Result<()> {
+    let (path, job_path) = (path(disk)?, format!("/v1/jobs/{}", job.id));
+    let mut interrupts = signal(SignalKind::interrupt())
+        .map_err(|e| CliError::Failed(format!("cannot handle Ctrl-C: {e}")))?;
+    loop {
+        match job.state {
+            JobState::Failed => {
+                return Err(CliError::Job(job.error.unwrap_or_else(|| "the job failed".into())));
+            }
+            JobState::Cancelled => return Err(CliError::Cancelled),
+            // The VM runs there already.
+            JobState::Done => return Ok(()),
+            JobState::Running => {}
+        }
+        let status: MigrationStatus = client.ask(Method::GET, &path).await?;
+        bar.set_length(status.sent_bytes + status.left_bytes);
+        bar.set_position(status.sent_bytes);
+        if status.is_ready {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => job = client.ask(Method::GET, &job_path).await?,
+            Some(()) = interrupts.recv() => {
+                client.ask::<Job>(Method::DELETE, &job_path).await?;
+                return Err(CliError::Cancelled);
+            }
+        }
+    }
+}
+
+fn table(all: &[MigrationStatus]) -> String {
+    if all.is_empty() {
+        return "No disk of this host may move.\n".into();
+    }
+    let mut text = format!(
+        "{:<16} {:<9} {:<12} {:<8} {:>10} {:>10} {:>10}\n",
+        "DISK", "STATE", "HOST", "SERVED", "SENT", "LEFT", "NEEDED"
+    );
+    for one in all {
+        let served = if one.is_serving { "yes" } else { "no" };
+        let host = one.host.as_deref().unwrap_or("-");
+        let sizes = [one.sent_bytes, one.left_bytes, one.needed_bytes].map(|bytes| Size(bytes).to_string());
+        let [sent, left, needed] = sizes;
+        text += &format!(
+            "{:<16} {:<9} {host:<12} {served:<8} {sent:>10} {left:>10} {needed:>10}\n",
+            one.disk,
+            one.state.to_string(),
+        );
+        if one.state == MigrationState::Sending && one.is_ready {
+            text += &format!("  Its cache is on host '{host}': move the VM now.\n");
+        }
+    }
+    text
+}
+
+/// Runs `haversack host`.
+pub fn host(client: &Client, command: &HostCommand, as_json: bool) -> Result<()> {
+    let HostCommand::List = command;
+    let hosts: Vec<HostStatus> = client.get("/v1/hosts")?;
+    let mut text = String::new();
+    for host in &hosts {
+        let state = match (&host.error, host.round_trip_s) {
+            (Some(error), _) if !host.is_connected => error.clone(),
+            (_, Some(time_s)) => format!("connected, {:.1} ms there and back", time_s * 1e3),
+            _ => "connected".into(),
+        };
+        text += &format!("{:<16} {:<24} {state}\n", host.name, host.address);
+    }
+    if hosts.is_empty() {
+        text = "No other hosts are configured: see [migration] and [[host]] in haversackd.toml(5).\n".into();
+    }
+    print(as_json, &hosts, &text)
+}

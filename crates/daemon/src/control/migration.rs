@@ -1,0 +1,49 @@
+//! `/v1/disks/DISK/migration`, `/v1/migrations` and `/v1/hosts`: disks that move between hosts.
+
+use axum::extract::State;
+use haversack_api::{ErrorBody, HostStatus, Job, MigrationStatus, StartMigration};
+
+use super::Control;
+use super::answer::{Answer, Body, JobAnswer, Part, answer, start as start_job};
+
+/// Disks that may move between hosts.
+#[utoipa::path(get, path = "/v1/migrations",
+    responses((status = 200, body = Vec<MigrationStatus>), (status = 409, body = ErrorBody)))]
+pub async fn list(State(control): State<Control>) -> Answer<Vec<MigrationStatus>> {
+    answer(&control, |daemon| daemon.migrations()).await
+}
+
+/// The other hosts, and the connections to them.
+#[utoipa::path(get, path = "/v1/hosts", responses((status = 200, body = Vec<HostStatus>)))]
+pub async fn hosts(State(control): State<Control>) -> Answer<Vec<HostStatus>> {
+    answer(&control, |daemon| Ok(daemon.hosts().map_or_else(Vec::new, |hosts| hosts.status()))).await
+}
+
+/// How far a disk is that may move.
+#[utoipa::path(get, path = "/v1/disks/{disk}/migration",
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 200, body = MigrationStatus), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn show(State(control): State<Control>, Part(disk): Part<String>) -> Answer<MigrationStatus> {
+    answer(&control, move |daemon| daemon.migration_of(&disk)).await
+}
+
+/// Sends a disk's cache to another host while its guest runs here; that host attaches the disk if it has not. The job ends
+/// when the guest runs there. To cancel it leaves the disk here.
+#[utoipa::path(post, path = "/v1/disks/{disk}/migration", request_body = StartMigration,
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 202, body = Job), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn start(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(StartMigration { to, method }): Body<StartMigration>,
+) -> JobAnswer {
+    start_job(&control, move |daemon| daemon.migrate(&disk, &to, method)).await
+}
+
+/// Stops sending a disk's cache ahead. The disk stays here.
+#[utoipa::path(delete, path = "/v1/disks/{disk}/migration",
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn stop(State(control): State<Control>, Part(disk): Part<String>) -> Answer<()> {
+    answer(&control, move |daemon| daemon.stop_migration(&disk)).await
+}

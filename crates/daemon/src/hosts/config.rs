@@ -1,0 +1,84 @@
+//! The parts of the configuration file that are about other hosts: `[migration]` and `[[host]]`.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use haversack_api::{Method, Size};
+use haversack_link::host_id;
+use serde::Deserialize;
+
+/// How disks move between this host and others.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigrationConfig {
+    /// This host's name, the same in the configuration of every other host. Its certificate must be valid for it.
+    pub name: String,
+    /// The addresses to listen on for other hosts.
+    pub listen: Vec<SocketAddr>,
+    /// Certificate chain, PEM.
+    pub certificate: Option<PathBuf>,
+    /// Private key, PEM.
+    pub key: Option<PathBuf>,
+    /// The authorities that sign the hosts' certificates, PEM.
+    pub authority: Option<PathBuf>,
+    /// Talk to other hosts without TLS: for a network that nobody else can reach.
+    #[serde(default)]
+    pub insecure: bool,
+    /// The most that is sent ahead to one host, in bytes a second; 0 for no limit.
+    #[serde(default)]
+    pub rate: Size,
+    /// What travels with a disk, if the request does not say.
+    #[serde(default)]
+    pub method: Method,
+}
+
+/// Another host.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostConfig {
+    /// Its name.
+    pub name: String,
+    /// Where it listens: `ADDRESS:PORT` or `NAME:PORT`.
+    pub address: String,
+}
+
+impl MigrationConfig {
+    /// Checks that the settings fit together, and the hosts with them.
+    pub(crate) fn check(&self, hosts: &[HostConfig]) -> Result<(), String> {
+        let files = [&self.certificate, &self.key, &self.authority];
+        let given = files.iter().filter(|file| file.is_some()).count();
+        if self.insecure && given > 0 {
+            return Err("insecure = true and certificates exclude each other: leave one of them out".into());
+        }
+        if !self.insecure && given < files.len() {
+            return Err(
+                "certificate, key and authority are needed: hosts send each other their guests' data. In a network that \
+                 nobody else can reach, set insecure = true instead"
+                    .into(),
+            );
+        }
+        if self.listen.is_empty() {
+            return Err("listen = [] lets no other host connect: give ADDRESS:PORT".into());
+        }
+        let mut taken = HashSet::new();
+        for name in hosts.iter().map(|host| &host.name).chain([&self.name]) {
+            crate::settings::check_name(name)?;
+            if !taken.insert(host_id(name)) {
+                return Err(format!("host '{name}' is named twice: every host needs a name of its own"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HostConfig {
+    /// Checks the address.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+        match self.address.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && is_port(port) => Ok(()),
+            _ => Err(format!("address of host '{}': '{}' is not HOST:PORT", self.name, self.address)),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Finding out which host has a disk that is to be attached here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haversack_api::DiskConfig;
+use haversack_engine::Moves;
+use haversack_model::{DiskId, HostId};
+
+use super::Hosts;
+use super::talk::{Answer, Question};
+use crate::daemon::Daemon;
+use crate::error::{DaemonError, Result};
+use crate::locked::Locked;
+use crate::origin::Origin;
+use crate::pool::Pool;
+
+/// How long the other hosts have to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before a host is asked again that attaches the disk as well.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Says that no other host has had a disk.
+const NOWHERE: &str = "none";
+
+/// A disk that is being attached. It is no longer when this is dropped.
+pub(crate) struct Seeking {
+    hosts: Arc<Hosts>,
+    disk: DiskId,
+}
+
+impl Drop for Seeking {
+    fn drop(&mut self) {
+        self.hosts.seeking.locked().remove(&self.disk);
+    }
+}
+
+impl Daemon {
+    /// Makes it known to other hosts that a disk is being attached here, as long as the returned value lives.
+    pub(crate) fn seek(&self, disk: DiskId) -> Option<Seeking> {
+        let hosts = self.hosts()?;
+        hosts.seeking.locked().insert(disk);
+        Some(Seeking { hosts, disk })
+    }
+
+    /// Returns how a disk is attached that may move: where it comes from. `None` for a disk that does not move.
+    pub(crate) fn moves(
+        &self,
+        config: &DiskConfig,
+        id: DiskId,
+        origin: &Origin,
+        pool: &Pool,
+    ) -> Result<Option<Moves>> {
+        let Some(hosts) = self.hosts() else {
+            return match &config.from {
+                None => Ok(None),
+                Some(_) => Err(DaemonError::conflict(
+                    format!("disk '{}' has from, but this host knows no other hosts", config.name),
+                    "configure [migration] and [[host]], or leave from out",
+                )),
+            };
+        };
+        if config.read_only || matches!(origin, Origin::Helper(_)) {
+            return Ok(None);
+        }
+        if pool.backend.knows_owner(id)? {
+            // What this host has on record is newer than what it is told.
+            return Ok(Some(Moves { from: None }));
+        }
+        let from = match config.from.as_deref() {
+            Some(NOWHERE) => hosts.find_owner(&config.name, id, true)?,
+            Some(name) => Some(hosts.find(name).ok_or_else(|| Hosts::unknown(name))?),
+            None => hosts.find_owner(&config.name, id, false)?,
+        };
+        Ok(Some(Moves { from }))
+    }
+
+    /// Returns what this host knows of a disk.
+    pub(super) fn knows(&self, id: DiskId) -> Answer {
+        for pool in self.pools() {
+            match pool.backend.knows_owner(id) {
+                Ok(true) => return Answer::Known,
+                Ok(false) => {}
+                Err(error) => return Answer::Refused(error.to_string()),
+            }
+        }
+        if self.closed.closed().next().is_some() {
+            return Answer::Refused("a pool of it is not open, and may have the disk".into());
+        }
+        let is_sought = self.hosts().is_some_and(|hosts| hosts.seeking.locked().contains(&id));
+        if is_sought { Answer::Seeking } else { Answer::Unknown }
+    }
+}
+
+impl Hosts {
+    pub(super) fn unknown(name: &str) -> DaemonError {
+        DaemonError::NoSuch { what: "host", name: name.to_string() }
+    }
+
+    /// Asks all hosts for a disk. Returns the one that has it or knows who does, or `None` if no host has it. A host that
+    /// does not answer may have it, unless `is_new` says that none has.
+    fn find_owner(&self, disk: &str, id: DiskId, is_new: bool) -> Result<Option<HostId>> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut asked = self.others();
+        let mut missing = Vec::new();
+        while !asked.is_empty() {
+            let answers = self.ask(&asked, id, &Question::Find);
+            let mut again = Vec::new();
+            while !asked.is_empty() {
+                let Ok((host, answer)) =
+                    answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                else {
+                    missing.extend(asked.drain(..).map(|host| (host, "does not answer".to_string())));
+                    break;
+                };
+                asked.retain(|other| *other != host);
+                match answer {
+                    Answer::Known => return Ok(Some(host)),
+                    // Of two that attach a disk at the same time, the one with the lower identity waits for the other
+                    // one, which gives up for now.
+                    Answer::Seeking if self.me < host => again.push(host),
+                    Answer::Seeking => missing.push((host, "is attaching it as well".into())),
+                    Answer::Refused(why) => missing.push((host, why)),
+                    Answer::Unknown | Answer::Done => {}
+                }
+            }
+            if !again.is_empty() {
+                std::thread::sleep(PAUSE);
+            }
+            asked = again;
+        }
+        if is_new {
+            missing.retain(|(_, why)| why != "does not answer");
+        }
+        let Some((host, why)) = missing.first() else { return Ok(None) };
+        Err(DaemonError::conflict(
+            format!(
+                "disk '{disk}' is new here, and another host may have it: host '{}' {why}",
+                self.name_of(*host)
+            ),
+            "wait until all hosts are up; or name the host that has it as from; or from = \"none\" if no host has had it",
+        ))
+    }
+}

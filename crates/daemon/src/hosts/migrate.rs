@@ -1,0 +1,237 @@
+//! Sending a disk to another host, on request of an operator or of that host.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haversack_api::{DiskConfig, Job, JobKind, Method, MigrationState, MigrationStatus};
+use haversack_core::{JobError, Progress};
+use haversack_engine::{EngineError, MoveStatus};
+use haversack_model::{BLOCK_BYTES, DiskId, HostId};
+use haversack_ownership::Record;
+
+use super::Hosts;
+use super::talk::{Answer, Question};
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
+use crate::jobs::JobControl;
+
+/// How long the other host has to attach the disk.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How often progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+impl Daemon {
+    fn hosts_or_error(&self) -> Result<Arc<Hosts>> {
+        self.hosts().ok_or_else(|| {
+            DaemonError::conflict("this host knows no other hosts", "configure [migration] and [[host]]")
+        })
+    }
+
+    fn by_id(&self, id: DiskId) -> Result<(String, Arc<Disk>)> {
+        let found = self.disks().into_iter().find(|(_, disk)| disk.id == id);
+        found.ok_or_else(|| DaemonError::NoSuch { what: "disk", name: id.to_string() })
+    }
+
+    /// Starts to send a disk's cache to another host, which attaches it if it has not. The job ends when that host has the
+    /// disk. To cancel it leaves the disk here.
+    ///
+    /// # Errors
+    /// There is no such disk or host, or the disk does not move.
+    pub fn migrate(self: &Arc<Self>, name: &str, to: &str, method: Option<Method>) -> Result<Job> {
+        let hosts = self.hosts_or_error()?;
+        let disk = self.disk(name)?;
+        disk.attached()?;
+        let to_host = hosts.find(to).ok_or_else(|| Hosts::unknown(to))?;
+        let method = method.unwrap_or(hosts.method);
+        let (daemon, name, to) = (self.clone(), name.to_string(), to.to_string());
+        self.jobs.start(JobKind::Migrate, &name.clone(), move |control| {
+            daemon.run_migration(&hosts, &disk, (to_host, &to), method, control)
+        })
+    }
+
+    fn run_migration(
+        &self,
+        hosts: &Hosts,
+        disk: &Disk,
+        (to, to_name): (HostId, &str),
+        method: Method,
+        control: &JobControl,
+    ) -> Result<()> {
+        let config = disk.config();
+        let backend = &self.pool(&config.pool)?.backend;
+        let handle = disk.attached()?;
+        prepare(hosts, disk, (to, to_name), control)?;
+        if method == Method::PreCopy {
+            backend.start_migration(handle, to)?;
+        }
+        self.events.add("migrating", &config.name, format!("to host '{to_name}'"));
+        loop {
+            let Some(status) = backend.migration_status(disk.id)? else {
+                return Err(DaemonError::conflict("the disk was detached", "attach it, then try again"));
+            };
+            control.report(Progress {
+                done_blocks: status.progress.copies,
+                total_blocks: status.progress.copies + status.progress.copies_left,
+            });
+            if matches!(status.record, Record::Released { .. }) {
+                return Ok(());
+            }
+            if control.is_cancelled() {
+                backend.stop_migration(handle)?;
+                self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'"));
+                return Err(EngineError::Job(JobError::Cancelled).into());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Stops sending a disk ahead.
+    ///
+    /// # Errors
+    /// There is no such disk, it does not move, or another host has it already.
+    pub fn stop_migration(&self, name: &str) -> Result<()> {
+        let disk = self.disk(name)?;
+        let handle = disk.attached()?;
+        let running = self.jobs.cancel_of(JobKind::Migrate, name);
+        let stopped = self.pool(&disk.config().pool)?.backend.stop_migration(handle)?;
+        if stopped || running {
+            return Ok(());
+        }
+        Err(DaemonError::conflict(
+            format!("disk '{name}' is not being sent to another host"),
+            "see 'haversack migrate status'",
+        ))
+    }
+
+    /// Returns how far a disk is.
+    ///
+    /// # Errors
+    /// There is no such disk, or it does not move.
+    pub fn migration_of(&self, name: &str) -> Result<MigrationStatus> {
+        let hosts = self.hosts_or_error()?;
+        let disk = self.disk(name)?;
+        let status = self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
+        let status = status.ok_or_else(|| {
+            let what = format!("disk '{name}' does not move between hosts");
+            DaemonError::conflict(what, "disks that are read-only or have an rbd: origin do not")
+        })?;
+        Ok(describe(&hosts, name, &status))
+    }
+
+    /// Returns how far all disks are that may move.
+    ///
+    /// # Errors
+    /// No other hosts are configured.
+    pub fn migrations(&self) -> Result<Vec<MigrationStatus>> {
+        self.hosts_or_error()?;
+        Ok(self.disks().keys().filter_map(|name| self.migration_of(name).ok()).collect())
+    }
+
+    /// Attaches a disk that another host is about to send.
+    pub(super) fn prepare_for(self: &Arc<Self>, from: HostId, id: DiskId, config: DiskConfig) -> Result<()> {
+        let hosts = self.hosts_or_error()?;
+        if self.by_id(id).is_ok_and(|(_, disk)| disk.attached().is_ok()) {
+            return Ok(());
+        }
+        let mut names = self.pools().map(|pool| pool.name.clone());
+        let only = names.next().filter(|_| names.next().is_none());
+        let pool = match self.pool(&config.pool) {
+            Ok(_) => config.pool.clone(),
+            Err(error) => only.ok_or(error)?,
+        };
+        let from = Some(hosts.name_of(from));
+        let config = DiskConfig { pool, from, id: Some(id.to_string()), ..config };
+        let job = self.attach(config)?;
+        self.jobs.wait(job.id)
+    }
+
+    /// Starts to send a disk to a host that has attached it.
+    pub(super) fn send_to(&self, host: HostId, id: DiskId) -> Result<()> {
+        let hosts = self.hosts_or_error()?;
+        let (name, disk) = self.by_id(id)?;
+        let handle = disk.attached()?;
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        if hosts.method == Method::PreCopy && !self.jobs.is_running(JobKind::Migrate, &name) {
+            backend.start_migration(handle, host)?;
+            self.events.add("migrating", &name, format!("to host '{}', which asked", hosts.name_of(host)));
+        }
+        Ok(())
+    }
+
+    /// Has the cache of a disk sent here that was attached, if another host has it.
+    pub(crate) fn have_sent(&self, disk: &Disk) -> Result<()> {
+        let Some(hosts) = self.hosts() else { return Ok(()) };
+        let config = disk.config();
+        let status = self.pool(&config.pool)?.backend.migration_status(disk.id)?;
+        let from = status.and_then(|status| match status.record {
+            Record::Owner { .. } => None,
+            Record::Released { to, .. } => Some(to),
+            Record::Unknown => Some(status.from),
+        });
+        let Some(from) = from else { return Ok(()) };
+        let name = config.name;
+        let answers = hosts.ask(&[from], disk.id, &Question::Send);
+        let from = hosts.name_of(from);
+        std::thread::spawn(move || match answers.recv_timeout(PATIENCE) {
+            Ok((_, Answer::Done)) => {}
+            Ok((_, answer)) => tracing::info!(disk = name, host = from, ?answer, "nothing is sent ahead"),
+            Err(_) => tracing::info!(disk = name, host = from, "nothing is sent ahead: no answer"),
+        });
+        Ok(())
+    }
+}
+
+/// Has the other host attach the disk.
+fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &JobControl) -> Result<()> {
+    let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
+    let answers = hosts.ask(&[to], disk.id, &Question::Prepare(Box::new(config)));
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline && !control.is_cancelled() {
+        match answers.recv_timeout(LOOK_EVERY) {
+            Ok((_, Answer::Refused(why))) => {
+                let what = format!("host '{to_name}' cannot attach the disk: {why}");
+                return Err(DaemonError::conflict(what, "attach it there, then try again"));
+            }
+            Ok(_) => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    if control.is_cancelled() {
+        return Err(EngineError::Job(JobError::Cancelled).into());
+    }
+    let error = hosts.status().into_iter().find(|host| host.name == to_name).and_then(|host| host.error);
+    let error = error.unwrap_or_else(|| "no answer".into());
+    Err(DaemonError::conflict(
+        format!("host '{to_name}' cannot be reached: {error}"),
+        "see 'haversack host list'",
+    ))
+}
+
+fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
+    let (state, host) = match &status.record {
+        Record::Owner { peers, .. } if !peers.is_empty() => {
+            (MigrationState::Arriving, peers.iter().next().copied())
+        }
+        Record::Owner { .. } if status.to.is_some() => (MigrationState::Sending, status.to),
+        Record::Owner { .. } => (MigrationState::Here, None),
+        Record::Released { to, .. } if status.progress.is_peer => (MigrationState::Leaving, Some(*to)),
+        Record::Released { to, .. } => (MigrationState::Away, Some(*to)),
+        Record::Unknown => (MigrationState::Waiting, Some(status.from)),
+    };
+    MigrationStatus {
+        disk: name.to_string(),
+        state,
+        host: host.map(|host| hosts.name_of(host)),
+        guest_is_here: status.is_guest_here,
+        is_serving: status.progress.is_serving,
+        sent_bytes: bytes(status.progress.copies),
+        left_bytes: bytes(status.progress.copies_left),
+        passes: status.passes,
+        is_ready: status.is_ready,
+        needed_bytes: bytes(status.progress.needed_blocks),
+    }
+}

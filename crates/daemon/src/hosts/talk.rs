@@ -1,0 +1,144 @@
+//! What daemons ask each other about a disk: JSON in a frame of the connection between their hosts.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haversack_api::DiskConfig;
+use haversack_model::{DiskId, HostId};
+use serde::{Deserialize, Serialize};
+
+use super::Hosts;
+
+use crate::daemon::Daemon;
+use crate::locked::Locked;
+
+/// How long a connection to a host may take to be made.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A question about a disk.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// What do you know of it?
+    Find,
+    /// Attach it: it will come from the host that asks.
+    Prepare(Box<DiskConfig>),
+    /// Send its cache to the host that asks.
+    Send,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Nothing is known of the disk.
+    Unknown,
+    /// The disk is being attached there as well, as a new one.
+    Seeking,
+    /// The answering host owns it, or owned it and knows which host has it.
+    Known,
+    /// It is done.
+    Done,
+    /// It cannot be done.
+    Refused(String),
+}
+
+/// What is sent.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Note {
+    Question { number: u64, question: Question },
+    Answer { number: u64, answer: Answer },
+}
+
+/// The questions that wait for answers.
+#[derive(Default)]
+pub(super) struct Waiting {
+    last: u64,
+    open: HashMap<u64, (HostId, Sender<(HostId, Answer)>)>,
+}
+
+impl Hosts {
+    /// Asks hosts about a disk. The answers arrive at the receiver, which ends when all are there.
+    pub fn ask(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
+        let (sender, answers) = channel();
+        self.wait_for_connections(hosts);
+        for host in hosts {
+            let number = {
+                let mut waiting = self.waiting.locked();
+                waiting.last += 1;
+                let number = waiting.last;
+                waiting.open.insert(number, (*host, sender.clone()));
+                number
+            };
+            self.note(*host, disk, &Note::Question { number, question: question.clone() });
+        }
+        answers
+    }
+
+    /// Waits a moment for connections that are being made, at the start of a host.
+    fn wait_for_connections(&self, hosts: &[HostId]) {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && !self.are_connected(hosts) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn note(&self, host: HostId, disk: DiskId, note: &Note) {
+        let text = serde_json::to_vec(note).expect("it has no maps with other keys than strings");
+        self.send_note(host, disk, text);
+    }
+
+    /// Takes in a question or an answer.
+    pub(super) fn heard(self: &Arc<Self>, daemon: &Arc<Daemon>, from: HostId, disk: DiskId, text: &[u8]) {
+        let note = match serde_json::from_slice(text) {
+            Ok(note) => note,
+            Err(error) => {
+                tracing::warn!(
+                    host = self.name_of(from),
+                    "not understood: {error}: is it of the same version?"
+                );
+                return;
+            }
+        };
+        match note {
+            Note::Answer { number, answer } => {
+                let mut waiting = self.waiting.locked();
+                if waiting.open.get(&number).is_some_and(|(host, _)| *host == from)
+                    && let Some((_, sender)) = waiting.open.remove(&number)
+                {
+                    // Whoever asked may have given up.
+                    let _ = sender.send((from, answer));
+                }
+            }
+            Note::Question { number, question } => {
+                let (hosts, daemon) = (self.clone(), daemon.clone());
+                // Attaching takes as long as the origin does.
+                std::thread::spawn(move || {
+                    let answer = daemon.answer_host(from, disk, question);
+                    hosts.note(from, disk, &Note::Answer { number, answer });
+                });
+            }
+        }
+    }
+}
+
+impl Daemon {
+    fn answer_host(self: &Arc<Self>, from: HostId, disk: DiskId, question: Question) -> Answer {
+        let refuse = |error: crate::error::DaemonError| Answer::Refused(error.to_string());
+        match question {
+            Question::Find => self.knows(disk),
+            Question::Prepare(config) => {
+                self.prepare_for(from, disk, *config).map_or_else(refuse, |()| Answer::Done)
+            }
+            Question::Send => self.send_to(from, disk).map_or_else(refuse, |()| Answer::Done),
+        }
+    }
+}
+
+/// Returns the waiting table's type for [`Hosts`].
+pub(super) type WaitingTable = Mutex<Waiting>;

@@ -67,3 +67,77 @@ fn a_guest_moves_between_hosts_with_its_cache() {
         scenario::same_digest(&file, &digest)
     });
 }
+
+/// Nobody tells the daemons of the migration: the destination's hypervisor opens the disk, and that is enough.
+#[test]
+fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
+    test("moves between hosts by itself", |place| {
+        let file = image::pattern(place, "vm1.img", "vm1", 64)?;
+        let origin = Nbdkit::file(place, "origin1", &file)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(256, vec![disk]) };
+        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
+        let alpha = Haversack::start(&places[0], settings(new, "alpha"))?;
+        let beta = Haversack::start(&places[1], settings(Disk::new("vm1", origin.uri()), "beta"))?;
+        // Attaching it there has it sent, too; that is called off here, so that only the hypervisor is left.
+        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
+        alpha.command(&["migrate", "abort", "vm1"])?;
+        let mut guest = Guest::boot(place, "guest0", &[alpha.vhost_user("vm1")])?;
+        guest.ask("open vda vm1 pattern")?;
+        let mut load = Load::start(place, &mut guest, &["vda"], 1)?;
+        load.advance(200)?;
+        load.guest().migrate(place, "guest1", &[beta.vhost_user("vm1")])?;
+        load.advance(200)?;
+        wait_until_moved(&alpha, &beta, "vm1")?;
+        // And back.
+        load.guest().migrate(place, "guest2", &[alpha.vhost_user("vm1")])?;
+        load.advance(200)?;
+        wait_until_moved(&beta, &alpha, "vm1")?;
+        load.stop()?;
+        let events = alpha.command(&["events", "vm1", "--last", "100"])?;
+        check(events.contains("which asked"), format!("alpha was not asked to send the disk: {events}"))?;
+        let digest = scenario::verify(place, &mut guest, "vda")?;
+        guest.off()?;
+        alpha.command(&["disk", "flush", "vm1"])?;
+        scenario::same_digest(&file, &digest)
+    });
+}
+
+/// The guest's writes and what it was told survive whichever host dies, and a disk that another host has is not attached as
+/// a new one.
+#[test]
+fn a_disk_has_one_owner() {
+    test("one owner", |place| {
+        let file = image::zeroes(place, "vm1.img", 32)?;
+        let origin = Nbdkit::file(place, "origin1", &file)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(256, vec![disk]) };
+        let disk = || Disk::new("vm1", origin.uri());
+        // Without the other host nobody knows whether the disk is new.
+        let mut alpha = Haversack::start(&places[0], settings(disk().unattachable(), "alpha"))?;
+        let shown = alpha.json(&["disk", "show", "vm1"])?;
+        let error = shown["error"].as_str().unwrap_or_default();
+        check(
+            error.contains("host 'beta' does not answer"),
+            format!("a new disk is attached alone: {shown}"),
+        )?;
+        let beta = Haversack::start(&places[1], settings(disk(), "beta"))?;
+        wait_until("the disk at both hosts", PATIENCE, || {
+            let states = [state(&alpha, "vm1"), state(&beta, "vm1")].map(Result::unwrap_or_default);
+            Ok(states.iter().filter(|state| *state == "waiting").count() == 1
+                && states.iter().all(|state| !state.is_empty()))
+        })?;
+        let owner_is_beta = state(&alpha, "vm1")? == "waiting";
+        let refused = alpha
+            .command(&["migrate", "vm1", "--to", "gamma"])
+            .map_or_else(|e| e.to_string(), |_| String::new());
+        check(refused.contains("no host 'gamma'"), format!("a host that is not configured: {refused}"))?;
+        alpha.kill_and_restart(Duration::from_millis(10))?;
+        wait_until("the disk after the restart", PATIENCE, || {
+            let expected = if owner_is_beta { "waiting" } else { "here" };
+            Ok(matches!(state(&alpha, "vm1"), Ok(state) if state == expected || state == "sending"))
+        })
+    });
+}

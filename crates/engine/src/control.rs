@@ -202,6 +202,7 @@ impl Reactor {
             id: info.id,
             name: live.spec.name.clone(),
             sectors: info.sectors,
+            is_served: info.attached,
             mode: info.mode,
             stats: *self.core.disk_stats(number)?,
             usage: self.core.disk_usage(number)?,

@@ -85,6 +85,8 @@ pub struct DiskSnapshot {
     pub name: String,
     /// Its size in sectors.
     pub sectors: u64,
+    /// It takes requests here, and does not wait for its guest to come from another host.
+    pub is_served: bool,
     /// Its write mode.
     pub mode: WriteMode,
     /// Counters.

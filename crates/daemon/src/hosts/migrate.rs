@@ -162,6 +162,22 @@ impl Daemon {
         Ok(())
     }
 
+    /// Stops to send a disk to a host that has asked for it and no longer wants it.
+    pub(super) fn stop_sending_to(&self, host: HostId, id: DiskId) -> Result<()> {
+        let (name, disk) = self.by_id(id)?;
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        let is_sent = backend.migration_status(id)?.is_some_and(|status| status.to == Some(host));
+        if is_sent && !self.jobs.is_running(JobKind::Migrate, &name) {
+            backend.stop_migration(disk.attached()?)?;
+            self.events.add(
+                "migration-cancelled",
+                &name,
+                format!("host '{}' does not need it", self.host_name(host)),
+            );
+        }
+        Ok(())
+    }
+
     /// Has the cache of a disk sent here that was attached, if another host has it.
     pub(crate) fn have_sent(&self, disk: &Disk) -> Result<()> {
         let Some(hosts) = self.hosts() else { return Ok(()) };

@@ -8,6 +8,7 @@
 
 pub mod config;
 mod find;
+pub mod guests;
 pub mod incarnation;
 mod migrate;
 mod talk;

@@ -29,6 +29,8 @@ pub enum Question {
     Prepare(Box<DiskConfig>),
     /// Send its cache to the host that asks.
     Send,
+    /// Do not, if only that host has asked for it.
+    Stop,
 }
 
 /// An answer.
@@ -135,6 +137,7 @@ impl Daemon {
             Question::Prepare(config) => {
                 self.prepare_for(from, disk, *config).map_or_else(refuse, |()| Answer::Done)
             }
+            Question::Stop => self.stop_sending_to(from, disk).map_or_else(refuse, |()| Answer::Done),
             Question::Send => self.send_to(from, disk).map_or_else(refuse, |()| Answer::Done),
         }
     }

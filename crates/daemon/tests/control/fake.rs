@@ -60,6 +60,7 @@ pub fn shown(disk: DiskHandle, id: DiskId, name: &str, sectors: u64, mode: Write
         id,
         name: name.into(),
         sectors,
+        is_served: true,
         mode,
         stats: DiskStats::default(),
         usage: DiskUsage::default(),

@@ -1,0 +1,102 @@
+//! Guests that are about to come: a hypervisor opens a disk here while another host has it. That is the sign of a migration
+//! of which nobody has told us, so the other host is asked to send the cache ahead, until the hypervisor closes the disk again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use haversack_model::{DiskId, HostId};
+use haversack_ownership::Record;
+
+use super::Hosts;
+use super::talk::Question;
+use crate::daemon::{Daemon, Disk};
+use crate::pool::Pool;
+
+/// How often disks are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Looks for such disks until the daemon ends.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
+    let Some(hosts) = daemon.hosts() else { return Ok(()) };
+    let daemon = Arc::downgrade(daemon);
+    let run = move || {
+        let mut watch = Watch::default();
+        while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
+            watch.look(&daemon, &hosts);
+            drop(daemon);
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("guests".into()).spawn(run).map(drop)
+}
+
+#[derive(Default)]
+struct Watch {
+    /// The hosts that were asked to send disks.
+    asked: HashMap<DiskId, HostId>,
+    /// Disks that were served here when they were last looked at.
+    served: HashSet<DiskId>,
+    /// Disks whose guests have moved away, and whose hypervisors have not closed them yet.
+    left: HashSet<DiskId>,
+}
+
+impl Watch {
+    /// Asks for the disks that a hypervisor has opened since, and calls off those that it has closed.
+    fn look(&mut self, daemon: &Daemon, hosts: &Hosts) {
+        let mut expected = HashSet::new();
+        let mut served = HashSet::new();
+        let mut opened = HashSet::new();
+        for pool in daemon.pools() {
+            let Ok(snapshot) = pool.backend.snapshot() else { continue };
+            let front_ends = front_ends(daemon);
+            served.extend(snapshot.disks.iter().filter(|disk| disk.is_served).map(|disk| disk.id));
+            let elsewhere = snapshot.disks.iter().filter(|disk| !disk.is_served);
+            let in_use = elsewhere.filter(|disk| disk.clients > 0 || front_ends.contains(&disk.id));
+            for disk in in_use.map(|disk| disk.id) {
+                opened.insert(disk);
+                if self.served.contains(&disk) {
+                    self.left.insert(disk);
+                }
+                let owner = if self.left.contains(&disk) { None } else { owner(pool, disk) };
+                let Some(owner) = owner else { continue };
+                expected.insert(disk);
+                if self.asked.insert(disk, owner) != Some(owner) {
+                    // The answer does not matter: what is not sent ahead is fetched later.
+                    drop(hosts.ask(&[owner], disk, &Question::Send));
+                }
+            }
+        }
+        self.left.retain(|disk| opened.contains(disk));
+        self.served = served;
+        let gone: Vec<DiskId> = self.asked.keys().copied().filter(|disk| !expected.contains(disk)).collect();
+        for disk in gone {
+            if let Some(owner) = self.asked.remove(&disk) {
+                // The owner knows whether the disk has left it.
+                drop(hosts.ask(&[owner], disk, &Question::Stop));
+            }
+        }
+    }
+}
+
+/// Returns the host that has a disk, if it is another one.
+fn owner(pool: &Pool, disk: DiskId) -> Option<HostId> {
+    let status = pool.backend.migration_status(disk).ok().flatten()?;
+    match status.record {
+        Record::Owner { .. } => None,
+        Record::Released { to, .. } => Some(to),
+        Record::Unknown => Some(status.from),
+    }
+}
+
+/// Returns the disks with a vhost-user front end.
+fn front_ends(daemon: &Daemon) -> HashSet<DiskId> {
+    let disks = daemon.disks();
+    let has_one = |disk: &Disk| {
+        disk.with(|inner| inner.vhost_user.as_ref().is_some_and(|server| !server.connected().is_empty()))
+    };
+    disks.values().filter(|disk| has_one(disk)).map(|disk| disk.id).collect()
+}

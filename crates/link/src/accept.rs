@@ -94,7 +94,7 @@ async fn greet(shared: &Shared, stream: TcpStream, from: SocketAddr) -> Result<G
     }
 }
 
-/// Returns the host that greets.
+/// Returns the host that greets. If it is not welcome, its state says why, too.
 fn check(
     shared: &Shared,
     greeting: Greeting,
@@ -105,20 +105,34 @@ fn check(
         Greeting::Hello { name, peer } => (name, peer),
         Greeting::Refusal { why } => return Err(GreetingError::Refused(why).into()),
     };
-    if let Some(certificate) = certificate {
-        tls::is_for(certificate, &name)
-            .map_err(|source| ConnectionError::OtherName { name: name.clone(), source })?;
-    }
     let Some(host) = shared.hosts.get(&host_id(&name)).filter(|host| host.name == name) else {
         return Err(GreetingError::Unknown(name).into());
     };
-    let error = if wanted != shared.name {
-        GreetingError::NotMe { name, wanted, me: shared.name.clone() }
-    } else if host.connects {
-        GreetingError::WrongDirection(name)
-    } else {
-        return Ok(host.clone());
-    };
-    host.failed(format!("{from}: {error}"));
-    Err(error.into())
+    match is_welcome(shared, host, wanted, certificate) {
+        Ok(()) => Ok(host.clone()),
+        Err(error) => {
+            host.failed(format!("{from}: {error}"));
+            Err(error)
+        }
+    }
+}
+
+fn is_welcome(
+    shared: &Shared,
+    host: &Host,
+    wanted: String,
+    certificate: Option<&CertificateDer<'_>>,
+) -> Result<(), ConnectionError> {
+    let name = host.name.clone();
+    if let Some(certificate) = certificate {
+        let other = |source| ConnectionError::OtherName { name: name.clone(), source };
+        tls::is_for(certificate, &name).map_err(other)?;
+    }
+    if wanted != shared.name {
+        return Err(GreetingError::NotMe { name, wanted, me: shared.name.clone() }.into());
+    }
+    if host.connects {
+        return Err(GreetingError::WrongDirection(name).into());
+    }
+    Ok(())
 }

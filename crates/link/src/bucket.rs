@@ -58,6 +58,16 @@ impl Bucket {
         Some(Duration::from_secs_f64(seconds.min(3_600.0)) + Duration::from_micros(1))
     }
 
+    /// Returns how many frames of this length may pass now, if there is a limit.
+    pub fn frames(&mut self, frame_bytes: usize, now: Instant) -> Option<usize> {
+        if self.bytes_per_second == 0 {
+            return None;
+        }
+        self.fill(now);
+        let whole = self.allowance_bytes >= 1.0;
+        Some(if whole { (self.allowance_bytes / frame_bytes as f64).ceil() as usize } else { 0 })
+    }
+
     /// Takes what passes.
     pub fn take(&mut self, bytes: usize) {
         if self.bytes_per_second > 0 {
@@ -77,8 +87,12 @@ mod tests {
             match bucket.wait(now) {
                 Some(wait) => now += wait,
                 None => {
-                    bucket.take(frame_bytes);
-                    passed += frame_bytes;
+                    for _ in 0..bucket.frames(frame_bytes, now).unwrap() {
+                        assert_eq!(bucket.wait(now), None);
+                        bucket.take(frame_bytes);
+                        passed += frame_bytes;
+                    }
+                    assert_eq!(bucket.frames(frame_bytes, now), Some(0));
                 }
             }
         }

@@ -18,20 +18,23 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Keeps the connection to a host up, for ever. Pauses between attempts double, up to five seconds, and are short
+/// Keeps the connection to a host up, for ever. Pauses between attempts double, up to [`LONGEST_PAUSE`], and are short
 /// again after a connection that lasted longer than that.
 pub(crate) async fn keep(shared: &Shared, host: &Host) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        let started = Instant::now();
         let error = match dial(shared, host).await {
-            Ok(stream) => connection::run(shared, host, stream).await,
+            Ok(stream) => {
+                let connected_at = Instant::now();
+                let error = connection::run(shared, host, stream).await;
+                if connected_at.elapsed() > LONGEST_PAUSE {
+                    pause = SHORTEST_PAUSE;
+                }
+                error
+            }
             Err(error) => error,
         };
         shared.failed(host, &error);
-        if started.elapsed() > LONGEST_PAUSE + CONNECT_TIME + HANDSHAKE_TIME {
-            pause = SHORTEST_PAUSE;
-        }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -49,7 +49,7 @@ pub(crate) enum GreetingError {
         "host '{0}' has connected, though its name comes after this host's: the hosts disagree on their names"
     )]
     WrongDirection(String),
-    #[error("the peer closed the connection before its greeting was complete")]
+    #[error("the peer closed the connection before its greeting was complete, as if only one side uses TLS")]
     Closed,
     #[error("the connection failed during the greeting: {0}")]
     Io(io::Error),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haversack_model::HostId;
 use tokio::runtime::{Builder, Runtime};
@@ -39,6 +39,9 @@ pub struct Refused {
     pub last: Option<String>,
 }
 
+/// How much time is at least between two warnings of refused connections: anyone can cause them.
+const QUIET: Duration = Duration::from_secs(10);
+
 type Hosts = BTreeMap<HostId, Arc<Host>>;
 
 /// What the tasks of the thread share.
@@ -49,6 +52,7 @@ pub(crate) struct Shared {
     deliver: Box<dyn Fn(HostId, Event) + Send + Sync>,
     keyring: Option<Mutex<Keyring>>,
     refused: Arc<Mutex<Refused>>,
+    warned_at: Mutex<Option<Instant>>,
     started: Instant,
 }
 
@@ -77,9 +81,13 @@ impl Shared {
 
     /// Counts a connection that was refused.
     pub fn refuse(&self, why: String) {
-        tracing::debug!(why, "refused a connection");
         let mut refused = self.refused.lock().expect("nothing panics with it");
         refused.count += 1;
+        let mut warned_at = self.warned_at.lock().expect("nothing panics with it");
+        if warned_at.is_none_or(|at| at.elapsed() >= QUIET) {
+            *warned_at = Some(Instant::now());
+            tracing::warn!(why, refused = refused.count, "refused a connection");
+        }
         refused.last = Some(why);
     }
 }
@@ -112,6 +120,12 @@ impl LinkSender {
         host.queue(|queue| queue.limit_copies(bytes_per_second, Instant::now()));
         host.queued.notify_one();
         true
+    }
+
+    /// Returns how many copies to a host can be sent now that neither wait for the limit nor find the queue full. A
+    /// sender that keeps to this has no copy waiting so long that it seems lost.
+    pub fn copy_room(&self, host: HostId) -> usize {
+        self.hosts.get(&host).map_or(0, |host| host.queue(|queue| queue.copy_room(Instant::now())))
     }
 
     /// Returns whether a host is connected.
@@ -160,6 +174,7 @@ impl Links {
             deliver: Box::new(deliver),
             keyring,
             refused: refused.clone(),
+            warned_at: Mutex::new(None),
             started: Instant::now(),
         });
         let runtime = Builder::new_current_thread().enable_all().build().map_err(LinkError::Thread)?;

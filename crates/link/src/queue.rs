@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use haversack_migrate::Message;
+use haversack_model::BLOCK_BYTES;
 use haversack_ownership as ownership;
 
 use crate::bucket::Bucket;
@@ -21,6 +22,8 @@ pub(crate) const MOST_BYTES: usize = 8 << 20;
 pub(crate) const CONTROL_BYTES: usize = 1 << 20;
 /// What a frame takes besides its data.
 const FRAME_BYTES: usize = 128;
+/// What a copy takes.
+const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
 
 /// What goes before what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +136,16 @@ impl Queue {
         self.bytes
     }
 
+    /// Returns how many more copies can be queued that do not have to wait for the limit.
+    pub fn copy_room(&mut self, now: Instant) -> usize {
+        if !self.is_open {
+            return 0;
+        }
+        let fit = (MOST_BYTES - CONTROL_BYTES).saturating_sub(self.bytes) / COPY_BYTES;
+        let pass = self.bucket.frames(COPY_BYTES, now);
+        pass.map_or(fit, |frames| fit.min(frames.saturating_sub(self.copies.len())))
+    }
+
     /// Changes the limit of copies.
     pub fn limit_copies(&mut self, bytes_per_second: u64, now: Instant) {
         self.bucket.set(bytes_per_second, now);
@@ -192,5 +205,138 @@ impl Queue {
     fn send(&mut self, frame: Frame) -> Next {
         self.bytes -= weight(&frame);
         Next::Send(Packet::Frame(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_migrate::{Position, Question, Session};
+    use haversack_model::{BlockNo, DiskId};
+
+    use super::*;
+
+    const DISK: DiskId = DiskId([1; 16]);
+    const SESSION: Session = Session { incarnation: 1, count: 1 };
+
+    fn migrate(message: Message) -> Frame {
+        Frame::Migrate { disk: DISK, message }
+    }
+
+    fn copy(order: u64) -> Frame {
+        migrate(Message::Copy {
+            session: SESSION,
+            taker: 1,
+            at: Position { round: 0, next: order },
+            block: BlockNo(order),
+            mask: 0xff,
+            data: vec![0; BLOCK_BYTES],
+        })
+    }
+
+    fn control() -> Frame {
+        migrate(Message::Withdraw { session: SESSION })
+    }
+
+    fn answer() -> Frame {
+        let question = Question { incarnation: 1, count: 1 };
+        migrate(Message::Fetched { question, mask: 1, data: vec![0; BLOCK_BYTES] })
+    }
+
+    fn opened(copy_bytes_per_second: u64, now: Instant) -> Queue {
+        let mut queue = Queue::new(copy_bytes_per_second, now);
+        queue.open();
+        queue
+    }
+
+    fn send(frame: Frame) -> Next {
+        Next::Send(Packet::Frame(frame))
+    }
+
+    #[test]
+    fn control_goes_first_and_copies_last() {
+        let now = Instant::now();
+        let mut queue = opened(0, now);
+        for frame in [copy(1), copy(2), answer(), control()] {
+            queue.push(frame).unwrap();
+        }
+        queue.ping(7);
+        queue.pong(8);
+        let packets = [Packet::Pong(8), Packet::Ping(7)].map(Next::Send);
+        let frames = [control(), answer(), copy(1), copy(2)].map(send);
+        for next in packets.into_iter().chain(frames) {
+            assert_eq!(queue.next(now), next);
+        }
+        assert_eq!((queue.next(now), queue.bytes()), (Next::Nothing, 0));
+    }
+
+    #[test]
+    fn a_limit_of_copies_holds_up_nothing_else() {
+        let now = Instant::now();
+        let mut queue = opened(COPY_BYTES as u64, now);
+        queue.push(copy(1)).unwrap();
+        queue.push(copy(2)).unwrap();
+        assert_eq!(queue.next(now), send(copy(1)));
+        let Next::Wait(wait) = queue.next(now) else { panic!("the limit does not hold") };
+        assert!(wait > Duration::from_millis(900), "{wait:?}");
+        queue.push(answer()).unwrap();
+        assert_eq!(queue.next(now), send(answer()));
+        assert_eq!(queue.next(now + wait), send(copy(2)));
+    }
+
+    #[test]
+    fn a_queue_full_of_data_has_room_for_control() {
+        let now = Instant::now();
+        let mut queue = opened(0, now);
+        let room = queue.copy_room(now);
+        for order in 0..room as u64 {
+            queue.push(copy(order)).unwrap();
+        }
+        assert_eq!(queue.copy_room(now), 0);
+        assert_eq!(queue.push(copy(0)), Err(SendError::Full));
+        assert_eq!(queue.push(answer()), Err(SendError::Full));
+        let control_frames = (0..).take_while(|_| queue.push(control()).is_ok()).count();
+        assert!(control_frames >= CONTROL_BYTES / FRAME_BYTES, "{control_frames}");
+        assert!(queue.bytes() <= MOST_BYTES);
+        assert_eq!(queue.close(), room + control_frames);
+        assert_eq!((queue.bytes(), queue.copy_room(now)), (0, 0));
+    }
+
+    #[test]
+    fn room_for_copies_follows_the_limit() {
+        let now = Instant::now();
+        let mut queue = opened(200 * COPY_BYTES as u64, now);
+        assert_eq!(queue.copy_room(now), 10, "a twentieth of a second's");
+        queue.push(copy(0)).unwrap();
+        assert_eq!(queue.copy_room(now), 9);
+        assert_eq!(queue.next(now), send(copy(0)));
+        assert_eq!(queue.copy_room(now), 9);
+    }
+
+    #[test]
+    fn a_frame_takes_no_less_than_its_bytes() {
+        let grant = haversack_ownership::Grant {
+            epoch: 1,
+            holders: (0..4_096).map(haversack_model::HostId).collect(),
+        };
+        let question = Question { incarnation: 1, count: 1 };
+        let part = haversack_migrate::Part::Held(BlockNo(0));
+        let blocks = vec![(BlockNo(1), 1); 4_096];
+        let next = Some(part);
+        let frames = [
+            copy(1),
+            answer(),
+            control(),
+            migrate(Message::Ownership(ownership::Message::Granted(grant))),
+            migrate(Message::Listed { question, knows_session: true, part, blocks, next }),
+            migrate(Message::Forget { epoch: 1, blocks: vec![BlockNo(1); 4_096] }),
+            Frame::Observed { question: 1, disk: DISK, result: Ok(vec![0; 256 << 10]) },
+            Frame::Expect { disk: DISK, description: vec![0; 16 << 10] },
+            Frame::Expected { disk: DISK, error: Some("x".repeat(1_024)) },
+        ];
+        for frame in frames {
+            let mut bytes = Vec::new();
+            Packet::Frame(frame.clone()).encode(&mut bytes).unwrap();
+            assert!(bytes.len() <= weight(&frame), "{} bytes", bytes.len());
+        }
     }
 }

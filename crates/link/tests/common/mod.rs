@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod raw;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,11 +12,11 @@ use std::time::{Duration, Instant};
 use haversack_link::{Config, Event, Frame, HostConfig, HostId, HostState, Links, Security, TlsFiles};
 use haversack_migrate::{Message, Position, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId};
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 /// The longest that a test waits for something. It does not depend on this how long it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const DISK: DiskId = DiskId([9; 16]);
 
@@ -29,6 +31,8 @@ impl Authority {
         let directory = tempfile::tempdir().unwrap();
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let name = directory.path().display().to_string();
+        parameters.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         std::fs::write(directory.path().join("ca.pem"), certificate.pem()).unwrap();
@@ -109,25 +113,30 @@ impl Running {
 
     /// Waits for an error of the other host, and checks that it contains these words.
     pub fn expect_error(&self, words: &str) {
-        wait_for(|| self.state().last_error);
-        let error = wait_for(|| self.state().last_error.filter(|error| error.contains(words)));
-        assert!(error.contains(words), "{error}");
+        let has_it = || self.state().last_error.filter(|error| error.contains(words));
+        wait_or_say(has_it, || format!("{words}: {:?}", self.state().last_error));
     }
 
     /// Waits for a refused connection, and checks why it was refused.
     pub fn expect_refusal(&self, words: &str) {
-        wait_for(|| self.links.refused().last.filter(|why| why.contains(words)));
+        let has_it = || self.links.refused().last.filter(|why| why.contains(words));
+        wait_or_say(has_it, || format!("{words}: {:?}", self.links.refused()));
     }
 }
 
 /// Asks again and again until there is an answer.
-pub fn wait_for<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(ask: impl FnMut() -> Option<T>) -> T {
+    wait_or_say(ask, || "nothing happened".into())
+}
+
+/// Says why, if there never is.
+fn wait_or_say<T>(mut ask: impl FnMut() -> Option<T>, say: impl Fn() -> String) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "nothing happened");
+        assert!(start.elapsed() < PATIENCE, "{}", say());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -162,15 +162,22 @@ fn a_new_connection_of_a_peer_replaces_the_old_one() {
 
 #[test]
 fn connections_that_say_nothing_take_64_places_for_a_while() {
-    let b = Running::start(&config("b.test", Security::Insecure, &[("a.test", NOWHERE)]));
+    let hosts = [("a.test", NOWHERE), ("aa.test", NOWHERE)];
+    let b = Running::start(&config("b.test", Security::Insecure, &hosts));
+    let mut connected = join(b.address(), "aa.test", "b.test");
+    b.expect(&Event::Connected);
     let silent: Vec<TcpStream> = (0..64).map(|_| connect(b.address())).collect();
     let mut one_more = connect(b.address());
     let _ = one_more.write_all(&hello(1, "a.test", "b.test"));
     b.expect_refusal("64 connections are in their handshake already");
     read_to_the_end(&mut one_more);
+    connected.write_all(&encode(copy(1))).unwrap();
+    b.expect(&Event::Received(copy(1)));
     b.expect_refusal("no TLS handshake and greeting within 5 s");
     wait_for(|| (b.links.refused().count >= 65).then_some(()));
     let _welcome = join(b.address(), "a.test", "b.test");
-    b.expect(&Event::Connected);
+    wait_for(|| {
+        Some(b.next()).filter(|(host, event)| *host == host_id("a.test") && *event == Event::Connected)
+    });
     drop(silent);
 }

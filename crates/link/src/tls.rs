@@ -126,3 +126,47 @@ pub(crate) fn is_for(certificate: &CertificateDer<'_>, name: &str) -> Result<(),
     let name = ServerName::try_from(name).map_err(|e| rustls::Error::General(e.to_string()))?;
     verify_server_name(&parsed, &name)
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    /// Writes a new certificate for `name`.
+    fn renew(files: &TlsFiles, issuer: &Issuer<'_, KeyPair>, name: &str) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, issuer).unwrap();
+        std::fs::write(&files.certificate, certificate.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_used_and_a_bad_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name| directory.path().join(name);
+        let files =
+            TlsFiles { authority: path("ca.pem"), certificate: path("cert.pem"), key: path("key.pem") };
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        std::fs::write(&files.authority, parameters.self_signed(&key).unwrap().pem()).unwrap();
+        let issuer = Issuer::new(parameters, key);
+        renew(&files, &issuer, "a.test");
+
+        let mut keyring = Keyring::open("a.test", &files).unwrap();
+        let first = keyring.current();
+        // A minute later.
+        let later = |keyring: &mut Keyring| {
+            keyring.read_at = Instant::now().checked_sub(FRESH).unwrap();
+            keyring.current()
+        };
+        renew(&files, &issuer, "b.test");
+        assert!(Arc::ptr_eq(&later(&mut keyring).server, &first.server), "it is for another host");
+        std::fs::write(&files.certificate, "half of a cert").unwrap();
+        assert!(Arc::ptr_eq(&later(&mut keyring).server, &first.server));
+        renew(&files, &issuer, "a.test");
+        assert!(Arc::ptr_eq(&keyring.current().server, &first.server), "a minute is not over");
+        assert!(!Arc::ptr_eq(&later(&mut keyring).server, &first.server));
+    }
+}

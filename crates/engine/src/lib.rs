@@ -64,7 +64,9 @@ pub use identity::StorageIdentity;
 pub use job::Job;
 pub use media::OnProgress;
 pub use message_limit::MessageLimit;
-pub use moving::{HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, SendToHost};
+pub use moving::{
+    HostMessage, HostSettings, MOST_OBSERVED_SECTORS, MoveStatus, Moves, RoomForCopies, SendToHost,
+};
 pub use open_pool::OpenPool;
 pub use origin::size_bytes as origin_size_bytes;
 pub use pool_handle::PoolHandle;

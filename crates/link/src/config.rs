@@ -1,106 +1,168 @@
-//! Settings of the connections, and what can be wrong with them.
+//! Which hosts there are, and how they prove who they are.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use haversack_model::HostId;
+use rustls::pki_types::ServerName;
 use uuid::Uuid;
 
-/// The namespace of hosts' identities.
-const HOST_NAMESPACE: Uuid = Uuid::from_u128(0x6a09_1f0e_52d3_4c7b_9d2e_8f11_c0de_4b57);
+use crate::error::LinkError;
 
-/// Returns the identity of a host of this name. It is the same on every host, and never 0.
-pub fn host_id(name: &str) -> HostId {
-    let id = Uuid::new_v5(&HOST_NAMESPACE, name.as_bytes());
-    let (high, _) = id.as_u64_pair();
-    HostId(high.max(1))
-}
+/// The namespace of the UUIDs that hosts' numbers come from.
+const HOST_NAMESPACE: Uuid = Uuid::from_u128(0x3d1f_7c52_90b4_5e8a_8a6e_41c7_d20f_95b3);
 
-/// Settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LinkConfig {
-    /// This host's name.
+/// Most bytes of a name, as in DNS.
+pub(crate) const MOST_NAME_BYTES: usize = 253;
+
+/// What [`crate::Links::start`] needs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name of this host: a DNS name or an IP address, the same in the configuration of every host.
     pub name: String,
-    /// The addresses to listen on.
+    /// Where to listen. May be empty if every other host's name comes after this one's.
     pub listen: Vec<SocketAddr>,
     /// The other hosts.
-    pub peers: Vec<PeerConfig>,
+    pub hosts: Vec<HostConfig>,
     /// How hosts prove who they are.
     pub security: Security,
-    /// The most that is sent ahead to one host, in bytes a second; 0 for no limit.
-    pub copy_rate_bytes: u64,
 }
 
 /// Another host.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeerConfig {
-    /// Its name.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Its name, for which its certificate must be valid.
     pub name: String,
-    /// Its address, `HOST:PORT`.
+    /// Where it listens: `HOST:PORT`.
     pub address: String,
+    /// Most bytes of copies sent ahead in a second; 0 for no limit.
+    pub copy_bytes_per_second: u64,
 }
 
 /// How hosts prove who they are.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Security {
-    /// Each has a certificate for its name, PEM.
-    Tls {
-        /// This host's certificate, with its chain.
-        certificate: PathBuf,
-        /// Its private key.
-        key: PathBuf,
-        /// The authorities that sign certificates of hosts.
-        authority: PathBuf,
-    },
-    /// Not at all.
+    /// TLS 1.3 with certificates on both sides.
+    Tls(TlsFiles),
+    /// Plain TCP, for closed test networks: whoever can reach the port can be any host, read and change everything.
     Insecure,
 }
 
-/// Why connections cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// A file cannot be used.
-    #[error("{path}: cannot read the {what}: {why}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// `certificate` or `private key`.
-        what: &'static str,
-        /// What is wrong.
-        why: String,
-    },
-    /// The certificate cannot be used.
-    #[error("{certificate}: {why}")]
-    Certificate {
-        /// The file.
-        certificate: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// A name cannot be in a certificate.
-    #[error("'{0}' cannot be the name of a host in a certificate: use letters, digits, '-' and '.'")]
-    Name(String),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The thread cannot be started.
-    #[error("cannot start the thread for connections to other hosts: {0}")]
-    Thread(#[from] std::io::Error),
+/// PEM files.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The authorities that sign the hosts' certificates.
+    pub authority: PathBuf,
+    /// This host's certificate, with those between it and the authority. It is presented when connecting and when
+    /// being connected to, so it must be usable for clients and servers.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+}
+
+/// Returns the number of a host: the first eight bytes, little-endian, of a UUID (version 5) of its name in lower case.
+/// It is never 0, since these bytes contain the UUID's version.
+pub fn host_id(name: &str) -> HostId {
+    let uuid = Uuid::new_v5(&HOST_NAMESPACE, name.to_ascii_lowercase().as_bytes());
+    let (number, _) = uuid.as_bytes().split_first_chunk().expect("a UUID has sixteen bytes");
+    HostId(u64::from_le_bytes(*number))
+}
+
+impl Config {
+    /// Checks everything that can be wrong before anything starts, and returns the names in lower case by number.
+    pub(crate) fn check(&self) -> Result<BTreeMap<HostId, String>, LinkError> {
+        let mut names = BTreeMap::new();
+        for name in std::iter::once(&self.name).chain(self.hosts.iter().map(|host| &host.name)) {
+            check_name(name)?;
+            if let Some(first) = names.insert(host_id(name), name.to_ascii_lowercase()) {
+                return Err(LinkError::SameId { first, second: name.clone() });
+            }
+        }
+        for host in &self.hosts {
+            check_address(host)?;
+        }
+        let me = self.name.to_ascii_lowercase();
+        match names.values().find(|name| **name < me) {
+            Some(before) if self.listen.is_empty() => Err(LinkError::NoListener { host: before.clone() }),
+            _ => Ok(names),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), LinkError> {
+    let is_valid =
+        name.len() <= MOST_NAME_BYTES && !name.ends_with('.') && ServerName::try_from(name).is_ok();
+    if is_valid { Ok(()) } else { Err(LinkError::Name(name.to_owned())) }
+}
+
+fn check_address(host: &HostConfig) -> Result<(), LinkError> {
+    let port = host.address.rsplit_once(':').filter(|(name, _)| !name.is_empty());
+    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(1..) => Ok(()),
+        _ => Err(LinkError::Address { host: host.name.clone(), address: host.address.clone() }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The identity is on record in pools: it must never change.
+    fn config(name: &str, others: &[&str]) -> Config {
+        let host = |name: &&str| HostConfig {
+            name: (*name).into(),
+            address: "127.0.0.1:9000".into(),
+            copy_bytes_per_second: 0,
+        };
+        Config {
+            name: name.into(),
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            hosts: others.iter().map(host).collect(),
+            security: Security::Insecure,
+        }
+    }
+
     #[test]
-    fn a_name_always_has_the_same_identity() {
-        assert_eq!(host_id("alpha"), HostId(18_133_278_666_888_142_761));
-        assert_ne!(host_id("alpha"), host_id("beta"));
+    fn a_hosts_number_never_changes() {
+        // Records on cache devices contain these numbers.
+        assert_eq!(host_id("a.example").0, 0x6753_a774_e1b5_931c);
+        assert_eq!(host_id("A.Example"), host_id("a.example"));
+        assert_ne!(host_id("b.example"), host_id("a.example"));
+    }
+
+    #[test]
+    fn a_hosts_number_contains_the_version_and_is_not_zero() {
+        for n in 0..1_000 {
+            assert_eq!(host_id(&format!("host{n}")).0 >> 52 & 0xf, 5);
+        }
+    }
+
+    #[test]
+    fn one_name_twice_is_refused() {
+        assert!(config("a", &["b", "c"]).check().is_ok());
+        for config in [config("a", &["b", "B"]), config("a", &["A"])] {
+            assert!(matches!(config.check(), Err(LinkError::SameId { .. })));
+        }
+    }
+
+    #[test]
+    fn names_and_addresses_are_checked() {
+        for name in ["", "a b", "a.", "-", "[::1]", &"a".repeat(300)] {
+            assert!(matches!(config(name, &[]).check(), Err(LinkError::Name(_))), "{name}");
+        }
+        for address in ["", "host", ":1", "host:", "host:0", "host:65536", "host:http"] {
+            let mut config = config("a", &["b"]);
+            config.hosts[0].address = address.into();
+            assert!(matches!(config.check(), Err(LinkError::Address { .. })), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_others_connect_to_must_listen() {
+        let mut config = config("b", &["a", "c"]);
+        config.listen.clear();
+        assert!(matches!(config.check(), Err(LinkError::NoListener { host }) if host == "a"));
+        config.hosts.remove(0);
+        assert!(config.check().is_ok());
     }
 }

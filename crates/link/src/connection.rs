@@ -1,117 +1,192 @@
-//! A connection with a host that has proved its name: frames both ways, until it breaks.
+//! A connection after its greetings, until it ends.
+//!
+//! Invariants
+//! - One connection of a host is alive at a time. A newer one of the same peer ends the older: the peer knows better
+//!   than this side whether the older one still works.
+//! - One frame is in memory for reading, and at most [`BATCH_BYTES`] and a frame for writing.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use haversack_model::HostId;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{sleep_until, timeout};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::frame::{Frame, HEAD_BYTES, Sent, checksum, decode, head};
-use crate::peer::Peer;
+use crate::error::ConnectionError;
+use crate::host::Host;
+use crate::links::{Event, Shared};
+use crate::queue::Next;
+use crate::wire::{HEADER_BYTES, Header, Packet};
 
-/// How often a host is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(1);
-/// A host that says nothing for this long is gone.
+/// How often a peer is asked whether it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// How long a peer may send nothing, or take nothing.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Bytes that are written at a time, if there are as many.
-const WRITE_BYTES: usize = 64 << 10;
+/// How long a frame may take to arrive.
+const FRAME_TIME: Duration = Duration::from_secs(30);
+/// Frames are written together until there are so many bytes.
+const BATCH_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 64 << 10;
 
-/// A stream of either kind.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+/// A stream of bytes in both directions.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Takes in frames.
-pub type Deliver = Arc<dyn Fn(HostId, Frame) + Send + Sync>;
+/// Makes this connection the host's, and returns why it ended.
+pub(crate) async fn run(shared: &Shared, host: &Host, stream: Box<dyn Stream>) -> ConnectionError {
+    let mut mine = 0;
+    host.newest.send_modify(|count| {
+        *count += 1;
+        mine = *count;
+    });
+    let mut newest = host.newest.subscribe();
+    let turn = host.turn.lock().await;
+    if *newest.borrow_and_update() != mine {
+        return ConnectionError::Replaced;
+    }
+    host.connected();
+    shared.deliver(host, Event::Connected);
+    tracing::info!(host = host.name, "connected");
 
-/// Runs until the connection breaks or another one has taken its place. Returns why.
-pub async fn run(stream: Box<dyn Stream>, peer: &Peer, deliver: &Deliver) -> String {
-    let connection = peer.connected();
-    tracing::info!(host = peer.config.name, "connected");
-    let start = Instant::now();
-    let (reader, writer) = tokio::io::split(stream);
-    let why = tokio::select! {
-        why = read(reader, peer, deliver, start) => why,
-        why = write(writer, peer, connection, start) => why,
+    let pinged = AtomicU64::new(0);
+    let (incoming, outgoing) = tokio::io::split(stream);
+    let error = tokio::select! {
+        error = ended(receive(shared, host, incoming, &pinged)) => error,
+        error = ended(send(host, outgoing)) => error,
+        () = keep_alive(shared, host, &pinged) => unreachable!("it never ends"),
+        _ = newest.wait_for(|count| *count != mine) => ConnectionError::Replaced,
     };
-    peer.disconnected(connection, why.clone());
-    why
+
+    host.lost();
+    shared.deliver(host, Event::Lost);
+    drop(turn);
+    error
 }
 
-async fn read(mut stream: impl AsyncRead + Unpin, peer: &Peer, deliver: &Deliver, start: Instant) -> String {
+/// Awaits something that only ends with an error.
+async fn ended(work: impl Future<Output = Result<(), ConnectionError>>) -> ConnectionError {
+    work.await.expect_err("it goes on until something fails")
+}
+
+async fn keep_alive(shared: &Shared, host: &Host, pinged: &AtomicU64) {
+    let mut ticks = interval(KEEP_ALIVE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now_us = shared.now_us();
+        pinged.store(now_us, Relaxed);
+        host.queue(|queue| queue.ping(now_us));
+        host.queued.notify_one();
+    }
+}
+
+async fn receive(
+    shared: &Shared,
+    host: &Host,
+    stream: impl AsyncRead + Unpin,
+    pinged: &AtomicU64,
+) -> Result<(), ConnectionError> {
+    let mut stream = BufReader::with_capacity(READ_BYTES, stream);
     let mut body = Vec::new();
     loop {
-        let sent = match timeout(SILENCE, read_one(&mut stream, &mut body)).await {
-            Ok(Ok(sent)) => sent,
-            Ok(Err(why)) => return why,
-            Err(_) => return format!("no sign of it for {} s", SILENCE.as_secs()),
-        };
-        peer.received_bytes.fetch_add((HEAD_BYTES + body.len()) as u64, Ordering::Relaxed);
-        match sent {
-            Sent::Ping(number) => peer.send_own(&Sent::Pong(number)),
-            Sent::Pong(sent_us) => {
-                let now_us = start.elapsed().as_micros() as u64;
-                peer.state().round_trip_us = Some(now_us.saturating_sub(sent_us));
+        // Lets other hosts' tasks run, too, when more and more comes from this one.
+        tokio::task::consume_budget().await;
+        let header = read_header(&mut stream).await?;
+        body.resize(header.body_bytes(), 0);
+        let slow = |_| ConnectionError::SlowFrame(FRAME_TIME.as_secs());
+        timeout(FRAME_TIME, fill(&mut stream, &mut body)).await.map_err(slow)??;
+        host.counters.received_bytes.fetch_add((HEADER_BYTES + body.len()) as u64, Relaxed);
+        match Packet::decode(&header, &body)? {
+            Packet::Ping(number) => {
+                host.queue(|queue| queue.pong(number));
+                host.queued.notify_one();
             }
-            Sent::Frame(frame) => deliver(peer.id, frame),
+            Packet::Pong(number) if number == pinged.load(Relaxed) => {
+                host.round_trip(shared.now_us().saturating_sub(number));
+            }
+            Packet::Pong(_) => {}
+            Packet::Frame(frame) => {
+                host.counters.received_frames.fetch_add(1, Relaxed);
+                shared.deliver(host, Event::Received(frame));
+            }
         }
     }
 }
 
-async fn read_one(stream: &mut (impl AsyncRead + Unpin), body: &mut Vec<u8>) -> Result<Sent, String> {
-    let mut first = [0; HEAD_BYTES];
-    stream.read_exact(&mut first).await.map_err(|error| error.to_string())?;
-    let (length, crc) = head(first).map_err(|error| error.to_string())?;
-    body.resize(length, 0);
-    stream.read_exact(body).await.map_err(|error| error.to_string())?;
-    if checksum(body) != crc {
-        return Err("a frame fails its checksum".into());
+async fn read_header(stream: &mut (impl AsyncRead + Unpin)) -> Result<Header, ConnectionError> {
+    let mut bytes = [0; HEADER_BYTES];
+    match read_some(stream, &mut bytes).await? {
+        0 => return Err(ConnectionError::Closed),
+        some => fill(stream, &mut bytes[some..]).await?,
     }
-    decode(body).map_err(|error| error.to_string())
+    Ok(Header::read(bytes)?)
 }
 
-async fn write(mut stream: impl AsyncWrite + Unpin, peer: &Peer, connection: u64, start: Instant) -> String {
-    let mut ping_at = Instant::now();
-    let mut batch = Vec::new();
+/// Fills `bytes` with the rest of a frame.
+async fn fill(stream: &mut (impl AsyncRead + Unpin), bytes: &mut [u8]) -> Result<(), ConnectionError> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match read_some(stream, &mut bytes[filled..]).await {
+            Ok(0) | Err(ConnectionError::Closed) => return Err(ConnectionError::ClosedInFrame),
+            other => filled += other?,
+        }
+    }
+    Ok(())
+}
+
+async fn read_some(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes: &mut [u8],
+) -> Result<usize, ConnectionError> {
+    match timeout(SILENCE, stream.read(bytes)).await {
+        Ok(result) => result.map_err(ConnectionError::io),
+        Err(_) => Err(ConnectionError::Silent(SILENCE.as_secs())),
+    }
+}
+
+async fn send(host: &Host, mut stream: impl AsyncWrite + Unpin) -> Result<(), ConnectionError> {
+    let mut bytes = Vec::new();
     loop {
-        let now = Instant::now();
-        if !peer.is_current(connection) {
-            // The bell may have been rung for the other one.
-            peer.bell.notify_one();
-            return "the host has connected again".into();
-        }
-        if now >= ping_at {
-            peer.send_own(&Sent::Ping(start.elapsed().as_micros() as u64));
-            ping_at = now + PING_EVERY;
-        }
-        batch.clear();
-        let mut next = None;
-        while batch.len() < WRITE_BYTES {
-            match peer.state().queue.next(now) {
-                Ok(frame) => batch.extend(frame),
-                Err(at) => {
-                    next = at;
-                    break;
-                }
-            }
-        }
-        if batch.is_empty() {
-            let until = next.map_or(ping_at, |at| at.min(ping_at));
-            tokio::select! {
-                () = peer.bell.notified() => {}
-                () = sleep_until(until.into()) => {}
+        bytes.clear();
+        let (frames, wait) = gather(host, &mut bytes);
+        if bytes.is_empty() {
+            match wait {
+                Some(wait) => drop(timeout(wait, host.queued.notified()).await),
+                None => host.queued.notified().await,
             }
             continue;
         }
-        let written = async {
-            stream.write_all(&batch).await?;
-            stream.flush().await
-        };
-        match timeout(SILENCE, written).await {
-            Ok(Ok(())) => peer.sent_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed),
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return format!("it takes nothing for {} s", SILENCE.as_secs()),
-        };
+        write_all(&mut stream, &bytes).await?;
+        host.counters.sent_frames.fetch_add(frames, Relaxed);
+        host.counters.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
     }
+}
+
+/// Encodes what is to be sent now. Returns how many frames that is, and how long the next one has to wait.
+fn gather(host: &Host, bytes: &mut Vec<u8>) -> (u64, Option<Duration>) {
+    let mut frames = 0;
+    while bytes.len() < BATCH_BYTES {
+        match host.queue(|queue| queue.next(Instant::now())) {
+            Next::Send(packet) => {
+                packet.encode(bytes).expect("frames are checked before they are queued");
+                frames += u64::from(matches!(packet, Packet::Frame(_)));
+            }
+            Next::Wait(wait) => return (frames, Some(wait)),
+            Next::Nothing => break,
+        }
+    }
+    (frames, None)
+}
+
+async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8]) -> Result<(), ConnectionError> {
+    let stalled = |_| ConnectionError::Stalled(SILENCE.as_secs());
+    while !bytes.is_empty() {
+        let written = timeout(SILENCE, stream.write(bytes)).await.map_err(stalled)?;
+        match written.map_err(ConnectionError::io)? {
+            0 => return Err(ConnectionError::Closed),
+            some => bytes = &bytes[some..],
+        }
+    }
+    timeout(SILENCE, stream.flush()).await.map_err(stalled)?.map_err(ConnectionError::io)
 }

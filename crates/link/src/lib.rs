@@ -1,28 +1,36 @@
-//! Connections between the daemons of hosts between which disks move.
+//! Connections between the daemons of two hosts, over which the cache of a disk travels when its VM moves.
 //!
-//! One connection for each pair of hosts carries everything: the messages of the migration protocol with the data of blocks,
-//! reads for a host whose guest has not come yet, and notes that daemons exchange. It is encrypted, and both hosts show
-//! certificates of one authority. The format is in docs/host-protocol.md.
+//! [`Links`] runs one thread. It listens, connects to the other hosts again and again, and keeps at most one
+//! connection for each pair of hosts: the host whose name comes first connects, the other one waits. Frames are sent
+//! with a [`LinkSender`] from any thread and without waiting; what comes in is passed to a callback. Frames to a host
+//! that is not connected, or for which too much is waiting already, are dropped and counted: the protocols above
+//! repeat what is not answered.
 //!
-//! Messages may be lost: whatever does not get through while a host is away, or while its queue is full, is dropped. Those
-//! who send them repeat what they need.
+//! - [`wire`]: the bytes, documented in `docs/host-protocol.md`.
+//! - TLS 1.3 with certificates on both sides. Each is valid for the configured name of its host.
 //!
 //! Invariants
-//! - A frame is delivered only if its host has proved its name, and the frame's checksum is right.
-//! - Nothing that another host sends makes this one allocate more than a frame's maximum length.
-//! - Sending never waits.
+//! - Nothing that a peer sends makes this crate panic, block, or use more memory than documented.
+//! - Before its certificate is checked, a peer has five seconds and one of 64 places.
+//! - No frame is passed on from a host whose name was not checked, unless the configuration is `insecure`.
+//! - For each host, [`Event::Connected`], frames and [`Event::Lost`] come in this order and do not overlap.
 
-mod bytes;
+mod accept;
+mod bucket;
 mod config;
 mod connection;
-mod frame;
-mod hello;
+mod dial;
+mod error;
+mod greeting;
+mod host;
 mod links;
-mod message;
-mod peer;
 mod queue;
 mod tls;
+pub mod wire;
 
-pub use config::{LinkConfig, LinkError, PeerConfig, Security, host_id};
-pub use frame::{Frame, MOST_NOTE_BYTES};
-pub use links::{HostState, LinkSender, Links};
+pub use config::{Config, HostConfig, Security, TlsFiles, host_id};
+pub use error::{LinkError, SendError};
+pub use haversack_model::HostId;
+pub use host::HostState;
+pub use links::{Event, LinkSender, Links, Refused};
+pub use wire::{Frame, ObserveError, WireError};

@@ -1,269 +1,262 @@
-//! All connections: a thread that listens, connects, and runs them.
-//!
-//! Of two hosts the one with the lower identity connects, the other one listens.
-//!
-//! Invariant
-//! - Until a host has proved its name it has a few seconds, and there are few such connections at a time.
+//! The thread of the connections, and what the rest of the daemon holds of it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use haversack_model::HostId;
-use rustls::pki_types::ServerName;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{sleep, timeout};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, oneshot};
 
-use crate::config::{LinkConfig, LinkError, host_id};
-use crate::connection::{self, Deliver, Stream};
-use crate::frame::Frame;
-use crate::hello::{self, Hello};
-use crate::peer::Peer;
-use crate::tls::{self, Tls};
+use crate::accept::{self, HANDSHAKES};
+use crate::config::{Config, Security, host_id};
+use crate::dial;
+use crate::error::{ConnectionError, LinkError, SendError};
+use crate::host::{Host, HostState};
+use crate::tls::{Credentials, Keyring};
+use crate::wire::Frame;
 
-/// How long connecting and proving the name may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections whose hosts have not proved their names yet.
-const MOST_NEW: usize = 64;
-/// The first and the longest pause between attempts to connect.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-
-/// The state of the connection to a host.
-#[derive(Clone, PartialEq, Debug)]
-pub struct HostState {
-    /// Its identity.
-    pub id: HostId,
-    /// Its name.
-    pub name: String,
-    /// Its address.
-    pub address: String,
-    /// It is connected.
-    pub is_connected: bool,
-    /// The time that the last question took there and back, in microseconds.
-    pub round_trip_us: Option<u64>,
-    /// Bytes sent to it, not counting TLS.
-    pub sent_bytes: u64,
-    /// Bytes received from it.
-    pub received_bytes: u64,
-    /// Frames that were dropped, since it was not connected or its queue was full.
-    pub dropped_frames: u64,
-    /// Why it is not connected.
-    pub last_error: Option<String>,
+/// What happens to the connection to a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// There is a connection: frames to the host are sent from now on.
+    Connected,
+    /// A frame came.
+    Received(Frame),
+    /// There is no connection any more.
+    Lost,
 }
 
-type Peers = Arc<BTreeMap<HostId, Arc<Peer>>>;
+/// Connections that were refused since the start, before it was known which host made them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Refused {
+    /// How many.
+    pub count: u64,
+    /// Who made the last one, and why it was refused.
+    pub last: Option<String>,
+}
 
-/// Sends frames; cheap to clone, usable from any thread.
-#[derive(Clone)]
-pub struct LinkSender(Peers);
+/// How much time is at least between two warnings of refused connections: anyone can cause them.
+const QUIET: Duration = Duration::from_secs(10);
 
-impl LinkSender {
-    /// Sends a frame, without waiting. It is dropped if the host is unknown or not connected, or takes too little.
-    pub fn send(&self, to: HostId, frame: Frame) {
-        if let Some(peer) = self.0.get(&to) {
-            peer.send(frame);
+type Hosts = BTreeMap<HostId, Arc<Host>>;
+
+/// What the tasks of the thread share.
+pub(crate) struct Shared {
+    /// This host's name, in lower case.
+    pub name: String,
+    pub hosts: Arc<Hosts>,
+    deliver: Box<dyn Fn(HostId, Event) + Send + Sync>,
+    keyring: Option<Mutex<Keyring>>,
+    refused: Arc<Mutex<Refused>>,
+    warned_at: Mutex<Option<Instant>>,
+    started: Instant,
+}
+
+impl Shared {
+    pub fn deliver(&self, host: &Host, event: Event) {
+        (self.deliver)(host.id, event);
+    }
+
+    /// Returns what to prove this host's identity with; `None` without TLS.
+    pub fn credentials(&self) -> Option<Credentials> {
+        self.keyring.as_ref().map(|keyring| keyring.lock().expect("nothing panics with it").current())
+    }
+
+    /// Returns microseconds since the start.
+    pub fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Keeps why there is no connection to a host.
+    pub fn failed(&self, host: &Host, error: &ConnectionError) {
+        let text = error.to_string();
+        if host.failed(text.clone()) {
+            tracing::warn!(host = host.name, address = host.address, error = text, "not connected");
         }
+    }
+
+    /// Counts a connection that was refused.
+    pub fn refuse(&self, why: String) {
+        let mut refused = self.refused.lock().expect("nothing panics with it");
+        refused.count += 1;
+        let mut warned_at = self.warned_at.lock().expect("nothing panics with it");
+        if warned_at.is_none_or(|at| at.elapsed() >= QUIET) {
+            *warned_at = Some(Instant::now());
+            tracing::warn!(why, refused = refused.count, "refused a connection");
+        }
+        refused.last = Some(why);
     }
 }
 
-/// All connections. They end when it is dropped.
-pub struct Links {
-    peers: Peers,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+/// Sends frames, from any thread.
+#[derive(Clone)]
+pub struct LinkSender {
+    hosts: Arc<Hosts>,
 }
 
-#[derive(Clone)]
-struct Shared {
-    name: Arc<str>,
-    peers: Peers,
-    tls: Option<Tls>,
-    deliver: Deliver,
-    new: Arc<Semaphore>,
+impl fmt::Debug for LinkSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkSender").field("hosts", &self.hosts.keys()).finish()
+    }
+}
+
+impl LinkSender {
+    /// Queues a frame, without waiting.
+    ///
+    /// # Errors
+    /// The frame was dropped, and counted. That need not be handled: whoever awaits an answer asks again.
+    pub fn send(&self, to: HostId, frame: Frame) -> Result<(), SendError> {
+        self.hosts.get(&to).ok_or(SendError::UnknownHost(to))?.send(frame)
+    }
+
+    /// Limits the bytes of copies sent ahead to a host in a second, from now on; 0 for no limit. Returns whether there
+    /// is such a host.
+    pub fn limit_copies(&self, host: HostId, bytes_per_second: u64) -> bool {
+        let Some(host) = self.hosts.get(&host) else { return false };
+        host.queue(|queue| queue.limit_copies(bytes_per_second, Instant::now()));
+        host.queued.notify_one();
+        true
+    }
+
+    /// Returns how many copies to a host can be sent now that neither wait for the limit nor find the queue full. A
+    /// sender that keeps to this has no copy waiting so long that it seems lost.
+    pub fn copy_room(&self, host: HostId) -> usize {
+        self.hosts.get(&host).map_or(0, |host| host.queue(|queue| queue.copy_room(Instant::now())))
+    }
+
+    /// Returns whether a host is connected.
+    pub fn is_connected(&self, host: HostId) -> bool {
+        self.hosts.get(&host).is_some_and(|host| host.queue(|queue| queue.is_open()))
+    }
+}
+
+/// Connections to other hosts. They end when this is dropped; no event comes after that.
+#[derive(Debug)]
+pub struct Links {
+    id: HostId,
+    sender: LinkSender,
+    addresses: Vec<SocketAddr>,
+    refused: Arc<Mutex<Refused>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Links {
-    /// Listens, and connects to the other hosts. Frames that arrive are given to `deliver`, which must not wait.
+    /// Listens, and starts to connect. `deliver` is called on the thread of the connections: it must neither wait nor
+    /// panic.
     ///
     /// # Errors
-    /// An address or a file cannot be used.
+    /// The configuration is wrong, a file cannot be used, or an address cannot be listened on.
     pub fn start(
-        config: LinkConfig,
-        deliver: impl Fn(HostId, Frame) + Send + Sync + 'static,
+        config: &Config,
+        deliver: impl Fn(HostId, Event) + Send + Sync + 'static,
     ) -> Result<Links, LinkError> {
-        let tls = tls::load(&config)?;
-        let me = host_id(&config.name);
-        let peers = config.peers.into_iter().map(|peer| {
-            let id = host_id(&peer.name);
-            (id, Arc::new(Peer::new(id, peer, config.copy_rate_bytes)))
+        config.check()?;
+        let name = config.name.to_ascii_lowercase();
+        let keyring = match &config.security {
+            Security::Tls(files) => Some(Mutex::new(Keyring::open(&name, files)?)),
+            Security::Insecure => None,
+        };
+        let listeners = config.listen.iter().map(|address| open(*address)).collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>();
+        let addresses = addresses.map_err(LinkError::Thread)?;
+
+        let hosts = config.hosts.iter().map(|host| Host::new(host_id(&host.name), host, &name));
+        let hosts: Arc<Hosts> = Arc::new(hosts.map(|host| (host.id, Arc::new(host))).collect());
+        let refused = Arc::<Mutex<Refused>>::default();
+        let shared = Arc::new(Shared {
+            name,
+            hosts: hosts.clone(),
+            deliver: Box::new(deliver),
+            keyring,
+            refused: refused.clone(),
+            warned_at: Mutex::new(None),
+            started: Instant::now(),
         });
-        let peers: Peers = Arc::new(peers.filter(|(id, _)| *id != me).collect());
-        let listeners = config.listen.iter().map(|address| {
-            let listen = || {
-                let listener = std::net::TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Ok(listener)
-            };
-            listen().map_err(|source| LinkError::Listen { address: *address, source })
-        });
-        let listeners: Vec<std::net::TcpListener> = listeners.collect::<Result<_, LinkError>>()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(LinkError::Thread)?;
         let (stop, stopped) = oneshot::channel();
-        let new = Arc::new(Semaphore::new(MOST_NEW));
-        let shared =
-            Shared { name: config.name.into(), peers: peers.clone(), tls, deliver: Arc::new(deliver), new };
-        let run = move || {
-            runtime.block_on(async move {
-                for listener in listeners {
-                    tokio::spawn(listen(shared.clone(), listener));
-                }
-                for peer in shared.peers.values().filter(|peer| me < peer.id) {
-                    tokio::spawn(keep_connected(shared.clone(), peer.clone()));
-                }
-                // An error says that the owner is gone.
-                let _ = stopped.await;
-            });
-        };
-        let thread = std::thread::Builder::new().name("hosts".into()).spawn(run)?;
-        Ok(Links { peers, stop: Some(stop), thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("links".into());
+        let thread = thread.spawn(move || run(runtime, shared, listeners, stopped));
+        let thread = Some(thread.map_err(LinkError::Thread)?);
+        let (id, sender) = (host_id(&config.name), LinkSender { hosts });
+        Ok(Links { id, sender, addresses, refused, stop: Some(stop), thread })
     }
 
-    /// Returns a handle for sending.
+    /// Returns this host's number.
+    pub fn id(&self) -> HostId {
+        self.id
+    }
+
+    /// Returns the addresses that are listened on, with the ports that were found for port 0.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Returns what sends frames.
     pub fn sender(&self) -> LinkSender {
-        LinkSender(self.peers.clone())
+        self.sender.clone()
     }
 
-    /// Returns the state of each connection.
+    /// See [`LinkSender::send`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn send(&self, to: HostId, frame: Frame) -> Result<(), SendError> {
+        self.sender.send(to, frame)
+    }
+
+    /// Returns the state of each host, by number.
     pub fn state(&self) -> Vec<HostState> {
-        let describe = |peer: &Arc<Peer>| {
-            let state = peer.state();
-            HostState {
-                id: peer.id,
-                name: peer.config.name.clone(),
-                address: peer.config.address.clone(),
-                is_connected: state.connection.is_some(),
-                round_trip_us: state.round_trip_us,
-                sent_bytes: peer.sent_bytes.load(Ordering::Relaxed),
-                received_bytes: peer.received_bytes.load(Ordering::Relaxed),
-                dropped_frames: peer.dropped_frames.load(Ordering::Relaxed),
-                last_error: state.error.clone(),
-            }
-        };
-        self.peers.values().map(describe).collect()
+        self.sender.hosts.values().map(|host| host.state()).collect()
+    }
+
+    /// Returns what is known of refused connections.
+    pub fn refused(&self) -> Refused {
+        self.refused.lock().expect("nothing panics with it").clone()
     }
 }
 
 impl Drop for Links {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            // The last one to drop may be the thread itself, in the midst of delivering a frame.
-            && thread.thread().id() != std::thread::current().id()
-        {
+        // The callback may own this: its thread cannot wait for itself.
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
 }
 
-async fn listen(shared: Shared, listener: std::net::TcpListener) {
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!("cannot listen for other hosts: {error}"),
-    };
-    loop {
-        let permit = shared.new.clone().acquire_owned().await.expect("it is never closed");
-        match listener.accept().await {
-            Ok((stream, address)) => {
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    if let Err(why) = accept(&shared, stream, permit).await {
-                        tracing::info!(%address, "refused a connection as a host: {why}");
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!("cannot accept connections of other hosts: {error}");
-                sleep(PAUSES[0]).await;
+fn open(address: SocketAddr) -> Result<TcpListener, LinkError> {
+    let failed = |source| LinkError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+fn run(runtime: Runtime, shared: Arc<Shared>, listeners: Vec<TcpListener>, stopped: oneshot::Receiver<()>) {
+    let hosts = shared.hosts.clone();
+    runtime.block_on(async move {
+        let places = Arc::new(Semaphore::new(HANDSHAKES));
+        for listener in listeners {
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => drop(tokio::spawn(accept::listen(shared.clone(), listener, places.clone()))),
+                Err(error) => tracing::error!(%error, "cannot wait for connections of other hosts"),
             }
         }
-    }
-}
-
-async fn accept(shared: &Shared, stream: TcpStream, permit: OwnedSemaphorePermit) -> Result<(), String> {
-    let greeted = timeout(PATIENCE, greet_back(shared, stream)).await.map_err(|_| "it takes too long")?;
-    let (stream, peer) = greeted?;
-    drop(permit);
-    connection::run(stream, &peer, &shared.deliver).await;
-    Ok(())
-}
-
-async fn greet_back(shared: &Shared, stream: TcpStream) -> Result<(Box<dyn Stream>, Arc<Peer>), String> {
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let mut certificates = None;
-    let mut stream: Box<dyn Stream> = match &shared.tls {
-        None => Box::new(stream),
-        Some(tls) => {
-            let accepted = TlsAcceptor::from(tls.server.clone()).accept(stream).await;
-            let stream = accepted.map_err(|error| error.to_string())?;
-            certificates = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
-            Box::new(stream)
+        for host in shared.hosts.values().filter(|host| host.connects) {
+            let (shared, host) = (shared.clone(), host.clone());
+            tokio::spawn(async move { dial::keep(&shared, &host).await });
         }
-    };
-    let hello = hello::read(&mut stream).await?;
-    let peer = shared.peers.get(&host_id(&hello.name)).filter(|peer| peer.config.name == hello.name);
-    let peer = peer.ok_or_else(|| format!("host '{}' is not configured here", hello.name))?.clone();
-    if hello.to != *shared.name {
-        return Err(format!("it looks for host '{}', and this is '{}'", hello.to, shared.name));
+        let _ = stopped.await;
+    });
+    // A name that is being looked up may take long.
+    runtime.shutdown_background();
+    for host in hosts.values() {
+        host.lost();
     }
-    if shared.tls.is_some() {
-        let shown = certificates.as_ref().and_then(|chain| chain.first());
-        if let Err(why) = tls::check_name(shown, &hello.name) {
-            peer.failed(why.clone());
-            return Err(why);
-        }
-    }
-    hello::write(&mut stream, &Hello { name: shared.name.to_string(), to: hello.name }).await?;
-    Ok((stream, peer))
-}
-
-async fn keep_connected(shared: Shared, peer: Arc<Peer>) {
-    let mut pause = PAUSES[0];
-    loop {
-        match timeout(PATIENCE, connect(&shared, &peer)).await {
-            Ok(Ok(stream)) => {
-                pause = PAUSES[0];
-                connection::run(stream, &peer, &shared.deliver).await;
-            }
-            Ok(Err(why)) => peer.failed(why),
-            Err(_) => peer.failed(format!("{} does not answer", peer.config.address)),
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSES[1]);
-    }
-}
-
-async fn connect(shared: &Shared, peer: &Peer) -> Result<Box<dyn Stream>, String> {
-    let address = &peer.config.address;
-    let stream = TcpStream::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
-    stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let mut stream: Box<dyn Stream> = match &shared.tls {
-        None => Box::new(stream),
-        Some(tls) => {
-            let name = ServerName::try_from(peer.config.name.clone()).map_err(|error| error.to_string())?;
-            let connected = TlsConnector::from(tls.client.clone()).connect(name, stream).await;
-            Box::new(connected.map_err(|error| format!("{address}: {error}"))?)
-        }
-    };
-    let (name, to) = (shared.name.to_string(), peer.config.name.clone());
-    hello::write(&mut stream, &Hello { name, to }).await?;
-    // A host that refuses closes the connection.
-    let hello =
-        hello::read(&mut stream).await.map_err(|why| format!("{address}: it refuses this host, or {why}"))?;
-    if hello.name != peer.config.name {
-        return Err(format!("{address}: it is host '{}', not '{}'", hello.name, peer.config.name));
-    }
-    Ok(stream)
 }

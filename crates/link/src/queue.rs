@@ -1,147 +1,340 @@
-//! What waits to be sent to a host.
+//! What waits to be sent to one host.
 //!
 //! Invariants
-//! - Copies that are sent ahead yield to everything else, and their rate is limited.
-//! - The queue holds no more than [`MOST_BYTES`]; what does not fit is dropped.
+//! - Control goes before data that a guest may wait for, and that before copies sent ahead.
+//! - At most [`MOST_BYTES`] wait; data leaves [`CONTROL_BYTES`] of them to control.
+//! - Nothing waits while there is no connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::frame::{Frame, Sent, encode};
+use haversack_migrate::Message;
+use haversack_model::BLOCK_BYTES;
+use haversack_ownership as ownership;
 
-/// The most bytes that wait, for copies and for everything else.
-const MOST_BYTES: usize = 8 << 20;
-/// What may be sent at once after a pause, as a time at the rate.
-const BURST: Duration = Duration::from_millis(100);
+use crate::bucket::Bucket;
+use crate::error::SendError;
+use crate::wire::{Frame, Packet};
 
-#[derive(Default)]
-struct Line {
-    frames: VecDeque<Vec<u8>>,
+/// Most bytes that wait for one host.
+pub(crate) const MOST_BYTES: usize = 8 << 20;
+/// The part of them that only control may use.
+pub(crate) const CONTROL_BYTES: usize = 1 << 20;
+/// What a frame takes besides its data.
+const FRAME_BYTES: usize = 128;
+/// What a copy takes.
+const COPY_BYTES: usize = FRAME_BYTES + BLOCK_BYTES;
+
+/// What goes before what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    /// Ownership, lists, questions.
+    Control,
+    /// Answers with data.
+    Answer,
+    /// Copies sent ahead: the rate limit is for them alone.
+    Copy,
+}
+
+fn class(frame: &Frame) -> Class {
+    match frame {
+        Frame::Migrate { message: Message::Copy { .. }, .. } => Class::Copy,
+        Frame::Migrate { message: Message::Fetched { .. }, .. } | Frame::Observed { .. } => Class::Answer,
+        _ => Class::Control,
+    }
+}
+
+/// Returns about how much memory a frame takes, never less than its bytes on the wire.
+fn weight(frame: &Frame) -> usize {
+    let more = match frame {
+        Frame::Migrate { message, .. } => match message {
+            Message::Copy { data, .. } | Message::Fetched { data, .. } => data.len(),
+            Message::Listed { blocks, .. } => blocks.len() * 16,
+            Message::Forget { blocks, .. } | Message::Forgotten { blocks, .. } => blocks.len() * 8,
+            Message::Ownership(message) => holders(message) * 16,
+            _ => 0,
+        },
+        Frame::Observed { result: Ok(data), .. } => data.len(),
+        Frame::Note { text, .. } => text.len(),
+        _ => 0,
+    };
+    FRAME_BYTES + more
+}
+
+fn holders(message: &ownership::Message) -> usize {
+    match message {
+        ownership::Message::Ask { granted: Some(grant) }
+        | ownership::Message::Granted(grant)
+        | ownership::Message::GoTo { grant, .. } => grant.holders.len(),
+        ownership::Message::Ask { granted: None } | ownership::Message::NotYet => 0,
+    }
+}
+
+/// What to do next.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Send this.
+    Send(Packet),
+    /// Ask again after this time, or when something was queued.
+    Wait(Duration),
+    /// Nothing waits.
+    Nothing,
+}
+
+/// The queues of one host.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    is_open: bool,
+    ping: Option<u64>,
+    pong: Option<u64>,
+    control: VecDeque<Frame>,
+    answers: VecDeque<Frame>,
+    copies: VecDeque<Frame>,
     bytes: usize,
-}
-
-impl Line {
-    fn push(&mut self, frame: Vec<u8>) -> bool {
-        let fits = self.bytes + frame.len() <= MOST_BYTES;
-        if fits {
-            self.bytes += frame.len();
-            self.frames.push_back(frame);
-        }
-        fits
-    }
-
-    fn pop(&mut self) -> Option<Vec<u8>> {
-        let frame = self.frames.pop_front()?;
-        self.bytes -= frame.len();
-        Some(frame)
-    }
-}
-
-/// See the module.
-pub struct Queue {
-    urgent: Line,
-    ahead: Line,
-    rate_bytes: u64,
-    /// Bytes of copies that may be sent now; negative after a long frame.
-    allowance_bytes: f64,
-    counted: Instant,
+    bucket: Bucket,
 }
 
 impl Queue {
-    /// With a rate of copies in bytes a second, 0 for no limit.
-    pub fn new(rate_bytes: u64, now: Instant) -> Queue {
+    /// Makes a closed queue.
+    pub fn new(copy_bytes_per_second: u64, now: Instant) -> Queue {
         Queue {
-            urgent: Line::default(),
-            ahead: Line::default(),
-            rate_bytes,
-            allowance_bytes: 0.0,
-            counted: now,
+            is_open: false,
+            ping: None,
+            pong: None,
+            control: VecDeque::new(),
+            answers: VecDeque::new(),
+            copies: VecDeque::new(),
+            bytes: 0,
+            bucket: Bucket::new(copy_bytes_per_second, now),
         }
     }
 
-    /// Adds a frame. Returns false if it was dropped.
-    pub fn push(&mut self, frame: Frame) -> bool {
-        let line = if frame.is_ahead() { &mut self.ahead } else { &mut self.urgent };
-        line.push(encode(&Sent::Frame(frame)))
+    /// There is a connection.
+    pub fn open(&mut self) {
+        self.is_open = true;
     }
 
-    /// Adds what the connection itself sends.
-    pub fn push_own(&mut self, sent: &Sent) {
-        self.urgent.push(encode(sent));
+    /// There is none any more. Returns how many frames were waiting.
+    pub fn close(&mut self) -> usize {
+        let dropped = self.control.len() + self.answers.len() + self.copies.len();
+        self.is_open = false;
+        (self.ping, self.pong, self.bytes) = (None, None, 0);
+        for queue in [&mut self.control, &mut self.answers, &mut self.copies] {
+            *queue = VecDeque::new();
+        }
+        dropped
     }
 
-    /// Drops everything.
-    pub fn clear(&mut self) {
-        (self.urgent, self.ahead) = (Line::default(), Line::default());
+    /// Returns whether there is a connection.
+    pub fn is_open(&self) -> bool {
+        self.is_open
     }
 
-    /// Returns the next frame that may be sent, or when one may be.
-    pub fn next(&mut self, now: Instant) -> Result<Vec<u8>, Option<Instant>> {
-        if let Some(frame) = self.urgent.pop() {
-            return Ok(frame);
+    /// Returns the bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns how many more copies can be queued that do not have to wait for the limit.
+    pub fn copy_room(&mut self, now: Instant) -> usize {
+        if !self.is_open {
+            return 0;
         }
-        if self.rate_bytes == 0 {
-            return self.ahead.pop().ok_or(None);
+        let fit = (MOST_BYTES - CONTROL_BYTES).saturating_sub(self.bytes) / COPY_BYTES;
+        let pass = self.bucket.frames(COPY_BYTES, now);
+        pass.map_or(fit, |frames| fit.min(frames.saturating_sub(self.copies.len())))
+    }
+
+    /// Changes the limit of copies.
+    pub fn limit_copies(&mut self, bytes_per_second: u64, now: Instant) {
+        self.bucket.set(bytes_per_second, now);
+    }
+
+    /// Queues a frame, which was checked.
+    pub fn push(&mut self, frame: Frame) -> Result<(), SendError> {
+        if !self.is_open {
+            return Err(SendError::NotConnected);
         }
-        let rate = self.rate_bytes as f64;
-        let earned = now.duration_since(self.counted).as_secs_f64() * rate;
-        self.allowance_bytes = (self.allowance_bytes + earned).min(BURST.as_secs_f64() * rate);
-        self.counted = now;
-        if self.ahead.frames.is_empty() {
-            return Err(None);
+        let (class, weight) = (class(&frame), weight(&frame));
+        let kept = if class == Class::Control { 0 } else { CONTROL_BYTES };
+        if self.bytes + weight > MOST_BYTES - kept {
+            return Err(SendError::Full);
         }
-        if self.allowance_bytes < 0.0 {
-            return Err(Some(now + Duration::from_secs_f64(-self.allowance_bytes / rate)));
+        self.bytes += weight;
+        match class {
+            Class::Control => self.control.push_back(frame),
+            Class::Answer => self.answers.push_back(frame),
+            Class::Copy => self.copies.push_back(frame),
         }
-        let frame = self.ahead.pop().expect("it is not empty");
-        self.allowance_bytes -= frame.len() as f64;
-        Ok(frame)
+        Ok(())
+    }
+
+    /// Asks the peer whether it is there.
+    pub fn ping(&mut self, number: u64) {
+        self.ping = Some(number);
+    }
+
+    /// Answers the peer. Only its last question is answered if it asks faster than answers are sent.
+    pub fn pong(&mut self, number: u64) {
+        self.pong = Some(number);
+    }
+
+    /// Takes what is to be sent next.
+    pub fn next(&mut self, now: Instant) -> Next {
+        if let Some(number) = self.pong.take() {
+            return Next::Send(Packet::Pong(number));
+        }
+        if let Some(number) = self.ping.take() {
+            return Next::Send(Packet::Ping(number));
+        }
+        if let Some(frame) = self.control.pop_front().or_else(|| self.answers.pop_front()) {
+            return self.send(frame);
+        }
+        if self.copies.is_empty() {
+            return Next::Nothing;
+        }
+        if let Some(wait) = self.bucket.wait(now) {
+            return Next::Wait(wait);
+        }
+        let frame = self.copies.pop_front().expect("it is not empty");
+        self.bucket.take(weight(&frame));
+        self.send(frame)
+    }
+
+    fn send(&mut self, frame: Frame) -> Next {
+        self.bytes -= weight(&frame);
+        Next::Send(Packet::Frame(frame))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use haversack_migrate::{Position, Question, Session};
+    use haversack_model::{BlockNo, DiskId};
+
     use super::*;
-    use haversack_migrate::{Message, Position, Session};
-    use haversack_model::{BLOCK_BYTES, BlockNo, DiskId};
 
-    fn copy() -> Frame {
-        let session = Session { incarnation: 1, count: 1 };
-        let at = Position { round: 1, next: 1 };
-        let data = vec![0; BLOCK_BYTES];
-        let message = Message::Copy { session, taker: 1, at, block: BlockNo(1), mask: 0xff, data };
-        Frame::Protocol { disk: DiskId([1; 16]), message }
+    const DISK: DiskId = DiskId([1; 16]);
+    const SESSION: Session = Session { incarnation: 1, count: 1 };
+
+    fn migrate(message: Message) -> Frame {
+        Frame::Migrate { disk: DISK, message }
     }
 
-    fn note() -> Frame {
-        Frame::Note { disk: DiskId([1; 16]), text: b"x".to_vec() }
+    fn copy(order: u64) -> Frame {
+        migrate(Message::Copy {
+            session: SESSION,
+            taker: 1,
+            at: Position { round: 0, next: order },
+            block: BlockNo(order),
+            mask: 0xff,
+            data: vec![0; BLOCK_BYTES],
+        })
+    }
+
+    fn control() -> Frame {
+        migrate(Message::Withdraw { session: SESSION })
+    }
+
+    fn answer() -> Frame {
+        let question = Question { incarnation: 1, count: 1 };
+        migrate(Message::Fetched { question, mask: 1, data: vec![0; BLOCK_BYTES] })
+    }
+
+    fn opened(copy_bytes_per_second: u64, now: Instant) -> Queue {
+        let mut queue = Queue::new(copy_bytes_per_second, now);
+        queue.open();
+        queue
+    }
+
+    fn send(frame: Frame) -> Next {
+        Next::Send(Packet::Frame(frame))
     }
 
     #[test]
-    fn copies_yield_and_keep_to_the_rate() {
-        let start = Instant::now();
-        let mut queue = Queue::new(1_000_000, start);
-        let pushed = (0..1000).all(|_| queue.push(copy()));
-        assert!(pushed && queue.push(note()));
-        assert!(queue.next(start).unwrap().len() < 100, "the note is first");
-        let mut sent = 0;
-        for at_ms in 0..1000 {
-            let now = start + Duration::from_millis(at_ms);
-            while let Ok(frame) = queue.next(now) {
-                sent += frame.len();
-            }
-        }
-        assert!((900_000..=1_110_000).contains(&sent), "{sent} bytes in a second");
-    }
-
-    #[test]
-    fn a_full_queue_drops_what_does_not_fit() {
+    fn control_goes_first_and_copies_last() {
         let now = Instant::now();
-        let mut queue = Queue::new(0, now);
-        let fit = (0..4000).filter(|_| queue.push(copy())).count();
-        assert!((1900..2100).contains(&fit), "{fit}");
-        assert!(queue.push(note()), "copies do not keep others out");
-        queue.clear();
-        assert_eq!(queue.next(now), Err(None));
+        let mut queue = opened(0, now);
+        for frame in [copy(1), copy(2), answer(), control()] {
+            queue.push(frame).unwrap();
+        }
+        queue.ping(7);
+        queue.pong(8);
+        let packets = [Packet::Pong(8), Packet::Ping(7)].map(Next::Send);
+        let frames = [control(), answer(), copy(1), copy(2)].map(send);
+        for next in packets.into_iter().chain(frames) {
+            assert_eq!(queue.next(now), next);
+        }
+        assert_eq!((queue.next(now), queue.bytes()), (Next::Nothing, 0));
+    }
+
+    #[test]
+    fn a_limit_of_copies_holds_up_nothing_else() {
+        let now = Instant::now();
+        let mut queue = opened(COPY_BYTES as u64, now);
+        queue.push(copy(1)).unwrap();
+        queue.push(copy(2)).unwrap();
+        assert_eq!(queue.next(now), send(copy(1)));
+        let Next::Wait(wait) = queue.next(now) else { panic!("the limit does not hold") };
+        assert!(wait > Duration::from_millis(900), "{wait:?}");
+        queue.push(answer()).unwrap();
+        assert_eq!(queue.next(now), send(answer()));
+        assert_eq!(queue.next(now + wait), send(copy(2)));
+    }
+
+    #[test]
+    fn a_queue_full_of_data_has_room_for_control() {
+        let now = Instant::now();
+        let mut queue = opened(0, now);
+        let room = queue.copy_room(now);
+        for order in 0..room as u64 {
+            queue.push(copy(order)).unwrap();
+        }
+        assert_eq!(queue.copy_room(now), 0);
+        assert_eq!(queue.push(copy(0)), Err(SendError::Full));
+        assert_eq!(queue.push(answer()), Err(SendError::Full));
+        let control_frames = (0..).take_while(|_| queue.push(control()).is_ok()).count();
+        assert!(control_frames >= CONTROL_BYTES / FRAME_BYTES, "{control_frames}");
+        assert!(queue.bytes() <= MOST_BYTES);
+        assert_eq!(queue.close(), room + control_frames);
+        assert_eq!((queue.bytes(), queue.copy_room(now)), (0, 0));
+    }
+
+    #[test]
+    fn room_for_copies_follows_the_limit() {
+        let now = Instant::now();
+        let mut queue = opened(200 * COPY_BYTES as u64, now);
+        assert_eq!(queue.copy_room(now), 10, "a twentieth of a second's");
+        queue.push(copy(0)).unwrap();
+        assert_eq!(queue.copy_room(now), 9);
+        assert_eq!(queue.next(now), send(copy(0)));
+        assert_eq!(queue.copy_room(now), 9);
+    }
+
+    #[test]
+    fn a_frame_takes_no_less_than_its_bytes() {
+        let grant = haversack_ownership::Grant {
+            epoch: 1,
+            holders: (0..4_096).map(haversack_model::HostId).collect(),
+        };
+        let question = Question { incarnation: 1, count: 1 };
+        let part = haversack_migrate::Part::Held(BlockNo(0));
+        let blocks = vec![(BlockNo(1), 1); 4_096];
+        let next = Some(part);
+        let frames = [
+            copy(1),
+            answer(),
+            control(),
+            migrate(Message::Ownership(ownership::Message::Granted(grant))),
+            migrate(Message::Listed { question, knows_session: true, part, blocks, next }),
+            migrate(Message::Forget { epoch: 1, blocks: vec![BlockNo(1); 4_096] }),
+            Frame::Observed { question: 1, disk: DISK, result: Ok(vec![0; 256 << 10]) },
+            Frame::Note { disk: DISK, text: vec![0; 16 << 10] },
+        ];
+        for frame in frames {
+            let mut bytes = Vec::new();
+            Packet::Frame(frame.clone()).encode(&mut bytes).unwrap();
+            assert!(bytes.len() <= weight(&frame), "{} bytes", bytes.len());
+        }
     }
 }

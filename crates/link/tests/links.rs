@@ -1,230 +1,118 @@
-//! Connections between hosts, over real sockets.
+//! Hosts on loopback that speak to each other.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+mod common;
 
-use haversack_link::{Frame, HostState, LinkConfig, LinkError, Links, PeerConfig, Security, host_id};
-use haversack_model::{DiskId, HostId};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use common::{Authority, NOWHERE, Running, config, copy, wait_for, withdraw};
+use haversack_link::{Event, Security, SendError, host_id};
 
-const DISK: DiskId = DiskId([7; 16]);
-
-/// An authority, and a directory for what it signs.
-struct Authority {
-    directory: tempfile::TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let directory = tempfile::tempdir().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        std::fs::write(directory.path().join("ca.pem"), issuer.pem()).unwrap();
-        Authority { directory, issuer }
-    }
-
-    /// Signs a certificate for a host.
-    fn security(&self, name: &str) -> Security {
-        let path = |kind: &str| -> PathBuf { self.directory.path().join(format!("{name}-{kind}.pem")) };
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_string()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        std::fs::write(path("cert"), certificate.pem()).unwrap();
-        std::fs::write(path("key"), key.serialize_pem()).unwrap();
-        let authority = self.directory.path().join("ca.pem");
-        Security::Tls { certificate: path("cert"), key: path("key"), authority }
-    }
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-struct Host {
-    links: Links,
-    heard: Receiver<(HostId, Frame)>,
-}
-
-fn start(name: &str, listen: SocketAddr, other: (&str, SocketAddr), security: Security) -> Host {
-    let peers = vec![PeerConfig { name: other.0.into(), address: other.1.to_string() }];
-    let config = LinkConfig { name: name.into(), listen: vec![listen], peers, security, copy_rate_bytes: 0 };
-    let (sender, heard) = channel();
-    let links = Links::start(config, move |from, frame| drop(sender.send((from, frame)))).unwrap();
-    Host { links, heard }
-}
-
-fn wait_for(host: &Host, what: &str, accept: impl Fn(&HostState) -> bool) -> HostState {
-    let start = Instant::now();
-    loop {
-        let state = host.links.state().remove(0);
-        if accept(&state) {
-            return state;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "{what} does not come: {state:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn connected(host: &Host) {
-    wait_for(host, "the connection", |state| state.is_connected);
-}
-
-fn note(text: &str) -> Frame {
-    Frame::Note { disk: DISK, text: text.into() }
-}
-
-/// Sends until it arrives: frames are lost while the other side is not connected yet.
-fn exchange(from: &Host, from_name: &str, to: &Host, to_name: &str, text: &str) {
-    let start = Instant::now();
-    loop {
-        from.links.sender().send(host_id(to_name), note(text));
-        if let Ok(heard) = to.heard.recv_timeout(Duration::from_millis(100)) {
-            assert_eq!(heard, (host_id(from_name), note(text)));
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "nothing arrives");
-    }
-    while to.heard.recv_timeout(Duration::from_millis(20)).is_ok() {}
+/// Starts `a.test` and `b.test`, and waits until they are connected.
+fn pair(authority: &Authority) -> (Running, Running) {
+    let b = Running::start(&config("b.test", authority.security("b.test"), &[("a.test", NOWHERE)]));
+    let address = b.address().to_string();
+    let a = Running::start(&config("a.test", authority.security("a.test"), &[("b.test", &address)]));
+    a.expect(&Event::Connected);
+    b.expect(&Event::Connected);
+    (a, b)
 }
 
 #[test]
-fn frames_go_both_ways_and_again_after_a_restart() {
-    let authority = Authority::new();
-    let (a_at, b_at) = (free_address(), free_address());
-    let a = start("alpha", a_at, ("beta", b_at), authority.security("alpha"));
-    let b = start("beta", b_at, ("alpha", a_at), authority.security("beta"));
-    connected(&a);
-    exchange(&a, "alpha", &b, "beta", "there");
-    exchange(&b, "beta", &a, "alpha", "and back");
-    wait_for(&a, "the time there and back", |state| state.round_trip_us.is_some());
-    drop(b);
-    wait_for(&a, "the end", |state| !state.is_connected && state.last_error.is_some());
-    a.links.sender().send(host_id("beta"), note("lost"));
-    let b = start("beta", b_at, ("alpha", a_at), authority.security("beta"));
-    connected(&a);
-    exchange(&a, "alpha", &b, "beta", "again");
-}
-
-/// Of both hosts' errors, the one that connects learns that it was refused.
-fn refused(a: Security, b: Security, b_name: &str) -> String {
-    let (a_at, b_at) = (free_address(), free_address());
-    let a = start("alpha", a_at, ("beta", b_at), a);
-    let b = start(b_name, b_at, ("alpha", a_at), b);
-    let listens = if host_id("alpha") < host_id(b_name) { &b } else { &a };
-    let connects = if std::ptr::eq(listens, &b) { &a } else { &b };
-    let tried = |state: &HostState| state.last_error.as_ref().is_some_and(|error| !error.contains("yet"));
-    let state = wait_for(connects, "the refusal", tried);
-    assert!(!state.is_connected && !listens.links.state()[0].is_connected);
-    connects.links.sender().send(state.id, note("not for you"));
-    assert!(listens.heard.recv_timeout(Duration::from_millis(200)).is_err());
-    state.last_error.unwrap()
-}
-
-#[test]
-fn only_hosts_that_prove_their_names_are_heard() {
-    let (authority, other) = (Authority::new(), Authority::new());
-    let wrong_authority = refused(authority.security("alpha"), other.security("beta"), "beta");
-    assert!(
-        wrong_authority.contains("certificate") || wrong_authority.contains("refuses"),
-        "{wrong_authority}"
-    );
-    // A certificate of the right authority, but of another host.
-    let wrong_name = refused(authority.security("alpha"), authority.security("gamma"), "beta");
-    assert!(wrong_name.contains("certificate") || wrong_name.contains("refuses"), "{wrong_name}");
-    let no_tls = refused(authority.security("alpha"), Security::Insecure, "beta");
-    assert!(!no_tls.is_empty());
-}
-
-#[test]
-fn a_host_that_is_not_configured_is_refused() {
-    let (a_at, b_at) = (free_address(), free_address());
-    let a = start("alpha", a_at, ("beta", b_at), Security::Insecure);
-    let b = start("delta", b_at, ("alpha", a_at), Security::Insecure);
-    let (host, tried) = (if host_id("delta") < host_id("alpha") { &b } else { &a }, |state: &HostState| {
-        state.last_error.as_ref().is_some_and(|error| !error.contains("yet"))
+fn frames_travel_both_ways() {
+    let (a, b) = pair(&Authority::new());
+    for n in 0..100 {
+        a.links.send(b.links.id(), withdraw(n)).unwrap();
+        b.links.send(a.links.id(), copy(n)).unwrap();
+    }
+    for n in 0..100 {
+        assert_eq!(b.next(), (a.links.id(), Event::Received(withdraw(n))));
+        assert_eq!(a.next(), (b.links.id(), Event::Received(copy(n))));
+    }
+    let state = wait_for(|| {
+        Some(a.state()).filter(|state| state.round_trip_us.is_some() && state.sent_frames == 100)
     });
-    wait_for(host, "the refusal", tried);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!a.links.state()[0].is_connected && !b.links.state()[0].is_connected);
-}
-
-/// Greets like host beta, over plain TCP.
-fn intrude(alpha: SocketAddr, version: u32) -> TcpStream {
-    let mut stream = TcpStream::connect(alpha).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut hello = b"HAVERSAK".to_vec();
-    hello.extend(version.to_le_bytes());
-    for name in ["beta", "alpha"] {
-        hello.push(name.len() as u8);
-        hello.extend(name.as_bytes());
-    }
-    stream.write_all(&hello).unwrap();
-    stream
-}
-
-/// Whether the other side closes the connection before it has sent more than its hello and a few questions.
-fn is_closed(mut stream: TcpStream) -> bool {
-    let mut bytes = [0; 512];
-    for _ in 0..100 {
-        match stream.read(&mut bytes) {
-            Ok(0) | Err(_) => return true,
-            Ok(_) => {}
-        }
-    }
-    false
+    assert_eq!((state.name.as_str(), state.id, state.connects), ("b.test", host_id("b.test"), true));
+    assert_eq!((state.received_frames, state.dropped_frames, state.last_error), (100, 0, None));
+    assert!(state.connected_since.is_some());
+    assert!(!b.state().connects);
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_the_connection_alone() {
-    let (a_at, b_at) = (free_address(), free_address());
-    let a = start("alpha", a_at, ("beta", b_at), Security::Insecure);
-    let attacks: [&[u8]; 4] = [
-        // A frame that is too long, one that fails its checksum, one of no known kind, and no frame at all.
-        &[0xff; 8],
-        &[1, 0, 0, 0, 0, 0, 0, 0, 9],
-        &[1, 0, 0, 0, 0, 0, 0, 0xff, 0xff],
-        b"GET / HTTP/1.1\r\n\r\n",
-    ];
-    for attack in attacks {
-        let mut stream = intrude(a_at, 1);
-        let _ = stream.write_all(attack);
-        assert!(is_closed(stream), "{attack:?}");
-    }
-    assert!(is_closed(intrude(a_at, 2)), "another version");
-    let mut nonsense = TcpStream::connect(a_at).unwrap();
-    nonsense.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    nonsense.write_all(&[0; 64]).unwrap();
-    assert!(is_closed(nonsense));
-    assert!(a.heard.try_recv().is_err());
-    // Many that say nothing only keep others out for a moment.
-    let silent: Vec<TcpStream> = (0..80).filter_map(|_| TcpStream::connect(a_at).ok()).collect();
-    let b = start("beta", b_at, ("alpha", a_at), Security::Insecure);
-    connected(&b);
-    exchange(&b, "beta", &a, "alpha", "still there");
-    drop(silent);
-}
-
-#[test]
-fn what_cannot_be_used_is_named() {
+fn a_host_that_was_started_again_is_connected_again() {
     let authority = Authority::new();
-    let config = |security, listen| LinkConfig {
-        name: "alpha".into(),
-        listen: vec![listen],
-        peers: Vec::new(),
-        security,
-        copy_rate_bytes: 0,
-    };
-    let fails = |config| Links::start(config, |_, _| {}).err().map(|error: LinkError| error.to_string());
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = fails(config(Security::Insecure, taken.local_addr().unwrap())).unwrap();
-    assert!(error.contains("cannot listen on 127.0.0.1"), "{error}");
-    let Security::Tls { certificate, authority, .. } = authority.security("alpha") else { unreachable!() };
-    let missing = Security::Tls { key: "/nowhere/key.pem".into(), certificate, authority };
-    let error = fails(config(missing, free_address())).unwrap();
-    assert!(error.contains("/nowhere/key.pem") && error.contains("private key"), "{error}");
+    let (a, b) = pair(&authority);
+    let address = b.address();
+    drop(b);
+    a.expect(&Event::Lost);
+    assert_eq!(a.links.send(host_id("b.test"), withdraw(1)), Err(SendError::NotConnected));
+    a.expect_error("onnect");
+    let mut again = config("b.test", authority.security("b.test"), &[("a.test", NOWHERE)]);
+    again.listen = vec![address];
+    let b = Running::start(&again);
+    a.expect(&Event::Connected);
+    b.expect(&Event::Connected);
+    a.links.send(b.links.id(), withdraw(2)).unwrap();
+    b.expect(&Event::Received(withdraw(2)));
+    assert_eq!((a.state().connections, a.state().dropped_frames), (2, 1));
+}
+
+#[test]
+fn a_limit_of_copies_can_be_changed_while_they_wait() {
+    let (a, b) = pair(&Authority::new());
+    let (sender, to) = (a.links.sender(), b.links.id());
+    assert!(sender.copy_room(to) > 1_000);
+    // The first copy takes the allowance of an hour.
+    assert!(sender.limit_copies(to, 1));
+    for n in 0..3 {
+        sender.send(to, copy(n)).unwrap();
+    }
+    b.expect(&Event::Received(copy(0)));
+    assert_eq!(sender.copy_room(to), 0);
+    sender.send(to, withdraw(7)).unwrap();
+    b.expect(&Event::Received(withdraw(7)));
+    sender.limit_copies(to, 0);
+    b.expect(&Event::Received(copy(1)));
+    b.expect(&Event::Received(copy(2)));
+    assert!(!sender.limit_copies(a.links.id(), 1), "a host is none of its own peers");
+}
+
+#[test]
+fn what_is_sent_to_nobody_is_an_error() {
+    let a = Running::start(&config("a.test", Security::Insecure, &[("b.test", NOWHERE)]));
+    let sender = a.links.sender();
+    assert_eq!(sender.send(host_id("c.test"), withdraw(1)), Err(SendError::UnknownHost(host_id("c.test"))));
+    assert_eq!(sender.send(host_id("b.test"), withdraw(1)), Err(SendError::NotConnected));
+    a.expect_error("cannot connect: Connection refused");
+    drop(a);
+    assert_eq!(sender.send(host_id("b.test"), withdraw(1)), Err(SendError::NotConnected));
+}
+
+#[test]
+fn nothing_is_sent_once_links_have_ended() {
+    let (a, b) = pair(&Authority::new());
+    let (sender, to) = (a.links.sender(), b.links.id());
+    assert!(sender.is_connected(to));
+    drop(a);
+    assert!(!sender.is_connected(to));
+    assert_eq!(sender.send(to, withdraw(1)), Err(SendError::NotConnected));
+    b.expect(&Event::Lost);
+    b.expect_error("the peer closed the connection");
+}
+
+#[test]
+fn a_host_speaks_to_several() {
+    let authority = Authority::new();
+    let hosts = [("a.test", NOWHERE), ("b.test", NOWHERE)];
+    let c = Running::start(&config("c.test", authority.security("c.test"), &hosts));
+    let address = c.address().to_string();
+    let others = ["a.test", "b.test"]
+        .map(|name| Running::start(&config(name, authority.security(name), &[("c.test", &address)])));
+    for other in &others {
+        other.expect(&Event::Connected);
+        c.expect(&Event::Connected);
+    }
+    for (n, other) in (0..).zip(&others) {
+        c.links.send(other.links.id(), withdraw(n)).unwrap();
+        other.expect(&Event::Received(withdraw(n)));
+        other.links.send(c.links.id(), copy(n)).unwrap();
+        assert_eq!(c.next(), (other.links.id(), Event::Received(copy(n))));
+    }
 }

@@ -18,8 +18,11 @@ use std::sync::{Arc, Mutex, Weak};
 
 use haversack_api::{HostStatus, Method};
 use haversack_engine::{HostMessage, HostSettings};
-use haversack_link::{Frame, LinkConfig, LinkError, LinkSender, Links, PeerConfig, Security, host_id};
-use haversack_model::{DiskId, HostId};
+use haversack_link::{
+    Config, Event, Frame, HostConfig as LinkHost, LinkError, LinkSender, Links, ObserveError, Security,
+    TlsFiles, host_id,
+};
+use haversack_model::{DiskId, HostId, SectorNo};
 
 use self::config::{HostConfig, MigrationConfig};
 use self::talk::WaitingTable;
@@ -51,26 +54,28 @@ impl Hosts {
         others: &[HostConfig],
         incarnation: u64,
     ) -> Result<Arc<Hosts>, LinkError> {
-        let peers =
-            others.iter().map(|host| PeerConfig { name: host.name.clone(), address: host.address.clone() });
+        let hosts = others.iter().map(|host| LinkHost {
+            name: host.name.clone(),
+            address: host.address.clone(),
+            copy_bytes_per_second: config.rate.0,
+        });
         let security = match (&config.certificate, &config.key, &config.authority) {
-            (Some(certificate), Some(key), Some(authority)) => Security::Tls {
+            (Some(certificate), Some(key), Some(authority)) => Security::Tls(TlsFiles {
+                authority: authority.clone(),
                 certificate: certificate.clone(),
                 key: key.clone(),
-                authority: authority.clone(),
-            },
+            }),
             _ => Security::Insecure,
         };
-        let link = LinkConfig {
+        let link = Config {
             name: config.name.clone(),
             listen: config.listen.clone(),
-            peers: peers.collect(),
+            hosts: hosts.collect(),
             security,
-            copy_rate_bytes: config.rate.0,
         };
         let daemon: Weak<Daemon> = Arc::downgrade(daemon);
-        let links = Links::start(link, move |from, frame| {
-            if let Some(daemon) = daemon.upgrade() {
+        let links = Links::start(&link, move |from, event| {
+            if let (Event::Received(frame), Some(daemon)) = (event, daemon.upgrade()) {
                 daemon.host_said(from, frame);
             }
         })?;
@@ -103,20 +108,29 @@ impl Hosts {
     }
 
     fn send_note(&self, host: HostId, disk: DiskId, text: Vec<u8>) {
-        self.sender.send(host, Frame::Note { disk, text });
+        if let Err(error) = self.sender.send(host, Frame::Note { disk, text }) {
+            tracing::debug!(host = self.name_of(host), "not sent: {error}");
+        }
     }
 
     /// Returns what the engine needs to know.
     fn settings(&self) -> HostSettings {
         let sender = self.sender.clone();
-        let send = move |to, disk, message| sender.send(to, frame(disk, message));
-        HostSettings { me: self.me, incarnation: self.incarnation, send: Arc::new(send) }
+        let send = move |to, disk, message| {
+            // What is lost is sent again.
+            let _ = sender.send(to, frame(disk, message));
+        };
+        let rooms = self.sender.clone();
+        HostSettings {
+            me: self.me,
+            incarnation: self.incarnation,
+            send: Arc::new(send),
+            room: Arc::new(move |to| rooms.copy_room(to)),
+        }
     }
 
     fn are_connected(&self, hosts: &[HostId]) -> bool {
-        let connected =
-            |host: &HostId| self.links.state().iter().any(|state| state.id == *host && state.is_connected);
-        hosts.iter().all(connected)
+        hosts.iter().all(|host| self.sender.is_connected(*host))
     }
 
     /// Returns the state of the connections.
@@ -125,11 +139,11 @@ impl Hosts {
         let state = state.map(|host| HostStatus {
             name: host.name,
             address: host.address,
-            is_connected: host.is_connected,
+            is_connected: host.connected_since.is_some(),
             round_trip_s: host.round_trip_us.map(|us| us as f64 / 1e6),
             sent_bytes: host.sent_bytes,
             received_bytes: host.received_bytes,
-            error: host.last_error,
+            error: host.last_error.filter(|_| host.connected_since.is_none()),
         });
         state.collect()
     }
@@ -137,9 +151,13 @@ impl Hosts {
 
 fn frame(disk: DiskId, message: HostMessage) -> Frame {
     match message {
-        HostMessage::Protocol(message) => Frame::Protocol { disk, message },
-        HostMessage::Read { question, sector, sectors } => Frame::Read { disk, question, sector, sectors },
-        HostMessage::ReadDone { question, data } => Frame::ReadDone { disk, question, data },
+        HostMessage::Protocol(message) => Frame::Migrate { disk, message },
+        HostMessage::Read { question, sector, sectors } => {
+            Frame::ObserveRead { question, disk, sector: SectorNo(sector), sectors }
+        }
+        HostMessage::ReadDone { question, data } => {
+            Frame::Observed { question, disk, result: data.ok_or(ObserveError::NotOwner) }
+        }
     }
 }
 
@@ -152,11 +170,13 @@ impl Daemon {
                 }
                 return;
             }
-            Frame::Protocol { disk, message } => (disk, HostMessage::Protocol(message)),
-            Frame::Read { disk, question, sector, sectors } => {
-                (disk, HostMessage::Read { question, sector, sectors })
+            Frame::Migrate { disk, message } => (disk, HostMessage::Protocol(message)),
+            Frame::ObserveRead { question, disk, sector, sectors } => {
+                (disk, HostMessage::Read { question, sector: sector.0, sectors })
             }
-            Frame::ReadDone { disk, question, data } => (disk, HostMessage::ReadDone { question, data }),
+            Frame::Observed { question, disk, result } => {
+                (disk, HostMessage::ReadDone { question, data: result.ok() })
+            }
         };
         for pool in self.pools() {
             pool.backend.host_said(from, disk, message.clone());

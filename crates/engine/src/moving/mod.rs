@@ -68,6 +68,9 @@ pub const MOST_OBSERVED_SECTORS: u32 = 512;
 /// Sends a message to a host. It may be lost.
 pub type SendToHost = Arc<dyn Fn(HostId, DiskId, HostMessage) + Send + Sync>;
 
+/// Returns how many copies may be sent to a host now.
+pub type RoomForCopies = Arc<dyn Fn(HostId) -> usize + Send + Sync>;
+
 /// This host among those between which disks move.
 #[derive(Clone)]
 pub struct HostSettings {
@@ -77,6 +80,8 @@ pub struct HostSettings {
     pub incarnation: u64,
     /// How messages are sent.
     pub send: SendToHost,
+    /// How many copies may be sent: beyond that they would wait for the rate that they are limited to.
+    pub room: RoomForCopies,
 }
 
 /// How a disk that may move is attached.

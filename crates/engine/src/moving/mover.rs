@@ -149,9 +149,9 @@ impl Mover {
         self.migration.send_blocks(blocks);
     }
 
-    /// Has copies read that may be on their way. Returns true if there were any.
-    pub fn send_more(&mut self) -> bool {
-        self.ahead.is_some() && self.migration.send_more(COPIES_AT_A_TIME) > 0
+    /// Has copies read that may be on their way, as many as there is room for. Returns true if there were any.
+    pub fn send_more(&mut self, room: usize) -> bool {
+        self.ahead.is_some() && self.migration.send_more(room.min(COPIES_AT_A_TIME)) > 0
     }
 
     pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> MoveStatus {

@@ -22,7 +22,7 @@ impl Reactor {
             any = true;
         }
         for at in 0..self.moving.movers.len() {
-            any |= self.moving.movers[at].send_more();
+            any |= self.send_more(at);
             while let Some(output) = self.moving.movers[at].migration.poll() {
                 self.put_out(at, output);
                 any = true;
@@ -31,6 +31,14 @@ impl Reactor {
             self.tell_moved(at);
         }
         any
+    }
+
+    fn send_more(&mut self, at: usize) -> bool {
+        let mover = &mut self.moving.movers[at];
+        match (mover.migration.destination(), &self.moving.host) {
+            (Some(to), Some(host)) => mover.send_more((host.room)(to)),
+            _ => false,
+        }
     }
 
     pub(super) fn send_to(&self, host: HostId, disk: DiskId, message: HostMessage) {

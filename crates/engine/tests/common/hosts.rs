@@ -81,6 +81,7 @@ impl Host {
         let host = HostSettings {
             me,
             incarnation: self.starts << 32,
+            room: Arc::new(|_| usize::MAX),
             send: Arc::new(move |to, disk, message| network.send((me, to, disk, message))),
         };
         open.handle().join_hosts(&host).unwrap();

@@ -1,0 +1,138 @@
+//! Connections that other hosts make.
+//!
+//! Invariants
+//! - At most [`HANDSHAKES`] peers that have not proved who they are, each for [`HANDSHAKE_TIME`].
+//! - A peer is the host that it says it is only if its certificate is valid for that name.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::host_id;
+use crate::connection::{self, Stream};
+use crate::error::ConnectionError;
+use crate::greeting::{Greeting, GreetingError};
+use crate::host::Host;
+use crate::links::Shared;
+use crate::tls;
+
+/// Most connections in their handshake.
+pub(crate) const HANDSHAKES: usize = 64;
+/// How long TLS handshake and greeting may take together.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// The pause when no connection can be accepted, as without file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections, for ever.
+pub(crate) async fn listen(shared: Arc<Shared>, listener: TcpListener, places: Arc<Semaphore>) {
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                shared.refuse(format!("cannot accept a connection: {error}"));
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            shared.refuse(format!("{from}: {HANDSHAKES} connections are in their handshake already"));
+            continue;
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let greeted = timeout(HANDSHAKE_TIME, greet(&shared, stream, from)).await;
+            drop(place);
+            let late = ConnectionError::HandshakeTime(HANDSHAKE_TIME.as_secs());
+            match greeted.unwrap_or(Err(late)) {
+                Ok((host, stream)) => {
+                    let error = connection::run(&shared, &host, stream).await;
+                    shared.failed(&host, &error);
+                }
+                Err(error) => shared.refuse(format!("{from}: {error}")),
+            }
+        });
+    }
+}
+
+type Greeted = (Arc<Host>, Box<dyn Stream>);
+
+async fn greet(shared: &Shared, stream: TcpStream, from: SocketAddr) -> Result<Greeted, ConnectionError> {
+    stream.set_nodelay(true).map_err(ConnectionError::Io)?;
+    let (mut stream, certificate): (Box<dyn Stream>, _) = match shared.credentials() {
+        None => (Box::new(stream), None),
+        Some(credentials) => {
+            let stream = TlsAcceptor::from(credentials.server).accept(stream).await;
+            let stream = stream.map_err(ConnectionError::Tls)?;
+            let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+            let shown = shown.ok_or(ConnectionError::NoCertificate)?.clone().into_owned();
+            (Box::new(stream), Some(shown))
+        }
+    };
+    let answer = match Greeting::read(&mut stream).await {
+        Ok(greeting) => check(shared, greeting, certificate.as_ref(), from),
+        Err(error) => Err(error.into()),
+    };
+    match answer {
+        Ok(host) => {
+            let hello = Greeting::Hello { name: shared.name.clone(), peer: host.name.clone() };
+            hello.send(&mut stream).await?;
+            Ok((host, stream))
+        }
+        Err(error) => {
+            // The peer may be gone, or may not understand it.
+            let _ = Greeting::Refusal { why: error.to_string() }.send(&mut stream).await;
+            let _ = stream.shutdown().await;
+            Err(error)
+        }
+    }
+}
+
+/// Returns the host that greets. If it is not welcome, its state says why, too.
+fn check(
+    shared: &Shared,
+    greeting: Greeting,
+    certificate: Option<&CertificateDer<'_>>,
+    from: SocketAddr,
+) -> Result<Arc<Host>, ConnectionError> {
+    let (name, wanted) = match greeting {
+        Greeting::Hello { name, peer } => (name, peer),
+        Greeting::Refusal { why } => return Err(GreetingError::Refused(why).into()),
+    };
+    let Some(host) = shared.hosts.get(&host_id(&name)).filter(|host| host.name == name) else {
+        return Err(GreetingError::Unknown(name).into());
+    };
+    match is_welcome(shared, host, wanted, certificate) {
+        Ok(()) => Ok(host.clone()),
+        Err(error) => {
+            host.failed(format!("{from}: {error}"));
+            Err(error)
+        }
+    }
+}
+
+fn is_welcome(
+    shared: &Shared,
+    host: &Host,
+    wanted: String,
+    certificate: Option<&CertificateDer<'_>>,
+) -> Result<(), ConnectionError> {
+    let name = host.name.clone();
+    if let Some(certificate) = certificate {
+        let other = |source| ConnectionError::OtherName { name: name.clone(), source };
+        tls::is_for(certificate, &name).map_err(other)?;
+    }
+    if wanted != shared.name {
+        return Err(GreetingError::NotMe { name, wanted, me: shared.name.clone() }.into());
+    }
+    if host.connects {
+        return Err(GreetingError::WrongDirection(name).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The bytes of frames. Documented byte by byte in `docs/host-protocol.md`.
+//!
+//! Invariants
+//! - Decoding never panics, and allocates no more than the frame is long, times two.
+//! - A frame has one encoding: what decodes encodes to the same bytes.
+//! - What [`Frame::check`] accepts can be encoded.
+
+mod error;
+mod fields;
+mod frame;
+mod grant;
+mod message;
+mod packet;
+
+pub use error::WireError;
+pub use frame::{Frame, ObserveError};
+pub use packet::{Header, Packet};
+
+/// The version of the protocol, checked before anything else.
+pub const VERSION: u32 = 1;
+/// Most entries of a list in one frame.
+pub const MOST_ENTRIES: usize = 4_096;
+/// Most sectors of an observer's read: 256 KiB.
+pub const MOST_OBSERVED_SECTORS: u32 = 512;
+/// Most bytes of a note.
+pub const MOST_NOTE_BYTES: usize = 16 << 10;
+/// Bytes before a frame's body.
+pub const HEADER_BYTES: usize = 12;
+/// Most bytes of a frame's body: an observed read of the greatest length, and its head.
+pub const MOST_BODY_BYTES: usize = (256 << 10) + 64;
+
+/// Returns the CRC-32C of two pieces, one after the other.
+pub(crate) fn crc32c(first: &[u8], second: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(first);
+    digest.update(second);
+    digest.finalize() as u32
+}

@@ -1,0 +1,174 @@
+//! The messages about the copies and blocks of a disk that moves.
+
+use haversack_migrate::{Message, Part, Position, Question, Session};
+
+use super::fields::{Reader, Writer, check_data, check_entries};
+use super::{WireError, grant};
+
+pub(super) const OFFER: u8 = 32;
+pub(super) const ARRIVED: u8 = 33;
+pub(super) const COPY: u8 = 34;
+pub(super) const WITHDRAW: u8 = 35;
+pub(super) const LIST: u8 = 36;
+pub(super) const LISTED: u8 = 37;
+pub(super) const FETCH: u8 = 38;
+pub(super) const FETCHED: u8 = 39;
+pub(super) const FORGET: u8 = 40;
+pub(super) const FORGOTTEN: u8 = 41;
+
+pub(super) fn kind(message: &Message) -> u8 {
+    match message {
+        Message::Ownership(message) => grant::kind(message),
+        Message::Offer { .. } => OFFER,
+        Message::Arrived { .. } => ARRIVED,
+        Message::Copy { .. } => COPY,
+        Message::Withdraw { .. } => WITHDRAW,
+        Message::List { .. } => LIST,
+        Message::Listed { .. } => LISTED,
+        Message::Fetch { .. } => FETCH,
+        Message::Fetched { .. } => FETCHED,
+        Message::Forget { .. } => FORGET,
+        Message::Forgotten { .. } => FORGOTTEN,
+    }
+}
+
+pub(super) fn check(message: &Message) -> Result<(), WireError> {
+    match message {
+        Message::Ownership(message) => grant::check(message),
+        Message::Copy { data, .. } | Message::Fetched { data, .. } => check_data(data),
+        Message::Listed { blocks, .. } => check_entries(blocks.len()),
+        Message::Forget { blocks, .. } | Message::Forgotten { blocks, .. } => check_entries(blocks.len()),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
+    match message {
+        Message::Ownership(message) => grant::write(message, to),
+        Message::Offer { session, from } => {
+            write_session(to, *session);
+            write_position(to, *from);
+        }
+        Message::Arrived { session, taker, until } => {
+            write_session(to, *session);
+            to.u64(*taker);
+            write_position(to, *until);
+        }
+        Message::Copy { session, taker, at, block, mask, data } => {
+            write_session(to, *session);
+            to.u64(*taker);
+            write_position(to, *at);
+            to.u64(block.0);
+            to.u8(*mask);
+            to.bytes(data);
+        }
+        Message::Withdraw { session } => write_session(to, *session),
+        Message::List { question, epoch, session, part } => {
+            write_question(to, *question);
+            to.u64(*epoch);
+            to.option(*session, write_session);
+            write_part(to, *part);
+        }
+        Message::Listed { question, knows_session, part, blocks, next } => {
+            write_question(to, *question);
+            to.u8((*knows_session).into());
+            write_part(to, *part);
+            to.option(*next, write_part);
+            to.list(blocks.iter(), |to, (block, mask)| {
+                to.u64(block.0);
+                to.u8(*mask);
+            });
+        }
+        Message::Fetch { question, epoch, block } => {
+            write_question(to, *question);
+            to.u64(*epoch);
+            to.u64(block.0);
+        }
+        Message::Fetched { question, mask, data } => {
+            write_question(to, *question);
+            to.u8(*mask);
+            to.bytes(data);
+        }
+        Message::Forget { epoch, blocks } | Message::Forgotten { epoch, blocks } => {
+            to.u64(*epoch);
+            to.list(blocks.iter(), |to, block| to.u64(block.0));
+        }
+    }
+}
+
+pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError> {
+    Ok(match kind {
+        OFFER => Message::Offer { session: read_session(from)?, from: read_position(from)? },
+        ARRIVED => {
+            Message::Arrived { session: read_session(from)?, taker: from.u64()?, until: read_position(from)? }
+        }
+        COPY => Message::Copy {
+            session: read_session(from)?,
+            taker: from.u64()?,
+            at: read_position(from)?,
+            block: from.block()?,
+            mask: from.u8()?,
+            data: from.data()?,
+        },
+        WITHDRAW => Message::Withdraw { session: read_session(from)? },
+        LIST => Message::List {
+            question: read_question(from)?,
+            epoch: from.u64()?,
+            session: from.option("session", read_session)?,
+            part: read_part(from)?,
+        },
+        LISTED => {
+            let (question, knows_session) = (read_question(from)?, from.flag("knows session")?);
+            let (part, next) = (read_part(from)?, from.option("next", read_part)?);
+            let blocks = from.list(9, |from| Ok((from.block()?, from.u8()?)))?;
+            Message::Listed { question, knows_session, part, blocks, next }
+        }
+        FETCH => Message::Fetch { question: read_question(from)?, epoch: from.u64()?, block: from.block()? },
+        FETCHED => Message::Fetched { question: read_question(from)?, mask: from.u8()?, data: from.data()? },
+        FORGET => Message::Forget { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
+        FORGOTTEN => Message::Forgotten { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
+        other => Message::Ownership(grant::read(other, from)?),
+    })
+}
+
+fn write_session(to: &mut Writer<'_>, session: Session) {
+    to.u64(session.incarnation);
+    to.u64(session.count);
+}
+
+fn read_session(from: &mut Reader<'_>) -> Result<Session, WireError> {
+    Ok(Session { incarnation: from.u64()?, count: from.u64()? })
+}
+
+fn write_question(to: &mut Writer<'_>, question: Question) {
+    to.u64(question.incarnation);
+    to.u64(question.count);
+}
+
+fn read_question(from: &mut Reader<'_>) -> Result<Question, WireError> {
+    Ok(Question { incarnation: from.u64()?, count: from.u64()? })
+}
+
+fn write_position(to: &mut Writer<'_>, position: Position) {
+    to.u64(position.round);
+    to.u64(position.next);
+}
+
+fn read_position(from: &mut Reader<'_>) -> Result<Position, WireError> {
+    Ok(Position { round: from.u64()?, next: from.u64()? })
+}
+
+fn write_part(to: &mut Writer<'_>, part: Part) {
+    let (which, block) = match part {
+        Part::Held(block) => (0, block),
+        Part::Outdated(block) => (1, block),
+    };
+    to.u8(which);
+    to.u64(block.0);
+}
+
+fn read_part(from: &mut Reader<'_>) -> Result<Part, WireError> {
+    let is_outdated = from.flag("part")?;
+    let block = from.block()?;
+    Ok(if is_outdated { Part::Outdated(block) } else { Part::Held(block) })
+}

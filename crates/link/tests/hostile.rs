@@ -1,0 +1,183 @@
+//! Peers whose names are right, and what they send is not.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::raw::{connect, encode, hello, join, read_to_the_end};
+use common::{NOWHERE, Running, config, copy, wait_for, withdraw};
+use haversack_link::wire::Packet;
+use haversack_link::{Event, Security, SendError, host_id};
+
+/// Starts `b.test`, and a peer that is `a.test`.
+fn joined() -> (Running, TcpStream) {
+    let b = Running::start(&config("b.test", Security::Insecure, &[("a.test", NOWHERE)]));
+    let stream = join(b.address(), "a.test", "b.test");
+    b.expect(&Event::Connected);
+    (b, stream)
+}
+
+/// Sends bytes, and checks that they end the connection with an error that contains these words.
+fn ends_with(bytes: &[u8], words: &str) {
+    let (b, mut stream) = joined();
+    stream.write_all(&encode(withdraw(1))).unwrap();
+    b.expect(&Event::Received(withdraw(1)));
+    stream.write_all(bytes).unwrap();
+    b.expect(&Event::Lost);
+    b.expect_error(words);
+    read_to_the_end(&mut stream);
+    // The next one is welcome.
+    let _stream = join(b.address(), "a.test", "b.test");
+    b.expect(&Event::Connected);
+}
+
+#[test]
+fn a_frame_that_is_too_long_ends_the_connection() {
+    ends_with(
+        &[&u32::MAX.to_le_bytes()[..], &[34, 0, 0, 0, 0, 0, 0, 0]].concat(),
+        "a frame of 4294967295 bytes",
+    );
+}
+
+#[test]
+fn a_damaged_frame_ends_the_connection() {
+    let mut bytes = encode(copy(1));
+    *bytes.last_mut().unwrap() ^= 1;
+    ends_with(&bytes, "checksum");
+}
+
+#[test]
+fn a_frame_of_unknown_kind_ends_the_connection() {
+    let (head, disk) = ([16, 0, 0, 0, 99, 0, 0, 0], [7; 16]);
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &[&head[..], &disk].concat()) as u32;
+    ends_with(&[&head[..], &crc.to_le_bytes(), &disk].concat(), "a frame of unknown kind 99");
+}
+
+#[test]
+fn a_peer_that_closes_in_the_middle_of_a_frame_is_noticed() {
+    let (b, mut stream) = joined();
+    let bytes = encode(copy(1));
+    stream.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    drop(stream);
+    b.expect(&Event::Lost);
+    b.expect_error("in the middle of a frame");
+}
+
+#[test]
+fn a_peer_that_stops_in_the_middle_of_a_frame_is_dropped() {
+    let (b, mut stream) = joined();
+    let bytes = encode(copy(1));
+    stream.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    b.expect(&Event::Lost);
+    b.expect_error("nothing came from the peer for 5 s");
+    read_to_the_end(&mut stream);
+}
+
+#[test]
+fn a_silent_peer_is_dropped() {
+    let (b, mut stream) = joined();
+    b.expect(&Event::Lost);
+    b.expect_error("nothing came from the peer for 5 s");
+    // It was asked all the time.
+    let mut ping = [0; 20];
+    stream.read_exact(&mut ping).unwrap();
+    assert!(matches!(Packet::decode_whole(&ping), Ok(Packet::Ping(_))));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_dropped_and_holds_up_a_queue_only() {
+    let (b, stream) = joined();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut pings = Vec::new();
+            Packet::Ping(1).encode(&mut pings).unwrap();
+            while !done.load(Ordering::Relaxed) && (&stream).write_all(&pings).is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let to = host_id("a.test");
+        while b.links.send(to, copy(1)) != Err(SendError::Full) {}
+        assert!(b.state().queued_bytes <= 8 << 20);
+        b.links.send(to, withdraw(1)).unwrap();
+        assert!(b.state().dropped_frames > 0);
+        b.expect(&Event::Lost);
+        done.store(true, Ordering::Relaxed);
+    });
+    b.expect_error("the peer took nothing for 5 s");
+    assert_eq!(b.state().queued_bytes, 0);
+}
+
+#[test]
+fn a_flood_of_frames_holds_up_no_other_host() {
+    let hosts = [("a.test", NOWHERE), ("aa.test", NOWHERE)];
+    let b = Running::start(&config("b.test", Security::Insecure, &hosts));
+    let stream = join(b.address(), "a.test", "b.test");
+    b.expect(&Event::Connected);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut batch = Vec::new();
+            for n in 0..1_000 {
+                Packet::Ping(n).encode(&mut batch).unwrap();
+                batch.extend_from_slice(&encode(withdraw(n)));
+            }
+            while !done.load(Ordering::Relaxed) {
+                (&stream).write_all(&batch).unwrap();
+            }
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        // Its answers are read, or it would be dropped.
+        scope.spawn(|| read_to_the_end(&mut &stream));
+        let address = b.address().to_string();
+        let other = Running::start(&config("aa.test", Security::Insecure, &[("b.test", &address)]));
+        other.expect(&Event::Connected);
+        for n in 0..10 {
+            other.links.send(b.links.id(), copy(n)).unwrap();
+            let sent = (host_id("aa.test"), Event::Received(copy(n)));
+            while b.next() != sent {}
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let states = b.links.state();
+    let flood = states.iter().find(|state| state.name == "a.test").unwrap();
+    assert!(flood.received_frames > 1_000, "{}", flood.received_frames);
+}
+
+#[test]
+fn a_new_connection_of_a_peer_replaces_the_old_one() {
+    let (b, mut first) = joined();
+    let mut second = join(b.address(), "a.test", "b.test");
+    b.expect(&Event::Lost);
+    b.expect(&Event::Connected);
+    b.expect_error("connected again");
+    read_to_the_end(&mut first);
+    second.write_all(&encode(withdraw(3))).unwrap();
+    b.expect(&Event::Received(withdraw(3)));
+    assert_eq!(b.state().connections, 2);
+}
+
+#[test]
+fn connections_that_say_nothing_take_64_places_for_a_while() {
+    let hosts = [("a.test", NOWHERE), ("aa.test", NOWHERE)];
+    let b = Running::start(&config("b.test", Security::Insecure, &hosts));
+    let mut connected = join(b.address(), "aa.test", "b.test");
+    b.expect(&Event::Connected);
+    let silent: Vec<TcpStream> = (0..64).map(|_| connect(b.address())).collect();
+    let mut one_more = connect(b.address());
+    let _ = one_more.write_all(&hello(1, "a.test", "b.test"));
+    b.expect_refusal("64 connections are in their handshake already");
+    read_to_the_end(&mut one_more);
+    connected.write_all(&encode(copy(1))).unwrap();
+    b.expect(&Event::Received(copy(1)));
+    b.expect_refusal("no TLS handshake and greeting within 5 s");
+    wait_for(|| (b.links.refused().count >= 65).then_some(()));
+    let _welcome = join(b.address(), "a.test", "b.test");
+    wait_for(|| {
+        Some(b.next()).filter(|(host, event)| *host == host_id("a.test") && *event == Event::Connected)
+    });
+    drop(silent);
+}

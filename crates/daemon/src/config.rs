@@ -648,6 +648,23 @@ mod tests {
             (disk("").replace("pool = \"main\"", "pool = \"mian\""), 5, "pools: main"),
             (disk("").replace("vm1", "a/b"), 5, "letters"),
             (disk("").replace("\"/b\"", "\"gopher:x\""), 5, "gopher"),
+            (disk("[[host]]\nname = \"b\"\naddress = \"b:1\""), 9, "[migration]"),
+            (disk("[[host]]\nname = \"b\"\naddress = \"b\""), 9, "HOST:PORT"),
+            (disk("[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]"), 9, "authority"),
+            (disk("[migration]\nname = \"a\"\nlisten = []\ninsecure = true"), 9, "ADDRESS:PORT"),
+            (
+                disk("[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true\nkey = \"/k\""),
+                9,
+                "exclude each other",
+            ),
+            (
+                disk(
+                    "[migration]\nname = \"a\"\nlisten = [\"127.0.0.1:1\"]\ninsecure = true\n[[host]]\n\
+                     name = \"A\"\naddress = \"b:1\"",
+                ),
+                9,
+                "named twice",
+            ),
             (format!("{POOL}{POOL}"), 4, "twice"),
             ("[nbd]\nlisten = [\"/tmp/x\"]\n".to_string(), 2, "expected unix:/PATH"),
             ("\n[nbd]\nlisten = []\n".to_string(), 2, "listens nowhere"),

@@ -127,6 +127,8 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         (fixed(&old.daemon) != fixed(&new.daemon), "[daemon] has changed"),
         (old.api != new.api, "[api] has changed"),
         (old.nbd != new.nbd, "[nbd] has changed"),
+        (old.migration != new.migration, "[migration] has changed"),
+        (old.hosts != new.hosts, "[[host]] has changed"),
         (old.pools != new.pools, "[[pool]] has changed"),
     ];
     differs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()

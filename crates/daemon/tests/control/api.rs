@@ -270,8 +270,8 @@ async fn a_disk_is_recorded_only_while_its_trace_is_read() {
 async fn every_path_is_described() {
     let (status, document) = Api::new().call("GET", "/openapi.json", Value::Null).await;
     assert_eq!(status, 200);
-    let routes = include_str!("../../src/control/mod.rs").split(".route(\"").skip(1);
-    let mut served: Vec<&str> = routes.filter_map(|rest| rest.split('"').next()).collect();
+    let routes = include_str!("../../src/control/mod.rs").split(".route(").skip(1);
+    let mut served: Vec<&str> = routes.filter_map(|rest| rest.split('"').nth(1)).collect();
     served.retain(|path| *path != "/openapi.json");
     served.sort_unstable();
     served.dedup();

@@ -10,7 +10,7 @@ use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Guest, Result, image, test};
 
-/// How often the guest moves, each time to the other host.
+/// How often the guest moves, each time to the other host. A daemon is killed at most of the moves.
 const MOVES: usize = 6;
 
 fn state(host: &Haversack<'_>, disk: &str) -> Result<String> {
@@ -50,10 +50,24 @@ fn a_guest_moves_between_hosts_with_its_cache() {
             load.advance(200)?;
             let name = ["alpha", "beta"][to];
             daemons[from].command(&["migrate", "vm1", "vm2", "--to", name])?;
+            let moment = Duration::from_millis(100);
+            // Before the guest moves: what was sent ahead is gone.
+            match number {
+                4 => daemons[from].kill_and_restart(moment)?,
+                5 => daemons[to].kill_and_restart(moment)?,
+                _ => {}
+            }
             load.guest().migrate(place, &format!("guest{number}"), &attachments(&daemons[to]))?;
-            if number == 3 {
-                // While blocks are still at the host that the guest has left.
-                daemons[from].kill_and_restart(Duration::from_millis(100))?;
+            // While blocks are still at the host that the guest has left.
+            match number {
+                2 => daemons[to].kill_and_restart(moment)?,
+                3 => daemons[from].kill_and_restart(moment)?,
+                6 => {
+                    daemons[from].kill()?;
+                    daemons[to].kill_and_restart(moment)?;
+                    daemons[from].start_again()?;
+                }
+                _ => {}
             }
             load.advance(100)?;
             for disk in ["vm1", "vm2"] {
@@ -134,6 +148,21 @@ fn a_disk_has_one_owner() {
             .command(&["migrate", "vm1", "--to", "gamma"])
             .map_or_else(|e| e.to_string(), |_| String::new());
         check(refused.contains("no host 'gamma'"), format!("a host that is not configured: {refused}"))?;
+        // A record from a time when the disk did not move counts for nothing against a host that has it.
+        let (owner, other) = if owner_is_beta { (&beta, &alpha) } else { (&alpha, &beta) };
+        let attach = |host: &Haversack<'_>, more: &[&str]| {
+            let (pool, uri) = (host.pool(), origin.uri());
+            host.command(&[&["disk", "attach", "vm1", &uri, "--pool", &pool], more].concat())
+        };
+        other.detach("vm1")?;
+        attach(other, &["--read-only"])?;
+        other.detach("vm1")?;
+        let refused = attach(other, &[]).map_or_else(|error| error.to_string(), |_| String::new());
+        check(refused.contains("did not move"), format!("attached beside its owner: {refused}"))?;
+        check(state(owner, "vm1")? != "waiting", "the owner has it")?;
+        other.command(&["disk", "forget", "vm1"])?;
+        attach(other, &[])?;
+        check(state(other, "vm1")? == "waiting", "it waits for the disk again")?;
         alpha.kill_and_restart(Duration::from_millis(10))?;
         wait_until("the disk after the restart", PATIENCE, || {
             let expected = if owner_is_beta { "waiting" } else { "here" };

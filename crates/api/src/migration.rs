@@ -80,6 +80,9 @@ pub struct MigrationStatus {
     pub is_ready: bool,
     /// Bytes that only the host has that it came from.
     pub needed_bytes: u64,
+    /// Why it cannot be attached or taken over here, although it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Another host.

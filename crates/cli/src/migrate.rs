@@ -187,6 +187,9 @@ fn table(all: &[MigrationStatus]) -> String {
             one.disk,
             one.state.to_string(),
         );
+        if let Some(error) = &one.error {
+            text += &format!("  {error}\n");
+        }
         if one.state == MigrationState::Sending && one.is_ready {
             text += &format!("  Its cache is on host '{host}': move the VM now.\n");
         }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use haversack_admission::Admission;
 use haversack_model::{BlockNo, DiskId, Micros, SECTORS_PER_BLOCK, SectorNo, WriteMode};
 
+use crate::MAX_DISK_SECTORS;
 use crate::checksum;
 use crate::config::{AdmissionConfig, DiskConfig, Persistence, Target, Tuning};
 use crate::damaged::DamagedBlocks;
@@ -217,6 +218,11 @@ impl Disk {
     /// Returns the sectors of a block that are inside the disk, as a mask.
     pub fn inside(&self, block: BlockNo) -> u8 {
         inside(block, self.phase, self.sectors)
+    }
+
+    /// The same of a block number that another host has sent: it may be any number.
+    pub fn inside_of_any(&self, block: BlockNo) -> u8 {
+        if block.0 > MAX_DISK_SECTORS / SECTORS_PER_BLOCK { 0 } else { self.inside(block) }
     }
 
     /// Whether these are all sectors of a block that is at least partly inside the disk. A block that is being shrunk

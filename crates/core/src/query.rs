@@ -28,6 +28,8 @@ pub struct DiskInfo {
     pub damage: Damage,
     /// What its last migration left to do.
     pub moved: Moved,
+    /// A job of it is running.
+    pub busy: bool,
 }
 
 /// Whether sectors are in the cache, and whether the origin lacks them.
@@ -83,6 +85,7 @@ impl Core {
             owned: d.life.is_owned(),
             epoch: d.life.epoch(),
             damage: d.damage,
+            busy: d.job.is_some(),
             moved: d.moved,
         })
     }

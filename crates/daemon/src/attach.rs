@@ -278,8 +278,15 @@ impl Daemon {
         let _seeking = self.seek(disk.id);
         let moves = self.moves(config, disk.id, origin, pool)?;
         let spec = DiskSpec { moves, ..self.disk_spec(config, spec, sectors)? };
+        // Noted first when it is not: a crash in between must not leave a note that is not true.
+        if moves.is_none() {
+            self.state.note_agreed(disk.id, false)?;
+        }
         let (handle, job) = pool.backend.attach(spec)?;
         wait(&job)?;
+        if moves.is_some() {
+            self.state.note_agreed(disk.id, true)?;
+        }
         self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });
         label(pool, config, disk.id, handle, sectors);

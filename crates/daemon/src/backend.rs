@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Progress, Records, Target,
+    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Moved, Progress, Records, Target,
 };
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
@@ -78,8 +78,8 @@ pub trait Backend: Send + Sync {
     fn join_hosts(&self, host: &HostSettings) -> Result<()>;
     /// See [`PoolHandle::host_said`].
     fn host_said(&self, from: HostId, disk: DiskId, message: HostMessage);
-    /// See [`PoolHandle::knows_owner`].
-    fn knows_owner(&self, disk: DiskId) -> Result<bool>;
+    /// See [`PoolHandle::recorded_move`].
+    fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>>;
     /// See [`ArenaHandle::start_migration`].
     fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()>;
     /// See [`ArenaHandle::stop_migration`].
@@ -187,8 +187,8 @@ impl Backend for PoolHandle {
         PoolHandle::host_said(self, from, disk, message);
     }
 
-    fn knows_owner(&self, disk: DiskId) -> Result<bool> {
-        PoolHandle::knows_owner(self, disk)
+    fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>> {
+        PoolHandle::recorded_move(self, disk)
     }
 
     fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()> {

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
-use haversack_model::ArenaNo;
+use haversack_model::{ArenaNo, DiskId};
 use serde::{Deserialize, Serialize};
 
 use crate::locked::Locked;
@@ -59,6 +59,9 @@ pub struct RememberedDisk {
 #[serde(deny_unknown_fields)]
 struct Memory {
     disks: BTreeMap<String, RememberedDisk>,
+    /// The identities of disks whose ownership on record was agreed on with the other hosts.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    agreed_disks: BTreeSet<String>,
     /// By pool, the numbers of the arenas that lost their last cache device.
     lost_pools: BTreeMap<String, BTreeSet<u8>>,
     /// Accounts of flash writes, by pool.
@@ -115,6 +118,25 @@ impl State {
         std::fs::rename(&new, &self.path).map_err(at("replace", &self.path))?;
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(at("make durable", dir))
+    }
+
+    /// Returns whether a disk's ownership on record was agreed on with the other hosts.
+    pub fn is_agreed(&self, disk: DiskId) -> bool {
+        self.memory.locked().agreed_disks.contains(&disk.to_string())
+    }
+
+    /// Notes whether it is.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_agreed(&self, disk: DiskId, is_agreed: bool) -> Result<(), StateError> {
+        self.change(|memory| {
+            if is_agreed {
+                memory.agreed_disks.insert(disk.to_string());
+            } else {
+                memory.agreed_disks.remove(&disk.to_string());
+            }
+        })
     }
 
     /// Returns the disks, by name.

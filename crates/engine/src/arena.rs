@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, OpenReport, PREPARED_AT_FORMAT,
-    Records, Target,
+    AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, Moved, OpenReport,
+    PREPARED_AT_FORMAT, Records, Target,
 };
 use haversack_model::{
     ArenaId, DeviceNo, DiskHandle, DiskId, HostId, Micros, SECTOR_BYTES, SectorNo, WriteMode,
@@ -208,9 +208,9 @@ impl ArenaHandle {
         self.run(move |reactor| reactor.stop_migration(disk))?
     }
 
-    /// Returns whether the arena has on record who owns a disk.
-    pub(crate) fn knows_owner(&self, disk: DiskId) -> Result<bool> {
-        self.run(move |reactor| reactor.knows_owner(disk))
+    /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.
+    pub(crate) fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>> {
+        self.run(move |reactor| reactor.recorded_move(disk))
     }
 
     /// Returns how far a disk is that may move; `None` for any other.

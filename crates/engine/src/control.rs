@@ -95,6 +95,7 @@ impl Reactor {
         if !force && !clients.is_empty() {
             return Err(EngineError::Connected { disk: self.spec(disk)?.0.name, clients });
         }
+        self.check_not_moving(disk)?;
         if self.is_elsewhere(disk) {
             self.is_detached(disk);
             return Ok(ENDED_JOB);
@@ -128,7 +129,9 @@ impl Reactor {
     pub(crate) fn forget(&mut self, disk: DiskId, destroy_dirty: bool) -> Result<JobId> {
         let is_it = |number: &DiskNo| self.core.disk_info(*number).is_some_and(|info| info.id == disk);
         let number = self.core.disk_numbers().find(is_it).ok_or(EngineError::Unknown(disk))?;
-        Ok(self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?)
+        let job = self.core_call(|core, now| core.forget(now, number, destroy_dirty.then_some(disk)))?;
+        self.mover_forgotten(disk);
+        Ok(job)
     }
 
     /// Lists the users of a disk: its NBD connections by their peers, and its vhost-user queues.
@@ -246,6 +249,12 @@ impl Reactor {
         self.memory.payloads.of_disk(disk)
     }
 
+    /// Returns whether a disk is being detached.
+    pub(crate) fn is_being_detached(&self, disk: DiskHandle) -> bool {
+        let mut jobs = self.afterwards.iter().map(|(_, afterwards)| afterwards);
+        jobs.any(|job| matches!(job, Afterwards::Detached(of) if *of == disk))
+    }
+
     /// Returns whether a disk is being shrunk. It had no clients when that began and must not get any.
     fn is_shrinking(&self, disk: DiskHandle) -> bool {
         let present = self.core.disk_info(disk.number()).map_or(0, |info| info.sectors);
@@ -257,7 +266,7 @@ impl Reactor {
     /// Makes an NBD connection a client of its disk, if the disk still is as negotiated.
     pub(crate) fn add_nbd_client(&mut self, client: NbdClient) -> Result<()> {
         let live = self.disks.get(client.disk).ok_or(EngineError::Detached)?;
-        let may_come = |info: &DiskInfo| info.attached || self.is_elsewhere(client.disk);
+        let may_come = |info: &DiskInfo| info.attached || self.may_wait(client.disk);
         let info = self.core.disk_info(client.disk.number()).filter(may_come);
         let size_bytes = info.ok_or(EngineError::Detached)?.sectors * SECTOR_BYTES as u64;
         let (export, disk) = (&client.negotiated.export, live.spec.name.clone());

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use haversack_core::pool::Member;
-use haversack_core::{ManageError, Records};
+use haversack_core::{ManageError, Moved, Records};
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros};
 
 use crate::arena::ArenaHandle;
@@ -112,12 +112,13 @@ impl PoolHandle {
         }
     }
 
-    /// Returns whether the pool has on record who owns a disk: this host, or the one that this host released it to.
+    /// Returns what a disk's last migration has left to do, if the pool has on record who owns the disk: this host, or the
+    /// one that this host released it to.
     ///
     /// # Errors
     /// The pool has stopped.
-    pub fn knows_owner(&self, disk: DiskId) -> Result<bool> {
-        self.known_home(disk).map_or(Ok(false), |arena| arena.knows_owner(disk))
+    pub fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>> {
+        self.known_home(disk).map_or(Ok(None), |arena| arena.recorded_move(disk))
     }
 
     /// Returns how far a disk is that may move; `None` for any other.

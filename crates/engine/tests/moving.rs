@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::Read;
+
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_engine::{EngineEvent, MoveStatus, OriginSpec};
@@ -226,4 +228,72 @@ fn a_migration_that_is_called_off_changes_nothing() {
     let mut moved = Client::new(&b.handle(), at_b, BYTES);
     moved.write(0, 8, 3);
     assert_eq!(moved.read(8, SECTORS - 8), patterns(8, SECTORS - 8, 2));
+}
+
+/// A read that nobody can answer ends when the disk is detached, and so does a guest that waits; nothing stays behind.
+#[test]
+fn a_disk_that_waits_can_be_detached() {
+    let (shared, b) = (Place::new("moving"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let b = Host::new(&b, 2, &network);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(HostId(1)));
+    let client = || Client::new(&b.handle(), at_b, BYTES);
+    let mut reader = client().ask_only(Command::Read, 0, 8, &[]);
+    let mut writer = client().ask_only(Command::Write, 0, 8, &patterns(0, 8, 1));
+    wait_until("the guest", || status(&b).is_guest_here);
+    b.handle().arena(at_b).detach(at_b, true).unwrap().wait().unwrap();
+    // Both are answered, or their connections end.
+    for waits in [&mut reader, &mut writer] {
+        let _ = waits.read(&mut [0; 64]).unwrap();
+    }
+    assert_eq!(b.handle().migration_status(DISK).unwrap(), None);
+    let again = b.attach(DISK_MIB, origin(&shared), Some(HostId(1)));
+    assert_ne!(again, at_b);
+}
+
+/// A host that still needs blocks of another one keeps the disk attached, and a host that is needed keeps its blocks.
+#[test]
+fn a_disk_in_the_midst_of_a_move_is_not_let_go() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (mut a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS / 2, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let mut moved = Client::new(&b.handle(), at_b, BYTES);
+    moved.write(8, 8, 2);
+    a.kill();
+    assert!(status(&b).progress.needed_blocks > 0, "blocks are only there");
+    let error = b.handle().arena(at_b).detach(at_b, true).err().expect("it needs the other host").to_string();
+    assert!(error.contains("moving between hosts"), "{error}");
+    a.start();
+    wait_until("the move ends", || !status(&a).progress.is_peer && status(&b).progress.needed_blocks == 0);
+    let done = |record: &Record| matches!(record, Record::Owner { peers, .. } if peers.is_empty());
+    wait_until("the record of that", || done(&status(&b).record));
+    b.handle().arena(at_b).detach(at_b, true).unwrap().wait().unwrap();
+    a.handle().forget(DISK, false).unwrap().wait().unwrap();
+    assert_eq!(a.handle().migration_status(DISK).unwrap(), None);
+}
+
+/// The destination was attached with a smaller size: it does not take the disk, and says why.
+#[test]
+fn a_disk_does_not_move_to_where_it_is_smaller() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB / 2, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, SECTORS, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let other = Client::new(&b.handle(), at_b, BYTES / 2);
+    let _other = other.ask_only(Command::Write, 0, 8, &patterns(0, 8, 2));
+    wait_until("the refusal", || status(&b).problem.is_some());
+    let problem = status(&b).problem.unwrap_or_default();
+    assert!(problem.contains("size"), "{problem}");
+    assert!(!owns(&b));
 }

@@ -104,6 +104,10 @@ pub struct Migration {
     pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) copies: u64,
+    /// Why the disk cannot be attached or claimed.
+    pub(crate) problem: Option<ManageError>,
+    /// When it was last tried to attach it without a guest.
+    pub(crate) tried_us: Micros,
 }
 
 impl Migration {
@@ -155,6 +159,8 @@ impl Migration {
             forgetting: Vec::new(),
             outputs: VecDeque::new(),
             copies: 0,
+            problem: None,
+            tried_us: 0,
         }
     }
 
@@ -203,6 +209,11 @@ impl Migration {
         }
     }
 
+    /// Returns why the disk cannot be attached or claimed here, if it was tried and cannot.
+    pub fn problem(&self) -> Option<&ManageError> {
+        self.problem.as_ref()
+    }
+
     /// Returns what this host is doing, for people.
     pub fn describe(&self) -> String {
         format!("{:?}, guest from {:?}", self.task, self.guest)
@@ -211,6 +222,15 @@ impl Migration {
     /// Returns the next thing to do.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// Whether the disk is being frozen or its release recorded.
+    pub fn is_leaving(&self) -> bool {
+        match self.task {
+            Task::Freezing { .. } => true,
+            Task::Recording(_) => !self.ownership.may_write_origin(),
+            _ => false,
+        }
     }
 
     /// Whether [`Migration::tick`] has anything to do: otherwise only messages, the guest and the ends of jobs matter.
@@ -263,8 +283,10 @@ impl Migration {
             self.want_disk(call, now);
         }
         let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
-        if depends && self.task == Task::Idle && !self.is_attached_here(call) {
+        let is_due = self.tried_us == 0 || now >= self.tried_us + repeat_us;
+        if depends && self.task == Task::Idle && !self.is_attached_here(call) && is_due {
             // The peer's blocks are needed here, whether the guest is or not.
+            self.tried_us = now;
             self.attach_again(call, now);
         }
         if let Task::Listing(listing) = &mut self.task

@@ -214,7 +214,11 @@ impl Migration {
                 if listing.claims { call.drop_copies(now, disk, &blocks) } else { Ok(()) }
             }
         };
-        if done.is_err() {
+        if let Err(error) = done {
+            self.problem = Some(error);
+            if !listing.claims {
+                self.task = Task::Idle;
+            }
             return;
         }
         if let (Some(part), Task::Listing(listing)) = (next, &mut self.task) {
@@ -245,8 +249,11 @@ impl Migration {
     }
 
     fn attach<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, epoch: u64) {
-        if let Ok((disk, job)) = call.attach(now, &self.config, epoch, false) {
-            (self.disk, self.task) = (Some(disk), Task::Attaching(job));
+        match call.attach(now, &self.config, epoch, false) {
+            Ok((disk, job)) => {
+                (self.disk, self.task, self.problem) = (Some(disk), Task::Attaching(job), None);
+            }
+            Err(error) => self.problem = Some(error),
         }
     }
 

@@ -171,6 +171,14 @@ impl<M: Memory> Call<'_, M> {
         if !d.life.is_incoming() && !awaits {
             return Err(ManageError::Attached(d.id));
         }
+        let is_beyond = |(block, mask): &(BlockNo, u8)| mask & !self.disk(disk).inside_of_any(*block) != 0;
+        if let Some((block, _)) = blocks.iter().find(|listed| is_beyond(listed)) {
+            let (id, sectors) = (d.id, d.sectors);
+            return Err(ManageError::BadConfig(format!(
+                "disk {id} has {sectors} sectors here, and host {peer:?} has its block {}: give it the size that it has there",
+                block.0
+            )));
+        }
         for (block, mask) in blocks {
             let listed = mask & self.disk(disk).inside(*block);
             let dirty = self.cached_and_dirty(disk, *block).1;

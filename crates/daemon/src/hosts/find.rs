@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::DiskConfig;
+use haversack_core::Moved;
 use haversack_engine::Moves;
 use haversack_model::{DiskId, HostId};
 
@@ -62,9 +63,27 @@ impl Daemon {
         if config.read_only || matches!(origin, Origin::Helper(_)) {
             return Ok(None);
         }
-        if pool.backend.knows_owner(id)? {
+        let recorded = pool.backend.recorded_move(id)?;
+        if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
+        {
             // What this host has on record is newer than what it is told.
             return Ok(Some(Moves { from: None }));
+        }
+        if recorded.is_some() {
+            // From a time when it did not move, or was read-only: another host may have taken it since.
+            let is_new = config.from.as_deref() == Some(NOWHERE);
+            return match hosts.find_owner(&config.name, id, is_new)? {
+                None => Ok(Some(Moves { from: None })),
+                Some(host) => Err(DaemonError::conflict(
+                    format!(
+                        "pool '{}' has blocks of disk '{}' from a time when it did not move, and host '{}' has the disk",
+                        pool.name,
+                        config.name,
+                        hosts.name_of(host)
+                    ),
+                    "forget the disk on the host that has not used it last",
+                )),
+            };
         }
         let from = match config.from.as_deref() {
             Some(NOWHERE) => hosts.find_owner(&config.name, id, true)?,
@@ -76,17 +95,24 @@ impl Daemon {
 
     /// Returns what this host knows of a disk.
     pub(super) fn knows(&self, id: DiskId) -> Answer {
+        // Before the record is looked at: a disk that is no longer sought then is on record.
+        let is_sought = self.hosts().is_some_and(|hosts| hosts.seeking.locked().contains(&id));
         for pool in self.pools() {
-            match pool.backend.knows_owner(id) {
-                Ok(true) => return Answer::Known,
-                Ok(false) => {}
+            let moves = matches!(pool.backend.migration_status(id), Ok(Some(_)));
+            match pool.backend.recorded_move(id) {
+                Ok(Some(_)) if moves => return Answer::Known,
+                Ok(Some(_)) => {
+                    let what = "has blocks of it, but it is not attached there as a disk that moves: attach it there, or \
+                                forget it there";
+                    return Answer::Refused(what.into());
+                }
+                Ok(None) => {}
                 Err(error) => return Answer::Refused(error.to_string()),
             }
         }
         if self.closed.closed().next().is_some() {
-            return Answer::Refused("a pool of it is not open, and may have the disk".into());
+            return Answer::Refused("has a pool that is not open, and may have the disk".into());
         }
-        let is_sought = self.hosts().is_some_and(|hosts| hosts.seeking.locked().contains(&id));
         if is_sought { Answer::Seeking } else { Answer::Unknown }
     }
 }

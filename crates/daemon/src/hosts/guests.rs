@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haversack_model::{DiskId, HostId};
 use haversack_ownership::Record;
@@ -15,6 +15,9 @@ use crate::pool::Pool;
 
 /// How often disks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often a host is asked again: it may have been away.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Looks for such disks until the daemon ends.
 ///
@@ -36,8 +39,8 @@ pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
 
 #[derive(Default)]
 struct Watch {
-    /// The hosts that were asked to send disks.
-    asked: HashMap<DiskId, HostId>,
+    /// The hosts that were asked to send disks, and when.
+    asked: HashMap<DiskId, (HostId, Instant)>,
     /// Disks that were served here when they were last looked at.
     served: HashSet<DiskId>,
     /// Disks whose guests have moved away, and whose hypervisors have not closed them yet.
@@ -64,9 +67,11 @@ impl Watch {
                 let owner = if self.left.contains(&disk) { None } else { owner(pool, disk) };
                 let Some(owner) = owner else { continue };
                 expected.insert(disk);
-                if self.asked.insert(disk, owner) != Some(owner) {
+                let due = |(of, at): &(HostId, Instant)| *of != owner || at.elapsed() >= ASK_EVERY;
+                if self.asked.get(&disk).is_none_or(due) {
+                    self.asked.insert(disk, (owner, Instant::now()));
                     // The answer does not matter: what is not sent ahead is fetched later.
-                    drop(hosts.ask(&[owner], disk, &Question::Send));
+                    drop(hosts.ask_now(&[owner], disk, &Question::Send));
                 }
             }
         }
@@ -74,9 +79,9 @@ impl Watch {
         self.served = served;
         let gone: Vec<DiskId> = self.asked.keys().copied().filter(|disk| !expected.contains(disk)).collect();
         for disk in gone {
-            if let Some(owner) = self.asked.remove(&disk) {
+            if let Some((owner, _)) = self.asked.remove(&disk) {
                 // The owner knows whether the disk has left it.
-                drop(hosts.ask(&[owner], disk, &Question::Stop));
+                drop(hosts.ask_now(&[owner], disk, &Question::Stop));
             }
         }
     }

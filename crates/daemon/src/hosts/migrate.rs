@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haversack_api::{DiskConfig, Job, JobKind, Method, MigrationState, MigrationStatus};
+use haversack_api::{DiskConfig, Job, JobKind, Method, MigrationState, MigrationStatus, Size};
 use haversack_core::{JobError, Progress};
 use haversack_engine::{EngineError, MoveStatus};
-use haversack_model::{BLOCK_BYTES, DiskId, HostId};
+use haversack_model::{BLOCK_BYTES, DiskId, HostId, SECTOR_BYTES};
 use haversack_ownership::Record;
 
 use super::Hosts;
@@ -70,7 +70,8 @@ impl Daemon {
         }
         self.events.add("migrating", &config.name, format!("to host '{to_name}'"));
         loop {
-            let Some(status) = backend.migration_status(disk.id)? else {
+            let is_same = disk.attached().is_ok_and(|present| present == handle);
+            let Some(status) = backend.migration_status(disk.id)?.filter(|_| is_same) else {
                 return Err(DaemonError::conflict("the disk was detached", "attach it, then try again"));
             };
             control.report(Progress {
@@ -132,10 +133,18 @@ impl Daemon {
     }
 
     /// Attaches a disk that another host is about to send.
-    pub(super) fn prepare_for(self: &Arc<Self>, from: HostId, id: DiskId, config: DiskConfig) -> Result<()> {
+    pub(super) fn prepare_for(
+        self: &Arc<Self>,
+        from: HostId,
+        id: DiskId,
+        config: DiskConfig,
+        sectors: u64,
+    ) -> Result<()> {
         let hosts = self.hosts_or_error()?;
-        if self.by_id(id).is_ok_and(|(_, disk)| disk.attached().is_ok()) {
-            return Ok(());
+        if let Ok((name, disk)) = self.by_id(id)
+            && disk.attached().is_ok()
+        {
+            return check_size(&name, disk.with(|inner| inner.sectors), sectors);
         }
         let mut names = self.pools().map(|pool| pool.name.clone());
         let only = names.next().filter(|_| names.next().is_none());
@@ -144,9 +153,12 @@ impl Daemon {
             Err(error) => only.ok_or(error)?,
         };
         let from = Some(hosts.name_of(from));
-        let config = DiskConfig { pool, from, id: Some(id.to_string()), ..config };
+        let size = Some(Size(sectors * SECTOR_BYTES as u64));
+        let config = DiskConfig { pool, from, size, id: Some(id.to_string()), ..config };
+        let name = config.name.clone();
         let job = self.attach(config)?;
-        self.jobs.wait(job.id)
+        self.jobs.wait(job.id)?;
+        check_size(&name, self.disk(&name)?.with(|inner| inner.sectors), sectors)
     }
 
     /// Starts to send a disk to a host that has attached it.
@@ -201,10 +213,27 @@ impl Daemon {
     }
 }
 
+/// Refuses a disk of another size than where it comes from.
+fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
+    if here == there {
+        return Ok(());
+    }
+    let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
+    Err(DaemonError::conflict(
+        format!(
+            "disk '{name}' has {} bytes here and {} bytes on the host that has it",
+            bytes(here),
+            bytes(there)
+        ),
+        "detach it here, and attach it with the same size",
+    ))
+}
+
 /// Has the other host attach the disk.
 fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &JobControl) -> Result<()> {
     let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
-    let answers = hosts.ask(&[to], disk.id, &Question::Prepare(Box::new(config)));
+    let sectors = disk.with(|inner| inner.sectors);
+    let answers = hosts.ask(&[to], disk.id, &Question::Prepare { config: Box::new(config), sectors });
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline && !control.is_cancelled() {
         match answers.recv_timeout(LOOK_EVERY) {
@@ -249,5 +278,6 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         passes: status.passes,
         is_ready: status.is_ready,
         needed_bytes: bytes(status.progress.needed_blocks),
+        error: status.problem.clone(),
     }
 }

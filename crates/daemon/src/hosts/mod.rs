@@ -14,6 +14,7 @@ mod migrate;
 mod talk;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 
 use haversack_api::{HostStatus, Method};
@@ -39,6 +40,8 @@ pub struct Hosts {
     links: Links,
     sender: LinkSender,
     waiting: WaitingTable,
+    /// Questions of other hosts that are being answered.
+    answering: AtomicUsize,
     /// Disks that are being attached here, of which the owner is to be found.
     seeking: Mutex<HashSet<DiskId>>,
 }
@@ -88,6 +91,7 @@ impl Hosts {
             sender: links.sender(),
             links,
             waiting: WaitingTable::default(),
+            answering: AtomicUsize::new(0),
             seeking: Mutex::default(),
         }))
     }

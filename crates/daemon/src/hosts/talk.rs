@@ -1,6 +1,7 @@
 //! What daemons ask each other about a disk: JSON in a frame of the connection between their hosts.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,6 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Questions of other hosts that are answered at a time; more are not heard.
+const MOST_ANSWERS: usize = 64;
+/// Questions that nobody has answered for this long are forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
 /// A question about a disk.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -26,7 +32,12 @@ pub enum Question {
     /// What do you know of it?
     Find,
     /// Attach it: it will come from the host that asks.
-    Prepare(Box<DiskConfig>),
+    Prepare {
+        /// Its settings there.
+        config: Box<DiskConfig>,
+        /// Its size there.
+        sectors: u64,
+    },
     /// Send its cache to the host that asks.
     Send,
     /// Do not, if only that host has asked for it.
@@ -61,20 +72,33 @@ enum Note {
 #[derive(Default)]
 pub(super) struct Waiting {
     last: u64,
-    open: HashMap<u64, (HostId, Sender<(HostId, Answer)>)>,
+    open: HashMap<u64, Open>,
+}
+
+struct Open {
+    host: HostId,
+    asker: Sender<(HostId, Answer)>,
+    asked: Instant,
 }
 
 impl Hosts {
     /// Asks hosts about a disk. The answers arrive at the receiver, which ends when all are there.
     pub fn ask(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
-        let (sender, answers) = channel();
         self.wait_for_connections(hosts);
+        self.ask_now(hosts, disk, question)
+    }
+
+    /// The same without waiting for connections: a host that is not connected is not asked.
+    pub fn ask_now(&self, hosts: &[HostId], disk: DiskId, question: &Question) -> Receiver<(HostId, Answer)> {
+        let (sender, answers) = channel();
         for host in hosts {
             let number = {
                 let mut waiting = self.waiting.locked();
+                waiting.open.retain(|_, open| open.asked.elapsed() < FORGOTTEN_AFTER);
                 waiting.last += 1;
                 let number = waiting.last;
-                waiting.open.insert(number, (*host, sender.clone()));
+                let open = Open { host: *host, asker: sender.clone(), asked: Instant::now() };
+                waiting.open.insert(number, open);
                 number
             };
             self.note(*host, disk, &Note::Question { number, question: question.clone() });
@@ -110,20 +134,28 @@ impl Hosts {
         match note {
             Note::Answer { number, answer } => {
                 let mut waiting = self.waiting.locked();
-                if waiting.open.get(&number).is_some_and(|(host, _)| *host == from)
-                    && let Some((_, sender)) = waiting.open.remove(&number)
+                if waiting.open.get(&number).is_some_and(|open| open.host == from)
+                    && let Some(open) = waiting.open.remove(&number)
                 {
                     // Whoever asked may have given up.
-                    let _ = sender.send((from, answer));
+                    let _ = open.asker.send((from, answer));
                 }
             }
             Note::Question { number, question } => {
                 let (hosts, daemon) = (self.clone(), daemon.clone());
+                if self.answering.fetch_add(1, Ordering::Relaxed) >= MOST_ANSWERS {
+                    self.answering.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
                 // Attaching takes as long as the origin does.
-                std::thread::spawn(move || {
+                let answer = move || {
                     let answer = daemon.answer_host(from, disk, question);
                     hosts.note(from, disk, &Note::Answer { number, answer });
-                });
+                    hosts.answering.fetch_sub(1, Ordering::Relaxed);
+                };
+                if std::thread::Builder::new().name("answer".into()).spawn(answer).is_err() {
+                    self.answering.fetch_sub(1, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -134,8 +166,8 @@ impl Daemon {
         let refuse = |error: crate::error::DaemonError| Answer::Refused(error.to_string());
         match question {
             Question::Find => self.knows(disk),
-            Question::Prepare(config) => {
-                self.prepare_for(from, disk, *config).map_or_else(refuse, |()| Answer::Done)
+            Question::Prepare { config, sectors } => {
+                self.prepare_for(from, disk, *config, sectors).map_or_else(refuse, |()| Answer::Done)
             }
             Question::Stop => self.stop_sending_to(from, disk).map_or_else(refuse, |()| Answer::Done),
             Question::Send => self.send_to(from, disk).map_or_else(refuse, |()| Answer::Done),

@@ -11,7 +11,7 @@ use axum::http::Request;
 use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, DiskStats, DiskUsage, JobError, ManageError,
-    MonitorConfig, OpenReport, PoolStats, Progress, Records, Target,
+    MonitorConfig, Moved, OpenReport, PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -133,8 +133,8 @@ impl Backend for Fake {
         Ok(())
     }
     fn host_said(&self, _: HostId, _: DiskId, _: HostMessage) {}
-    fn knows_owner(&self, _: DiskId) -> Result<bool> {
-        Ok(false)
+    fn recorded_move(&self, _: DiskId) -> Result<Option<Moved>> {
+        Ok(None)
     }
     fn start_migration(&self, _: DiskHandle, _: HostId) -> Result<()> {
         Err(EngineError::DoesNotMove)

@@ -65,6 +65,11 @@ impl Ahead {
         found <= FEW_BLOCKS || self.passes > LEAST_PASSES && keeps_up
     }
 
+    /// Returns whether the blocks are being listed.
+    pub fn is_listing(&self) -> bool {
+        matches!(self.pass, Pass::Listing { .. })
+    }
+
     /// Returns when there is something to do, if all copies have arrived or not.
     pub fn next_us(&self, now: Micros) -> Option<Micros> {
         match self.pass {

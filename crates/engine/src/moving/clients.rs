@@ -75,19 +75,28 @@ impl Reactor {
         if mover.is_serving {
             return false;
         }
-        let is_guest_here = mover.guest;
+        let is_owner = matches!(mover.migration.record(), Record::Owner { .. });
+        let (is_guest_here, is_leaving) = (mover.guest, mover.migration.is_leaving());
         match asked.op {
-            Op::Read if self.observe(at, client, asked) => {}
-            // Nothing was written here.
-            Op::Flush if !is_guest_here => self.answer(client, asked, Ok(())),
+            // Only the owner knows what is there, and it has everything that was written.
+            Op::Read if !is_owner && !is_guest_here => self.observe(at, client, asked),
+            Op::Flush if !is_owner && !is_guest_here => self.answer(client, asked, Ok(())),
             op => {
                 self.moving.movers[at].held.push((client, asked));
-                if op != Op::Read && op != Op::Flush {
+                let changes = op != Op::Read && op != Op::Flush;
+                if changes || is_owner && !is_leaving {
                     self.with_mover(at, |mover, call, now| mover.guest_runs(call, now));
                 }
             }
         }
         true
+    }
+
+    /// Looks at waiting requests again, since another host has the disk now.
+    pub(super) fn ask_held_again(&mut self, at: usize) {
+        for (client, asked) in std::mem::take(&mut self.moving.movers[at].held) {
+            self.ask_again(client, asked);
+        }
     }
 
     pub(super) fn answer(&mut self, client: u32, asked: Asked, result: Result<(), RequestError>) {
@@ -118,7 +127,8 @@ impl Reactor {
         self.drop_held(at, |client| leaving.contains(&client));
         let mover = &mut self.moving.movers[at];
         let queues = mover.handle.map_or(0, |disk| self.memory.payloads.count(disk, ClientKind::VhostUser));
-        if mover.held.is_empty() && !mover.is_serving && queues == 0 {
+        let is_owner = matches!(mover.migration.record(), Record::Owner { .. });
+        if mover.held.is_empty() && !mover.is_serving && !is_owner && queues == 0 {
             mover.guest_stopped();
         }
     }

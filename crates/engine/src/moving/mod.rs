@@ -160,10 +160,14 @@ impl Reactor {
         let number =
             self.core.disk_numbers().find(|no| self.core.disk_info(*no).is_some_and(|d| d.id == config.id));
         let info = number.and_then(|number| self.core.disk_info(number));
+        if info.is_some_and(|info| info.busy) || self.disks.is_ending(config.id) {
+            return Err(ManageError::Busy.into());
+        }
         let is_left = info.is_some_and(|info| !info.owned || matches!(info.moved, Moved::Depends { .. }));
         let (disk, job) = match (info, moves.from) {
             (Some(info), _) if info.owned && info.moved == Moved::No => {
-                self.attach(DiskSpec { epoch: info.epoch, ..spec }, origin)?
+                let epoch = info.epoch.max(spec.epoch);
+                self.attach(DiskSpec { epoch, ..spec }, origin)?
             }
             (None, None) => self.attach(spec, origin)?,
             (Some(info), _) if is_left && info.moved != Moved::No => {
@@ -193,7 +197,9 @@ impl Reactor {
     pub(crate) fn mover_detached(&mut self, disk: DiskHandle) {
         let Some(at) = self.moving.place_of(disk) else { return };
         self.drop_held(at, |_| true);
+        self.drop_observations(at);
         let mover = &mut self.moving.movers[at];
+        mover.guest_stopped();
         mover.handle = None;
         if !matches!(mover.migration.record(), ownership::Record::Released { .. }) {
             let mover = self.moving.movers.swap_remove(at);
@@ -204,10 +210,33 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a disk may move and is not attached in the core: it waits for its guest, or is another host's.
+    /// Returns whether a disk may move and is another host's, as far as is on record.
     pub(crate) fn is_elsewhere(&self, disk: DiskHandle) -> bool {
-        self.moving.place_of(disk).is_some()
-            && !self.core.disk_info(disk.number()).is_some_and(|info| info.attached)
+        let info = self.core.disk_info(disk.number());
+        self.moving.place_of(disk).is_some() && info.is_some_and(|info| !info.owned && !info.busy)
+    }
+
+    /// Refuses what would end a disk in the midst of a move.
+    pub(crate) fn check_not_moving(&self, disk: DiskHandle) -> Result<()> {
+        let Some(at) = self.moving.place_of(disk) else { return Ok(()) };
+        let mover = &self.moving.movers[at];
+        let depends =
+            matches!(mover.migration.record(), ownership::Record::Owner { peers, .. } if !peers.is_empty());
+        let info = self.core.disk_info(disk.number());
+        if depends || info.is_some_and(|info| !info.attached && (info.busy || info.owned)) {
+            return Err(ManageError::Migrating(mover.id).into());
+        }
+        Ok(())
+    }
+
+    /// Returns whether a client may come to a disk that is not attached in the core: it may move.
+    pub(crate) fn may_wait(&self, disk: DiskHandle) -> bool {
+        self.moving.place_of(disk).is_some() && !self.is_being_detached(disk)
+    }
+
+    /// Ends what a disk has here that the pool forgets.
+    pub(crate) fn mover_forgotten(&mut self, id: DiskId) {
+        self.moving.movers.retain(|mover| mover.id != id || mover.handle.is_some());
     }
 
     fn with_mover<R>(
@@ -237,10 +266,11 @@ impl Reactor {
         Ok(self.with_mover(at, Mover::stop_sending))
     }
 
-    /// Returns whether it is on record who owns a disk.
-    pub(crate) fn knows_owner(&self, disk: DiskId) -> bool {
-        let infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
-        infos.filter(|info| info.id == disk).any(|info| info.owned || info.moved != Moved::No)
+    /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.
+    pub(crate) fn recorded_move(&self, disk: DiskId) -> Option<Moved> {
+        let mut infos = self.core.disk_numbers().filter_map(|number| self.core.disk_info(number));
+        let info = infos.find(|info| info.id == disk)?;
+        (info.owned || info.moved != Moved::No).then_some(info.moved)
     }
 
     /// Returns how far a disk is that may move.
@@ -261,12 +291,16 @@ impl Reactor {
             HostMessage::Protocol(message) => {
                 let queues = self.moving.movers[at].handle.map_or(0, |disk| self.queues_of(disk));
                 self.with_mover(at, |mover, call, now| {
-                    if asks_for_disk(&message) && mover.migration.destination() == Some(from) && queues == 0 {
+                    if asks_for_disk(&message) && mover.is_on_its_way_to(from) && queues == 0 {
                         // NBD has no sign that the guest has stopped. It is on its way to that host.
                         mover.guest_stopped();
                     }
+                    if matches!(message, Message::Offer { .. }) {
+                        mover.from = from;
+                    }
                     mover.migration.message(call, now, from, message);
                 });
+                self.look_at_serving(at);
             }
         }
     }

@@ -12,8 +12,9 @@ use crate::front::Asked;
 
 /// Copies that are read and sent at a time, for each time that the disk is driven.
 const COPIES_AT_A_TIME: usize = 32;
-/// How often a disk with something to do is driven.
+/// How often a disk with something to do is driven, and while its blocks are listed.
 const EVERY_US: Micros = 10_000;
+const LISTING_EVERY_US: Micros = 1_000;
 
 /// How far a disk is that may move.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +33,8 @@ pub struct MoveStatus {
     pub is_ready: bool,
     /// The guest is here.
     pub is_guest_here: bool,
+    /// Why the disk cannot be attached or claimed here.
+    pub problem: Option<String>,
 }
 
 /// A read that another host is asked for.
@@ -85,11 +88,12 @@ impl Mover {
     pub fn next_us(&self, now: Micros) -> Option<Micros> {
         let ahead = self.ahead.as_ref().and_then(|ahead| ahead.next_us(now));
         let waits = self.migration.needs_time() || !self.held.is_empty() || !self.observations.is_empty();
-        [ahead, waits.then_some(now)]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|due| due.max(self.driven_us + EVERY_US))
+        let every_us = match &self.ahead {
+            Some(ahead) if ahead.is_listing() => LISTING_EVERY_US,
+            _ => EVERY_US,
+        };
+        let due = [ahead, waits.then_some(now)].into_iter().flatten().min();
+        due.map(|due| due.max(self.driven_us + every_us))
     }
 
     pub fn guest_runs<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
@@ -102,6 +106,12 @@ impl Mover {
             self.guest = false;
             self.migration.guest_stopped();
         }
+    }
+
+    /// Whether the disk is being sent to a host and could be released to it.
+    pub fn is_on_its_way_to(&self, host: HostId) -> bool {
+        let depends = matches!(self.migration.record(), Record::Owner { peers, .. } if !peers.is_empty());
+        self.migration.destination() == Some(host) && !depends
     }
 
     pub fn start_sending<M: Memory>(
@@ -163,6 +173,7 @@ impl Mover {
             passes: self.ahead.as_ref().map_or(0, Ahead::passes),
             is_ready: self.ahead.as_ref().is_some_and(Ahead::is_ready),
             is_guest_here: self.guest,
+            problem: self.migration.problem().map(ToString::to_string),
         }
     }
 }

@@ -16,18 +16,16 @@ const REPEAT_US: Micros = 1_000_000;
 const PATIENCE_US: Micros = 20_000_000;
 
 impl Reactor {
-    /// Has the owner read for a client. Returns false if the read is too long, or the guest is on its way here.
-    pub(super) fn observe(&mut self, at: usize, client: u32, asked: Asked) -> bool {
-        let mover = &self.moving.movers[at];
-        if asked.sectors > MOST_OBSERVED_SECTORS || mover.guest {
-            return false;
+    /// Has the owner read for a client. A read that is too long fails: whoever only looks at a disk reads little.
+    pub(super) fn observe(&mut self, at: usize, client: u32, asked: Asked) {
+        if asked.sectors > MOST_OBSERVED_SECTORS {
+            return self.answer(client, asked, Err(RequestError::NotOwner));
         }
         self.moving.questions += 1;
         let (question, now) = (self.moving.questions, self.now);
         let observation = Observation { client, asked, asked_us: now, first_us: now };
         self.moving.movers[at].observations.insert(question, observation);
         self.ask_owner(at, question);
-        true
     }
 
     fn owner(&self, at: usize) -> HostId {
@@ -53,7 +51,7 @@ impl Reactor {
         for question in all {
             let Some(observation) = self.moving.movers[at].observations.get_mut(&question) else { continue };
             if now >= observation.first_us + PATIENCE_US {
-                self.observed(at, question, None);
+                self.give_up(at, question);
             } else if now >= observation.asked_us + REPEAT_US {
                 observation.asked_us = now;
                 self.ask_owner(at, question);
@@ -61,23 +59,38 @@ impl Reactor {
         }
     }
 
-    /// Takes in the owner's answer.
+    /// Fails a read that no host has answered.
+    fn give_up(&mut self, at: usize, question: u64) {
+        if let Some(Observation { client, asked, .. }) = self.moving.movers[at].observations.remove(&question)
+        {
+            self.answer(client, asked, Err(RequestError::NotOwner));
+        }
+    }
+
+    /// Fails all of them.
+    pub(super) fn drop_observations(&mut self, at: usize) {
+        let all: Vec<u64> = self.moving.movers[at].observations.keys().copied().collect();
+        all.into_iter().for_each(|question| self.give_up(at, question));
+    }
+
+    /// Takes in the owner's answer. A host that has no data now may have it later, or another host may: it is asked again.
     pub(super) fn observed(&mut self, at: usize, question: u64, data: Option<Vec<u8>>) {
-        let Some(observation) = self.moving.movers[at].observations.remove(&question) else { return };
-        let Observation { client, asked, .. } = observation;
-        if self.moving.movers[at].is_serving || self.moving.movers[at].guest {
+        let mover = &mut self.moving.movers[at];
+        let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
+        let (client, asked) = (*client, *asked);
+        if mover.is_serving || mover.guest {
             // The disk is this host's by now, or will be: what the other one has read may be old.
+            mover.observations.remove(&question);
             return self.ask_again(client, asked);
         }
-        let data = data.filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES);
-        let result = match (data, self.memory.payloads.get_mut(client)) {
-            (Some(data), Some(client)) => {
-                client.give(asked.slot, 0, &data);
-                Ok(())
-            }
-            _ => Err(RequestError::NotOwner),
+        let Some(data) = data.filter(|data| data.len() == asked.sectors as usize * SECTOR_BYTES) else {
+            return;
         };
-        self.answer(client, asked, result);
+        mover.observations.remove(&question);
+        if let Some(client) = self.memory.payloads.get_mut(client) {
+            client.give(asked.slot, 0, &data);
+        }
+        self.answer(client, asked, Ok(()));
     }
 
     /// Reads sectors for a host whose guest has not come yet.

@@ -110,7 +110,8 @@ impl Reactor {
     /// Reads a block from the host that owned the disk before.
     pub(crate) fn read_peer(&mut self, io: IoId, disk: DiskNo, block: BlockNo, mask: u8) {
         let now = self.now;
-        let mover = self.moving.movers.iter_mut().find(|mover| mover.migration.disk() == Some(disk));
+        let id = self.core.disk_info(disk).map(|info| info.id);
+        let mover = self.moving.movers.iter_mut().find(|mover| Some(mover.id) == id);
         match mover {
             Some(mover) => mover.migration.fetch(now, io, block, mask),
             None => self.core.with(&mut self.memory).complete(now, io, Err(IoFailure::Error)),
@@ -139,5 +140,8 @@ impl Reactor {
             (_, Record::Unknown) => return,
         };
         self.tell(&event);
+        if matches!(event, EngineEvent::MovedAway { .. }) {
+            self.ask_held_again(at);
+        }
     }
 }

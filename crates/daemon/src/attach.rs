@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haversack_api::{DiskConfig, DiskState, Job, JobKind};
-use haversack_core::JobError;
+use haversack_core::{JobError, Moved};
 use haversack_engine::label::{self, Label};
 use haversack_engine::{DiskSpec, EngineError, Held, OriginSpec, VhostUserConfig, origin_size_bytes};
 use haversack_model::{BLOCK_BYTES, DiskHandle, DiskId, SECTOR_BYTES, Uuid};
@@ -274,7 +274,11 @@ impl Daemon {
         let helper_uri = helper.as_ref().map(|(_, uri)| uri.clone());
         let spec = origin.engine_spec(config.connections, config.origin_tls.clone(), helper_uri);
         let known = pool.known(disk.id);
-        let sectors = self.sectors(config, known, &spec)?;
+        // Another host may have changed its size.
+        let is_elsewhere = self.hosts().is_some()
+            && matches!(pool.backend.recorded_move(disk.id)?, None | Some(Moved::Away { .. }));
+        let sectors =
+            self.sectors(config, known.filter(|_| config.size.is_none() || !is_elsewhere), &spec)?;
         let _seeking = self.seek(disk.id);
         let moves = self.moves(config, disk.id, origin, pool)?;
         let spec = DiskSpec { moves, ..self.disk_spec(config, spec, sectors)? };
@@ -284,8 +288,13 @@ impl Daemon {
         }
         let (handle, job) = pool.backend.attach(spec)?;
         wait(&job)?;
-        if moves.is_some() {
-            self.state.note_agreed(disk.id, true)?;
+        if moves.is_some()
+            && let Err(error) = self.state.note_agreed(disk.id, true)
+        {
+            tracing::warn!(
+                disk = config.name,
+                "the other hosts will be asked again at the next start: {error}"
+            );
         }
         self.resume_learned(&*pool.backend, &config.name, disk.id, handle);
         pool.known.locked().insert(disk.id, KnownDisk { sectors, cached_bytes: 0, dirty_bytes: 0 });

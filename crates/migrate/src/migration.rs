@@ -226,11 +226,7 @@ impl Migration {
 
     /// Whether the disk is being frozen or its release recorded.
     pub fn is_leaving(&self) -> bool {
-        match self.task {
-            Task::Freezing { .. } => true,
-            Task::Recording(_) => !self.ownership.may_write_origin(),
-            _ => false,
-        }
+        self.ownership.is_releasing()
     }
 
     /// Whether [`Migration::tick`] has anything to do: otherwise only messages, the guest and the ends of jobs matter.
@@ -347,6 +343,7 @@ impl Migration {
         match self.task.clone() {
             Task::Attaching(mine) if mine == job => {
                 self.task = Task::Idle;
+                self.problem = None;
                 self.is_attached(call, now);
             }
             Task::Freezing { job: mine, to, epoch } if mine == job => {
@@ -358,6 +355,7 @@ impl Migration {
                     self.ownership.abandoned();
                     return;
                 }
+                self.problem = None;
                 let step = self.ownership.recorded();
                 self.is_attached(call, now);
                 self.step(call, now, step);

@@ -215,9 +215,9 @@ impl Migration {
             }
         };
         if let Err(error) = done {
-            self.problem = Some(error);
-            if !listing.claims {
-                self.task = Task::Idle;
+            (self.problem, self.task) = (Some(error), Task::Idle);
+            if listing.claims {
+                self.ownership.abandoned();
             }
             return;
         }

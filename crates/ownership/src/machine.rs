@@ -164,6 +164,11 @@ impl Ownership {
         self.owns() && (self.peers().is_empty() || self.has(Flaw::CleanUndrained))
     }
 
+    /// Whether the disk is being released to another host.
+    pub fn is_releasing(&self) -> bool {
+        self.recording.as_ref().is_some_and(|record| !record.is_owner())
+    }
+
     fn is_guest_present(&self) -> bool {
         self.guest == Guest::Present
     }

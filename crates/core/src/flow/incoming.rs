@@ -88,6 +88,10 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.incoming(disk)?;
         self.idle(disk)?;
+        // Another host has sent the number.
+        if self.disk(disk).inside_of_any(block) == 0 {
+            return Ok(false);
+        }
         if !planted(Bug::MixCopies) {
             self.drop_copy(disk, block);
         }
@@ -141,9 +145,14 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.incoming(disk)?;
         self.idle(disk)?;
-        for block in blocks {
+        for block in blocks
+            .iter()
+            .filter(|block| self.disk(disk).inside_of_any(**block) != 0)
+            .copied()
+            .collect::<Vec<_>>()
+        {
             if !planted(Bug::KeepOutdated) {
-                self.drop_copy(disk, *block);
+                self.drop_copy(disk, block);
             }
         }
         self.queue(disk);

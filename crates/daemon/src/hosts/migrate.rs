@@ -14,6 +14,7 @@ use super::talk::{Answer, Question};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
+use crate::locked::Locked;
 
 /// How long the other host has to attach the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -47,6 +48,7 @@ impl Daemon {
         disk.attached()?;
         let to_host = hosts.find(to).ok_or_else(|| Hosts::unknown(to))?;
         let method = method.unwrap_or(hosts.method);
+        hosts.called_off.locked().remove(&(disk.id, to_host));
         let (daemon, name, to) = (self.clone(), name.to_string(), to.to_string());
         self.jobs.start(JobKind::Migrate, &name.clone(), move |control| {
             daemon.run_migration(&hosts, &disk, (to_host, &to), method, control)
@@ -82,6 +84,7 @@ impl Daemon {
                 return Ok(());
             }
             if control.is_cancelled() {
+                hosts.called_off.locked().insert((disk.id, to));
                 backend.stop_migration(handle)?;
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'"));
                 return Err(EngineError::Job(JobError::Cancelled).into());
@@ -98,7 +101,12 @@ impl Daemon {
         let disk = self.disk(name)?;
         let handle = disk.attached()?;
         let running = self.jobs.cancel_of(JobKind::Migrate, name);
-        let stopped = self.pool(&disk.config().pool)?.backend.stop_migration(handle)?;
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        let sent_to = backend.migration_status(disk.id)?.and_then(|status| status.to);
+        if let (Some(to), Some(hosts)) = (sent_to, self.hosts()) {
+            hosts.called_off.locked().insert((disk.id, to));
+        }
+        let stopped = backend.stop_migration(handle)?;
         if stopped || running {
             return Ok(());
         }
@@ -167,16 +175,32 @@ impl Daemon {
         let (name, disk) = self.by_id(id)?;
         let handle = disk.attached()?;
         let backend = &self.pool(&disk.config().pool)?.backend;
-        if hosts.method == Method::PreCopy && !self.jobs.is_running(JobKind::Migrate, &name) {
-            backend.start_migration(handle, host)?;
-            self.events.add("migrating", &name, format!("to host '{}', which asked", hosts.name_of(host)));
+        let sent_to = backend.migration_status(id)?.and_then(|status| status.to);
+        if sent_to == Some(host)
+            || hosts.method != Method::PreCopy
+            || self.jobs.is_running(JobKind::Migrate, &name)
+        {
+            return Ok(());
         }
+        if let Some(other) = sent_to {
+            let what = format!("disk '{name}' is being sent to host '{}'", hosts.name_of(other));
+            return Err(DaemonError::conflict(what, "abort that migration first"));
+        }
+        if hosts.called_off.locked().contains(&(id, host)) {
+            let what = format!("the migration of disk '{name}' was aborted");
+            return Err(DaemonError::conflict(what, "start it with 'haversack migrate'"));
+        }
+        backend.start_migration(handle, host)?;
+        self.events.add("migrating", &name, format!("to host '{}', which asked", hosts.name_of(host)));
         Ok(())
     }
 
     /// Stops to send a disk to a host that has asked for it and no longer wants it.
     pub(super) fn stop_sending_to(&self, host: HostId, id: DiskId) -> Result<()> {
         let (name, disk) = self.by_id(id)?;
+        if let Some(hosts) = self.hosts() {
+            hosts.called_off.locked().remove(&(id, host));
+        }
         let backend = &self.pool(&disk.config().pool)?.backend;
         let is_sent = backend.migration_status(id)?.is_some_and(|status| status.to == Some(host));
         if is_sent && !self.jobs.is_running(JobKind::Migrate, &name) {

@@ -40,6 +40,8 @@ pub struct Hosts {
     links: Links,
     sender: LinkSender,
     waiting: WaitingTable,
+    /// Migrations that the operator has called off: disks that are not sent to these hosts until they ask anew.
+    called_off: Mutex<HashSet<(DiskId, HostId)>>,
     /// Questions of other hosts that are being answered.
     answering: AtomicUsize,
     /// Disks that are being attached here, of which the owner is to be found.
@@ -91,6 +93,7 @@ impl Hosts {
             sender: links.sender(),
             links,
             waiting: WaitingTable::default(),
+            called_off: Mutex::default(),
             answering: AtomicUsize::new(0),
             seeking: Mutex::default(),
         }))

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Questions of other hosts that are answered at a time; more are not heard.
+/// Questions of other hosts that are answered at a time; more are refused.
 const MOST_ANSWERS: usize = 64;
 /// Questions that nobody has answered for this long are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
@@ -145,7 +145,8 @@ impl Hosts {
                 let (hosts, daemon) = (self.clone(), daemon.clone());
                 if self.answering.fetch_add(1, Ordering::Relaxed) >= MOST_ANSWERS {
                     self.answering.fetch_sub(1, Ordering::Relaxed);
-                    return;
+                    let answer = Answer::Refused("has too many questions to answer: ask again".into());
+                    return self.note(from, disk, &Note::Answer { number, answer });
                 }
                 // Attaching takes as long as the origin does.
                 let answer = move || {

@@ -172,6 +172,10 @@ impl Reactor {
             (None, None) => self.attach(spec, origin)?,
             (Some(info), _) if is_left && info.moved != Moved::No => {
                 let number = number.expect("the core knows the disk");
+                if matches!(info.moved, Moved::Away { .. }) && info.sectors != config.sectors {
+                    // It has grown where it is.
+                    self.core_call(|core, now| core.expect_disk(now, &config))?;
+                }
                 (self.add_live(number, spec, origin)?, ENDED_JOB)
             }
             (Some(_), None) => self.attach(spec, origin)?,
@@ -212,8 +216,11 @@ impl Reactor {
 
     /// Returns whether a disk may move and is another host's, as far as is on record.
     pub(crate) fn is_elsewhere(&self, disk: DiskHandle) -> bool {
-        let info = self.core.disk_info(disk.number());
-        self.moving.place_of(disk).is_some() && info.is_some_and(|info| !info.owned && !info.busy)
+        let is_left = |info: haversack_core::DiskInfo| {
+            !info.owned || !info.attached && matches!(info.moved, Moved::Depends { .. })
+        };
+        let info = self.core.disk_info(disk.number()).filter(|info| !info.busy);
+        self.moving.place_of(disk).is_some() && info.is_some_and(is_left)
     }
 
     /// Refuses what would end a disk in the midst of a move.
@@ -223,7 +230,8 @@ impl Reactor {
         let depends =
             matches!(mover.migration.record(), ownership::Record::Owner { peers, .. } if !peers.is_empty());
         let info = self.core.disk_info(disk.number());
-        if depends || info.is_some_and(|info| !info.attached && (info.busy || info.owned)) {
+        let is_attached = info.is_some_and(|info| info.attached);
+        if depends && is_attached || !is_attached && info.is_some_and(|info| info.busy) {
             return Err(ManageError::Migrating(mover.id).into());
         }
         Ok(())
@@ -321,7 +329,10 @@ impl Reactor {
         let mut any = false;
         for at in 0..self.moving.movers.len() {
             if self.moving.movers[at].next_us(self.now).is_some_and(|due| due <= self.now) {
-                self.with_mover(at, Mover::tick);
+                self.with_mover(at, |mover, call, now| {
+                    mover.wake_held(call, now);
+                    mover.tick(call, now);
+                });
                 self.drop_held_of_leaving(at);
                 self.repeat_observations(at);
                 any = true;

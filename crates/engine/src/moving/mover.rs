@@ -101,6 +101,14 @@ impl Mover {
         self.migration.guest_runs(call, now, self.from);
     }
 
+    /// Requests that wait at the owner, after a release that was called off or failed, are of a guest that is here.
+    pub fn wake_held<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let is_owner = matches!(self.migration.record(), Record::Owner { .. });
+        if is_owner && !self.guest && !self.held.is_empty() && !self.migration.is_leaving() {
+            self.guest_runs(call, now);
+        }
+    }
+
     pub fn guest_stopped(&mut self) {
         if self.guest {
             self.guest = false;

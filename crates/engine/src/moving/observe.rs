@@ -78,7 +78,8 @@ impl Reactor {
         let mover = &mut self.moving.movers[at];
         let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
         let (client, asked) = (*client, *asked);
-        if mover.is_serving || mover.guest {
+        let is_owner = matches!(mover.migration.record(), Record::Owner { .. });
+        if mover.is_serving || mover.guest || is_owner {
             // The disk is this host's by now, or will be: what the other one has read may be old.
             mover.observations.remove(&question);
             return self.ask_again(client, asked);

@@ -220,8 +220,8 @@ impl Disk {
         inside(block, self.phase, self.sectors)
     }
 
-    /// The same of a block number that another host has sent: it may be any number.
-    pub fn inside_of_any(&self, block: BlockNo) -> u8 {
+    /// Returns the same for a block number from another host, which may be out of range.
+    pub fn inside_checked(&self, block: BlockNo) -> u8 {
         if block.0 > MAX_DISK_SECTORS / SECTORS_PER_BLOCK { 0 } else { self.inside(block) }
     }
 

@@ -54,7 +54,7 @@ impl Bucket {
             return None;
         }
         let seconds = (1.0 - self.allowance_bytes) / self.bytes_per_second as f64;
-        // Rounded up, so that waiting is not in vain.
+        // Rounded up: there is enough allowance after the wait.
         Some(Duration::from_secs_f64(seconds.min(3_600.0)) + Duration::from_micros(1))
     }
 

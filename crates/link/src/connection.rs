@@ -24,7 +24,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a frame may take to arrive.
 const FRAME_TIME: Duration = Duration::from_secs(30);
-/// Frames are written together until there are so many bytes.
+/// Frames are written in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 64 << 10;
 

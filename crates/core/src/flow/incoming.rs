@@ -88,8 +88,8 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.incoming(disk)?;
         self.idle(disk)?;
-        // Another host has sent the number.
-        if self.disk(disk).inside_of_any(block) == 0 {
+        // The number comes from another host and may be out of range.
+        if self.disk(disk).inside_checked(block) == 0 {
             return Ok(false);
         }
         if !planted(Bug::MixCopies) {
@@ -145,14 +145,10 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.incoming(disk)?;
         self.idle(disk)?;
-        for block in blocks
-            .iter()
-            .filter(|block| self.disk(disk).inside_of_any(**block) != 0)
-            .copied()
-            .collect::<Vec<_>>()
-        {
-            if !planted(Bug::KeepOutdated) {
-                self.drop_copy(disk, block);
+        for block in blocks {
+            let is_inside = self.disk(disk).inside_checked(*block) != 0;
+            if is_inside && !planted(Bug::KeepOutdated) {
+                self.drop_copy(disk, *block);
             }
         }
         self.queue(disk);
@@ -180,11 +176,12 @@ impl<M: Memory> Call<'_, M> {
         if !d.life.is_incoming() && !awaits {
             return Err(ManageError::Attached(d.id));
         }
-        let is_beyond = |(block, mask): &(BlockNo, u8)| mask & !self.disk(disk).inside_of_any(*block) != 0;
+        let is_beyond = |(block, mask): &(BlockNo, u8)| mask & !self.disk(disk).inside_checked(*block) != 0;
         if let Some((block, _)) = blocks.iter().find(|listed| is_beyond(listed)) {
             let (id, sectors) = (d.id, d.sectors);
             return Err(ManageError::BadConfig(format!(
-                "disk {id} has {sectors} sectors here, and host {peer:?} has its block {}: give it the size that it has there",
+                "disk {id} has {sectors} sectors here, and the host that has it has dirty data beyond them, in block {}: \
+                 detach it and attach it with the size that it has there",
                 block.0
             )));
         }

@@ -1,5 +1,5 @@
-//! Guests that are about to come: a hypervisor opens a disk here while another host has it. That is the sign of a migration
-//! of which nobody has told us, so the other host is asked to send the cache ahead, until the hypervisor closes the disk again.
+//! Guests that are about to come: a hypervisor opens a disk here while another host has it. It is a sign of a
+//! migration that was not announced, so the other host is asked to send the cache ahead, until the hypervisor closes the disk again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Daemon {
         disk.attached()?;
         let to_host = hosts.find(to).ok_or_else(|| Hosts::unknown(to))?;
         let method = method.unwrap_or(hosts.method);
-        hosts.called_off.locked().remove(&(disk.id, to_host));
+        hosts.aborted.locked().remove(&(disk.id, to_host));
         let (daemon, name, to) = (self.clone(), name.to_string(), to.to_string());
         self.jobs.start(JobKind::Migrate, &name.clone(), move |control| {
             daemon.run_migration(&hosts, &disk, (to_host, &to), method, control)
@@ -84,7 +84,7 @@ impl Daemon {
                 return Ok(());
             }
             if control.is_cancelled() {
-                hosts.called_off.locked().insert((disk.id, to));
+                hosts.aborted.locked().insert((disk.id, to));
                 backend.stop_migration(handle)?;
                 self.events.add("migration-cancelled", &config.name, format!("to host '{to_name}'"));
                 return Err(EngineError::Job(JobError::Cancelled).into());
@@ -104,7 +104,7 @@ impl Daemon {
         let backend = &self.pool(&disk.config().pool)?.backend;
         let sent_to = backend.migration_status(disk.id)?.and_then(|status| status.to);
         if let (Some(to), Some(hosts)) = (sent_to, self.hosts()) {
-            hosts.called_off.locked().insert((disk.id, to));
+            hosts.aborted.locked().insert((disk.id, to));
         }
         let stopped = backend.stop_migration(handle)?;
         if stopped || running {
@@ -186,7 +186,7 @@ impl Daemon {
             let what = format!("disk '{name}' is being sent to host '{}'", hosts.name_of(other));
             return Err(DaemonError::conflict(what, "abort that migration first"));
         }
-        if hosts.called_off.locked().contains(&(id, host)) {
+        if hosts.aborted.locked().contains(&(id, host)) {
             let what = format!("the migration of disk '{name}' was aborted");
             return Err(DaemonError::conflict(what, "start it with 'haversack migrate'"));
         }
@@ -199,7 +199,7 @@ impl Daemon {
     pub(super) fn stop_sending_to(&self, host: HostId, id: DiskId) -> Result<()> {
         let (name, disk) = self.by_id(id)?;
         if let Some(hosts) = self.hosts() {
-            hosts.called_off.locked().remove(&(id, host));
+            hosts.aborted.locked().remove(&(id, host));
         }
         let backend = &self.pool(&disk.config().pool)?.backend;
         let is_sent = backend.migration_status(id)?.is_some_and(|status| status.to == Some(host));

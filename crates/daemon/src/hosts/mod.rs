@@ -40,8 +40,9 @@ pub struct Hosts {
     links: Links,
     sender: LinkSender,
     waiting: WaitingTable,
-    /// Migrations that the operator has called off: disks that are not sent to these hosts until they ask anew.
-    called_off: Mutex<HashSet<(DiskId, HostId)>>,
+    /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
+    /// closed the disk or the operator starts the migration again.
+    aborted: Mutex<HashSet<(DiskId, HostId)>>,
     /// Questions of other hosts that are being answered.
     answering: AtomicUsize,
     /// Disks that are being attached here, of which the owner is to be found.
@@ -93,7 +94,7 @@ impl Hosts {
             sender: links.sender(),
             links,
             waiting: WaitingTable::default(),
-            called_off: Mutex::default(),
+            aborted: Mutex::default(),
             answering: AtomicUsize::new(0),
             seeking: Mutex::default(),
         }))

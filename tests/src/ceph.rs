@@ -180,6 +180,8 @@ log file = {directory}/$name.log
 [mon]
 admin socket =
 mon allow pool size one = true
+# A monitor ends if less than this share of the disk is free, in percent.
+mon data avail crit = 0
 [osd]
 admin socket =
 "

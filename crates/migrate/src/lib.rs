@@ -12,7 +12,6 @@
 //! - From the first question for that list on no copy is taken.
 //! - An answer counts only for the question that it names, and a question only under the epoch of its asker.
 
-mod ahead;
 mod copies;
 mod message;
 mod migration;
@@ -21,7 +20,6 @@ mod owner;
 mod peer;
 mod stream;
 
-pub use ahead::Ahead;
 pub use haversack_model::HostId;
 pub use message::{Message, Part, Position, Question, Session};
 pub use migration::{Migration, Status, Timing};

@@ -11,6 +11,7 @@
 //! - No request of a guest reaches the core before the protocol lets the disk be served.
 //! - The guest counts as gone only when no queue is left, and no request of a queue is in flight.
 
+mod ahead;
 mod clients;
 pub(crate) mod copies;
 mod mover;

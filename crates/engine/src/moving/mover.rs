@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use haversack_core::{Call, ManageError, Memory};
-use haversack_migrate::{Ahead, Migration, Status};
+use haversack_migrate::{Migration, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
 use haversack_ownership::Record;
 
+use super::ahead::Ahead;
 use crate::front::Asked;
 
 /// Copies that are read and sent at a time, for each time that the disk is driven.
@@ -132,7 +133,7 @@ impl Mover {
         }
         self.migration.stop_sending(call, now);
         self.migration.start_sending(call, now, to)?;
-        self.ahead = Some(Ahead::default());
+        self.ahead = Some(Ahead::new());
         Ok(())
     }
 

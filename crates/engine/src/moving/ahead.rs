@@ -35,7 +35,7 @@ fn rank(block: &CachedBlock) -> Rank {
 }
 
 /// See the module.
-pub struct Ahead {
+pub(crate) struct Ahead {
     pass: Pass,
     passes: u32,
     /// How many blocks the last complete pass found, and the one before.
@@ -43,9 +43,8 @@ pub struct Ahead {
     found_before: usize,
 }
 
-impl Default for Ahead {
-    /// Begins with the first pass.
-    fn default() -> Ahead {
+impl Ahead {
+    pub fn new() -> Ahead {
         Ahead {
             pass: Pass::Listing { from: ListCursor::default(), found: Vec::new() },
             passes: 1,
@@ -53,9 +52,7 @@ impl Default for Ahead {
             found_before: 0,
         }
     }
-}
 
-impl Ahead {
     /// Returns the number of the present pass.
     pub fn passes(&self) -> u32 {
         self.passes
@@ -124,7 +121,7 @@ mod tests {
 
     #[test]
     fn dirty_blocks_are_sent_first_then_those_that_are_used_most() {
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead::new();
         let sent = ahead.go_on(0, true, |_, each| {
             [block(1, false, 0), block(2, false, 3), block(3, true, 0)].into_iter().for_each(each);
             None
@@ -134,7 +131,7 @@ mod tests {
 
     #[test]
     fn it_is_ready_when_the_guest_changes_as_much_as_is_sent() {
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead::new();
         let mut now = 0;
         let mut ready = Vec::new();
         for found in [10_000, 2_000, 1_000, 900, 880] {
@@ -152,7 +149,7 @@ mod tests {
 
     #[test]
     fn it_is_ready_when_a_later_pass_finds_little() {
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead::new();
         let few = |_: ListCursor, each: &mut dyn FnMut(CachedBlock)| {
             each(block(1, true, 0));
             None

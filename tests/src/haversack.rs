@@ -81,6 +81,8 @@ pub struct Settings {
     pub more: String,
     /// A directory that is a small file system in memory for the daemon alone, and its size, as `16m`.
     pub small: Option<(PathBuf, String)>,
+    /// The network namespace that the daemon runs in, if not the test's.
+    pub network: Option<PathBuf>,
     /// The daemon's environment, besides the test's.
     pub environment: Vec<(String, String)>,
 }
@@ -100,6 +102,7 @@ impl Settings {
             nbd: String::new(),
             more: String::new(),
             small: None,
+            network: None,
             environment: Vec::new(),
         }
     }
@@ -203,6 +206,9 @@ impl<'a> Haversack<'a> {
         command.envs(self.settings.environment.iter().map(|(key, value)| (key, value)));
         if let Some((directory, size)) = &self.settings.small {
             command = tools::with_small_file_system(&command, directory, size)?;
+        }
+        if let Some(network) = &self.settings.network {
+            command = tools::in_network(&command, network)?;
         }
         let mut process = Process::start(self.place, "haversackd", &command)?;
         process.wait_for(PATIENCE, || Ok(self.disks_are_there()))?;

@@ -1,9 +1,15 @@
 //! Daemons between which disks move, as if each were on a host of its own.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use crate::certificates::Certificates;
-use crate::{Error, Place, Result};
+use crate::haversack::Haversack;
+use crate::network::Network;
+use crate::tools::{self, PATIENCE};
+use crate::{Place, Result};
+
+/// Where hosts listen that have an address of their own.
+const PORT: u16 = 10810;
 
 /// What each host's configuration says of the others.
 #[derive(Debug)]
@@ -18,12 +24,23 @@ impl Hosts {
     /// # Errors
     /// If they cannot be made.
     pub fn new(place: &Place, names: &[&str]) -> Result<Self> {
+        let listen = |_: &&str| Ok(SocketAddr::from(([127, 0, 0, 1], tools::free_port()?)));
+        Self::at(place, names, names.iter().map(listen).collect::<Result<_>>()?)
+    }
+
+    /// Makes certificates for hosts of these names, which are on a network of their own.
+    ///
+    /// # Errors
+    /// If they cannot be made.
+    pub fn on(place: &Place, names: &[&str], network: &Network) -> Result<Self> {
+        let listen = |host| SocketAddr::from((network.address(host), PORT));
+        Self::at(place, names, (0..names.len()).map(listen).collect())
+    }
+
+    fn at(place: &Place, names: &[&str], addresses: Vec<SocketAddr>) -> Result<Self> {
         let certificates = Certificates::of_hosts(place, "hosts", names)?;
-        let listen = |name: &&str| {
-            let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-            Ok(((*name).to_owned(), free.map_err(Error::io("a free port"))?))
-        };
-        Ok(Self { certificates, hosts: names.iter().map(listen).collect::<Result<_>>()? })
+        let names = names.iter().map(|name| (*name).to_owned());
+        Ok(Self { certificates, hosts: names.zip(addresses).collect() })
     }
 
     /// The tables of a host's configuration, for the end of its file.
@@ -45,4 +62,22 @@ impl Hosts {
         }
         text
     }
+}
+
+/// What a host has of a disk that moves, as `haversack migrate status` calls it.
+///
+/// # Errors
+/// What the daemon complained of.
+pub fn state(host: &Haversack<'_>, disk: &str) -> Result<String> {
+    Ok(host.json(&["migrate", "status", disk])?["state"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until nothing of a disk is on the host that it came from.
+///
+/// # Errors
+/// If the move does not end.
+pub fn wait_until_moved(from: &Haversack<'_>, to: &Haversack<'_>, disk: &str) -> Result<()> {
+    tools::wait_until(&format!("the end of the move of '{disk}'"), PATIENCE, || {
+        Ok(state(to, disk)? == "here" && matches!(state(from, disk)?.as_str(), "away" | "waiting"))
+    })
 }

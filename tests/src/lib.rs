@@ -8,8 +8,10 @@
 //! | [`nbdkit`], [`storage_daemon`], [`tgt`], [`haversack`] | servers of disks |
 //! | [`clients`], [`connection`] | NBD clients |
 //! | [`control`] | the control API, for who asks often |
+//! | [`verify`], [`traveller`] | NBD clients that know what they must read; one that moves between hosts as a VM does |
 //! | [`replay`] | traces, played in their own time |
 //! | [`hosts`] | daemons between which disks move |
+//! | [`network`] | hosts on a network of their own, whose links are slow or cut |
 //! | [`certificates`] | authorities and certificates for TLS |
 //! | [`image`] | disk images that tell what they must contain |
 //! | [`scenario`] | what guests do to a disk, whoever serves it |
@@ -28,6 +30,7 @@ pub mod haversack;
 pub mod hosts;
 pub mod image;
 pub mod nbdkit;
+pub mod network;
 pub mod place;
 pub mod process;
 pub mod qmp;
@@ -36,6 +39,7 @@ pub mod scenario;
 pub mod storage_daemon;
 pub mod tgt;
 pub mod tools;
+pub mod traveller;
 pub mod verify;
 
 pub use error::{Error, Result};

@@ -33,6 +33,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ceph-osd", "ceph-osd"),
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
     ("curl", "curl"),
     ("script", "bsdutils"),
     ("systemd-analyze", "systemd"),
@@ -99,6 +102,18 @@ pub fn with_small_file_system(command: &Command, directory: &Path, size: &str) -
     }
     wrapped.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=$1 none $0 && shift && exec \"$@\""]);
     wrapped.arg(directory).arg(size).arg(command.get_program()).args(command.get_args());
+    wrapped.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    Ok(wrapped)
+}
+
+/// The command, in a network namespace.
+///
+/// # Errors
+/// [`Error::MissingTool`].
+pub fn in_network(command: &Command, namespace: &Path) -> Result<Command> {
+    let mut wrapped = tool("nsenter")?;
+    wrapped.arg(format!("--net={}", namespace.display())).arg("--");
+    wrapped.arg(command.get_program()).args(command.get_args());
     wrapped.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
     Ok(wrapped)
 }

@@ -32,6 +32,7 @@ pub struct Verifier {
     blocks: Vec<Versions>,
     next_version: u64,
     random: Random,
+    may_be_detached: bool,
     /// How long each request took.
     pub times: Vec<Duration>,
 }
@@ -47,6 +48,7 @@ impl Verifier {
             blocks: vec![vec![0]; blocks],
             next_version: 1,
             random: Random::new(seed),
+            may_be_detached: true,
             times: Vec::new(),
         }
     }
@@ -55,6 +57,28 @@ impl Verifier {
     #[must_use]
     pub fn from_block(self, first: usize) -> Self {
         Self { first, ..self }
+    }
+
+    /// The same for a disk that nobody detaches: an error that says so is a failure.
+    #[must_use]
+    pub fn never_detached(self) -> Self {
+        Self { may_be_detached: false, ..self }
+    }
+
+    /// Goes on at another server of the same disk.
+    pub fn move_to(&mut self, socket: &Path) {
+        self.disconnect();
+        self.socket = socket.to_owned();
+    }
+
+    /// Ends the connection, if there is one.
+    pub fn disconnect(&mut self) {
+        self.connection = None;
+    }
+
+    /// Returns whether the last request was answered.
+    pub fn is_answered(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Writes a number of blocks in their order, from a random one on.
@@ -144,8 +168,11 @@ impl Verifier {
         let offset = if command == Command::Flush { 0 } else { ((self.first + block) * BLOCK_BYTES) as u64 };
         match connection.ask(command, offset, length, data) {
             Ok(()) => Ok(true),
-            // The disk is being detached.
-            Err(Error::Refused { errno: SHUTDOWN, .. } | Error::Io { .. }) => {
+            Err(Error::Io { .. }) => {
+                self.connection = None;
+                Ok(false)
+            }
+            Err(Error::Refused { errno: SHUTDOWN, .. }) if self.may_be_detached => {
                 self.connection = None;
                 Ok(false)
             }

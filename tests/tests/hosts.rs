@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::hosts::Hosts;
+use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::{PATIENCE, wait_until};
@@ -12,17 +12,6 @@ use haversack_e2e::{Guest, Result, image, test};
 
 /// How often the guest moves, each time to the other host. A daemon is killed at most of the moves.
 const MOVES: usize = 6;
-
-fn state(host: &Haversack<'_>, disk: &str) -> Result<String> {
-    Ok(host.json(&["migrate", "status", disk])?["state"].as_str().unwrap_or_default().to_owned())
-}
-
-/// Waits until nothing of a disk is on the host that it came from.
-fn wait_until_moved(from: &Haversack<'_>, to: &Haversack<'_>, disk: &str) -> Result<()> {
-    wait_until("the end of the move", PATIENCE, || {
-        Ok(state(to, disk)? == "here" && matches!(state(from, disk)?.as_str(), "away" | "waiting"))
-    })
-}
 
 #[test]
 fn a_guest_moves_between_hosts_with_its_cache() {

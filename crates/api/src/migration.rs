@@ -1,18 +1,8 @@
 //! Disks that move between hosts, and the hosts.
 
+pub use haversack_migrate::Method;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-/// What travels with a disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// All that is cached is sent ahead while the guest runs, dirty blocks first.
-    #[default]
-    PreCopy,
-    /// Nothing is sent ahead. Dirty blocks are fetched when they are needed and in the background, clean ones are not.
-    OnDemandDirty,
-}
 
 /// Starts to send a disk's cache to another host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
@@ -20,8 +10,9 @@ pub enum Method {
 pub struct StartMigration {
     /// Name of the host.
     pub to: String,
-    /// What travels; as configured if not given.
+    /// What travels: the name of a method. As configured if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
 }
 
@@ -31,7 +22,7 @@ pub struct StartMigration {
 pub enum MigrationState {
     /// This host has it.
     Here,
-    /// This host has it and sends its cache ahead.
+    /// This host has it, and it is about to move: what the method has travel ahead is being sent.
     Sending,
     /// This host has it, and blocks of it are still on the host that it came from.
     Arriving,
@@ -66,6 +57,9 @@ pub struct MigrationStatus {
     /// The other host: the one that it is sent to, came from, or went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// What travels with it, or has travelled with it here: the name of a method.
+    #[schema(value_type = String, example = "pre-copy")]
+    pub method: Method,
     /// The guest uses it here.
     pub guest_is_here: bool,
     /// Requests are served here.
@@ -80,6 +74,10 @@ pub struct MigrationStatus {
     pub is_ready: bool,
     /// Bytes that only the host has that it came from.
     pub needed_bytes: u64,
+    /// Bytes of clean blocks that are still to follow it here, of those known so far.
+    pub following_bytes: u64,
+    /// Bytes that have to be written to the origin before the disk may leave, if the method wants that.
+    pub dirty_bytes: u64,
     /// Why it cannot be attached or taken over here, although it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

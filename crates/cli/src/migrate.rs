@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use haversack_api::{
     HostStatus, Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
@@ -30,8 +31,8 @@ pub struct Migrate {
     #[arg(long, required = true)]
     to: Option<String>,
     /// What travels [default: as the daemon is configured].
-    #[arg(long, value_enum)]
-    method: Option<MethodName>,
+    #[arg(long, value_parser = PossibleValuesParser::new(Travels::ALL.map(Travels::name)).try_map(|name| name.parse::<Travels>()))]
+    method: Option<Travels>,
     /// Wait until the VM runs on the other host, not only until the cache has been sent.
     #[arg(long)]
     wait: bool,
@@ -40,24 +41,6 @@ pub struct Migrate {
     no_wait: bool,
     #[command(subcommand)]
     command: Option<MigrateCommand>,
-}
-
-/// Names of methods.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum MethodName {
-    /// Send all that is cached ahead, while the VM runs here.
-    PreCopy,
-    /// Send nothing ahead: dirty blocks follow the VM, clean ones do not.
-    OnDemandDirty,
-}
-
-impl From<MethodName> for Travels {
-    fn from(name: MethodName) -> Travels {
-        match name {
-            MethodName::PreCopy => Travels::PreCopy,
-            MethodName::OnDemandDirty => Travels::OnDemandDirty,
-        }
-    }
 }
 
 /// Subcommands of `haversack migrate`.
@@ -110,7 +93,7 @@ fn status(client: &Client, disk: &str) -> Result<MigrationStatus> {
 }
 
 fn start(client: &Client, migrate: &Migrate, to: &str, as_json: bool) -> Result<()> {
-    let body = StartMigration { to: to.into(), method: migrate.method.map(Travels::from) };
+    let body = StartMigration { to: to.into(), method: migrate.method };
     let mut jobs = Vec::new();
     for disk in &migrate.disks {
         let job: Job = client.call(Method::POST, &path(disk)?, Some(&body))?;

@@ -179,7 +179,8 @@ pub enum Action {
     },
     /// Read a block of a disk from the host that owned it before: [`crate::Call::read_copy`] there, with the
     /// sectors at their places in a frame. Every sector of the mask is needed. While that host cannot be
-    /// reached, the driver decides how long to wait before it reports a failure.
+    /// reached, the driver decides how long to wait before it reports a failure: of a late copy soon, since the
+    /// origin has the block, too.
     ReadPeer {
         /// Name of the I/O.
         io: IoId,
@@ -189,6 +190,8 @@ pub enum Action {
         block: BlockNo,
         /// The sectors.
         mask: u8,
+        /// It is a late copy, which that host may not have any more.
+        is_late: bool,
     },
     /// A request is done.
     Complete {

@@ -140,6 +140,14 @@ pub enum Bug {
     ForgetForAnyEpoch,
     /// Copies are kept although the source does not know any more which are out of date.
     KeepUnknownSession,
+    /// A guest's write leaves its blocks in the list of late copies.
+    LateForgetsWrite,
+    /// A write past the cache, a discard or zeroes leave their blocks in the list of late copies.
+    LateForgetsAround,
+    /// A late copy is listed although its block was changed since the claim.
+    ListChanged,
+    /// A late copy that is being read does not lock out writes to its block.
+    LateWithoutLock,
 }
 
 /// All bugs that the simulator must catch.
@@ -215,6 +223,10 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::BelieveOldAnswer,
     Bug::ForgetForAnyEpoch,
     Bug::KeepUnknownSession,
+    Bug::LateForgetsWrite,
+    Bug::LateForgetsAround,
+    Bug::ListChanged,
+    Bug::LateWithoutLock,
 ];
 
 #[cfg(feature = "bug-zoo")]

@@ -66,6 +66,7 @@ impl<M: Memory> Call<'_, M> {
             Purpose::Restage { part } => self.restage_done(io, part, result),
             Purpose::Fetch { block, mask } => self.fetch_done(io, block, mask, result),
             Purpose::Adopt { part } => self.adopt_done(io, part, result),
+            Purpose::Late { block, mask } => self.late_done(io, block, mask, result),
         }
     }
 
@@ -135,6 +136,7 @@ impl<M: Memory> Call<'_, M> {
         self.drive_cleaner(disk);
         if self.disk(disk).moving.is_some() {
             self.drive_fetch(disk);
+            self.drive_late(disk);
             self.drive_forgetting(disk);
         }
         self.drive_job(disk);

@@ -55,6 +55,8 @@ pub(crate) enum Purpose {
     Fetch { block: BlockNo, mask: u8 },
     /// A clean copy of a block that the peer has is read to become dirty.
     Adopt { part: FlashPart },
+    /// A late copy is read, from the peer or the origin.
+    Late { block: BlockNo, mask: u8 },
 }
 
 /// Why an origin is flushed.
@@ -105,7 +107,7 @@ impl From<Purpose> for IoPurpose {
             Purpose::None => unreachable!("an I/O in flight has a purpose"),
             Purpose::Hit { .. } | Purpose::Fill { .. } => IoPurpose::Read,
             Purpose::Merge { .. } | Purpose::Restage { .. } | Purpose::Adopt { .. } => IoPurpose::Restage,
-            Purpose::Fetch { .. } => IoPurpose::Fetch,
+            Purpose::Fetch { .. } | Purpose::Late { .. } => IoPurpose::Fetch,
             Purpose::Commit { .. } => IoPurpose::Commit,
             Purpose::Page { .. } | Purpose::Prepare { .. } => IoPurpose::Page,
             Purpose::Flush | Purpose::FlushOrigin { .. } => IoPurpose::Flush,

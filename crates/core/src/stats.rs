@@ -31,6 +31,8 @@ pub struct DiskStats {
     pub origin_read_bytes: u64,
     /// Blocks read from the host that owned the disk before.
     pub peer_read_blocks: u64,
+    /// Clean blocks that followed the disk here, from that host or the origin.
+    pub late_blocks: u64,
     /// Bytes written to the origin by writes past or through the cache.
     pub origin_written_bytes: u64,
     /// Bytes written to the origin by the cleaner.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use haversack_api::Method;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Moved, Progress, Records, Target,
 };
@@ -81,7 +82,7 @@ pub trait Backend: Send + Sync {
     /// See [`PoolHandle::recorded_move`].
     fn recorded_move(&self, disk: DiskId) -> Result<Option<Moved>>;
     /// See [`ArenaHandle::start_migration`].
-    fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()>;
+    fn start_migration(&self, disk: DiskHandle, to: HostId, method: Method) -> Result<()>;
     /// See [`ArenaHandle::stop_migration`].
     fn stop_migration(&self, disk: DiskHandle) -> Result<bool>;
     /// See [`PoolHandle::migration_status`].
@@ -191,8 +192,8 @@ impl Backend for PoolHandle {
         PoolHandle::recorded_move(self, disk)
     }
 
-    fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()> {
-        self.arena(disk).start_migration(disk, to)
+    fn start_migration(&self, disk: DiskHandle, to: HostId, method: Method) -> Result<()> {
+        self.arena(disk).start_migration(disk, to, method)
     }
 
     fn stop_migration(&self, disk: DiskHandle) -> Result<bool> {

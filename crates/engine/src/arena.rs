@@ -10,6 +10,7 @@ use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, Moved, OpenReport,
     PREPARED_AT_FORMAT, Records, Target,
 };
+use haversack_migrate::Method;
 use haversack_model::{
     ArenaId, DeviceNo, DiskHandle, DiskId, HostId, Micros, SECTOR_BYTES, SectorNo, WriteMode,
 };
@@ -191,16 +192,16 @@ impl ArenaHandle {
         self.mailbox.post(Box::new(move |reactor| reactor.host_said(from, disk, message)));
     }
 
-    /// Starts to send a disk's blocks to another host, while its guest runs here: all that is cached, and then what
-    /// changes. It ends when that host has the disk.
+    /// Says that a disk is about to move to another host: what the method has to be sent ahead is sent from now on. It ends
+    /// when that host has the disk.
     ///
     /// # Errors
     /// The disk does not move, or is not attached.
-    pub fn start_migration(&self, disk: DiskHandle, to: HostId) -> Result<()> {
-        self.run(move |reactor| reactor.start_migration(disk, to))?
+    pub fn start_migration(&self, disk: DiskHandle, to: HostId, method: Method) -> Result<()> {
+        self.run(move |reactor| reactor.start_migration(disk, to, method))?
     }
 
-    /// Stops that; what was sent is dropped there. Returns false if nothing was being sent.
+    /// Calls that off; what was sent is dropped there. Returns false if the disk was not about to move.
     ///
     /// # Errors
     /// The disk does not move.

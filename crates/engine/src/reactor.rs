@@ -509,7 +509,9 @@ impl Reactor {
             Action::FlushOrigin { io, disk } => {
                 self.origin_io(io, disk, OriginOp::Flush, SectorNo(0), 0, false);
             }
-            Action::ReadPeer { io, disk, block, mask } => self.read_peer(io, disk, block, mask),
+            Action::ReadPeer { io, disk, block, mask, is_late } => {
+                self.read_peer(io, disk, block, mask, is_late);
+            }
             Action::Complete { tag, result } => self.completed(tag, result),
             Action::Event(event) => self.core_event(event),
         }

@@ -7,6 +7,7 @@ use std::io::Read;
 use common::hosts::{Host, Network};
 use common::*;
 use haversack_engine::{EngineEvent, MoveStatus, OriginSpec};
+use haversack_migrate::Method;
 use haversack_model::{DiskId, HostId};
 use haversack_nbd::{Command, CommandFlags};
 use haversack_ownership::Record;
@@ -26,7 +27,7 @@ fn owns(host: &Host) -> bool {
 
 /// Sends what is cached ahead, and waits until little is left.
 fn send_ahead(from: &Host, disk: haversack_model::DiskHandle, to: &Host) {
-    from.handle().arena(disk).start_migration(disk, to.id).unwrap();
+    from.handle().arena(disk).start_migration(disk, to.id, Method::PreCopy).unwrap();
     wait_until("the destination has the blocks", || status(from).is_ready);
 }
 

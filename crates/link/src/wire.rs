@@ -17,7 +17,7 @@ pub use frame::{Frame, ObserveError};
 pub use packet::{Header, Packet};
 
 /// The version of the protocol, checked before anything else.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most entries of a list in one frame.
 pub const MOST_ENTRIES: usize = 4_096;
 /// Most sectors of an observer's read: 256 KiB.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::raw::{connect, encode, hello, join, read_to_the_end};
 use common::{NOWHERE, Running, config, copy, wait_for, withdraw};
-use haversack_link::wire::Packet;
+use haversack_link::wire::{Packet, VERSION};
 use haversack_link::{Event, Security, SendError, host_id};
 
 /// Starts `b.test`, and a peer that is `a.test`.
@@ -168,7 +168,7 @@ fn connections_that_say_nothing_take_64_places_for_a_while() {
     b.expect(&Event::Connected);
     let silent: Vec<TcpStream> = (0..64).map(|_| connect(b.address())).collect();
     let mut one_more = connect(b.address());
-    let _ = one_more.write_all(&hello(1, "a.test", "b.test"));
+    let _ = one_more.write_all(&hello(VERSION, "a.test", "b.test"));
     b.expect_refusal("64 connections are in their handshake already");
     read_to_the_end(&mut one_more);
     connected.write_all(&encode(copy(1))).unwrap();

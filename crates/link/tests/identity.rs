@@ -7,6 +7,7 @@ use std::net::TcpListener;
 
 use common::raw::{connect, connect_tls, hello, join, read_greeting};
 use common::{Authority, NOWHERE, Running, config};
+use haversack_link::wire::VERSION;
 use haversack_link::{Event, LinkError, Links, Security, TlsFiles, host_id};
 use rustls::version::{TLS12, TLS13};
 
@@ -43,14 +44,14 @@ fn the_certificate_of_a_connecting_host_is_for_its_name() {
     let authority = Authority::new();
     let b = waiting(authority.security("b.test"));
     let mut stream = connect_tls(b.address(), "b.test", &authority.files("c.test"), true, &TLS13);
-    stream.write_all(&hello(1, "a.test", "b.test")).unwrap();
+    stream.write_all(&hello(VERSION, "a.test", "b.test")).unwrap();
     let (kind, why) = read_greeting(&mut stream);
     assert_eq!(kind, 1, "{}", String::from_utf8_lossy(&why));
     b.expect_error("the certificate of a host that says it is 'a.test' is not valid for that name");
     assert!(b.state().connected_since.is_none());
     // The same bytes with the right certificate are welcome.
     let mut stream = connect_tls(b.address(), "b.test", &authority.files("a.test"), true, &TLS13);
-    stream.write_all(&hello(1, "a.test", "b.test")).unwrap();
+    stream.write_all(&hello(VERSION, "a.test", "b.test")).unwrap();
     assert_eq!(read_greeting(&mut stream).0, 0);
     assert_eq!(b.next(), (host_id("a.test"), Event::Connected));
 }
@@ -60,7 +61,7 @@ fn a_peer_without_certificate_is_refused() {
     let authority = Authority::new();
     let b = waiting(authority.security("b.test"));
     let mut stream = connect_tls(b.address(), "b.test", &authority.files("a.test"), false, &TLS13);
-    let _ = stream.write_all(&hello(1, "a.test", "b.test"));
+    let _ = stream.write_all(&hello(VERSION, "a.test", "b.test"));
     stream.read_exact(&mut [0; 1]).unwrap_err();
     b.expect_refusal("peer sent no certificates");
 }
@@ -70,7 +71,7 @@ fn older_tls_is_refused() {
     let authority = Authority::new();
     let b = waiting(authority.security("b.test"));
     let mut stream = connect_tls(b.address(), "b.test", &authority.files("a.test"), true, &TLS12);
-    stream.write_all(&hello(1, "a.test", "b.test")).unwrap_err();
+    stream.write_all(&hello(VERSION, "a.test", "b.test")).unwrap_err();
     b.expect_refusal("TLS: ");
 }
 
@@ -103,7 +104,7 @@ fn a_greeting_that_is_none_is_refused() {
         drop(stream);
     }
     let mut stream = connect(b.address());
-    stream.write_all(&hello(1, "a.test", "b.test")[..20]).unwrap();
+    stream.write_all(&hello(VERSION, "a.test", "b.test")[..20]).unwrap();
     drop(stream);
     b.expect_refusal("before its greeting was complete");
     assert_eq!(b.links.refused().count, 5);
@@ -114,10 +115,10 @@ fn greetings_that_do_not_fit_are_refused_with_a_reason() {
     let b =
         Running::start(&config("b.test", Security::Insecure, &[("a.test", NOWHERE), ("c.test", NOWHERE)]));
     let cases = [
-        (hello(2, "a.test", "b.test"), "version 2"),
-        (hello(1, "x.test", "b.test"), "host 'x.test' is not in the configuration"),
-        (hello(1, "a.test", "c.test"), "this is 'b.test'"),
-        (hello(1, "c.test", "b.test"), "its name comes after this host's"),
+        (hello(VERSION - 1, "a.test", "b.test"), "version 1"),
+        (hello(VERSION, "x.test", "b.test"), "host 'x.test' is not in the configuration"),
+        (hello(VERSION, "a.test", "c.test"), "this is 'b.test'"),
+        (hello(VERSION, "c.test", "b.test"), "its name comes after this host's"),
     ];
     for (bytes, words) in cases {
         let mut stream = connect(b.address());
@@ -133,8 +134,8 @@ fn greetings_that_do_not_fit_are_refused_with_a_reason() {
 #[test]
 fn what_an_accepting_host_answers_is_checked() {
     let cases = [
-        (hello(1, "c.test", "a.test"), "says that it is 'c.test': expected 'b.test'"),
-        (hello(1, "b.test", "c.test"), "this is 'a.test'"),
+        (hello(VERSION, "c.test", "a.test"), "says that it is 'c.test': expected 'b.test'"),
+        (hello(VERSION, "b.test", "c.test"), "this is 'a.test'"),
         (hello(9, "b.test", "a.test"), "version 9"),
         (vec![0; 100], "not a Haversack host"),
         (Vec::new(), "before its greeting was complete"),

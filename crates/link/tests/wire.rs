@@ -4,7 +4,7 @@ use haversack_link::wire::{
     Frame, HEADER_BYTES, Header, MOST_BODY_BYTES, MOST_ENTRIES, MOST_NOTE_BYTES, MOST_OBSERVED_SECTORS,
     ObserveError, Packet, WireError,
 };
-use haversack_migrate::{Message, Part, Position, Question, Session};
+use haversack_migrate::{Message, Method, Part, Position, Question, Session};
 use haversack_model::{BLOCK_BYTES, BlockNo, DiskId, HostId, SECTOR_BYTES, SectorNo};
 use haversack_ownership as ownership;
 use proptest::collection::{btree_set, vec};
@@ -24,8 +24,10 @@ fn position() -> impl Strategy<Value = Position> {
 }
 
 fn part() -> impl Strategy<Value = Part> {
-    any::<(bool, u64)>().prop_map(|(held, block)| {
-        if held { Part::Held(BlockNo(block)) } else { Part::Outdated(BlockNo(block)) }
+    (0..3, any::<u64>()).prop_map(|(which, at)| match which {
+        0 => Part::Held(BlockNo(at)),
+        1 => Part::Outdated(BlockNo(at)),
+        _ => Part::Clean(at),
     })
 }
 
@@ -51,8 +53,13 @@ fn ownership() -> impl Strategy<Value = ownership::Message> {
     ]
 }
 
+fn method() -> impl Strategy<Value = Method> {
+    (0..Method::ALL.len()).prop_map(|place| Method::ALL[place])
+}
+
 fn message() -> impl Strategy<Value = Message> {
-    let listed = (question(), any::<bool>(), part(), vec((block(), any::<u8>()), 0..50), option::of(part()));
+    let listed =
+        (question(), any::<bool>(), method(), part(), vec((block(), any::<u8>()), 0..50), option::of(part()));
     let copy = (session(), any::<u64>(), position(), block(), any::<u8>(), data());
     prop_oneof![
         ownership().prop_map(Message::Ownership),
@@ -73,9 +80,10 @@ fn message() -> impl Strategy<Value = Message> {
         session().prop_map(|session| Message::Withdraw { session }),
         (question(), any::<u64>(), option::of(session()), part())
             .prop_map(|(question, epoch, session, part)| Message::List { question, epoch, session, part }),
-        listed.prop_map(|(question, knows_session, part, blocks, next)| Message::Listed {
+        listed.prop_map(|(question, knows_session, method, part, blocks, next)| Message::Listed {
             question,
             knows_session,
+            method,
             part,
             blocks,
             next
@@ -92,6 +100,7 @@ fn message() -> impl Strategy<Value = Message> {
         }),
         (any::<u64>(), vec(block(), 0..50)).prop_map(|(epoch, blocks)| Message::Forget { epoch, blocks }),
         (any::<u64>(), vec(block(), 0..50)).prop_map(|(epoch, blocks)| Message::Forgotten { epoch, blocks }),
+        any::<u64>().prop_map(|epoch| Message::Enough { epoch }),
     ]
 }
 
@@ -273,6 +282,10 @@ fn malformed_fields_have_typed_errors() {
     assert_eq!(decode(17, &twice), WireError::Order);
     assert_eq!(decode(49, &body(&[&one, &[5]])), WireError::Value { field: "error", value: 5 });
     assert_eq!(decode(51, &body(&[])), WireError::Kind(51));
+    let listed = |method: u8, part: u8| body(&[&one, &one, &[1, method, part], &one, &[0; 5]]);
+    assert!(Packet::decode_whole(&framed(37, &listed(7, 2))).is_ok());
+    assert_eq!(decode(37, &listed(8, 2)), WireError::Value { field: "method", value: 8 });
+    assert_eq!(decode(37, &listed(7, 3)), WireError::Value { field: "part", value: 3 });
 }
 
 /// The example in `docs/host-protocol.md`.

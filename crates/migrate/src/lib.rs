@@ -10,17 +10,25 @@
 //! - Copies that arrive before a claim count only if the source says, after it has released the disk, which of them
 //!   are out of date. If it does not know, all are dropped.
 //! - From the first question for that list on no copy is taken.
+//! - A host lends clean blocks only as it had them when it released the disk. The new owner takes such a late copy only
+//!   of a block that it has not changed since its claim.
 //! - An answer counts only for the question that it names, and a question only under the epoch of its asker.
 
 mod copies;
+mod late;
+mod leave;
+mod limit;
 mod message;
+mod method;
 mod migration;
 mod output;
 mod owner;
+mod passes;
 mod peer;
 mod stream;
 
 pub use haversack_model::HostId;
 pub use message::{Message, Part, Position, Question, Session};
+pub use method::{Ahead, Late, Method, Plan, UnknownMethod};
 pub use migration::{Migration, Status, Timing};
 pub use output::{CopyTicket, Output};

@@ -3,6 +3,8 @@
 use haversack_model::BlockNo;
 use haversack_ownership as ownership;
 
+use crate::method::Method;
+
 /// Copies that were sent from one start of a source on: its incarnation, and a count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Session {
@@ -38,6 +40,8 @@ pub enum Part {
     Held(BlockNo),
     /// Blocks whose copies are out of date, from this one on.
     Outdated(BlockNo),
+    /// Clean blocks that may follow the disk, from this place on, in the order in which they matter.
+    Clean(u64),
 }
 
 /// A message.
@@ -98,9 +102,11 @@ pub enum Message {
         question: Question,
         /// Whether the answering host knows which copies are out of date.
         knows_session: bool,
+        /// What travels with the disk.
+        method: Method,
         /// The part.
         part: Part,
-        /// The blocks, and the sectors of dirty ones.
+        /// The blocks, and the sectors of dirty and of clean ones.
         blocks: Vec<(BlockNo, u8)>,
         /// The next part; `None` at the end.
         next: Option<Part>,
@@ -118,7 +124,7 @@ pub enum Message {
     Fetched {
         /// The question.
         question: Question,
-        /// The sectors.
+        /// The sectors; 0 if there is nothing of the block, or it cannot be read now.
         mask: u8,
         /// One block, each sector at its place.
         data: Vec<u8>,
@@ -129,6 +135,11 @@ pub enum Message {
         epoch: u64,
         /// The blocks.
         blocks: Vec<BlockNo>,
+    },
+    /// New owner to old: I need no more of the clean blocks.
+    Enough {
+        /// The new owner's epoch.
+        epoch: u64,
     },
     /// The answer to [`Message::Forget`]: they are durably forgotten.
     Forgotten {

@@ -7,8 +7,16 @@ use haversack_model::{BlockNo, DiskNo, HostId, Micros};
 use haversack_ownership::{Grant, Ownership, Record, Step};
 
 use crate::copies::{Receiving, Sending};
+use crate::late::{Borrowing, Lending};
+use crate::leave::Asker;
+use crate::limit::Limit;
 use crate::message::{Message, Part, Question, Session};
+use crate::method::Method;
 use crate::output::Output;
+use crate::passes::Passes;
+
+/// How often a part of the cached blocks is listed.
+const LISTING_EVERY_US: Micros = 1_000;
 
 /// How long to wait, and how much to do at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,11 +29,23 @@ pub struct Timing {
     pub blocks_a_message: usize,
     /// Blocks that are fetched from the earlier owner at a time in the background.
     pub fetch_window: u32,
+    /// Clean blocks that are read from the origin at a time, if they follow the disk from there.
+    pub preload_window: u32,
+    /// Blocks that are fetched from the earlier owner in a period of 100 ms at most, if the method has a limit. Those that
+    /// requests wait for count; what is beyond the limit goes first in the next period.
+    pub fetched_a_period: Option<u32>,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Timing { repeat_us: 200_000, copies_in_flight: 64, blocks_a_message: 1_024, fetch_window: 64 }
+        Timing {
+            repeat_us: 200_000,
+            copies_in_flight: 64,
+            blocks_a_message: 1_024,
+            fetch_window: 64,
+            preload_window: 128,
+            fetched_a_period: None,
+        }
     }
 }
 
@@ -38,6 +58,10 @@ pub struct Status {
     pub copies_left: u64,
     /// Blocks that this host still needs from the earlier owner.
     pub needed_blocks: u64,
+    /// Clean blocks that are still to follow the disk here, of those known so far.
+    pub following_blocks: u64,
+    /// Dirty blocks that the method wants to be at the origin before the disk leaves.
+    pub dirty_blocks: u64,
     /// Blocks that the new owner still needs from this host.
     pub is_peer: bool,
     /// This host serves the disk.
@@ -76,7 +100,11 @@ pub(crate) struct Fetch {
     pub block: BlockNo,
     pub mask: u8,
     pub question: Question,
-    pub asked_us: Micros,
+    /// A late copy is fetched from this host, under this epoch.
+    pub late_from: Option<(HostId, u64)>,
+    /// When it was asked for last; `None` while it waits for its turn.
+    pub asked_us: Option<Micros>,
+    pub repeated: u32,
 }
 
 /// See the module.
@@ -93,11 +121,32 @@ pub struct Migration {
     /// The guest is here, and where it was before.
     pub(crate) guest: Option<HostId>,
     pub(crate) asked_us: Micros,
+    /// What travels, unless it was said for the present migration.
+    pub(crate) usual_method: Method,
+    /// What travels in the present migration, and the last one.
+    pub(crate) method: Option<Method>,
+    /// A host that waits until the disk may be released, and the cleaning that this waits for.
+    pub(crate) asker: Option<Asker>,
+    pub(crate) cleaning: Option<JobId>,
+    /// What was to be fetched only when it is needed is fetched now.
+    pub(crate) fetches_rest: bool,
+    /// The host that is about to own the disk, as somebody has said.
+    pub(crate) destination: Option<HostId>,
+    /// How blocks to send ahead are found.
+    pub(crate) passes: Option<Passes>,
     pub(crate) sending: Option<Sending>,
     pub(crate) receiving: Option<Receiving>,
     /// After a release: the copies that were sent, and which of them are out of date.
     pub(crate) outdated: Option<(Session, Vec<BlockNo>)>,
     pub(crate) fetches: BTreeMap<IoId, Fetch>,
+    pub(crate) limit: Limit,
+    /// What travelled with the disk when it came here.
+    pub(crate) inherited: Method,
+    /// How many blocks are fetched at a time in the background, as the core was told.
+    pub(crate) window: Option<u32>,
+    /// Late copies, on either side.
+    pub(crate) lending: Option<Lending>,
+    pub(crate) borrowing: Option<Borrowing>,
     /// When the earlier owner was last told what to forget.
     pub(crate) forget_us: Micros,
     /// What is to be answered when it is durably forgotten: to whom, under which epoch.
@@ -151,10 +200,22 @@ impl Migration {
             task: Task::Idle,
             guest: None,
             asked_us: 0,
+            usual_method: Method::default(),
+            method: None,
+            asker: None,
+            cleaning: None,
+            fetches_rest: false,
+            destination: None,
+            passes: None,
             sending: None,
             receiving: None,
             outdated: None,
             fetches: BTreeMap::new(),
+            limit: Limit::default(),
+            inherited: Method::default(),
+            window: None,
+            lending: None,
+            borrowing: None,
             forget_us: 0,
             forgetting: Vec::new(),
             outputs: VecDeque::new(),
@@ -197,16 +258,21 @@ impl Migration {
 
     /// Returns the progress.
     pub fn status<M: Memory>(&self, call: &Call<'_, M>) -> Status {
-        let left = self.sending.as_ref().map_or(0, |s| s.queue.len() + s.in_flight.len());
         let needed = self.disk.and_then(|disk| call.dependence(disk)).map_or(0, |(_, blocks)| blocks);
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         Status {
             copies: self.copies,
-            copies_left: left as u64,
+            copies_left: self.copies_left() as u64,
             needed_blocks: needed as u64,
+            following_blocks: self.disk.and_then(|disk| call.late_copies(disk)).unwrap_or(0) as u64,
+            dirty_blocks: self.blocks_to_clean(call),
             is_peer: info.is_some_and(|info| matches!(info.moved, Moved::Peer { .. })),
             is_serving: self.may_serve(call),
         }
+    }
+
+    pub(crate) fn copies_left(&self) -> usize {
+        self.sending.as_ref().map_or(0, |sending| sending.queue.len() + sending.in_flight.len())
     }
 
     /// Returns why the disk cannot be attached or claimed here, if it was tried and cannot.
@@ -233,18 +299,28 @@ impl Migration {
     pub fn needs_time(&self) -> bool {
         let waits_for_disk = self.guest.is_some() && !self.ownership.may_serve();
         let depends = matches!(self.ownership.record(), Record::Owner { peers, .. } if !peers.is_empty());
-        let is_moving = self.sending.is_some() || !self.fetches.is_empty() || !self.forgetting.is_empty();
+        let is_moving = self.sending.is_some()
+            || self.asker.is_some()
+            || self.lending.is_some()
+            || self.borrowing.is_some()
+            || !self.fetches.is_empty()
+            || !self.forgetting.is_empty();
         self.task != Task::Idle || waits_for_disk || depends || is_moving
     }
 
     /// Returns when [`Migration::tick`] should be called.
     pub fn next_wakeup(&self, now: Micros) -> Micros {
-        now + self.timing.repeat_us / 4
+        now + if self.lists_blocks() || self.lists_late_copies() {
+            LISTING_EVERY_US
+        } else {
+            self.timing.repeat_us / 20
+        }
     }
 
     /// The guest uses the disk here: a KICK, or the first write. `source` is where it was before, as far as is known.
     pub fn guest_runs<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, source: HostId) {
         self.guest = Some(source);
+        self.stay(call, now);
         if let Task::Freezing { .. } = self.task
             && let Some(disk) = self.disk
             && call.thaw(now, disk).is_ok()
@@ -291,10 +367,16 @@ impl Migration {
             listing.asked_us = now;
             self.ask_list();
         }
+        self.tick_limit(call, now);
         self.repeat_fetches(now);
+        self.set_window(call, now);
+        self.tick_borrowing(call, now);
+        self.tick_lending(call, now);
         self.tell_what_to_forget(call, now);
         self.answer_forgotten(call);
         self.tick_stream(call, now);
+        self.tick_passes(call, now);
+        self.tick_leaving(call, now);
     }
 
     /// Takes in a message.
@@ -306,10 +388,7 @@ impl Migration {
         message: Message,
     ) {
         match message {
-            Message::Ownership(message) => {
-                let step = self.ownership.message(from, message);
-                self.step(call, now, step);
-            }
+            Message::Ownership(message) => self.heard_of_ownership(call, now, from, message),
             Message::Offer { session, from: at } => self.offered(call, now, from, session, at),
             Message::Arrived { session, taker, until } => {
                 self.arrived(call, now, from, session, taker, until);
@@ -318,15 +397,22 @@ impl Migration {
                 self.copy_came(from, session, taker, at, block, mask, data);
             }
             Message::Withdraw { session } => self.withdrawn(call, now, from, session),
+            Message::List { question, epoch, part: Part::Clean(part), .. } => {
+                self.late_list_asked(from, epoch, question, part, now);
+            }
             Message::List { question, epoch, session, part } => {
                 self.answer_list(call, from, question, epoch, session, part);
             }
-            Message::Listed { question, knows_session, part, blocks, next } => {
-                self.listed(call, now, question, knows_session, part, &blocks, next);
+            Message::Listed { question, part: Part::Clean(part), blocks, next, .. } => {
+                self.late_copies_listed(call, now, question, part, &blocks, next);
             }
-            Message::Fetch { question, epoch, block } => self.answer_fetch(from, question, epoch, block),
+            Message::Listed { question, knows_session, method, part, blocks, next } => {
+                self.listed(call, now, question, knows_session, method, part, &blocks, next);
+            }
+            Message::Fetch { question, epoch, block } => self.answer_fetch(now, from, question, epoch, block),
             Message::Fetched { question, mask, data } => self.fetched(question, mask, data),
             Message::Forget { epoch, blocks } => self.asked_to_forget(call, now, from, epoch, blocks),
+            Message::Enough { epoch } => self.nothing_more_needed(call, from, epoch),
             Message::Forgotten { epoch, blocks } => self.forgotten(call, now, epoch, &blocks),
         }
         self.answer_forgotten(call);
@@ -360,7 +446,7 @@ impl Migration {
                 self.is_attached(call, now);
                 self.step(call, now, step);
             }
-            _ => {}
+            _ => self.cleaned(call, now, job, result),
         }
     }
 

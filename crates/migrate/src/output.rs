@@ -72,4 +72,9 @@ pub enum Output {
         /// One block.
         data: Vec<u8>,
     },
+    /// Complete such an I/O with an error: the earlier owner does not have the block, or does not answer.
+    FetchFailed {
+        /// The I/O.
+        io: IoId,
+    },
 }

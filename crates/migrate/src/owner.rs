@@ -6,7 +6,9 @@ use haversack_core::{Call, JobError, ManageError, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
+use crate::limit::Limit;
 use crate::message::{Message, Part, Session};
+use crate::method::{Late, Method};
 use crate::migration::{Listing, Migration, Task};
 
 impl Migration {
@@ -47,6 +49,7 @@ impl Migration {
                 Some(holder) => self.start_listing(call, now, holder, epoch, true)?,
                 None if self.holds_blocks(call) => {
                     let (disk, job) = call.regain(now, &self.config, epoch)?;
+                    self.method = None;
                     (self.disk, self.task) = (Some(disk), Task::Recording(job));
                 }
                 None => {
@@ -77,7 +80,7 @@ impl Migration {
         call: &mut Call<'_, M>,
         now: Micros,
     ) -> Result<(), ManageError> {
-        self.receiving = None;
+        (self.receiving, self.borrowing) = (None, None);
         self.disk = Some(call.expect_disk(now, &self.config)?);
         Ok(())
     }
@@ -90,7 +93,7 @@ impl Migration {
     ) -> Result<(), ManageError> {
         let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
         let job = call.claim(now, disk, epoch)?;
-        self.receiving = None;
+        (self.receiving, self.method, self.fetches_rest) = (None, None, false);
         self.task = Task::Recording(job);
         Ok(())
     }
@@ -113,7 +116,9 @@ impl Migration {
         });
         match released {
             Some(Ok(job)) => {
-                self.sending = None;
+                self.borrowing = None;
+                self.lend(call, now, to, epoch);
+                (self.sending, self.passes, self.destination) = (None, None, None);
                 self.task = Task::Recording(job);
             }
             _ => self.ownership.abandoned(),
@@ -181,9 +186,13 @@ impl Migration {
                 let next = after(&blocks).filter(|_| blocks.len() == most).map(Part::Outdated);
                 (blocks, next)
             }
+            Part::Clean(_) => return,
         };
         let knows_session = known.is_some();
-        self.send(from, Message::Listed { question, knows_session, part, blocks, next });
+        self.send(
+            from,
+            Message::Listed { question, knows_session, method: self.method(), part, blocks, next },
+        );
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of the message")]
@@ -193,6 +202,7 @@ impl Migration {
         now: Micros,
         question: crate::message::Question,
         knows_session: bool,
+        method: Method,
         part: Part,
         blocks: &[(BlockNo, u8)],
         next: Option<Part>,
@@ -213,6 +223,7 @@ impl Migration {
                 let blocks: Vec<BlockNo> = blocks.iter().map(|(block, _)| *block).collect();
                 if listing.claims { call.drop_copies(now, disk, &blocks) } else { Ok(()) }
             }
+            Part::Clean(_) => return,
         };
         if let Err(error) = done {
             (self.problem, self.task) = (Some(error), Task::Idle);
@@ -229,10 +240,14 @@ impl Migration {
         if call.list_peer_blocks(now, disk, listing.holder, &[], true).is_err() {
             return;
         }
-        self.task = Task::Idle;
+        (self.task, self.inherited) = (Task::Idle, method);
+        self.limit = Limit::new(self.timing.fetched_a_period.filter(|_| method.plan().is_limited));
         if !listing.claims {
-            self.attach(call, now, listing.epoch);
-        } else if self.claim(call, now, listing.epoch).is_err() {
+            return self.attach(call, now, listing.epoch);
+        }
+        self.borrow(call, disk, listing.holder, listing.epoch, method);
+        if self.claim(call, now, listing.epoch).is_err() {
+            self.borrowing = None;
             self.ownership.abandoned();
         }
     }
@@ -257,11 +272,28 @@ impl Migration {
         }
     }
 
+    /// Has the core fetch as many blocks at a time as the method wants. What was to be fetched only when it is needed is fetched
+    /// nevertheless when the guest has gone, or the disk is to move on.
+    pub(crate) fn set_window<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
+        let plan = self.inherited.plan();
+        let moves_on = self.guest.is_none() || self.destination.is_some() || self.fetches_rest;
+        let window = if plan.fetches_dirty || moves_on { self.timing.fetch_window } else { 0 };
+        if self.window == Some(window) {
+            return;
+        }
+        self.window = Some(window);
+        call.set_fetch_window(now, disk, window);
+        let late =
+            if plan.late == Late::FromOrigin { self.timing.preload_window } else { self.timing.fetch_window };
+        call.set_late_window(now, disk, late);
+    }
+
     /// Starts to fetch what the earlier owner has, if the disk is attached and there is anything.
     pub(crate) fn is_attached<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
-        if let Some(disk) = self.disk {
-            call.set_fetch_window(now, disk, self.timing.fetch_window);
-        }
+        self.window = None;
+        self.tick_limit(call, now);
+        self.set_window(call, now);
         self.tell_what_to_forget(call, now);
     }
 }

@@ -9,6 +9,9 @@ use crate::message::{Message, Question};
 use crate::migration::{Fetch, Migration, Task};
 use crate::output::{CopyTicket, Output};
 
+/// A late copy is not asked for again after this many times without an answer.
+const MOST_LATE_REPETITIONS: u32 = 3;
+
 impl Migration {
     fn holder(&self) -> Option<(HostId, u64)> {
         match self.ownership.record() {
@@ -17,11 +20,24 @@ impl Migration {
         }
     }
 
-    /// Carries out [`haversack_core::Action::ReadPeer`]. It is repeated until it is answered.
-    pub fn fetch(&mut self, now: Micros, io: IoId, block: BlockNo, mask: u8) {
+    /// Carries out [`haversack_core::Action::ReadPeer`]. It is repeated until it is answered; a late copy, only a few times.
+    pub fn fetch(&mut self, now: Micros, io: IoId, block: BlockNo, mask: u8, is_late: bool) {
+        let late_from = self.borrowing.as_ref().filter(|_| is_late).map(|from| (from.holder, from.epoch));
+        if is_late && late_from.is_none() {
+            return self.outputs.push_back(Output::FetchFailed { io });
+        }
         let question = self.question();
-        self.fetches.insert(io, Fetch { block, mask, question, asked_us: now });
-        self.ask_block(question, block);
+        let fetch = Fetch { block, mask, question, late_from, asked_us: None, repeated: 0 };
+        self.fetches.insert(io, fetch);
+        if self.limit.may_ask(io) {
+            self.ask_block(io, now);
+        }
+    }
+
+    /// Has the dirty blocks fetched that only the earlier owner has, also if the method fetches them only when they are
+    /// needed.
+    pub fn fetch_rest(&mut self) {
+        self.fetches_rest = true;
     }
 
     /// Gives up a fetch, whose I/O the driver completes with an error.
@@ -29,28 +45,62 @@ impl Migration {
         self.fetches.remove(&io);
     }
 
-    fn ask_block(&mut self, question: Question, block: BlockNo) {
-        if let Some((host, epoch)) = self.holder() {
+    fn ask_block(&mut self, io: IoId, now: Micros) {
+        let holder = self.holder();
+        let Some(fetch) = self.fetches.get_mut(&io) else { return };
+        fetch.asked_us = Some(now);
+        let Fetch { question, block, late_from, .. } = *fetch;
+        if let Some((host, epoch)) = late_from.or(holder) {
             self.send(host, Message::Fetch { question, epoch, block });
+        }
+    }
+
+    /// Asks for blocks whose turn it is.
+    pub(crate) fn tick_limit<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some((fetches, allowance)) = self.limit.next_period(now) else { return };
+        for io in fetches {
+            self.ask_block(io, now);
+        }
+        if let Some(disk) = self.disk {
+            call.set_fetch_allowance(now, disk, Some(allowance));
         }
     }
 
     pub(crate) fn repeat_fetches(&mut self, now: Micros) {
         let repeat_us = self.timing.repeat_us;
-        let overdue = self.fetches.values_mut().filter(|fetch| now >= fetch.asked_us + repeat_us);
-        let overdue: Vec<Fetch> = overdue
-            .map(|fetch| {
-                fetch.asked_us = now;
-                *fetch
-            })
-            .collect();
-        for Fetch { question, block, .. } in overdue {
-            self.ask_block(question, block);
+        let is_overdue = |fetch: &Fetch| fetch.asked_us.is_some_and(|asked_us| now >= asked_us + repeat_us);
+        let overdue: Vec<IoId> =
+            self.fetches.iter().filter(|(_, fetch)| is_overdue(fetch)).map(|(io, _)| *io).collect();
+        for io in overdue {
+            let fetch = self.fetches.get_mut(&io).expect("it was just seen");
+            fetch.repeated += 1;
+            if fetch.late_from.is_some() && fetch.repeated >= MOST_LATE_REPETITIONS {
+                self.fail_late(io);
+            } else {
+                self.ask_block(io, now);
+            }
         }
     }
 
-    pub(crate) fn answer_fetch(&mut self, from: HostId, question: Question, epoch: u64, block: BlockNo) {
+    /// Gives up a late copy: the origin has the block.
+    fn fail_late(&mut self, io: IoId) {
+        self.fetches.remove(&io);
+        self.outputs.push_back(Output::FetchFailed { io });
+        if let Some(borrowing) = &mut self.borrowing {
+            borrowing.failures += 1;
+        }
+    }
+
+    pub(crate) fn answer_fetch(
+        &mut self,
+        now: Micros,
+        from: HostId,
+        question: Question,
+        epoch: u64,
+        block: BlockNo,
+    ) {
         if self.is_released_to(from, epoch) {
+            self.is_borrowed_from(now);
             let ticket = CopyTicket::Answer { to: from, question, block };
             self.outputs.push_back(Output::ReadCopy(ticket));
         }
@@ -58,12 +108,8 @@ impl Migration {
 
     /// A copy was read into one block, with these sectors; `None` if the cache had none or the read failed.
     pub fn copy_read(&mut self, ticket: CopyTicket, copy: Option<(u8, Vec<u8>)>) {
-        let (mask, data) = match copy {
-            Some(copy) => copy,
-            // The destination waits for every copy of a round: one without sectors says that there is none.
-            None if matches!(ticket, CopyTicket::Ahead { .. }) => (0, vec![0; BLOCK_BYTES]),
-            None => return,
-        };
+        // The destination waits for every copy: one without sectors says that there is none.
+        let (mask, data) = copy.unwrap_or_else(|| (0, vec![0; BLOCK_BYTES]));
         match ticket {
             CopyTicket::Ahead { to, session, taker, at, block } => {
                 self.send(to, Message::Copy { session, taker, at, block, mask, data });
@@ -75,11 +121,16 @@ impl Migration {
     }
 
     pub(crate) fn fetched(&mut self, question: Question, mask: u8, data: Vec<u8>) {
-        let is_it = |fetch: &Fetch| fetch.question == question && fetch.mask & !mask == 0;
-        let io = self.fetches.iter().find(|(_, fetch)| is_it(fetch)).map(|(io, _)| *io);
-        if let Some(io) = io {
+        let found = self.fetches.iter().find(|(_, fetch)| fetch.question == question);
+        let Some((io, fetch)) = found.map(|(io, fetch)| (*io, *fetch)) else { return };
+        if fetch.mask & !mask == 0 {
             self.fetches.remove(&io);
             self.outputs.push_back(Output::Fetched { io, data });
+            if let Some(borrowing) = self.borrowing.as_mut().filter(|_| fetch.late_from.is_some()) {
+                borrowing.failures = 0;
+            }
+        } else if fetch.late_from.is_some() {
+            self.fail_late(io);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Before a release: the source sends copies of its cached blocks ahead while its guest still runs.
+//! Before a release: the source sends copies of its cached blocks ahead.
 
 use haversack_core::{Call, ManageError, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
@@ -7,6 +7,7 @@ use crate::copies::{Receiving, Sending};
 use crate::message::{Message, Position, Session};
 use crate::migration::{Migration, Task};
 use crate::output::{CopyTicket, Output};
+use crate::passes::Passes;
 
 impl Migration {
     /// Starts to send copies of blocks to a host that may own the disk next.
@@ -25,7 +26,7 @@ impl Migration {
         let session = Session { incarnation: self.incarnation, count: self.sessions };
         let sending = Sending::new(to, session, now);
         let from = sending.at;
-        self.sending = Some(sending);
+        (self.sending, self.destination) = (Some(sending), Some(to));
         self.send(to, Message::Offer { session, from });
         Ok(())
     }
@@ -39,9 +40,9 @@ impl Migration {
         self.send(sending.to, Message::Withdraw { session: sending.session });
     }
 
-    /// Returns the host that copies are sent to.
-    pub fn destination(&self) -> Option<HostId> {
-        self.sending.as_ref().map(|sending| sending.to)
+    /// Whether copies are being sent ahead.
+    pub fn is_sending(&self) -> bool {
+        self.sending.is_some()
     }
 
     /// Adds blocks to those that are to be sent ahead, the most valuable first.
@@ -136,6 +137,7 @@ impl Migration {
             let queue = std::mem::take(&mut sending.queue);
             if self.task == Task::Idle && self.start_sending(call, now, from).is_ok() {
                 self.send_blocks(queue);
+                self.passes = self.passes.take().map(|_| Passes::new());
             }
             return;
         }

@@ -268,6 +268,11 @@ impl Ownership {
         self.record.is_owner() && self.recording.is_none() && !self.is_guest_present() && drained
     }
 
+    /// Whether the disk is released to a host that asks for it like this.
+    pub fn would_release(&self, granted: Option<&Grant>) -> bool {
+        self.can_release() && granted.is_none_or(|grant| grant.epoch <= self.record.epoch())
+    }
+
     fn asked(&mut self, from: HostId, granted: Option<Grant>) -> Option<Step> {
         if let Some(grant) = granted.filter(|grant| grant.epoch > self.record.epoch()) {
             return self.void(from, grant);

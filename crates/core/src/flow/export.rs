@@ -33,6 +33,8 @@ pub struct CachedBlock {
     pub protected: bool,
     /// Its counter of hits, 0 to 3.
     pub hits: u8,
+    /// The number of the commit that wrote it: the greater, the later.
+    pub seq: u64,
 }
 
 /// Where a listing continues.
@@ -61,6 +63,7 @@ impl Core {
                 dirty: slot.dirty(),
                 protected: slot.protected(),
                 hits: slot.hits(),
+                seq: slot.seq(),
             });
         }
         (end < all).then_some(ListCursor(end))
@@ -110,7 +113,7 @@ impl<M: Memory> Call<'_, M> {
             && let Some(moving) = &mut d.moving
         {
             moving.export = None;
-            if moving.peer.is_none() && !d.life.is_peer() {
+            if moving.is_over() && !d.life.is_peer() {
                 d.moving = None;
             }
         }
@@ -133,7 +136,8 @@ impl<M: Memory> Call<'_, M> {
     ) -> Result<Option<u8>, Rejected> {
         self.now = now;
         let d = self.disks.get_mut(disk).ok_or(Rejected::NoSuchDisk(disk))?;
-        if !d.life.writes_origin() && !d.life.is_frozen() && !d.life.is_peer() {
+        let lends = d.life.is_released() && d.moving.as_ref().is_some_and(|moving| moving.lends);
+        if !d.life.writes_origin() && !d.life.is_frozen() && !d.life.is_peer() && !lends {
             return Err(Rejected::NotOwner);
         }
         if self.requests.len() >= self.config.max_requests as usize || self.pool.is_stopping() {
@@ -141,7 +145,8 @@ impl<M: Memory> Call<'_, M> {
         }
         let inside = self.disk(disk).inside(block);
         let (cached, dirty) = self.cached_and_dirty(disk, block);
-        let mask = if self.disk(disk).life.is_peer() { dirty } else { cached } & inside;
+        let only_dirty = self.disk(disk).life.is_peer() && !lends;
+        let mask = if only_dirty { dirty } else { cached } & inside;
         if mask == 0 || self.locks.get(disk, block) == Some(LockKind::Around) {
             return Ok(None);
         }

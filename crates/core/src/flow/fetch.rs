@@ -96,6 +96,17 @@ impl<M: Memory> Call<'_, M> {
         }
     }
 
+    /// Sets how many more blocks may be fetched from the owner before in the background, late copies included; `None` for no
+    /// limit. Those that requests need are fetched nevertheless, and count.
+    pub fn set_fetch_allowance(&mut self, now: Micros, disk: DiskNo, blocks: Option<u64>) {
+        self.now = now;
+        if let Some(moving) = self.disks.get_mut(disk).and_then(|d| d.moving.as_mut()) {
+            moving.allowance = blocks;
+            self.queue(disk);
+            self.settle();
+        }
+    }
+
     /// Notes that the peer has durably forgotten these blocks.
     pub fn forgotten_by_peer(&mut self, now: Micros, disk: DiskNo, blocks: &[BlockNo]) {
         self.now = now;
@@ -139,7 +150,7 @@ impl<M: Memory> Call<'_, M> {
         if !self.disk(disk).life.writes_origin() {
             return;
         }
-        while let Some(block) = self.peer_blocks(disk).and_then(|peer| peer.next(now)) {
+        while let Some(block) = self.next_of_peer(disk, now) {
             if self.obtain(disk, block).is_err() {
                 if let Some(peer) = self.peer_blocks(disk) {
                     peer.put_off(block);
@@ -147,6 +158,12 @@ impl<M: Memory> Call<'_, M> {
                 break;
             }
         }
+    }
+
+    fn next_of_peer(&mut self, disk: DiskNo, now: Micros) -> Option<BlockNo> {
+        let moving = self.disk_mut(disk).moving.as_mut()?;
+        let in_background = moving.may_fetch();
+        moving.peer.as_mut()?.next(now, in_background)
     }
 
     /// Passes on blocks that are durable here.
@@ -209,8 +226,12 @@ impl<M: Memory> Call<'_, M> {
                 self.ios[io].disk = Some(disk);
                 self.ios[io].len = BLOCK_BYTES;
                 self.ios[io].frames.push(frame);
-                self.disk_mut(disk).stats.peer_read_blocks += 1;
-                self.emit(Action::ReadPeer { io: IoId(io), disk, block, mask: needed });
+                let d = self.disk_mut(disk);
+                d.stats.peer_read_blocks += 1;
+                if let Some(moving) = &mut d.moving {
+                    moving.fetches_one();
+                }
+                self.emit(Action::ReadPeer { io: IoId(io), disk, block, mask: needed, is_late: false });
             }
         }
         Ok(())

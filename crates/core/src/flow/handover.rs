@@ -20,6 +20,7 @@ use crate::bugs::{Bug, planted};
 use crate::config::DiskConfig;
 use crate::core::{Call, Core};
 use crate::error::ManageError;
+use crate::flow::moving::Moving;
 use crate::format::record::{Damage, Moved};
 use crate::jobs::JobKind;
 use crate::lifecycle::Event;
@@ -84,6 +85,7 @@ impl<M: Memory> Call<'_, M> {
         self.attached(disk)?;
         self.idle(disk)?;
         self.independent(disk)?;
+        self.end_late_copies(disk);
         self.disk_mut(disk).life.happened(Event::Freeze);
         Ok(self.start_job(disk, JobKind::Freeze, None))
     }
@@ -191,6 +193,7 @@ impl<M: Memory> Call<'_, M> {
         d.life.hand_over(epoch);
         let holds = d.moving.as_ref().and_then(|moving| moving.held.as_ref()).is_some_and(|h| !h.is_empty());
         d.moved = if holds { Moved::Peer { to } } else { Moved::Away { to, holder: None } };
+        d.moving.get_or_insert_default().lends = true;
         self.staging.drop_all_data(disk);
         let version = self.change_record();
         Ok(self.start_job(disk, JobKind::HandOver, Some(version)))
@@ -274,7 +277,9 @@ impl<M: Memory> Call<'_, M> {
         if let Moved::Peer { to } = d.moved {
             d.moved = Moved::Away { to, holder: None };
         }
-        (d.moving, d.may_be_dirty) = (None, false);
+        let lends = d.moving.as_ref().is_some_and(|moving| moving.lends);
+        d.moving = lends.then(|| Box::new(Moving { lends, ..Moving::default() }));
+        d.may_be_dirty = false;
         self.change_record();
     }
 
@@ -338,6 +343,9 @@ impl<M: Memory> Call<'_, M> {
             d.life.happened(Event::Dismiss);
         }
         d.life.passed_on(epoch);
+        if let Some(moving) = &mut d.moving {
+            moving.lends = false;
+        }
         d.moved = match d.moved {
             Moved::Peer { .. } => Moved::Peer { to },
             _ => Moved::Away { to, holder },

@@ -16,6 +16,7 @@ use crate::config::DiskConfig;
 use crate::core::Call;
 use crate::disk::runs;
 use crate::error::ManageError;
+use crate::flow::moving::Moving;
 use crate::flow::moving::peer::PeerBlocks;
 use crate::format::record::Moved;
 use crate::jobs::JobKind;
@@ -240,13 +241,14 @@ impl<M: Memory> Call<'_, M> {
         d.may_be_dirty = true;
         // The owner before may have left volatile writes.
         d.origin.suspect_unmarked();
-        let peer = d.moving.as_mut().and_then(|moving| moving.peer.take()).filter(|peer| !peer.is_empty());
+        let (peer, late) = d.moving.take().map_or((None, None), |moving| (moving.peer, moving.late));
+        let peer = peer.filter(|peer| !peer.is_empty());
         d.moved = peer.as_ref().map_or(Moved::No, |peer| Moved::Depends { on: peer.host });
         if planted(Bug::ForgetDependence) {
             d.moved = Moved::No;
         }
-        d.moving =
-            peer.map(|peer| Box::new(super::moving::Moving { peer: Some(peer), ..Default::default() }));
+        let moving = Moving { peer, late, ..Moving::default() };
+        d.moving = (!moving.is_over()).then(|| Box::new(moving));
         self.await_record(disk);
         if let Some(job) = self.disk_mut(disk).job.as_mut() {
             job.kind = JobKind::Attach;

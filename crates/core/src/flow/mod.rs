@@ -16,6 +16,7 @@ mod handover;
 mod incoming;
 pub mod intent;
 pub mod job;
+mod late;
 pub mod leave;
 pub mod mark;
 mod mirror_unavailable;

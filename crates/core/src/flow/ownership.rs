@@ -210,6 +210,7 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
+        self.end_late_copies(disk);
         self.disk_mut(disk).life.happened(Event::Release);
         self.staging.drop_all_data(disk);
         let parked: Vec<u32> = self.requests.iter().filter(|(_, r)| r.disk == disk).map(|(n, _)| n).collect();

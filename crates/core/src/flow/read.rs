@@ -79,6 +79,12 @@ impl<M: Memory> Call<'_, M> {
     fn read_block(&mut self, number: u32, block: BlockNo, mask: u8, first_try: bool, run: &mut Run) -> Step {
         let disk = self.requests[number].disk;
         let sources = self.resolve_sectors(disk, block, mask);
+        let is_copy = self.requests[number].is_copy;
+        if is_copy && self.disk(disk).life.is_incoming() {
+            // What is cached now is not what the copy was asked of.
+            self.fail(number, RequestError::NotOwner);
+            return Step::Started;
+        }
         if sources.damaged != 0 {
             self.fail(number, RequestError::DataLost);
             return Step::Started;
@@ -90,11 +96,17 @@ impl<M: Memory> Call<'_, M> {
         if sources.peer != 0 {
             return Step::Parked(self.obtain(disk, block).err().unwrap_or(Park::Lock(block)));
         }
+        if sources.origin != 0
+            && self.disk(disk).moving.is_some()
+            && !is_copy
+            && self.read_late_for_request(disk, block)
+        {
+            return Step::Parked(Park::Lock(block));
+        }
         if sources.origin != 0 && !self.disk(disk).life.is_owned() {
             self.fail(number, RequestError::NotOwner);
             return Step::Started;
         }
-        let is_copy = self.requests[number].is_copy;
         let fetches = sources.origin != 0;
         let frames = usize::from(sources.flash.is_some()) + usize::from(fetches);
         if frames > 0 && !self.frames.suffices_request(frames, fetches) {

@@ -31,6 +31,7 @@ impl<M: Memory> Call<'_, M> {
         let id = self.attached(disk)?.id;
         self.idle(disk)?;
         DiskConfig::new(id, sectors).check().map_err(ManageError::BadConfig)?;
+        self.end_late_copies(disk);
         let kind = JobKind::Resize { before: self.disk(disk).sectors, sectors, stage: ResizeStage::Requests };
         Ok(self.start_job(disk, kind, None))
     }

@@ -169,7 +169,8 @@ impl Host {
         let (config, timing) = (shared.plan.disk.clone(), shared.plan.timing);
         let mut call = core.with(&mut memory);
         let me = host_id(self.place);
-        let migration = Migration::new(&mut call, shared.now, me, self.starts, config, timing);
+        let mut migration = Migration::new(&mut call, shared.now, me, self.starts, config, timing);
+        migration.set_method(shared.plan.method);
         self.running = Some(Running {
             core,
             memory,
@@ -256,8 +257,8 @@ impl Host {
                 let mark = shared.origin.flush_mark();
                 self.launch(shared, io, What::OriginFlush { mark });
             }
-            Action::ReadPeer { io, block, mask, .. } => {
-                self.run().migration.fetch(shared.now, io, block, mask);
+            Action::ReadPeer { io, block, mask, is_late, .. } => {
+                self.run().migration.fetch(shared.now, io, block, mask, is_late);
             }
             Action::Complete { tag, result } => self.answered(tag, result),
             Action::Event(Event::JobDone { job, result }) => {
@@ -330,6 +331,10 @@ impl Host {
             Output::Send(to, message) => shared.mail.push((to.0 as usize - 1, message)),
             Output::ReadCopy(ticket) => self.read_copy(shared, ticket),
             Output::TakeCopy { block, mask, data } => self.take_copy(shared, block, mask, data),
+            Output::FetchFailed { io } => {
+                let Running { core, memory, .. } = self.run();
+                core.with(memory).complete(shared.now, io, Err(IoFailure::Error));
+            }
             Output::Fetched { io, data } => {
                 let running = self.run();
                 let pieces: Vec<Piece> = running.core.pieces(io).collect();

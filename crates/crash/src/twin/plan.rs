@@ -1,7 +1,7 @@
 //! The parameters of a run, derived from its seed.
 
 use haversack_core::{CoreConfig, DiskConfig, Persistence, Target};
-use haversack_migrate::Timing;
+use haversack_migrate::{Method, Timing};
 use haversack_model::WriteMode;
 use haversack_model::random::Random;
 
@@ -26,6 +26,8 @@ pub struct Plan {
     pub core: CoreConfig,
     /// The protocol's settings.
     pub timing: Timing,
+    /// What travels with the disk.
+    pub method: Method,
     /// Maximum number of requests in flight.
     pub depth: usize,
     /// Sectors that a power cut keeps or loses together.
@@ -68,6 +70,7 @@ impl Plan {
             copies_in_flight: rng.pick(&[1, 4, 32]),
             blocks_a_message: rng.pick(&[1, 2, 16, 256]),
             fetch_window: rng.pick(&[1, 4, 32]),
+            ..Timing::default()
         };
         Plan {
             devices,
@@ -78,6 +81,7 @@ impl Plan {
             frames: [rng.range(64, 160) as u32, rng.range(64, 160) as u32],
             core,
             timing,
+            method: Method::PreCopy,
             depth: rng.pick(&[1, 4, 12]),
             tear_unit: rng.pick(&[1, 8]),
             latency_us: [rng.pick(&[50, 400]), rng.pick(&[50, 400, 3_000])],
@@ -86,6 +90,14 @@ impl Plan {
             unrest_permille: [rng.pick(&[2, 5, 12]), rng.pick(&[1, 3, 8])],
         }
     }
+
+    /// Another method than the default, in most of the runs.
+    pub fn moving_by(&mut self, rng: &mut Random) {
+        self.method = rng.pick(&Method::ALL);
+        self.timing.preload_window = rng.pick(&[1, 8, 128]);
+        self.timing.fetched_a_period = rng.pick(&[None, Some(1), Some(16)]);
+    }
+
     /// Few segments are prepared ahead of use.
     pub fn preparing(&mut self, rng: &mut Random) {
         self.prepared = rng.pick(&[0, 1, 2]);

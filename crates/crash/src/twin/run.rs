@@ -18,6 +18,8 @@ use crate::world::{CrashKind, Flow, Stop, violation};
 
 /// One run in this many prepares segments while it runs.
 const RUNS_THAT_PREPARE: u64 = 3;
+/// One run in this many moves the disk by the default method in any case.
+const RUNS_BY_DEFAULT: u64 = 3;
 /// Steps of a wait that count as a hang.
 const MOST_STEPS: u32 = 120_000;
 /// A host is looked after this often.
@@ -63,6 +65,9 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
     let mut apart = Random::scrambled(seed.rotate_left(48));
     if apart.one_in(RUNS_THAT_PREPARE) {
         plan.preparing(&mut apart);
+    }
+    if !apart.one_in(RUNS_BY_DEFAULT) {
+        plan.moving_by(&mut apart);
     }
     let told = format!("{plan:?}");
     let points = rng.range(2, most_points_of_a_run());
@@ -233,10 +238,10 @@ impl Twin {
         self.hosts[from].with(&mut self.shared, |migration, call, now| {
             let Some(disk) = migration.disk().filter(|_| migration.may_serve(call)) else { return };
             if stop {
-                migration.stop_sending(call, now);
+                migration.end(call, now);
                 return;
             }
-            if migration.destination().is_none() && migration.start_sending(call, now, to).is_err() {
+            if !migration.is_sending() && migration.start_sending(call, now, to).is_err() {
                 return;
             }
             let mut blocks: Vec<BlockNo> = Vec::new();
@@ -378,6 +383,7 @@ impl Twin {
         }
         let mut steps = 0;
         loop {
+            self.hosts[self.guest.host].with(&mut self.shared, |migration, _, _| migration.fetch_rest())?;
             self.step(false)?;
             let record = self.hosts[self.guest.host].running.as_ref().map(|r| r.migration.record().clone());
             let is_alone = matches!(&record, Some(Record::Owner { peers, .. }) if peers.is_empty());

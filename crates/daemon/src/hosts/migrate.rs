@@ -67,9 +67,7 @@ impl Daemon {
         let backend = &self.pool(&config.pool)?.backend;
         let handle = disk.attached()?;
         prepare(hosts, disk, (to, to_name), control)?;
-        if method == Method::PreCopy {
-            backend.start_migration(handle, to)?;
-        }
+        backend.start_migration(handle, to, method)?;
         self.events.add("migrating", &config.name, format!("to host '{to_name}'"));
         loop {
             let is_same = disk.attached().is_ok_and(|present| present == handle);
@@ -176,10 +174,7 @@ impl Daemon {
         let handle = disk.attached()?;
         let backend = &self.pool(&disk.config().pool)?.backend;
         let sent_to = backend.migration_status(id)?.and_then(|status| status.to);
-        if sent_to == Some(host)
-            || hosts.method != Method::PreCopy
-            || self.jobs.is_running(JobKind::Migrate, &name)
-        {
+        if sent_to == Some(host) || self.jobs.is_running(JobKind::Migrate, &name) {
             return Ok(());
         }
         if let Some(other) = sent_to {
@@ -190,7 +185,7 @@ impl Daemon {
             let what = format!("the migration of disk '{name}' was aborted");
             return Err(DaemonError::conflict(what, "start it with 'haversack migrate'"));
         }
-        backend.start_migration(handle, host)?;
+        backend.start_migration(handle, host, hosts.method)?;
         self.events.add("migrating", &name, format!("to host '{}', which asked", hosts.name_of(host)));
         Ok(())
     }
@@ -295,6 +290,7 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         disk: name.to_string(),
         state,
         host: host.map(|host| hosts.name_of(host)),
+        method: status.method,
         guest_is_here: status.is_guest_here,
         is_serving: status.progress.is_serving,
         sent_bytes: bytes(status.progress.copies),
@@ -302,6 +298,8 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         passes: status.passes,
         is_ready: status.is_ready,
         needed_bytes: bytes(status.progress.needed_blocks),
+        following_bytes: bytes(status.progress.following_blocks),
+        dirty_bytes: bytes(status.progress.dirty_blocks),
         error: status.problem.clone(),
     }
 }

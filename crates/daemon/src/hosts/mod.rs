@@ -23,7 +23,7 @@ use haversack_link::{
     Config, Event, Frame, HostConfig as LinkHost, LinkError, LinkSender, Links, ObserveError, Security,
     TlsFiles, host_id,
 };
-use haversack_model::{DiskId, HostId, SectorNo};
+use haversack_model::{BLOCK_BYTES, DiskId, HostId, SectorNo};
 
 use self::config::{HostConfig, MigrationConfig};
 use self::talk::WaitingTable;
@@ -37,6 +37,8 @@ pub struct Hosts {
     names: BTreeMap<HostId, String>,
     /// What travels with a disk, if a request does not say.
     pub method: Method,
+    /// The most that is sent ahead to one host, in bytes a second.
+    rate: u64,
     links: Links,
     sender: LinkSender,
     waiting: WaitingTable,
@@ -91,6 +93,7 @@ impl Hosts {
             incarnation,
             names: names.map(|name| (host_id(name), name.clone())).collect(),
             method: config.method,
+            rate: config.rate.0,
             sender: links.sender(),
             links,
             waiting: WaitingTable::default(),
@@ -132,6 +135,8 @@ impl Hosts {
         HostSettings {
             me: self.me,
             incarnation: self.incarnation,
+            method: self.method,
+            fetched_a_period: blocks_a_period(self.rate),
             send: Arc::new(send),
             room: Arc::new(move |to| rooms.copy_room(to)),
         }
@@ -155,6 +160,12 @@ impl Hosts {
         });
         state.collect()
     }
+}
+
+/// Returns how many blocks a rate allows in a period of 100 ms, if it is limited.
+fn blocks_a_period(bytes_per_second: u64) -> Option<u32> {
+    let blocks = bytes_per_second / 10 / BLOCK_BYTES as u64;
+    (bytes_per_second > 0).then(|| u32::try_from(blocks).unwrap_or(u32::MAX).max(1))
 }
 
 fn frame(disk: DiskId, message: HostMessage) -> Frame {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use haversack_api::Method;
 use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, DiskStats, DiskUsage, JobError, ManageError,
@@ -136,7 +137,7 @@ impl Backend for Fake {
     fn recorded_move(&self, _: DiskId) -> Result<Option<Moved>> {
         Ok(None)
     }
-    fn start_migration(&self, _: DiskHandle, _: HostId) -> Result<()> {
+    fn start_migration(&self, _: DiskHandle, _: HostId, _: Method) -> Result<()> {
         Err(EngineError::DoesNotMove)
     }
     fn stop_migration(&self, _: DiskHandle) -> Result<bool> {

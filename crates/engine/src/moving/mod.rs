@@ -11,7 +11,6 @@
 //! - No request of a guest reaches the core before the protocol lets the disk be served.
 //! - The guest counts as gone only when no queue is left, and no request of a queue is in flight.
 
-mod ahead;
 mod clients;
 pub(crate) mod copies;
 mod mover;
@@ -21,7 +20,7 @@ mod output;
 use std::sync::Arc;
 
 use haversack_core::{Call, DiskConfig, JobError, JobId, ManageError, Moved};
-use haversack_migrate::{Message, Migration, Timing};
+use haversack_migrate::{Message, Method, Migration, Timing};
 use haversack_model::{DiskHandle, DiskId, DiskNo, HostId, Micros};
 use haversack_ownership as ownership;
 
@@ -78,6 +77,10 @@ pub struct HostSettings {
     pub me: HostId,
     /// Greater than any number of an earlier start; the numbers up to the next start's are the pool's to use.
     pub incarnation: u64,
+    /// What travels with a disk, unless it is said for a migration.
+    pub method: Method,
+    /// See [`Timing::fetched_a_period`].
+    pub fetched_a_period: Option<u32>,
     /// How messages are sent.
     pub send: SendToHost,
     /// How many copies may be sent: beyond that they would wait for the rate that they are limited to.
@@ -138,10 +141,12 @@ impl Reactor {
         let Some(host) = &mut self.moving.host else { return };
         // A new `Migration` counts its questions from 1 on, so it must not have the number of an earlier one.
         host.incarnation += 1;
-        let (me, incarnation) = (host.me, host.incarnation);
+        let (me, incarnation, method) = (host.me, host.incarnation, host.method);
+        let timing = Timing { fetched_a_period: host.fetched_a_period, ..Timing::default() };
         let id = config.id;
         let mut call = self.core.with(&mut self.memory);
-        let migration = Migration::new(&mut call, now, me, incarnation, config, Timing::default());
+        let mut migration = Migration::new(&mut call, now, me, incarnation, config, timing);
+        migration.set_method(method);
         self.moving.movers.retain(|mover| mover.id != id);
         self.moving.movers.push(Mover::new(id, handle, migration, from.unwrap_or(me)));
     }
@@ -260,18 +265,18 @@ impl Reactor {
         self.moving.place_of(disk).ok_or(EngineError::DoesNotMove)
     }
 
-    /// Starts to send a disk's blocks to another host while its guest runs here.
-    pub(crate) fn start_migration(&mut self, disk: DiskHandle, to: HostId) -> Result<()> {
+    /// Says that a disk is about to move to another host: what the method has to be sent ahead is sent from now on.
+    pub(crate) fn start_migration(&mut self, disk: DiskHandle, to: HostId, method: Method) -> Result<()> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
-        Ok(self.with_mover(at, |mover, call, now| mover.start_sending(call, now, to))?)
+        Ok(self.with_mover(at, |mover, call, now| mover.migration.begin(call, now, to, method))?)
     }
 
-    /// Stops that. Returns false if nothing was being sent: never begun, or the other host has the disk.
+    /// Calls that off. Returns false if it was not about to move: never begun, or the other host has the disk.
     pub(crate) fn stop_migration(&mut self, disk: DiskHandle) -> Result<bool> {
         let at = self.mover_at(disk)?;
         self.now = self.clock.now_us();
-        Ok(self.with_mover(at, Mover::stop_sending))
+        Ok(self.with_mover(at, |mover, call, now| mover.migration.end(call, now)))
     }
 
     /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.

@@ -53,6 +53,9 @@ impl Reactor {
             Output::Send(to, message) => self.send_to(to, id, HostMessage::Protocol(message)),
             Output::ReadCopy(ticket) => self.read_copy(at, ticket),
             Output::TakeCopy { block, mask, data } => self.take_copy(at, block, mask, data),
+            Output::FetchFailed { io } => {
+                self.core.with(&mut self.memory).complete(self.now, io, Err(IoFailure::Error));
+            }
             Output::Fetched { io, data } => {
                 let pieces: Vec<Piece> = self.core.pieces(io).collect();
                 let mut rest = &data[..];
@@ -108,12 +111,12 @@ impl Reactor {
     }
 
     /// Reads a block from the host that owned the disk before.
-    pub(crate) fn read_peer(&mut self, io: IoId, disk: DiskNo, block: BlockNo, mask: u8) {
+    pub(crate) fn read_peer(&mut self, io: IoId, disk: DiskNo, block: BlockNo, mask: u8, is_late: bool) {
         let now = self.now;
         let id = self.core.disk_info(disk).map(|info| info.id);
         let mover = self.moving.movers.iter_mut().find(|mover| Some(mover.id) == id);
         match mover {
-            Some(mover) => mover.migration.fetch(now, io, block, mask),
+            Some(mover) => mover.migration.fetch(now, io, block, mask, is_late),
             None => self.core.with(&mut self.memory).complete(now, io, Err(IoFailure::Error)),
         }
     }

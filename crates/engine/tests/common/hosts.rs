@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use haversack_engine::{
     DiskSpec, HostMessage, HostSettings, Moves, OpenPool, OriginSpec, PoolHandle, PoolSettings,
 };
+use haversack_migrate::Method;
 use haversack_model::random::Random;
 use haversack_model::{DiskHandle, DiskId, HostId};
 
@@ -81,6 +82,8 @@ impl Host {
         let host = HostSettings {
             me,
             incarnation: self.starts << 32,
+            method: Method::PreCopy,
+            fetched_a_period: None,
             room: Arc::new(|_| usize::MAX),
             send: Arc::new(move |to, disk, message| network.send((me, to, disk, message))),
         };

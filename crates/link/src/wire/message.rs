@@ -1,6 +1,8 @@
 //! The messages about the copies and blocks of a disk that moves.
 
-use haversack_migrate::{Message, Part, Position, Question, Session};
+use haversack_migrate::{Message, Method, Part, Position, Question, Session};
+
+use haversack_model::BlockNo;
 
 use super::fields::{Reader, Writer, check_data, check_entries};
 use super::{WireError, grant};
@@ -15,6 +17,7 @@ pub(super) const FETCH: u8 = 38;
 pub(super) const FETCHED: u8 = 39;
 pub(super) const FORGET: u8 = 40;
 pub(super) const FORGOTTEN: u8 = 41;
+pub(super) const ENOUGH: u8 = 42;
 
 pub(super) fn kind(message: &Message) -> u8 {
     match message {
@@ -29,6 +32,7 @@ pub(super) fn kind(message: &Message) -> u8 {
         Message::Fetched { .. } => FETCHED,
         Message::Forget { .. } => FORGET,
         Message::Forgotten { .. } => FORGOTTEN,
+        Message::Enough { .. } => ENOUGH,
     }
 }
 
@@ -69,9 +73,10 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             to.option(*session, write_session);
             write_part(to, *part);
         }
-        Message::Listed { question, knows_session, part, blocks, next } => {
+        Message::Listed { question, knows_session, method, part, blocks, next } => {
             write_question(to, *question);
             to.u8((*knows_session).into());
+            write_method(to, *method);
             write_part(to, *part);
             to.option(*next, write_part);
             to.list(blocks.iter(), |to, (block, mask)| {
@@ -93,6 +98,7 @@ pub(super) fn write(message: &Message, to: &mut Writer<'_>) {
             to.u64(*epoch);
             to.list(blocks.iter(), |to, block| to.u64(block.0));
         }
+        Message::Enough { epoch } => to.u64(*epoch),
     }
 }
 
@@ -119,14 +125,16 @@ pub(super) fn read(kind: u8, from: &mut Reader<'_>) -> Result<Message, WireError
         },
         LISTED => {
             let (question, knows_session) = (read_question(from)?, from.flag("knows session")?);
+            let method = read_method(from)?;
             let (part, next) = (read_part(from)?, from.option("next", read_part)?);
             let blocks = from.list(9, |from| Ok((from.block()?, from.u8()?)))?;
-            Message::Listed { question, knows_session, part, blocks, next }
+            Message::Listed { question, knows_session, method, part, blocks, next }
         }
         FETCH => Message::Fetch { question: read_question(from)?, epoch: from.u64()?, block: from.block()? },
         FETCHED => Message::Fetched { question: read_question(from)?, mask: from.u8()?, data: from.data()? },
         FORGET => Message::Forget { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
         FORGOTTEN => Message::Forgotten { epoch: from.u64()?, blocks: from.list(8, Reader::block)? },
+        ENOUGH => Message::Enough { epoch: from.u64()? },
         other => Message::Ownership(grant::read(other, from)?),
     })
 }
@@ -158,17 +166,34 @@ fn read_position(from: &mut Reader<'_>) -> Result<Position, WireError> {
     Ok(Position { round: from.u64()?, next: from.u64()? })
 }
 
+/// The byte of a method is its place in [`Method::ALL`].
+fn write_method(to: &mut Writer<'_>, method: Method) {
+    let place = Method::ALL.iter().position(|known| *known == method);
+    to.u8(place.expect("all methods are there") as u8);
+}
+
+fn read_method(from: &mut Reader<'_>) -> Result<Method, WireError> {
+    let place = from.u8()?;
+    let method = Method::ALL.get(usize::from(place)).copied();
+    method.ok_or(WireError::Value { field: "method", value: place.into() })
+}
+
 fn write_part(to: &mut Writer<'_>, part: Part) {
-    let (which, block) = match part {
-        Part::Held(block) => (0, block),
-        Part::Outdated(block) => (1, block),
+    let (which, from) = match part {
+        Part::Held(block) => (0, block.0),
+        Part::Outdated(block) => (1, block.0),
+        Part::Clean(place) => (2, place),
     };
     to.u8(which);
-    to.u64(block.0);
+    to.u64(from);
 }
 
 fn read_part(from: &mut Reader<'_>) -> Result<Part, WireError> {
-    let is_outdated = from.flag("part")?;
-    let block = from.block()?;
-    Ok(if is_outdated { Part::Outdated(block) } else { Part::Held(block) })
+    let (which, at) = (from.u8()?, from.u64()?);
+    match which {
+        0 => Ok(Part::Held(BlockNo(at))),
+        1 => Ok(Part::Outdated(BlockNo(at))),
+        2 => Ok(Part::Clean(at)),
+        other => Err(WireError::Value { field: "part", value: other.into() }),
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haversack_link::TlsFiles;
-use haversack_link::wire::{Frame, Packet};
+use haversack_link::wire::{Frame, Packet, VERSION};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
@@ -49,7 +49,7 @@ pub fn read_greeting(stream: &mut impl Read) -> (u8, Vec<u8>) {
 /// Connects without TLS as a host, and exchanges greetings.
 pub fn join(address: SocketAddr, name: &str, peer: &str) -> TcpStream {
     let mut stream = connect(address);
-    stream.write_all(&hello(1, name, peer)).unwrap();
+    stream.write_all(&hello(VERSION, name, peer)).unwrap();
     let (kind, body) = read_greeting(&mut stream);
     assert_eq!((kind, body), (0, [&[peer.len() as u8], peer.as_bytes(), name.as_bytes()].concat()));
     stream

@@ -2,6 +2,7 @@
 //! this host still needs from another. Only the flows of migration change it.
 
 pub(crate) mod export;
+pub(crate) mod late;
 pub(crate) mod peer;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,8 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use haversack_model::BlockNo;
 
 use export::Export;
+use late::LateCopies;
 use peer::PeerBlocks;
 
+use crate::bugs::{Bug, planted};
 use crate::store::slot::SlotNo;
 
 /// See the module.
@@ -26,9 +29,30 @@ pub(crate) struct Moving {
     pub forgetting: VecDeque<BlockNo>,
     /// The blocks that this host needs from the owner before it.
     pub peer: Option<PeerBlocks>,
+    /// The clean blocks that the owner before it had.
+    pub late: Option<LateCopies>,
+    /// Since this host released the disk, nothing here has changed: its clean blocks may be read as copies.
+    pub lends: bool,
+    /// How many more blocks may be fetched from the owner before in the background; `None` for no limit.
+    pub allowance: Option<u64>,
 }
 
 impl Moving {
+    /// Whether nothing of a migration is left to keep account of.
+    pub fn is_over(&self) -> bool {
+        self.export.is_none() && self.peer.is_none() && self.late.is_none() && !self.lends
+    }
+
+    /// Whether another block may be fetched from the owner before in the background.
+    pub fn may_fetch(&self) -> bool {
+        self.allowance != Some(0)
+    }
+
+    /// Notes that a block is being fetched from the owner before.
+    pub fn fetches_one(&mut self) {
+        self.allowance = self.allowance.map(|left| left.saturating_sub(1));
+    }
+
     /// Whether blocks wait to be committed.
     pub fn waits_for_commits(&self) -> bool {
         self.peer.as_ref().is_some_and(PeerBlocks::waits_for_commits)
@@ -41,6 +65,11 @@ impl Moving {
         }
         if let Some(peer) = &mut self.peer {
             peer.has_newer(block, mask);
+        }
+        let is_missed =
+            if mask == 0 { planted(Bug::LateForgetsAround) } else { planted(Bug::LateForgetsWrite) };
+        if let Some(late) = self.late.as_mut().filter(|_| !is_missed) {
+            late.changes(block);
         }
     }
 }

@@ -118,8 +118,8 @@ impl PeerBlocks {
         }
     }
 
-    /// Returns the next block to obtain.
-    pub fn next(&mut self, now: Micros) -> Option<BlockNo> {
+    /// Returns the next block to obtain: one that something waits for, or also another one.
+    pub fn next(&mut self, now: Micros, in_background: bool) -> Option<BlockNo> {
         let is_listed = |blocks: &HashMap<u64, PeerBlock, _>, block: BlockNo| {
             blocks.get(&block.0).is_some_and(|entry: &PeerBlock| entry.stage == Stage::Listed)
         };
@@ -132,7 +132,7 @@ impl PeerBlocks {
                 return Some(block);
             }
         }
-        while self.fetching < self.window && self.settling.len() < MOST_SETTLING {
+        while in_background && self.fetching < self.window && self.settling.len() < MOST_SETTLING {
             let Some(block) = self.background.pop_front() else { break };
             if is_listed(&self.blocks, block) {
                 return Some(block);

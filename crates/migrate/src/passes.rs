@@ -35,7 +35,7 @@ fn rank(block: &CachedBlock) -> Rank {
 }
 
 /// See the module.
-pub(crate) struct Ahead {
+pub(crate) struct Passes {
     pass: Pass,
     passes: u32,
     /// How many blocks the last complete pass found, and the one before.
@@ -43,9 +43,9 @@ pub(crate) struct Ahead {
     found_before: usize,
 }
 
-impl Ahead {
-    pub fn new() -> Ahead {
-        Ahead {
+impl Passes {
+    pub fn new() -> Passes {
+        Passes {
             pass: Pass::Listing { from: ListCursor::default(), found: Vec::new() },
             passes: 1,
             found: None,
@@ -54,7 +54,7 @@ impl Ahead {
     }
 
     /// Returns the number of the present pass.
-    pub fn passes(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.passes
     }
 
@@ -65,18 +65,14 @@ impl Ahead {
         found <= FEW_BLOCKS || self.passes > LEAST_PASSES && keeps_up
     }
 
+    /// Returns whether all blocks were listed at least once.
+    pub fn has_listed(&self) -> bool {
+        self.found.is_some()
+    }
+
     /// Returns whether the blocks are being listed.
     pub fn is_listing(&self) -> bool {
         matches!(self.pass, Pass::Listing { .. })
-    }
-
-    /// Returns when there is something to do, if all copies have arrived or not.
-    pub fn next_us(&self, now: Micros) -> Option<Micros> {
-        match self.pass {
-            Pass::Listing { .. } => Some(now),
-            Pass::Sending => None,
-            Pass::Pausing { until } => Some(until),
-        }
     }
 
     /// Goes on: `list` lists a part of the blocks that are cached and reports those that are to be sent. Returns the blocks
@@ -116,13 +112,13 @@ mod tests {
     use super::*;
 
     fn block(number: u64, dirty: bool, hits: u8) -> CachedBlock {
-        CachedBlock { block: BlockNo(number), mask: 0xff, dirty, protected: false, hits }
+        CachedBlock { block: BlockNo(number), mask: 0xff, dirty, protected: false, hits, seq: number }
     }
 
     #[test]
     fn dirty_blocks_are_sent_first_then_those_that_are_used_most() {
-        let mut ahead = Ahead::new();
-        let sent = ahead.go_on(0, true, |_, each| {
+        let mut passes = Passes::new();
+        let sent = passes.go_on(0, true, |_, each| {
             [block(1, false, 0), block(2, false, 3), block(3, true, 0)].into_iter().for_each(each);
             None
         });
@@ -131,37 +127,35 @@ mod tests {
 
     #[test]
     fn it_is_ready_when_the_guest_changes_as_much_as_is_sent() {
-        let mut ahead = Ahead::new();
+        let mut passes = Passes::new();
         let mut now = 0;
         let mut ready = Vec::new();
         for found in [10_000, 2_000, 1_000, 900, 880] {
-            ahead.go_on(now, true, |_, each| {
+            passes.go_on(now, true, |_, each| {
                 (0..found).for_each(|number| each(block(number, true, 0)));
                 None
             });
-            ready.push(ahead.is_ready());
-            ahead.go_on(now, true, |_, _| None);
+            ready.push(passes.is_ready());
+            passes.go_on(now, true, |_, _| None);
             now += PAUSE_US;
-            ahead.go_on(now, true, |_, _| None);
+            passes.go_on(now, true, |_, _| None);
         }
         assert_eq!(ready, [false, false, false, true, true]);
     }
 
     #[test]
     fn it_is_ready_when_a_later_pass_finds_little() {
-        let mut ahead = Ahead::new();
+        let mut passes = Passes::new();
         let few = |_: ListCursor, each: &mut dyn FnMut(CachedBlock)| {
             each(block(1, true, 0));
             None
         };
-        assert_eq!(ahead.go_on(0, true, few).len(), 1);
-        assert!(!ahead.is_ready(), "nothing is known of what the guest changes");
-        assert!(ahead.go_on(10, false, few).is_empty());
-        assert_eq!(ahead.next_us(10), None, "copies are on their way");
-        assert!(ahead.go_on(20, true, few).is_empty());
-        assert_eq!(ahead.next_us(20), Some(20 + PAUSE_US));
-        ahead.go_on(20 + PAUSE_US, true, few);
-        assert_eq!((ahead.passes(), ahead.go_on(20 + PAUSE_US, true, few).len()), (2, 1));
-        assert!(ahead.is_ready());
+        assert_eq!(passes.go_on(0, true, few).len(), 1);
+        assert!(!passes.is_ready(), "nothing is known of what the guest changes");
+        assert!(passes.go_on(10, false, few).is_empty());
+        assert!(passes.go_on(20, true, few).is_empty());
+        passes.go_on(20 + PAUSE_US, true, few);
+        assert_eq!((passes.count(), passes.go_on(20 + PAUSE_US, true, few).len()), (2, 1));
+        assert!(passes.is_ready());
     }
 }

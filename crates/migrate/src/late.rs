@@ -1,0 +1,265 @@
+//! After a claim: clean blocks that follow the disk, *late copies*. The earlier owner lists what it has, in the order that
+//! the method wants, and lends its blocks for a while; the new owner reads them from there, or from the origin.
+//!
+//! Invariants
+//! - A host lends only what it had when it released the disk, to the host that it released it to, under that epoch, and only
+//!   until its next start.
+//! - The new owner asks for the list of one claim only, and never after a restart: it has kept account of what it has
+//!   changed since that claim, and of nothing else.
+//! - No read of the guest waits for a late copy for longer than a few repetitions: then the origin is read.
+
+use std::cmp::Reverse;
+
+use haversack_core::{CachedBlock, Call, LateSource, ListCursor, Memory};
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
+
+use crate::message::{Message, Part, Question};
+use crate::method::{Late, Method};
+use crate::migration::{Migration, Task};
+
+/// A question for the list is repeated this often before it is given up.
+const MOST_QUESTIONS: u32 = 25;
+/// A host that has not been asked for this many repetitions lends no more.
+const LENDS_FOR: u64 = 300;
+/// After this many late copies in a row that could not be had, the others are not tried.
+const MOST_FAILURES: u32 = 64;
+
+/// The earlier owner's side.
+#[derive(Debug)]
+pub(crate) struct Lending {
+    to: HostId,
+    epoch: u64,
+    late: Late,
+    /// Where the listing goes on; `None` if it is complete.
+    from: Option<ListCursor>,
+    found: Vec<(Rank, BlockNo, u8)>,
+    /// A part that was asked for before the list was complete.
+    asked: Option<(Question, u64)>,
+    asked_us: Micros,
+}
+
+/// The new owner's side.
+#[derive(Debug)]
+pub(crate) struct Borrowing {
+    pub holder: HostId,
+    pub epoch: u64,
+    question: Question,
+    /// The next part to ask for; `None` if all is listed.
+    next: Option<u64>,
+    asked_us: Micros,
+    questions: u32,
+    /// Late copies in a row that could not be had.
+    pub failures: u32,
+}
+
+/// The order in which late copies are listed: the greatest first.
+type Rank = (bool, u8, u64);
+
+fn rank(late: Late, block: &CachedBlock) -> Option<Rank> {
+    let is_reused = block.protected || block.hits > 0;
+    match late {
+        Late::None => None,
+        Late::FromOrigin | Late::FromOwner => Some((block.protected, block.hits, block.seq)),
+        // The counters of hits fall as time passes, so a high one says that the last hit was not long ago.
+        Late::ReusedFromOwner => is_reused.then_some((false, block.hits, block.seq)),
+    }
+}
+
+impl Migration {
+    /// Starts to lend clean blocks, if the method wants that, to the host that the disk is being released to.
+    pub(crate) fn lend<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId, epoch: u64) {
+        let late = self.method().plan().late;
+        let Some(disk) = self.disk else { return };
+        if late == Late::None {
+            return call.stop_lending(disk);
+        }
+        let from = Some(ListCursor::default());
+        self.lending = Some(Lending { to, epoch, late, from, found: Vec::new(), asked: None, asked_us: now });
+    }
+
+    fn stop_lending<M: Memory>(&mut self, call: &mut Call<'_, M>) {
+        self.lending = None;
+        if let Some(disk) = self.disk {
+            call.stop_lending(disk);
+        }
+    }
+
+    /// Lists some more of what is lent, and ends it when nobody asks any more.
+    pub(crate) fn tick_lending<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(lending) = &mut self.lending else { return };
+        let (to, epoch) = (lending.to, lending.epoch);
+        let is_over = now > lending.asked_us + LENDS_FOR * self.timing.repeat_us;
+        if is_over || !self.is_released_to(to, epoch) && self.task == Task::Idle {
+            return self.stop_lending(call);
+        }
+        let (Some(lending), Some(disk)) = (&mut self.lending, self.disk) else { return };
+        let Some(from) = lending.from else { return };
+        let Lending { late, found, .. } = lending;
+        lending.from = call.list_cached(disk, from, |block| {
+            if let Some(rank) = rank(*late, &block).filter(|_| !block.dirty) {
+                found.push((rank, block.block, block.mask));
+            }
+        });
+        if lending.from.is_none() {
+            lending.found.sort_unstable_by_key(|(rank, block, _)| (Reverse(*rank), block.0));
+            if let Some((question, part)) = lending.asked.take() {
+                self.answer_late_list(question, part, now);
+            }
+        }
+    }
+
+    /// Whether blocks to lend are being listed.
+    pub(crate) fn lists_late_copies(&self) -> bool {
+        self.lending.as_ref().is_some_and(|lending| lending.from.is_some())
+    }
+
+    /// Answers a question for a part of the list; later, if the list is not complete.
+    pub(crate) fn late_list_asked(
+        &mut self,
+        from: HostId,
+        epoch: u64,
+        question: Question,
+        part: u64,
+        now: Micros,
+    ) {
+        let is_released = self.is_released_to(from, epoch);
+        match &mut self.lending {
+            Some(lending) if (lending.to, lending.epoch) == (from, epoch) => {
+                lending.asked_us = now;
+                if lending.from.is_some() {
+                    lending.asked = Some((question, part));
+                } else {
+                    self.answer_late_list(question, part, now);
+                }
+            }
+            _ if is_released => {
+                // This host has started again since.
+                let (part, method) = (Part::Clean(part), self.method());
+                let message = Message::Listed {
+                    question,
+                    knows_session: false,
+                    method,
+                    part,
+                    blocks: vec![],
+                    next: None,
+                };
+                self.send(from, message);
+            }
+            _ => {}
+        }
+    }
+
+    fn answer_late_list(&mut self, question: Question, part: u64, now: Micros) {
+        let method = self.method();
+        let Some(lending) = &mut self.lending else { return };
+        lending.asked_us = now;
+        let at = usize::try_from(part).unwrap_or(usize::MAX).min(lending.found.len());
+        let blocks: Vec<(BlockNo, u8)> = lending.found[at..]
+            .iter()
+            .take(self.timing.blocks_a_message)
+            .map(|(_, block, mask)| (*block, *mask))
+            .collect();
+        let end = at + blocks.len();
+        let next = (end < lending.found.len()).then_some(Part::Clean(end as u64));
+        let (to, part) = (lending.to, Part::Clean(part));
+        self.send(to, Message::Listed { question, knows_session: true, method, part, blocks, next });
+    }
+
+    /// The host that the disk was released to needs no more clean blocks.
+    pub(crate) fn nothing_more_needed<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        from: HostId,
+        epoch: u64,
+    ) {
+        if self.lending.as_ref().is_some_and(|lending| (lending.to, lending.epoch) == (from, epoch)) {
+            self.stop_lending(call);
+        }
+    }
+
+    /// Notes that a late copy was asked for, so that lending goes on.
+    pub(crate) fn is_borrowed_from(&mut self, now: Micros) {
+        if let Some(lending) = &mut self.lending {
+            lending.asked_us = now;
+        }
+    }
+
+    /// Prepares for late copies of a disk that is about to be claimed from a host.
+    pub(crate) fn borrow<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        disk: DiskNo,
+        holder: HostId,
+        epoch: u64,
+        method: Method,
+    ) {
+        let source = match method.plan().late {
+            Late::None => return,
+            Late::FromOrigin => LateSource::Origin,
+            Late::FromOwner => LateSource::Owner,
+            Late::ReusedFromOwner => LateSource::OwnerOnDemand,
+        };
+        call.await_late_copies(disk, source);
+        let question = self.question();
+        self.borrowing = Some(Borrowing {
+            holder,
+            epoch,
+            question,
+            next: Some(0),
+            asked_us: 0,
+            questions: 0,
+            failures: 0,
+        });
+    }
+
+    /// Asks for the list of late copies until it is complete, and says when no more of them are needed.
+    pub(crate) fn tick_borrowing<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
+        let Some(borrowing) = &mut self.borrowing else { return };
+        let is_hopeless = borrowing.questions > MOST_QUESTIONS || borrowing.failures > MOST_FAILURES;
+        if is_hopeless || call.late_copies(disk).is_none() {
+            let (host, epoch) = (borrowing.holder, borrowing.epoch);
+            call.end_late_copies(disk);
+            self.borrowing = None;
+            return self.send(host, Message::Enough { epoch });
+        }
+        let is_due = borrowing.questions == 0 || now >= borrowing.asked_us + self.timing.repeat_us;
+        if borrowing.next.is_some() && is_due {
+            self.ask_late_list(now);
+        }
+    }
+
+    fn ask_late_list(&mut self, now: Micros) {
+        let Some(borrowing) = &mut self.borrowing else { return };
+        let Some(part) = borrowing.next else { return };
+        borrowing.questions += 1;
+        borrowing.asked_us = now;
+        let (host, question, epoch) = (borrowing.holder, borrowing.question, borrowing.epoch);
+        self.send(host, Message::List { question, epoch, session: None, part: Part::Clean(part) });
+    }
+
+    /// Takes in a part of the list of late copies.
+    pub(crate) fn late_copies_listed<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        question: Question,
+        part: u64,
+        blocks: &[(BlockNo, u8)],
+        next: Option<Part>,
+    ) {
+        let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
+        let Some(borrowing) = &mut self.borrowing else { return };
+        if borrowing.question != question || borrowing.next != Some(part) {
+            return;
+        }
+        borrowing.next = match next {
+            Some(Part::Clean(next)) if next > part => Some(next),
+            _ => None,
+        };
+        borrowing.questions = 0;
+        let is_last = borrowing.next.is_none();
+        call.list_late_copies(now, disk, blocks, is_last);
+        self.ask_late_list(now);
+    }
+}

@@ -1,0 +1,206 @@
+//! A disk that is about to leave this host: what its method has the source do before it releases the disk.
+//!
+//! Invariants
+//! - A release is held back only while the guest is absent: when the guest is back, it is served at once.
+//! - A host that asked is answered from what it said last, and only if that was a moment ago: otherwise it is to ask again.
+
+use haversack_core::{Call, JobError, JobId, ManageError, Memory};
+use haversack_model::{HostId, Micros};
+use haversack_ownership::{self as ownership, Grant};
+
+use crate::message::Message;
+use crate::method::{Ahead, Method};
+use crate::migration::{Migration, Task};
+use crate::passes::Passes;
+
+/// A host that waits for the disk until it may be released.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    host: HostId,
+    granted: Option<Grant>,
+    asked_us: Micros,
+}
+
+impl Migration {
+    /// Sets what travels with the disk unless [`Migration::begin`] says otherwise.
+    pub fn set_method(&mut self, method: Method) {
+        self.usual_method = method;
+    }
+
+    /// Returns what travels with the disk.
+    pub fn method(&self) -> Method {
+        self.method.unwrap_or(self.usual_method)
+    }
+
+    /// Says that the disk is about to move to a host: what the method has to be sent ahead is sent from now on.
+    ///
+    /// # Errors
+    /// The disk is not attached here.
+    pub fn begin<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        to: HostId,
+        method: Method,
+    ) -> Result<(), ManageError> {
+        if self.destination == Some(to) && self.method() == method {
+            return Ok(());
+        }
+        self.end(call, now);
+        if !self.is_attached_here(call) {
+            return Err(ManageError::NotAttached(self.config.id));
+        }
+        (self.destination, self.method) = (Some(to), Some(method));
+        if method.plan().ahead == Ahead::Running { self.send_passes(call, now, to) } else { Ok(()) }
+    }
+
+    fn send_passes<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        to: HostId,
+    ) -> Result<(), ManageError> {
+        self.start_sending(call, now, to)?;
+        self.passes = Some(Passes::new());
+        Ok(())
+    }
+
+    /// Calls that off. Returns false if the disk was not about to move.
+    pub fn end<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) -> bool {
+        self.stop_sending(call, now);
+        (self.passes, self.asker) = (None, None);
+        if self.ownership.record().is_owner() {
+            self.method = None;
+        }
+        self.destination.take().is_some()
+    }
+
+    /// The guest is back: what only a stopped guest allows ends.
+    pub(crate) fn stay<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        self.asker = None;
+        if self.method().plan().ahead == Ahead::Stopped {
+            self.stop_sending(call, now);
+            self.passes = None;
+        }
+    }
+
+    /// Returns the host that the disk is about to move to.
+    pub fn destination(&self) -> Option<HostId> {
+        self.destination
+    }
+
+    /// Returns how often all cached blocks were listed to find what to send ahead.
+    pub fn passes(&self) -> u32 {
+        self.passes.as_ref().map_or(0, Passes::count)
+    }
+
+    /// Whether a switchover now would leave little to do, or as much as any later one.
+    pub fn is_ready(&self) -> bool {
+        let needs_passes = self.method().plan().ahead == Ahead::Running;
+        self.destination.is_some() && (!needs_passes || self.passes.as_ref().is_some_and(Passes::is_ready))
+    }
+
+    /// Returns how many dirty blocks have to be at the origin before the disk leaves.
+    pub(crate) fn blocks_to_clean<M: Memory>(&self, call: &Call<'_, M>) -> u64 {
+        let waits = self.method().plan().cleans && (self.destination.is_some() || self.asker.is_some());
+        let usage = self.disk.filter(|_| waits).and_then(|disk| call.disk_usage(disk));
+        usage.map_or(0, |usage| usage.dirty_blocks)
+    }
+
+    /// Whether blocks are being listed, so that [`Migration::tick`] is to be called often.
+    pub(crate) fn lists_blocks(&self) -> bool {
+        self.passes.as_ref().is_some_and(Passes::is_listing)
+    }
+
+    /// Finds blocks to send ahead.
+    pub(crate) fn tick_passes<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let left = self.copies_left();
+        if self.sending.is_none() {
+            self.passes = None;
+        }
+        let (Some(passes), Some(disk)) = (&mut self.passes, self.disk) else { return };
+        let blocks = passes.go_on(now, left == 0, |from, each| {
+            call.list_cached(disk, from, |block| {
+                if !call.is_copy_good(disk, block.block) {
+                    each(block);
+                }
+            })
+        });
+        self.send_blocks(blocks);
+    }
+
+    /// Takes in a message about who owns the disk.
+    pub(crate) fn heard_of_ownership<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        from: HostId,
+        message: ownership::Message,
+    ) {
+        if let ownership::Message::Ask { granted } = &message {
+            // What this host still needs from another one keeps it from releasing the disk.
+            self.fetch_rest();
+            if self.ownership.would_release(granted.as_ref()) && !self.may_leave(call, now, from) {
+                self.asker = Some(Asker { host: from, granted: granted.clone(), asked_us: now });
+                return self.send(from, Message::Ownership(ownership::Message::NotYet));
+            }
+        }
+        let step = self.ownership.message(from, message);
+        self.step(call, now, step);
+    }
+
+    /// Whether all that the method wants done before the disk is released to that host is done. Otherwise it is begun.
+    fn may_leave<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, to: HostId) -> bool {
+        let plan = self.method().plan();
+        let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return true };
+        if plan.ahead == Ahead::Stopped {
+            let is_sent_there = self.sending.as_ref().is_some_and(|sending| sending.to == to);
+            if !is_sent_there || self.passes.is_none() {
+                self.destination = Some(to);
+                self.stop_sending(call, now);
+                // An error says that the disk is not attached: then it cannot be released, either.
+                let _ = self.send_passes(call, now, to);
+                return false;
+            }
+            return self.passes.as_ref().is_some_and(Passes::has_listed) && self.copies_left() == 0;
+        }
+        if !plan.cleans || call.disk_usage(disk).is_none_or(|usage| usage.dirty_blocks == 0) {
+            return true;
+        }
+        if self.cleaning.is_none() {
+            // An error says that the disk has a job: it is tried again.
+            self.cleaning = call.clean(now, disk).ok();
+        }
+        false
+    }
+
+    /// Releases the disk to the host that has asked for it, once it may leave.
+    pub(crate) fn tick_leaving<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        let Some(asker) = self.asker.clone().filter(|_| self.task == Task::Idle) else { return };
+        if now > asker.asked_us + 3 * self.timing.repeat_us {
+            self.asker = None;
+            return;
+        }
+        if self.may_leave(call, now, asker.host) {
+            self.asker = None;
+            let step = self.ownership.message(asker.host, ownership::Message::Ask { granted: asker.granted });
+            self.step(call, now, step);
+        }
+    }
+
+    /// Notes the end of a job, if it is the cleaning before a release.
+    pub(crate) fn cleaned<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        job: JobId,
+        result: Result<(), JobError>,
+    ) {
+        if self.cleaning == Some(job) {
+            self.cleaning = None;
+            if result.is_ok() {
+                self.tick_leaving(call, now);
+            }
+        }
+    }
+}

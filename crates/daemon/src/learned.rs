@@ -41,7 +41,11 @@ fn encode(disk: DiskId, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn decode(disk: DiskId, mut bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
+/// Returns what was learned of a disk, from the bytes of its file.
+///
+/// # Errors
+/// It is damaged, or is not of this disk.
+pub(crate) fn decode(disk: DiskId, mut bytes: Vec<u8>) -> Result<Vec<u8>, &'static str> {
     let header: [u8; HEADER_BYTES] = *bytes.first_chunk().ok_or("it is too short")?;
     if header[..8] != *MAGIC {
         return Err("it is not a file of this kind");
@@ -74,16 +78,21 @@ fn write(state_dir: &Path, disk: DiskId, body: &[u8]) -> io::Result<()> {
     std::fs::rename(&new, &path)
 }
 
-fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
-    let path = path_of(state_dir, disk);
-    match std::fs::read(&path) {
-        Ok(bytes) => match decode(disk, bytes) {
-            Ok(body) => Ok(Some(body)),
-            Err(why) => Err(io::Error::new(ErrorKind::InvalidData, why)),
-        },
+/// Returns the bytes of a disk's file, if there is one.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn read_file(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(path_of(state_dir, disk)) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn read(state_dir: &Path, disk: DiskId) -> io::Result<Option<Vec<u8>>> {
+    let Some(bytes) = read_file(state_dir, disk)? else { return Ok(None) };
+    decode(disk, bytes).map(Some).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))
 }
 
 impl Daemon {

@@ -148,7 +148,7 @@ pub fn watch(daemon: &Arc<Daemon>, pool: &str) -> Result<()> {
     Ok(())
 }
 
-fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
+fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
     let disk_name = |disk: DiskId| daemon.name_of(pool, disk);
     let (kind, subject, message) = match event {
         EngineEvent::PoolLost { arena } => {
@@ -187,6 +187,7 @@ fn take(daemon: &Daemon, pool: &str, event: &EngineEvent) {
             ("moved-away", disk_name(*disk), format!("host '{}' has the disk{blocks}", daemon.host_name(*to)))
         }
         EngineEvent::MovedHere { disk, from } => {
+            daemon.take_over_learned(*disk);
             let blocks =
                 from.map(|from| format!("; dirty blocks are still on host '{}'", daemon.host_name(from)));
             ("moved-here", disk_name(*disk), format!("this host has the disk{}", blocks.unwrap_or_default()))

@@ -33,4 +33,4 @@ pub use error::{LinkError, SendError};
 pub use haversack_model::HostId;
 pub use host::HostState;
 pub use links::{Event, LinkSender, Links, Refused};
-pub use wire::{Frame, ObserveError, WireError};
+pub use wire::{Frame, MOST_NOTE_BYTES, ObserveError, WireError};

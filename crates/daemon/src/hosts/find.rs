@@ -146,7 +146,7 @@ impl Hosts {
                     Answer::Seeking if self.me < host => again.push(host),
                     Answer::Seeking => missing.push((host, "is attaching it as well".into())),
                     Answer::Refused(why) => missing.push((host, why)),
-                    Answer::Unknown | Answer::Done => {}
+                    Answer::Unknown | Answer::Done | Answer::Learned { .. } => {}
                 }
             }
             if !again.is_empty() {

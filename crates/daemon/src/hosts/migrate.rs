@@ -32,7 +32,7 @@ impl Daemon {
         })
     }
 
-    fn by_id(&self, id: DiskId) -> Result<(String, Arc<Disk>)> {
+    pub(super) fn by_id(&self, id: DiskId) -> Result<(String, Arc<Disk>)> {
         let found = self.disks().into_iter().find(|(_, disk)| disk.id == id);
         found.ok_or_else(|| DaemonError::NoSuch { what: "disk", name: id.to_string() })
     }
@@ -67,6 +67,7 @@ impl Daemon {
         let backend = &self.pool(&config.pool)?.backend;
         let handle = disk.attached()?;
         prepare(hosts, disk, (to, to_name), control)?;
+        self.save_learned(&**backend, &config.name, disk.id, handle, true);
         backend.start_migration(handle, to, method)?;
         self.events.add("migrating", &config.name, format!("to host '{to_name}'"));
         loop {
@@ -185,6 +186,7 @@ impl Daemon {
             let what = format!("the migration of disk '{name}' was aborted");
             return Err(DaemonError::conflict(what, "start it with 'haversack migrate'"));
         }
+        self.save_learned(&**backend, &name, id, handle, true);
         backend.start_migration(handle, host, hosts.method)?;
         self.events.add("migrating", &name, format!("to host '{}', which asked", hosts.name_of(host)));
         Ok(())
@@ -254,7 +256,8 @@ fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &
     let sectors = disk.with(|inner| inner.sectors);
     let answers = hosts.ask(&[to], disk.id, &Question::Prepare { config: Box::new(config), sectors });
     let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline && !control.is_cancelled() {
+    // A question that cannot be sent has no answer.
+    while hosts.are_connected(&[to]) && Instant::now() < deadline && !control.is_cancelled() {
         match answers.recv_timeout(LOOK_EVERY) {
             Ok((_, Answer::Refused(why))) => {
                 let what = format!("host '{to_name}' cannot attach the disk: {why}");

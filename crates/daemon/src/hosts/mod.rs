@@ -10,6 +10,7 @@ pub mod config;
 mod find;
 pub mod guests;
 pub mod incarnation;
+mod learned;
 mod migrate;
 mod talk;
 

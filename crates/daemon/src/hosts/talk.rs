@@ -42,6 +42,11 @@ pub enum Question {
     Send,
     /// Do not, if only that host has asked for it.
     Stop,
+    /// What has admission learned of it?
+    Learned {
+        /// From this byte of its file on.
+        from: u64,
+    },
 }
 
 /// An answer.
@@ -56,6 +61,13 @@ pub enum Answer {
     Known,
     /// It is done.
     Done,
+    /// A part of the file of what admission has learned.
+    Learned {
+        /// Its bytes in base 64.
+        part: String,
+        /// The file ends here.
+        is_last: bool,
+    },
     /// It cannot be done.
     Refused(String),
 }
@@ -167,6 +179,7 @@ impl Daemon {
         let refuse = |error: crate::error::DaemonError| Answer::Refused(error.to_string());
         match question {
             Question::Find => self.knows(disk),
+            Question::Learned { from } => self.learned_part(disk, from),
             Question::Prepare { config, sectors } => {
                 self.prepare_for(from, disk, *config, sectors).map_or_else(refuse, |()| Answer::Done)
             }

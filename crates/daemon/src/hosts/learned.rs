@@ -1,0 +1,129 @@
+//! What admission has learned of a disk travels with it: the host that sends the disk saves it in its file, and the host that
+//! has taken the disk over asks for that file, in parts.
+//!
+//! Invariants
+//! - The file is used only as a whole, if its checksum is right and it is of the disk.
+//! - Without it nothing is lost but time: admission learns again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use haversack_model::{DiskId, HostId};
+
+use super::Hosts;
+use super::talk::{Answer, Question};
+use crate::daemon::Daemon;
+use crate::learned::{decode, read_file};
+
+/// How long the other host may take for one part.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes in one part: encoded, it fits a note.
+const PART_BYTES: usize = 9 << 10;
+/// A longer file is not one of this kind.
+const MOST_BYTES: usize = 8 << 20;
+
+/// Returns the part of a file from a byte on.
+fn part_of(file: &[u8], from: u64) -> Answer {
+    let from = usize::try_from(from).unwrap_or(usize::MAX).min(file.len());
+    let end = (from + PART_BYTES).min(file.len());
+    Answer::Learned { part: BASE64_STANDARD.encode(&file[from..end]), is_last: end == file.len() }
+}
+
+/// Asks for the parts of a file until it is whole.
+fn collect(mut ask: impl FnMut(u64) -> Result<Answer, String>) -> Result<Vec<u8>, String> {
+    let mut file = Vec::new();
+    loop {
+        let (part, is_last) = match ask(file.len() as u64)? {
+            Answer::Learned { part, is_last } => (part, is_last),
+            Answer::Refused(why) => return Err(why),
+            other => return Err(format!("unexpected answer: {other:?}")),
+        };
+        let part = BASE64_STANDARD.decode(part).map_err(|error| error.to_string())?;
+        if part.is_empty() && !is_last || file.len() + part.len() > MOST_BYTES {
+            return Err("the parts do not make a file".into());
+        }
+        file.extend(part);
+        if is_last {
+            return Ok(file);
+        }
+    }
+}
+
+impl Daemon {
+    /// Answers a host that asks what was learned of a disk that it has taken over.
+    pub(super) fn learned_part(&self, disk: DiskId, from: u64) -> Answer {
+        match read_file(&self.config.state_dir, disk) {
+            Ok(Some(file)) => part_of(&file, from),
+            Ok(None) => Answer::Refused("nothing was learned of it".into()),
+            Err(error) => Answer::Refused(error.to_string()),
+        }
+    }
+
+    /// Has the admission of a disk that has moved here continue from what the host learned that it came from.
+    pub(crate) fn take_over_learned(self: &Arc<Self>, disk: DiskId) {
+        let Some(hosts) = self.hosts() else { return };
+        let daemon = self.clone();
+        let run = move || {
+            if let Err(why) = daemon.ask_for_learned(&hosts, disk) {
+                tracing::info!(%disk, "admission does not continue from what another host learned: {why}");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("learned".into()).spawn(run) {
+            tracing::warn!(%disk, "admission starts learning again: {error}");
+        }
+    }
+
+    fn ask_for_learned(&self, hosts: &Hosts, id: DiskId) -> Result<(), String> {
+        let text = |error: crate::error::DaemonError| error.to_string();
+        let (_, disk) = self.by_id(id).map_err(text)?;
+        let handle = disk.attached().map_err(text)?;
+        let backend = &self.pool(&disk.config().pool).map_err(text)?.backend;
+        let status = backend.migration_status(id).map_err(|error| error.to_string())?;
+        let from = status.map(|status| status.from).filter(|from| *from != hosts.me);
+        let from: HostId = from.ok_or("it is not known where the disk was")?;
+        let file = collect(|at| {
+            let answers = hosts.ask_now(&[from], id, &Question::Learned { from: at });
+            let answer = answers.recv_timeout(PATIENCE).map_err(|error| error.to_string())?;
+            Ok(answer.1)
+        })?;
+        let body = decode(id, file)?;
+        let resumed = backend.resume_admission(handle, body).map_err(|error| error.to_string())?;
+        tracing::info!(disk = %id, host = hosts.name_of(from), resumed, "what admission had learned was read");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_comes_over_in_parts() {
+        let file: Vec<u8> = (0..PART_BYTES * 3 + 7).map(|at| at as u8).collect();
+        let mut asked = Vec::new();
+        let collected = collect(|from| {
+            asked.push(from);
+            Ok(part_of(&file, from))
+        });
+        assert_eq!(collected, Ok(file));
+        assert_eq!(asked, [0, 1, 2, 3].map(|part| part * PART_BYTES as u64));
+    }
+
+    #[test]
+    fn a_part_fits_a_note() {
+        let Answer::Learned { part, .. } = part_of(&vec![0; PART_BYTES * 2], 0) else { panic!("a part") };
+        assert!(part.len() + 256 <= haversack_link::MOST_NOTE_BYTES);
+    }
+
+    #[test]
+    fn a_host_that_says_nonsense_is_not_believed() {
+        let part =
+            |bytes: &[u8], is_last| Ok(Answer::Learned { part: BASE64_STANDARD.encode(bytes), is_last });
+        assert!(collect(|_| part(&[], false)).is_err(), "it would never end");
+        assert!(collect(|_| part(&[0; PART_BYTES], false)).is_err(), "it would fill the memory");
+        assert!(collect(|_| Ok(Answer::Learned { part: "*".into(), is_last: true })).is_err());
+        assert!(collect(|_| Ok(Answer::Done)).is_err());
+        assert_eq!(part_of(&[1, 2], u64::MAX), Answer::Learned { part: String::new(), is_last: true });
+    }
+}

@@ -6,6 +6,7 @@ use haversack_e2e::error::check;
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
 use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
+use haversack_e2e::process::Process;
 use haversack_e2e::scenario::{self, Load};
 use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{Guest, Result, image, test};
@@ -107,6 +108,29 @@ fn a_guest_moves_between_hosts_although_nobody_has_told_us() {
         guest.off()?;
         alpha.command(&["disk", "flush", "vm1"])?;
         scenario::same_digest(&file, &digest)
+    });
+}
+
+/// A destination that is restarted before it has answered is asked again.
+#[test]
+fn a_destination_that_was_killed_is_told_again() {
+    test("told again", |place| {
+        let origin = Nbdkit::file(place, "origin1", &image::zeroes(place, "vm1.img", 32)?)?;
+        let hosts = Hosts::new(place, &["alpha", "beta"])?;
+        let places = [place.host("a")?, place.host("b")?];
+        let settings = |disk, me| Settings { more: hosts.tables(me), ..Settings::new(64, vec![disk]) };
+        let new = Disk::new("vm1", origin.uri()).with("from = \"none\"");
+        let alpha = Haversack::start(&places[0], settings(new, "alpha"))?;
+        let mut beta = Haversack::start(&places[1], settings(Disk::new("vm1", origin.uri()), "beta"))?;
+        wait_until("the beginning", PATIENCE, || Ok(state(&alpha, "vm1")? == "sending"))?;
+        alpha.command(&["migrate", "abort", "vm1"])?;
+        beta.process()?.pause()?;
+        let migrate = alpha.command_line(&["migrate", "vm1", "--to", "beta"])?;
+        let mut migrate = Process::start(place, "migrate", &migrate)?;
+        std::thread::sleep(Duration::from_millis(500));
+        beta.kill_and_restart(Duration::from_millis(100))?;
+        let status = migrate.wait(PATIENCE)?;
+        check(status.success(), "the destination was not told again")
     });
 }
 

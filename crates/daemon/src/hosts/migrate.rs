@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use haversack_api::{DiskConfig, Job, JobKind, Method, MigrationState, MigrationStatus, Size};
+use haversack_api::{DiskConfig, DiskState, Job, JobKind, Method, MigrationState, MigrationStatus, Size};
 use haversack_core::{JobError, Progress};
 use haversack_engine::{EngineError, MoveStatus};
 use haversack_model::{BLOCK_BYTES, DiskId, HostId, SECTOR_BYTES};
@@ -18,6 +18,10 @@ use crate::locked::Locked;
 
 /// How long the other host has to attach the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a host that was connected may be away before it has answered.
+const AWAY: Duration = Duration::from_secs(15);
+/// How long a disk that is being attached already may take: less, so that the other host is told why.
+const ATTACHING: Duration = Duration::from_secs(60);
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -148,10 +152,11 @@ impl Daemon {
         sectors: u64,
     ) -> Result<()> {
         let hosts = self.hosts_or_error()?;
-        if let Ok((name, disk)) = self.by_id(id)
-            && disk.attached().is_ok()
-        {
-            return check_size(&name, disk.with(|inner| inner.sectors), sectors);
+        if let Ok((name, disk)) = self.by_id(id) {
+            wait_while_attaching(&disk);
+            if disk.attached().is_ok() {
+                return check_size(&name, disk.with(|inner| inner.sectors), sectors);
+            }
         }
         let mut names = self.pools().map(|pool| pool.name.clone());
         let only = names.next().filter(|_| names.next().is_none());
@@ -234,6 +239,15 @@ impl Daemon {
     }
 }
 
+/// Waits for the end of an attach that is under way, as at the start of a daemon.
+fn wait_while_attaching(disk: &Disk) {
+    let deadline = Instant::now() + ATTACHING;
+    let is_trying = || disk.with(|inner| matches!(inner.state, DiskState::Attaching | DiskState::Waiting));
+    while is_trying() && Instant::now() < deadline {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
 /// Refuses a disk of another size than where it comes from.
 fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
     if here == there {
@@ -254,10 +268,13 @@ fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
 fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &JobControl) -> Result<()> {
     let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
     let sectors = disk.with(|inner| inner.sectors);
-    let answers = hosts.ask(&[to], disk.id, &Question::Prepare { config: Box::new(config), sectors });
+    let question = Question::Prepare { config: Box::new(config), sectors };
+    let mut answers = hosts.ask(&[to], disk.id, &question);
+    let mut connection = hosts.connected_since(to);
     let deadline = Instant::now() + PATIENCE;
-    // A question that cannot be sent has no answer.
-    while hosts.are_connected(&[to]) && Instant::now() < deadline && !control.is_cancelled() {
+    // A question that cannot be sent has no answer, but a host that was there may be back soon.
+    let mut given_up_at = Instant::now() + if connection.is_some() { AWAY } else { Duration::ZERO };
+    while Instant::now() < given_up_at.min(deadline) && !control.is_cancelled() {
         match answers.recv_timeout(LOOK_EVERY) {
             Ok((_, Answer::Refused(why))) => {
                 let what = format!("host '{to_name}' cannot attach the disk: {why}");
@@ -265,6 +282,14 @@ fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &
             }
             Ok(_) => return Ok(()),
             Err(_) => {}
+        }
+        let present = hosts.connected_since(to);
+        if present.is_some() {
+            given_up_at = Instant::now() + AWAY;
+            if present != connection {
+                // The question or its answer was lost with the other connection.
+                (answers, connection) = (hosts.ask_now(&[to], disk.id, &question), present);
+            }
         }
     }
     if control.is_cancelled() {

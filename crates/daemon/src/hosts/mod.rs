@@ -17,6 +17,7 @@ mod talk;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::SystemTime;
 
 use haversack_api::{HostStatus, Method};
 use haversack_engine::{HostMessage, HostSettings};
@@ -145,6 +146,11 @@ impl Hosts {
 
     fn are_connected(&self, hosts: &[HostId]) -> bool {
         hosts.iter().all(|host| self.sender.is_connected(*host))
+    }
+
+    /// Returns since when a host is connected.
+    pub fn connected_since(&self, host: HostId) -> Option<SystemTime> {
+        self.links.state().into_iter().find(|state| state.id == host)?.connected_since
     }
 
     /// Returns the state of the connections.

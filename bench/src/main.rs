@@ -6,6 +6,7 @@ mod hits;
 mod live;
 mod media;
 mod memory;
+mod migration;
 mod monitor;
 mod table;
 mod traces;
@@ -21,6 +22,7 @@ const USAGE: &str = "\
 usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--staging N]
        haversack-bench engine [nbd|vhost-user|fairness|idle|all] [--json] [--seconds N] [--place DIR]... [--haversackd FILE]
                              [--poll N] [--other FILE]
+       haversack-bench migration [--moves N] [--seconds N]
 
   memory        RAM per cached block with 10 million cached blocks
   hits          read hits a second through the core alone
@@ -28,10 +30,12 @@ usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--stagin
   traces        miss ratios and metadata writes on traces
   all           all of these (the default)
   engine        the live data path beside its peers: NBD, vhost-user-blk, a disk beside hostile ones, and 100 idle disks
+  migration     disks that move between two hosts with their caches; must be run as root
   --traces DIR  where real traces are (default: HAVERSACK_TRACES; without either, a generated trace)
   --staging N   staging frames for the traces (default 256, at least 64)
   --json        one object a line
-  --seconds N   seconds of a round (default 1)
+  --seconds N   seconds of a round (default 1; of migration 8)
+  --moves N     moves between hosts (default 20; a fifth of it with the larger cache)
   --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
                 temporary directory, and /dev/shm)
   --haversackd FILE  the daemon whose idleness is measured (default: the engine in a process of this program)
@@ -46,6 +50,7 @@ struct Arguments {
     traces: Option<PathBuf>,
     staging: u32,
     live: live::Options,
+    migration: migration::Options,
 }
 
 fn arguments(words: &[String]) -> Result<Arguments, String> {
@@ -54,6 +59,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
         traces: std::env::var_os("HAVERSACK_TRACES").map(PathBuf::from),
         staging: traces::STAGING_FRAMES,
         live: live::Options::new(),
+        migration: migration::Options { moves: 20, round: Duration::from_secs(8) },
     };
     let mut words = words.iter().cloned();
     let mut places = Vec::new();
@@ -63,7 +69,7 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
             "nbd" | "vhost-user" | "fairness" | "idle" | "all" if parsed.what == "engine" => {
                 parsed.live.what = word;
             }
-            "memory" | "hits" | "monitor" | "traces" | "all" | "engine" => parsed.what = word,
+            "memory" | "hits" | "monitor" | "traces" | "all" | "engine" | "migration" => parsed.what = word,
             "--traces" => parsed.traces = Some(value()?.into()),
             "--json" => parsed.live.json = true,
             "--place" => places.push(value()?.into()),
@@ -78,7 +84,13 @@ fn arguments(words: &[String]) -> Result<Arguments, String> {
                 let text = value()?;
                 let seconds = text.parse().ok().and_then(|n| Duration::try_from_secs_f64(n).ok());
                 let seconds = seconds.filter(|time| *time >= SHORTEST_ROUND);
-                parsed.live.round = seconds.ok_or(format!("'{text}' is not a number of 0.1 or more"))?;
+                let round = seconds.ok_or(format!("'{text}' is not a number of 0.1 or more"))?;
+                (parsed.live.round, parsed.migration.round) = (round, round);
+            }
+            "--moves" => {
+                let text = value()?;
+                let number = text.parse().ok().filter(|n| *n >= 1);
+                parsed.migration.moves = number.ok_or(format!("'{text}' is not a number of 1 or more"))?;
             }
             "--staging" => {
                 let text = value()?;
@@ -120,6 +132,9 @@ fn main() -> ExitCode {
     };
     if arguments.what == "engine" {
         return ended(live::run(&arguments.live));
+    }
+    if arguments.what == "migration" {
+        return ended(migration::run(&arguments.migration));
     }
     let wants = |part: &str| arguments.what == part || arguments.what == "all";
     if wants("memory") {

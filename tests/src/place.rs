@@ -13,6 +13,8 @@ use crate::{Error, Result, process};
 
 /// Held by the test that runs.
 static TURN: Mutex<()> = Mutex::new(());
+/// What a directory's name begins with. Short: a Unix socket's path has 107 bytes at most.
+const PREFIX: &str = "haversack-";
 /// How much of a log is printed.
 const LINES_OF_A_LOG: usize = 40;
 
@@ -42,15 +44,19 @@ pub fn test(name: &str, body: impl FnOnce(&Place) -> Result<()>) {
 }
 
 impl Place {
+    /// A place for what is no test. It is removed whatever happens.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn scratch() -> Result<Self> {
+        let directory = TempDir::with_prefix(PREFIX).map_err(Error::io("a temporary directory"))?;
+        let path = directory.path().to_owned();
+        Ok(Self { directory: Some(directory), passed: true, path, start: Instant::now() })
+    }
+
     fn new(name: &str) -> Result<Self> {
-        // Short: a Unix socket's path has 107 bytes at most.
-        let directory = TempDir::with_prefix("haversack-").map_err(Error::io("a temporary directory"))?;
-        let place = Self {
-            path: directory.path().to_owned(),
-            directory: Some(directory),
-            passed: false,
-            start: Instant::now(),
-        };
+        let mut place = Self::scratch()?;
+        place.passed = false;
         place.say(&format!("--- {name}"));
         Ok(place)
     }

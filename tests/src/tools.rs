@@ -75,11 +75,12 @@ pub fn own(program: &str) -> Result<Command> {
     Ok(Command::new(DIRECTORY.get_or_init(|| directory).join(program)))
 }
 
-/// Builds the programs with the test's own profile, so that no test runs an old one. Returns their directory.
+/// Builds the programs with the caller's own profile, so that no test runs an old one. Returns their directory.
 fn build() -> Result<PathBuf> {
-    let test = std::env::current_exe().map_err(Error::io("the test's own path"))?;
-    // A test is in `target/PROFILE/deps`.
-    let directory = test.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    let own = std::env::current_exe().map_err(Error::io("the program's own path"))?;
+    // A test is in `target/PROFILE/deps`, a program in `target/PROFILE`.
+    let profile = own.ancestors().skip(1).find(|directory| !directory.ends_with("deps"));
+    let directory = profile.unwrap_or(Path::new(".")).to_owned();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "haversackd", "--bin", "haversack"]);
     cargo.arg("--target-dir").arg(directory.parent().unwrap_or(&directory));

@@ -2,6 +2,7 @@
 //! done. Each block of a disk carries its number, and each read is checked for it.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use haversack_model::random::Random;
@@ -97,6 +98,24 @@ pub fn run(client: &mut dyn Client, load: Load, time: Duration, rng: &mut Random
     }
     round.latencies_ns.sort_unstable();
     Ok(round)
+}
+
+/// Does the same to every block of a range once, in their order.
+pub fn pass(client: &mut dyn Client, kind: Kind, blocks: Range<u64>) -> io::Result<()> {
+    let mut done = Vec::new();
+    let mut next = blocks.start;
+    let mut idle: Vec<usize> = (0..MOST_DEPTH).collect();
+    while next < blocks.end || idle.len() < MOST_DEPTH {
+        while next < blocks.end
+            && let Some(number) = idle.pop()
+        {
+            client.start(number, kind, next)?;
+            next += 1;
+        }
+        client.wait(&mut done)?;
+        idle.append(&mut done);
+    }
+    Ok(())
 }
 
 fn burst(

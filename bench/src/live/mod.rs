@@ -5,9 +5,9 @@ mod contest;
 mod fairness;
 mod guest;
 mod idle;
-mod load;
+pub mod load;
 mod nbd;
-mod nbd_client;
+pub mod nbd_client;
 mod peers;
 mod place;
 mod process;
@@ -114,20 +114,7 @@ fn service(
 
 /// Reads every block once, so that all of them are cached.
 fn fill(client: &mut dyn Client) -> std::io::Result<()> {
-    let mut done = Vec::new();
-    let mut next = 0;
-    let mut idle: Vec<usize> = (0..load::MOST_DEPTH).collect();
-    while next < BLOCKS || idle.len() < load::MOST_DEPTH {
-        while next < BLOCKS
-            && let Some(number) = idle.pop()
-        {
-            client.start(number, load::Kind::Read, next)?;
-            next += 1;
-        }
-        client.wait(&mut done)?;
-        idle.append(&mut done);
-    }
-    Ok(())
+    load::pass(client, load::Kind::Read, 0..BLOCKS)
 }
 
 /// The engine's figures, asked of the process that the contender has.

@@ -1,0 +1,124 @@
+//! What a VM and its neighbours on both hosts notice of a move, and how soon the cache serves as before.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::scene::{Scene, blocks, run_until};
+use super::{Failure, Figure, Options, Size};
+use crate::live::load::{Kind, Load, Round};
+
+/// Rounds, each with a move; the figure in the middle counts.
+const ROUNDS: usize = 3;
+const IOPS_GOAL: f64 = 95.0;
+const NEIGHBOUR_GOAL: f64 = 1.1;
+const WARM_GOAL_S: f64 = 5.0;
+/// The hit ratio that counts as that of before, in its share.
+const WARM: f64 = 0.9;
+/// How long a hit ratio is looked at.
+const WINDOW: Duration = Duration::from_millis(200);
+/// If it is not warm by then, it never is.
+const COLD: Duration = Duration::from_secs(60);
+/// The VM reads as many blocks at a time, and writes now and then.
+const READS: usize = 8;
+const WRITES: (u64, Duration) = (16, Duration::from_millis(10));
+
+/// What was measured at the same time.
+struct Beside {
+    iops: f64,
+    neighbours_p99_us: [f64; 2],
+}
+
+struct Outcome {
+    before: Beside,
+    during: Beside,
+    warm_s: f64,
+}
+
+/// Measures.
+pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figure>, Failure> {
+    scene.write(0, 0..blocks(size.cached_mib))?;
+    scene.flush(0)?;
+    (0..2).try_for_each(|host| scene.fill_neighbour(host))?;
+    let results: Vec<Outcome> =
+        (0..ROUNDS).map(|round| one(scene, size, options, round % 2)).collect::<Result<_, Failure>>()?;
+    let middle = |of: &dyn Fn(&Outcome) -> f64| {
+        let mut all: Vec<f64> = results.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[ROUNDS / 2]
+    };
+    let neighbour =
+        |host: usize| middle(&|it| it.during.neighbours_p99_us[host] / it.before.neighbours_p99_us[host]);
+    println!(
+        "  without a move: the VM {:.0} requests a second, neighbours' p99 {:.0} and {:.0} us",
+        middle(&|it| it.before.iops),
+        middle(&|it| it.before.neighbours_p99_us[0]),
+        middle(&|it| it.before.neighbours_p99_us[1]),
+    );
+    Ok(vec![
+        Figure::at_least(
+            "the VM's requests a second",
+            "%",
+            IOPS_GOAL,
+            middle(&|it| it.during.iops / it.before.iops * 100.0),
+        ),
+        Figure::at_most("p99 of a neighbour at the source", "times", NEIGHBOUR_GOAL, neighbour(0)),
+        Figure::at_most("p99 of a neighbour at the destination", "times", NEIGHBOUR_GOAL, neighbour(1)),
+        Figure::at_most("until 90 % of the hit ratio before", "s", WARM_GOAL_S, middle(&|it| it.warm_s)),
+    ])
+}
+
+fn one(scene: &Scene<'_>, size: &Size, options: &Options, from: usize) -> Result<Outcome, Failure> {
+    let before = measure(scene, size, options, from)?;
+    let hits_before = ratio(scene, size, from)?;
+    let (during, sent) = std::thread::scope(|scope| {
+        // The command is run by its own thread; no daemon is started.
+        let sending = scope.spawn(|| scene.send_ahead(from).map_err(|error| error.to_string()));
+        (measure(scene, size, options, from), sending.join())
+    });
+    sent.map_err(|_| "the thread that moves the disk panicked")??;
+    scene.write(1 - from, 0..1)?;
+    let moved = Instant::now();
+    while ratio(scene, size, 1 - from)? < hits_before * WARM && moved.elapsed() < COLD {}
+    let warm_s = (moved.elapsed() - WINDOW.min(moved.elapsed())).as_secs_f64();
+    scene.wait_until_moved(from)?;
+    Ok(Outcome { before, during: during?, warm_s })
+}
+
+/// The share of reads in a window that hit.
+fn ratio(scene: &Scene<'_>, size: &Size, host: usize) -> Result<f64, Failure> {
+    let before = scene.hits(host)?;
+    let mut client = scene.client(host)?;
+    let load = Load { kind: Kind::Read, depth: READS, blocks: blocks(size.cached_mib), burst: None };
+    crate::live::load::run(&mut client, load, WINDOW, &mut haversack_model::random::Random::new(7))?;
+    let after = scene.hits(host)?;
+    let [hits, misses] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+    Ok(hits / (hits + misses))
+}
+
+/// The VM's requests, and its neighbours', for a time.
+fn measure(scene: &Scene<'_>, size: &Size, options: &Options, from: usize) -> Result<Beside, Failure> {
+    let ends = AtomicBool::new(false);
+    let vm = |kind, depth, burst| -> std::io::Result<Round> {
+        let load = Load { kind, depth, blocks: blocks(size.cached_mib), burst };
+        run_until(&mut scene.client(from)?, load, &ends)
+    };
+    let rounds = std::thread::scope(|scope| {
+        let (reads_at, ends) = (|host| scene.neighbour(host, &ends), &ends);
+        let neighbours = [from, 1 - from].map(|host| scope.spawn(move || reads_at(host)));
+        let reads = scope.spawn(|| vm(Kind::Read, READS, None));
+        let writes = scope.spawn(|| vm(Kind::Write, 1, Some(WRITES)));
+        std::thread::sleep(options.round);
+        ends.store(true, Ordering::Relaxed);
+        let [source, destination] = neighbours;
+        [source, destination, reads, writes].map(|thread| thread.join().map_err(|_| "a client panicked"))
+    });
+    let mut all = Vec::new();
+    for round in rounds {
+        all.push(round??);
+    }
+    let requests = (all[2].requests + all[3].requests) as f64;
+    Ok(Beside {
+        iops: requests / options.round.as_secs_f64(),
+        neighbours_p99_us: [all[0].latency_us(0.99), all[1].latency_us(0.99)],
+    })
+}

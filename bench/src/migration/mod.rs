@@ -1,0 +1,101 @@
+//! What a move between hosts costs the VM, its neighbours, and the link: two daemons in network namespaces, 1 Gbit/s between
+//! them, TLS, an origin that takes 2 ms for a request, clients over NBD that check what they read.
+
+mod beside;
+mod scene;
+mod stall;
+
+use std::time::Duration;
+
+use haversack_e2e::Place;
+
+use crate::table;
+use scene::{LINK_MBITS, Scene};
+
+/// Why it ends.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// A cache, and what of the disk is in it.
+pub struct Size {
+    /// What it is called.
+    name: &'static str,
+    /// The cache device of each host.
+    cache_mib: u64,
+    /// The disk, all of it cached.
+    cached_mib: u64,
+}
+
+/// What is written after the cache was sent ahead and before the VM stops.
+const DIRTY_MIB: u64 = 64;
+const SMALL: Size = Size { name: "small cache", cache_mib: 256, cached_mib: 64 };
+const LARGE: Size = Size { name: "16 times larger", cache_mib: 4096, cached_mib: 1024 };
+
+/// What is asked for on the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Moves with the small cache; with the larger one it is a fifth.
+    pub moves: usize,
+    /// Time of each measurement beside a move.
+    pub round: Duration,
+}
+
+/// A figure beside its goal.
+struct Figure {
+    what: String,
+    goal: String,
+    measured: String,
+    is_met: bool,
+}
+
+impl Figure {
+    fn at_most(what: &str, unit: &str, goal: f64, measured: f64) -> Figure {
+        let text = |figure: f64| format!("{figure:.3} {unit}");
+        Figure {
+            what: what.into(),
+            goal: format!("at most {}", text(goal)),
+            measured: text(measured),
+            is_met: measured <= goal,
+        }
+    }
+
+    fn at_least(what: &str, unit: &str, goal: f64, measured: f64) -> Figure {
+        let goal_text = format!("at least {goal:.3} {unit}");
+        Figure { goal: goal_text, is_met: measured >= goal, ..Figure::at_most(what, unit, goal, measured) }
+    }
+}
+
+/// Measures and prints.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    println!(
+        "moves between two hosts, {LINK_MBITS} Mbit/s between them, {DIRTY_MIB} MiB written just before the VM stops"
+    );
+    for (size, moves) in [(&SMALL, options.moves), (&LARGE, options.moves.div_ceil(5))] {
+        let (place, places) = places()?;
+        let scene = Scene::start(&place, &places, size)?;
+        print(
+            &format!("{}: {moves} moves, {} MiB cached", size.name, size.cached_mib),
+            stall::run(&scene, size, moves)?,
+        );
+    }
+    let (place, places) = places()?;
+    let scene = Scene::start(&place, &places, &LARGE)?;
+    print(
+        "beside the VM, its neighbours, and a cache of 1 GiB on its way",
+        beside::run(&scene, &LARGE, options)?,
+    );
+    Ok(())
+}
+
+fn places() -> Result<(Place, [Place; 2]), Failure> {
+    let place = Place::scratch()?;
+    let places = [place.host("a")?, place.host("b")?];
+    Ok((place, places))
+}
+
+fn print(title: &str, figures: Vec<Figure>) {
+    let mut rows = vec![table::row(["", "goal", "measured", ""])];
+    rows.extend(figures.into_iter().map(|Figure { what, goal, measured, is_met }| {
+        vec![what, goal, measured, if is_met { "met" } else { "missed" }.into()]
+    }));
+    table::print(title, &rows);
+}

@@ -1,0 +1,78 @@
+//! How long the first requests at the destination wait, counted from the moment when the VM had stopped at the source. The
+//! VM writes at full speed until then, so that what it wrote last is dirty and was not sent ahead.
+
+use std::time::{Duration, Instant};
+
+use haversack_e2e::MIB;
+use haversack_model::random::Random;
+
+use super::scene::{Scene, blocks};
+use super::{DIRTY_MIB, Failure, Figure, Size};
+use crate::live::load::{Client, Kind};
+use crate::live::nbd_client::NbdClient;
+
+const STALL_GOAL_MS: f64 = 50.0;
+const SENT_GOAL: f64 = 1.1;
+
+/// What came of one move.
+struct Move {
+    first_write: Duration,
+    first_read: Duration,
+    /// Bytes sent, of those cached and those written since.
+    sent_share: f64,
+}
+
+/// Moves the disk there and back.
+pub fn run(scene: &Scene<'_>, size: &Size, moves: usize) -> Result<Vec<Figure>, Failure> {
+    let mut random = Random::new(1);
+    scene.write(0, 0..blocks(size.cached_mib))?;
+    scene.flush(0)?;
+    let results: Vec<Move> = (0..moves)
+        .map(|number| move_once(scene, size, number % 2, &mut random))
+        .collect::<Result<_, Failure>>()?;
+    let times = |of: fn(&Move) -> Duration| -> Vec<f64> {
+        results.iter().map(|it| of(it).as_secs_f64() * 1e3).collect()
+    };
+    let (writes, reads) = (times(|it| it.first_write), times(|it| it.first_read));
+    let sent: Vec<f64> = results.iter().map(|it| it.sent_share).collect();
+    Ok(vec![
+        Figure::at_most("first write, p50", "ms", STALL_GOAL_MS, share(&writes, 0.5)),
+        Figure::at_most("first write, p99", "ms", STALL_GOAL_MS, share(&writes, 0.99)),
+        Figure::at_most("first read after it, p50", "ms", STALL_GOAL_MS, share(&reads, 0.5)),
+        Figure::at_most("first read after it, p99", "ms", STALL_GOAL_MS, share(&reads, 0.99)),
+        Figure::at_most("sent, of what is cached or was written, p50", "times", SENT_GOAL, share(&sent, 0.5)),
+    ])
+}
+
+/// The figure that a share of all does not exceed.
+fn share(figures: &[f64], share: f64) -> f64 {
+    let mut sorted = figures.to_owned();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * share).ceil() as usize]
+}
+
+fn move_once(scene: &Scene<'_>, size: &Size, from: usize, random: &mut Random) -> Result<Move, Failure> {
+    let all = blocks(size.cached_mib);
+    let cached_bytes = scene.cached_bytes(from)?;
+    let sent_before = scene.sent_bytes(from)?;
+    scene.send_ahead(from)?;
+    // As a hypervisor does, long before its guest comes.
+    let mut destination = scene.client(1 - from)?;
+    let first = random.below(all - blocks(DIRTY_MIB) + 1);
+    scene.write(from, first..first + blocks(DIRTY_MIB))?;
+    let stopped = Instant::now();
+    ask(&mut destination, Kind::Write, random.below(all))?;
+    let first_write = stopped.elapsed();
+    let asked = Instant::now();
+    ask(&mut destination, Kind::Read, first + random.below(blocks(DIRTY_MIB)))?;
+    let first_read = asked.elapsed();
+    scene.wait_until_moved(from)?;
+    let due_bytes = cached_bytes + DIRTY_MIB * MIB;
+    let sent_bytes = scene.sent_bytes(from)? - sent_before;
+    Ok(Move { first_write, first_read, sent_share: sent_bytes as f64 / due_bytes as f64 })
+}
+
+fn ask(client: &mut NbdClient, kind: Kind, block: u64) -> std::io::Result<()> {
+    client.start(0, kind, block)?;
+    client.wait(&mut Vec::new())
+}

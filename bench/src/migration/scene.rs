@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use haversack_e2e::haversack::{Disk, Haversack, Settings};
-use haversack_e2e::hosts::{Hosts, wait_until_moved};
+use haversack_e2e::hosts::{Hosts, state, wait_until_moved};
 use haversack_e2e::nbdkit::Nbdkit;
 use haversack_e2e::network::Network;
+use haversack_e2e::tools::{PATIENCE, wait_until};
 use haversack_e2e::{MIB, Place, image};
 use haversack_model::random::Random;
 
@@ -69,6 +70,9 @@ impl<'a> Scene<'a> {
             Ok(Haversack::start(&places[host], settings)?)
         };
         let daemons = [start(0)?, start(1)?];
+        // A disk that is attached at the other host, too, is sent there by itself; here it is when a move is measured.
+        wait_until("the beginning", PATIENCE, || Ok(state(&daemons[0], DISK)? == "sending"))?;
+        daemons[0].command(&["migrate", "abort", DISK])?;
         Ok(Self { daemons, network, _origins: origins })
     }
 

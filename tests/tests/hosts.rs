@@ -61,7 +61,11 @@ fn a_guest_moves_between_hosts_with_its_cache() {
             }
             load.advance(100)?;
             if number == 1 {
-                daemons[to].wait_for_log(&["what admission had learned was read", "alpha", "resumed=true"])?;
+                daemons[to].wait_for_log(&[
+                    "what admission had learned was read",
+                    "alpha",
+                    "resumed=true",
+                ])?;
             }
             for disk in ["vm1", "vm2"] {
                 wait_until_moved(&daemons[from], &daemons[to], disk)?;

@@ -57,7 +57,7 @@ pub struct MigrationStatus {
     /// The other host: the one that it is sent to, came from, or went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What travels with it, or has travelled with it here: the name of a method.
+    /// What travels with it, the name of a method: here, as long as anything is on its way here, otherwise from here.
     #[schema(value_type = String, example = "pre-copy")]
     pub method: Method,
     /// The guest uses it here.

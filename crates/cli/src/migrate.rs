@@ -157,24 +157,28 @@ fn table(all: &[MigrationStatus]) -> String {
         return "No disk of this host may move.\n".into();
     }
     let mut text = format!(
-        "{:<16} {:<9} {:<12} {:<8} {:>10} {:>10} {:>10}\n",
-        "DISK", "STATE", "HOST", "SERVED", "SENT", "LEFT", "NEEDED"
+        "{:<16} {:<9} {:<12} {:<19} {:<8} {:>10} {:>10} {:>10} {:>10}\n",
+        "DISK", "STATE", "HOST", "METHOD", "SERVED", "SENT", "LEFT", "NEEDED", "FOLLOWING"
     );
     for one in all {
         let served = if one.is_serving { "yes" } else { "no" };
         let host = one.host.as_deref().unwrap_or("-");
-        let sizes = [one.sent_bytes, one.left_bytes, one.needed_bytes].map(|bytes| Size(bytes).to_string());
-        let [sent, left, needed] = sizes;
+        let sizes = [one.sent_bytes, one.left_bytes + one.dirty_bytes, one.needed_bytes, one.following_bytes];
+        let [sent, left, needed, following] = sizes.map(|bytes| Size(bytes).to_string());
         text += &format!(
-            "{:<16} {:<9} {host:<12} {served:<8} {sent:>10} {left:>10} {needed:>10}\n",
+            "{:<16} {:<9} {host:<12} {:<19} {served:<8} {sent:>10} {left:>10} {needed:>10} {following:>10}\n",
             one.disk,
             one.state.to_string(),
+            one.method,
         );
         if let Some(error) = &one.error {
             text += &format!("  {error}\n");
         }
         if one.state == MigrationState::Sending && one.is_ready {
-            text += &format!("  Its cache is on host '{host}': move the VM now.\n");
+            let sent = one.sent_bytes > 0;
+            let what =
+                if sent { format!("Its cache is on host '{host}'") } else { "Nothing is sent ahead".into() };
+            text += &format!("  {what}: move the VM now.\n");
         }
     }
     text

@@ -140,8 +140,6 @@ pub enum Bug {
     ForgetForAnyEpoch,
     /// Copies are kept although the source does not know any more which are out of date.
     KeepUnknownSession,
-    /// A guest's write leaves its blocks in the list of late copies.
-    LateForgetsWrite,
     /// A write past the cache, a discard or zeroes leave their blocks in the list of late copies.
     LateForgetsAround,
     /// A late copy is listed although its block was changed since the claim.
@@ -223,7 +221,6 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::BelieveOldAnswer,
     Bug::ForgetForAnyEpoch,
     Bug::KeepUnknownSession,
-    Bug::LateForgetsWrite,
     Bug::LateForgetsAround,
     Bug::ListChanged,
     Bug::LateWithoutLock,

@@ -263,3 +263,37 @@ impl Migration {
         self.ask_late_list(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u64, protected: bool, hits: u8, seq: u64) -> CachedBlock {
+        CachedBlock { block: BlockNo(number), mask: 0xff, dirty: false, protected, hits, seq }
+    }
+
+    fn order(late: Late) -> Vec<u64> {
+        let cached = [
+            block(1, false, 0, 9),
+            block(2, false, 2, 1),
+            block(3, true, 0, 5),
+            block(4, true, 3, 2),
+            block(5, true, 3, 7),
+        ];
+        let mut found: Vec<_> = cached.iter().filter_map(|b| Some((rank(late, b)?, b.block))).collect();
+        found.sort_unstable_by_key(|(rank, block)| (Reverse(*rank), block.0));
+        found.into_iter().map(|(_, block)| block.0).collect()
+    }
+
+    #[test]
+    fn the_hottest_blocks_come_first() {
+        assert_eq!(order(Late::FromOrigin), [5, 4, 3, 2, 1]);
+        assert_eq!(order(Late::FromOwner), [5, 4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn of_those_that_were_used_again_the_most_recently_used_come_first_and_no_others() {
+        assert_eq!(order(Late::ReusedFromOwner), [5, 4, 2, 3]);
+        assert!(order(Late::None).is_empty());
+    }
+}

@@ -32,6 +32,12 @@ impl Migration {
         self.method.unwrap_or(self.usual_method)
     }
 
+    /// Returns what travels in the move that is under way: here, as long as anything is on its way here, otherwise from here.
+    pub fn method_of_move(&self) -> Method {
+        let comes = self.borrowing.is_some() || !self.ownership.peers().is_empty();
+        if comes { self.inherited } else { self.method() }
+    }
+
     /// Says that the disk is about to move to a host: what the method has to be sent ahead is sent from now on.
     ///
     /// # Errors

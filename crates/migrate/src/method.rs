@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub enum Method {
     /// Nothing travels: the origin gets what is dirty before the disk is released, and the destination starts cold.
-    /// NoCacheMigration of FirepanIF, section "Evaluation".
+    /// FirepanIF, section 4.2: NoCacheMigration.
     None,
     /// As [`Method::None`], and the destination reads the blocks that the source had from the origin, hottest first.
-    /// Cachemior, as FirepanIF describes it.
+    /// FirepanIF, section 3.1: Cachemior.
     Preload,
-    /// The guest waits until all that is cached has been copied. Firepan, as FirepanIF describes it.
+    /// The guest waits until all that is cached has been copied. FirepanIF, section 3.2: Firepan.
     StopCopy,
     /// The guest is served at once, from the origin. Clean blocks follow in the background; what the guest writes meanwhile
-    /// is filtered out. FirepanIF.
+    /// is filtered out. FirepanIF, section 3.3.
     InvalidationFilter,
     /// Dirty blocks are fetched when they are needed. CloudCache, section 4.2, "on-demand migration".
     OnDemand,

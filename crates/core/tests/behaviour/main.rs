@@ -9,6 +9,7 @@ mod damage;
 mod devices;
 mod handover;
 mod jobs;
+mod late;
 mod leaving;
 mod model;
 mod modes;

@@ -23,7 +23,7 @@ pub struct MoveStatus {
     pub from: HostId,
     /// The host that it is about to move to.
     pub to: Option<HostId>,
-    /// What travels with it from here, or came with it.
+    /// What travels with it: here, as long as anything is on its way here, otherwise from here.
     pub method: Method,
     /// How often all cached blocks were listed to find what to send.
     pub passes: u32,
@@ -128,7 +128,7 @@ impl Mover {
             progress: self.migration.status(call),
             from: self.from,
             to: self.migration.destination(),
-            method: self.migration.method(),
+            method: self.migration.method_of_move(),
             passes: self.migration.passes(),
             is_ready: self.migration.is_ready(),
             is_guest_here: self.guest,

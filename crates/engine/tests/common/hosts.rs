@@ -58,6 +58,8 @@ pub struct Host {
     settings: PoolSettings,
     network: Arc<Network>,
     starts: u64,
+    /// What it may fetch in a period, at its next start.
+    pub fetched_a_period: Option<u32>,
 }
 
 impl Host {
@@ -69,6 +71,7 @@ impl Host {
             settings: place.pool(&[64], false),
             network: network.clone(),
             starts: 0,
+            fetched_a_period: None,
         };
         host.start();
         host
@@ -83,7 +86,7 @@ impl Host {
             me,
             incarnation: self.starts << 32,
             method: Method::PreCopy,
-            fetched_a_period: None,
+            fetched_a_period: self.fetched_a_period,
             room: Arc::new(|_| usize::MAX),
             send: Arc::new(move |to, disk, message| network.send((me, to, disk, message))),
         };

@@ -66,8 +66,7 @@ impl Moving {
         if let Some(peer) = &mut self.peer {
             peer.has_newer(block, mask);
         }
-        let is_missed =
-            if mask == 0 { planted(Bug::LateForgetsAround) } else { planted(Bug::LateForgetsWrite) };
+        let is_missed = mask == 0 && planted(Bug::LateForgetsAround);
         if let Some(late) = self.late.as_mut().filter(|_| !is_missed) {
             late.changes(block);
         }

@@ -11,15 +11,15 @@
 use std::cmp::Reverse;
 
 use haversack_core::{CachedBlock, Call, LateSource, ListCursor, Memory};
-use haversack_model::{BlockNo, DiskNo, HostId, Micros};
+use haversack_model::{BlockNo, HostId, Micros};
 
 use crate::message::{Message, Part, Question};
-use crate::method::{Late, Method};
+use crate::method::Late;
 use crate::migration::{Migration, Task};
 
 /// A question for the list is repeated this often before it is given up.
 const MOST_QUESTIONS: u32 = 25;
-/// A host that has not been asked for this many repetitions lends no more.
+/// Nothing is lent or borrowed any more when no late copy was asked for during this many repetitions.
 const LENDS_FOR: u64 = 300;
 /// After this many late copies in a row that could not be had, the others are not tried.
 const MOST_FAILURES: u32 = 64;
@@ -41,13 +41,15 @@ pub(crate) struct Lending {
 /// The new owner's side.
 #[derive(Debug)]
 pub(crate) struct Borrowing {
-    pub holder: HostId,
-    pub epoch: u64,
+    holder: HostId,
+    epoch: u64,
     question: Question,
     /// The next part to ask for; `None` if all is listed.
     next: Option<u64>,
     asked_us: Micros,
     questions: u32,
+    /// When the earlier owner was last needed.
+    used_us: Micros,
     /// Late copies in a row that could not be had.
     pub failures: u32,
 }
@@ -184,21 +186,21 @@ impl Migration {
         }
     }
 
-    /// Prepares for late copies of a disk that is about to be claimed from a host.
+    /// Prepares for late copies of the disk, which is about to be claimed from a host.
     pub(crate) fn borrow<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
-        disk: DiskNo,
+        now: Micros,
         holder: HostId,
         epoch: u64,
-        method: Method,
     ) {
-        let source = match method.plan().late {
+        let source = match self.inherited.plan().late {
             Late::None => return,
             Late::FromOrigin => LateSource::Origin,
             Late::FromOwner => LateSource::Owner,
             Late::ReusedFromOwner => LateSource::OwnerOnDemand,
         };
+        let Some(disk) = self.disk else { return };
         call.await_late_copies(disk, source);
         let question = self.question();
         self.borrowing = Some(Borrowing {
@@ -208,6 +210,7 @@ impl Migration {
             next: Some(0),
             asked_us: 0,
             questions: 0,
+            used_us: now,
             failures: 0,
         });
     }
@@ -216,10 +219,17 @@ impl Migration {
     pub(crate) fn tick_borrowing<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
         let Some(borrowing) = &mut self.borrowing else { return };
-        let is_hopeless = borrowing.questions > MOST_QUESTIONS || borrowing.failures > MOST_FAILURES;
-        if is_hopeless || call.late_copies(disk).is_none() {
+        let is_over = borrowing.questions > MOST_QUESTIONS
+            || borrowing.failures > MOST_FAILURES
+            || now > borrowing.used_us + LENDS_FOR * self.timing.repeat_us
+            || call.late_copies(disk).is_none();
+        // What is read from the origin needs no more than the list.
+        let has_all = borrowing.next.is_none() && self.inherited.plan().late == Late::FromOrigin;
+        if is_over || has_all {
             let (host, epoch) = (borrowing.holder, borrowing.epoch);
-            call.end_late_copies(disk);
+            if is_over {
+                call.end_late_copies(disk);
+            }
             self.borrowing = None;
             return self.send(host, Message::Enough { epoch });
         }
@@ -236,6 +246,13 @@ impl Migration {
         borrowing.asked_us = now;
         let (host, question, epoch) = (borrowing.holder, borrowing.question, borrowing.epoch);
         self.send(host, Message::List { question, epoch, session: None, part: Part::Clean(part) });
+    }
+
+    /// Returns where a late copy is to be fetched, which is about to be.
+    pub(crate) fn borrows_from(&mut self, now: Micros) -> Option<(HostId, u64)> {
+        let borrowing = self.borrowing.as_mut()?;
+        borrowing.used_us = now;
+        Some((borrowing.holder, borrowing.epoch))
     }
 
     /// Takes in a part of the list of late copies.
@@ -257,7 +274,7 @@ impl Migration {
             Some(Part::Clean(next)) if next > part => Some(next),
             _ => None,
         };
-        borrowing.questions = 0;
+        (borrowing.questions, borrowing.used_us) = (0, now);
         let is_last = borrowing.next.is_none();
         call.list_late_copies(now, disk, blocks, is_last);
         self.ask_late_list(now);

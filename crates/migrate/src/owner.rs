@@ -245,7 +245,7 @@ impl Migration {
         if !listing.claims {
             return self.attach(call, now, listing.epoch);
         }
-        self.borrow(call, disk, listing.holder, listing.epoch, method);
+        self.borrow(call, now, listing.holder, listing.epoch);
         if self.claim(call, now, listing.epoch).is_err() {
             self.borrowing = None;
             self.ownership.abandoned();

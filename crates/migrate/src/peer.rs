@@ -22,7 +22,7 @@ impl Migration {
 
     /// Carries out [`haversack_core::Action::ReadPeer`]. It is repeated until it is answered; a late copy, only a few times.
     pub fn fetch(&mut self, now: Micros, io: IoId, block: BlockNo, mask: u8, is_late: bool) {
-        let late_from = self.borrowing.as_ref().filter(|_| is_late).map(|from| (from.holder, from.epoch));
+        let late_from = if is_late { self.borrows_from(now) } else { None };
         if is_late && late_from.is_none() {
             return self.outputs.push_back(Output::FetchFailed { io });
         }

@@ -54,7 +54,7 @@ struct Pair {
     b: Host,
     at_a: DiskHandle,
     at_b: DiskHandle,
-    guest: Client,
+    _guest: Client,
 }
 
 impl Pair {
@@ -77,7 +77,7 @@ impl Pair {
         read_blocks(&mut guest, HOT, END);
         read_blocks(&mut guest, HOT, COLD);
         guest.flush();
-        Pair { shared, _places: places, a, b, at_a, at_b, guest }
+        Pair { shared, _places: places, a, b, at_a, at_b, _guest: guest }
     }
 
     /// The guest moves, and writes a block here and there: dirty and clean ones, as the other host had them.

@@ -82,6 +82,8 @@ pub enum Command {
     Sim(Box<crate::sim::Sim>),
     /// Compare policies for dividing a pool on a mix of workloads. Does not need the daemon.
     Compare(Box<crate::compare::Compare>),
+    /// Compare methods of moving a VM's cache to another host on a mix of workloads. Does not need the daemon.
+    CompareMigration(Box<crate::compare_migration::CompareMigration>),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),
     /// Collect what is needed to find a fault from afar: state, events, decisions, logs, configuration without secrets.

@@ -5,6 +5,7 @@ mod analyze;
 mod arguments;
 mod client;
 mod compare;
+mod compare_migration;
 mod error;
 mod events;
 mod flush_offline;

@@ -21,6 +21,7 @@ use haversack_trace::{Damage, Format, MergeOptions, Merged, OpenOptions, Source}
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
+use crate::compare_migration::MigrationArguments;
 use crate::error::{CliError, Result};
 
 /// What to simulate.
@@ -60,6 +61,8 @@ pub struct Sim {
     /// Write the control loop's decisions with their inputs to this file, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     pub decisions: Option<PathBuf>,
+    #[command(flatten)]
+    pub migration: MigrationArguments,
     #[command(flatten)]
     pub common: Common,
 }
@@ -342,7 +345,7 @@ impl PoolArguments {
         }
     }
 
-    fn settings(&self) -> Pool {
+    pub(crate) fn settings(&self) -> Pool {
         let blocks = |size: Size| size.0 / haversack_model::BLOCK_BYTES as u64;
         let default = CleanerConfig::default();
         Pool {
@@ -396,7 +399,12 @@ impl LatencyArguments {
     /// Returns the model, if any option requests it.
     pub fn model(&self) -> Option<LatencyModel> {
         let default = LatencyModel::default();
-        let mut model = default.clone();
+        let model = self.over(default.clone());
+        (self.latency || model != default).then_some(model)
+    }
+
+    /// Returns a model with what the options say.
+    pub fn over(&self, mut model: LatencyModel) -> LatencyModel {
         let set =
             |to: &mut Distribution, from: &Option<Distribution>| from.iter().for_each(|d| to.clone_from(d));
         set(&mut model.device.read, &self.device_read);
@@ -411,7 +419,7 @@ impl LatencyArguments {
             self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
         model.network_bytes_per_second =
             self.network_speed.map_or(model.network_bytes_per_second, |size| size.0 as f64);
-        (self.latency || model != default).then_some(model)
+        model
     }
 }
 
@@ -436,7 +444,7 @@ impl Common {
     }
 
     /// Returns the sizes that were asked for.
-    fn sizes(&self) -> Option<Sizes> {
+    pub(crate) fn sizes(&self) -> Option<Sizes> {
         if !self.blocks.is_empty() {
             Some(Sizes::Blocks(self.blocks.clone()))
         } else if !self.size.is_empty() {
@@ -459,6 +467,11 @@ impl Common {
             return Err(CliError::Usage("what is simulated? give --trace, one or more of them".into()));
         }
         Ok(self.with_control(sizes, self.pool.settings(), self.pool.control(self.mode, None)?))
+    }
+
+    /// Returns the settings with pools of these sizes and no control loop.
+    pub(crate) fn settings_without_control(&self, sizes: Sizes) -> Settings {
+        self.with_control(sizes, self.pool.settings(), None)
     }
 
     /// Returns the settings of a mix, with what was asked for here.
@@ -601,6 +614,9 @@ pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Result<()
 
 /// Runs the command.
 pub fn run(arguments: &Sim, as_json: bool) -> Result<()> {
+    if let Some(at) = arguments.migration.migrate_at {
+        return crate::compare_migration::simulate_one(arguments, at, as_json);
+    }
     let Some(path) = &arguments.mix else {
         let settings = arguments.common.settings()?.ok_or_else(|| {
             CliError::Usage(

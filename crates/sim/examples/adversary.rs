@@ -69,6 +69,7 @@ fn new_mix(random: &mut Random) -> Mix {
         policies: Vec::new(),
         disks: (0..loads).map(|number| load(random, number)).collect(),
         events: Vec::new(),
+        migration: None,
     }
 }
 

@@ -45,6 +45,9 @@ pub enum SimError {
     /// The trace has nothing to simulate.
     #[error("the trace has no reads or writes")]
     Empty,
+    /// A simulated migration did what it must not do.
+    #[error("the simulated migration went wrong: {0}")]
+    Migration(String),
     /// The production cache's pool cannot be made or opened.
     #[error("the simulated pool: {0}")]
     Pool(#[from] PoolError),

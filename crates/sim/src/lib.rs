@@ -5,6 +5,7 @@
 pub mod advise;
 pub mod cell;
 pub mod compare;
+pub mod compare_migration;
 pub mod counts;
 pub mod csv;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod governor;
 pub mod key;
 pub mod latency;
 pub mod meter;
+pub mod migration;
 pub mod mix;
 pub mod outcome;
 pub mod production;

@@ -22,6 +22,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
+use crate::migration::{MigrationTable, Role};
 use crate::settings::{Pool, Settings, Sizes, Traffic};
 
 pub use event::{Happening, Timed, TimedEvent};
@@ -52,6 +53,9 @@ pub struct Mix {
     /// What happens on the way.
     #[serde(default, rename = "event")]
     pub events: Vec<TimedEvent>,
+    /// One of the disks moves to another host: for `compare-migration`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<MigrationTable>,
 }
 
 /// A disk with its load. Exactly one of `trace`, `like` and `generator` says what the load is.
@@ -74,6 +78,21 @@ pub struct Load {
     pub seed: u64,
     /// When its first request comes.
     pub start: Span,
+    /// The host on which it is before a migration.
+    pub host: HostName,
+    /// Requests that it keeps in flight in a migration, as a benchmark does, whatever their times.
+    pub depth: Option<u32>,
+}
+
+/// One of the two hosts of a migration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostName {
+    /// The source.
+    #[default]
+    A,
+    /// The destination.
+    B,
 }
 
 /// Distance of the seeds of a load under consecutive seeds of the mix, so that no two loads meet.
@@ -144,6 +163,7 @@ impl Mix {
             weighed.map_err(|why| SimError::Settings(format!("the mix '{title}': {why}")))?;
         }
         self.policies.iter().try_for_each(|policy| self.config(policy).map(|_| ()))?;
+        self.migration.iter().try_for_each(MigrationTable::check)?;
         self.happenings().map(|_| ())
     }
 
@@ -226,11 +246,40 @@ impl Mix {
         Ok(all)
     }
 
-    /// The settings of a simulation of it, with a control loop of this configuration.
+    /// The settings of a simulation of it on one host, with a control loop of this configuration.
     ///
     /// # Errors
-    /// As [`Mix::check`].
+    /// As [`Mix::check`]; a disk is on another host.
     pub fn settings(&self, control: Option<Config>) -> Result<Settings, SimError> {
+        if let Some(load) = self.disks.iter().find(|load| load.host == HostName::B || load.depth.is_some()) {
+            let why =
+                "'host' and 'depth' are for a migration: use compare-migration, or sim with --migrate-at";
+            return Err(wrong(load.name(), why));
+        }
+        self.settings_of_pools(control)
+    }
+
+    /// The settings of a migration of one of its disks.
+    ///
+    /// # Errors
+    /// As [`Mix::check`]; the mix has what a migration does not simulate.
+    pub fn settings_of_migration(&self) -> Result<Settings, SimError> {
+        let refused = |what: &str| {
+            Err(SimError::Settings(format!("the mix '{}': a migration is simulated {what}", self.title)))
+        };
+        if !self.policies.is_empty() {
+            return refused("without a control loop: leave [policy] out, and give disks their targets");
+        }
+        if !self.events.is_empty() {
+            return refused("without other events: leave [[event]] out");
+        }
+        if self.pools().len() > 1 {
+            return refused("with one pool on each host: name no 'pool', but the disks' 'host'");
+        }
+        self.settings_of_pools(None)
+    }
+
+    fn settings_of_pools(&self, control: Option<Config>) -> Result<Settings, SimError> {
         self.check()?;
         let pool = Pool {
             disks: self.disks.iter().map(|disk| disk.config.clone()).collect(),
@@ -316,6 +365,8 @@ impl Load {
             generator: None,
             seed: 1,
             start: Span::default(),
+            host: HostName::A,
+            depth: None,
         }
     }
 
@@ -334,10 +385,22 @@ impl Load {
         if kinds.into_iter().filter(|given| *given).count() != 1 {
             return Err(wrong(self.name(), "give one of 'trace', 'like' and 'generator'"));
         }
+        if self.depth == Some(0) {
+            return Err(wrong(self.name(), "a depth is 1 or more"));
+        }
         settings::check_disk(&self.config).map_err(|why| wrong(self.name(), why))
     }
 
-    fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
+    /// What its VM does in a migration.
+    pub(crate) fn role(&self, moves: bool) -> Role {
+        match self.host {
+            HostName::A if moves => Role::Moves,
+            HostName::A => Role::AtSource,
+            HostName::B => Role::AtDestination,
+        }
+    }
+
+    pub(crate) fn open(&self, folder: &Path) -> Result<Box<dyn Source>, SimError> {
         let refused = |error: GenerateError| wrong(self.name(), error);
         let source = if let Some(path) = &self.trace {
             open(&folder.join(path), &OpenOptions::default())?

@@ -67,6 +67,11 @@ impl Survey {
         (self.span_seconds * 1e9) as u64
     }
 
+    /// When the trace begins, in its own time.
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
     fn note(&mut self, access: &Access, block_bytes: u64, footprint: &mut KeySet) -> Result<(), SimError> {
         if self.requests == 0 {
             self.start_ns = access.time_ns;

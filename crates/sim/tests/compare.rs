@@ -21,6 +21,7 @@ fn mix() -> Mix {
         speed_up: 1.0,
         policies: Vec::new(),
         events: Vec::new(),
+        migration: None,
         disks: vec![
             load("local", Pattern::Zipf { theta: 0.8 }, 2000, 1),
             load("scan", Pattern::Scan { stride: None }, 1 << 20, 2),

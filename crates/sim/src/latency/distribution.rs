@@ -1,6 +1,10 @@
 //! How long a device takes for one I/O.
 
+use std::fmt;
 use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::ser::{Serialize, Serializer};
 
 use crate::error::SimError;
 use haversack_model::random::Random;
@@ -43,6 +47,19 @@ impl Distribution {
         )))
     }
 
+    /// The mean.
+    pub fn mean_us(&self) -> f64 {
+        match self {
+            Distribution::Constant(us) => *us,
+            Distribution::Exponential { mean_us } => *mean_us,
+            Distribution::LogNormal { median_us, sigma } => median_us * (sigma * sigma / 2.0).exp(),
+            Distribution::Quantiles(quantiles) => {
+                let between = quantiles.windows(2);
+                between.map(|ends| (ends[1].0 - ends[0].0) * (ends[0].1 + ends[1].1) / 2.0).sum()
+            }
+        }
+    }
+
     /// A time of this distribution.
     pub fn draw_us(&self, rng: &mut Random) -> f64 {
         match self {
@@ -58,6 +75,33 @@ fn interpolate(quantiles: &[(f64, f64)], at: f64) -> f64 {
     let above = quantiles.partition_point(|(q, _)| *q < at).clamp(1, quantiles.len() - 1);
     let ((q0, us0), (q1, us1)) = (quantiles[above - 1], quantiles[above]);
     us0 + (us1 - us0) * (at - q0) / (q1 - q0)
+}
+
+impl fmt::Display for Distribution {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distribution::Constant(us) => write!(f, "constant:{us}"),
+            Distribution::Exponential { mean_us } => write!(f, "exponential:{mean_us}"),
+            Distribution::LogNormal { median_us, sigma } => write!(f, "log-normal:{median_us},{sigma}"),
+            Distribution::Quantiles(quantiles) => {
+                let pairs: Vec<String> = quantiles.iter().map(|(q, us)| format!("{q}={us}")).collect();
+                write!(f, "profile:{}", pairs.join(","))
+            }
+        }
+    }
+}
+
+impl Serialize for Distribution {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Distribution {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl FromStr for Distribution {
@@ -114,6 +158,10 @@ mod tests {
             ("profile:0=0,0.5=100,1=300", 125.0),
         ] {
             assert!((mean(text) / expected - 1.0).abs() < 0.02, "{text}: {}", mean(text));
+            let read: Distribution = text.parse().unwrap();
+            assert_eq!(read.to_string().parse::<Distribution>().unwrap(), read);
+            let told = read.mean_us();
+            assert!((told / expected - 1.0).abs() < 1e-9, "{text}: {told}");
         }
     }
 

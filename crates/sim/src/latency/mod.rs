@@ -3,7 +3,7 @@
 //! An I/O of the cache device waits for one of the device's servers, which then takes a drawn service time and the
 //! time of the transfer. An I/O of the origin first goes through the network, which moves one transfer after the
 //! other, then waits for one of the origin's servers; half a round trip is added before and after. All disks share
-//! the one origin, and a pool's devices are alike.
+//! the one origin, and a pool's devices are alike. Several hosts have devices and networks of their own.
 
 pub mod distribution;
 pub mod histogram;
@@ -117,7 +117,8 @@ impl Station {
 pub struct Stations {
     devices: Vec<Station>,
     origin: Station,
-    network_free_ns: u64,
+    /// When the network of each host is free again.
+    networks_free_ns: Vec<u64>,
     half_trip_ns: u64,
     network_ns_per_byte: f64,
     host_ns: u64,
@@ -125,12 +126,17 @@ pub struct Stations {
 }
 
 impl Stations {
-    /// Everything idle.
+    /// One host, everything idle.
     pub fn new(model: &LatencyModel, devices: usize, seed: u64) -> Self {
+        Stations::of_hosts(model, 1, devices, seed)
+    }
+
+    /// Several hosts with so many devices altogether, everything idle.
+    pub fn of_hosts(model: &LatencyModel, hosts: usize, devices: usize, seed: u64) -> Self {
         Stations {
             devices: (0..devices).map(|_| Station::new(&model.device)).collect(),
             origin: Station::new(&model.origin),
-            network_free_ns: 0,
+            networks_free_ns: vec![0; hosts],
             half_trip_ns: nanoseconds(model.network_round_trip_us / 2.0),
             network_ns_per_byte: 1e9 / model.network_bytes_per_second,
             host_ns: nanoseconds(model.host_us),
@@ -143,11 +149,17 @@ impl Stations {
         self.devices[device].serve(now_ns, kind, bytes, &mut self.rng)
     }
 
-    /// When an I/O of the origin is done.
+    /// When an I/O of the origin is done that the first host asks for.
     pub fn origin(&mut self, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
+        self.origin_from(0, now_ns, kind, bytes)
+    }
+
+    /// When an I/O of the origin is done that a host asks for.
+    pub fn origin_from(&mut self, host: usize, now_ns: u64, kind: IoKind, bytes: u64) -> u64 {
         let transfer_ns = (bytes as f64 * self.network_ns_per_byte) as u64;
-        self.network_free_ns = self.network_free_ns.max(now_ns + self.half_trip_ns) + transfer_ns;
-        self.origin.serve(self.network_free_ns, kind, bytes, &mut self.rng) + self.half_trip_ns
+        let free_ns = &mut self.networks_free_ns[host];
+        *free_ns = (*free_ns).max(now_ns + self.half_trip_ns) + transfer_ns;
+        self.origin.serve(*free_ns, kind, bytes, &mut self.rng) + self.half_trip_ns
     }
 
     /// What every request costs on the host.

@@ -79,6 +79,8 @@ impl<'de, A: MapAccess<'de>> Rest<'_, A> {
             LoadKey::Seconds => load.seconds = Some(self.map.next_value()?),
             LoadKey::Seed => load.seed = self.map.next_value()?,
             LoadKey::Start => load.start = self.map.next_value()?,
+            LoadKey::Host => load.host = self.map.next_value()?,
+            LoadKey::Depth => load.depth = Some(self.map.next_value()?),
         }
         Ok(())
     }
@@ -122,6 +124,8 @@ enum LoadKey {
     Seconds,
     Seed,
     Start,
+    Host,
+    Depth,
 }
 
 /// Whose key it is.

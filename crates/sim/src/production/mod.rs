@@ -4,7 +4,7 @@ pub mod driver;
 pub mod media;
 pub mod memory;
 mod pacing;
-mod requests;
+pub(crate) mod requests;
 
 use haversack_api::{Admission, CleanerSettings, Mode};
 use haversack_control as control;
@@ -21,7 +21,7 @@ use crate::governor::{self, Governor};
 use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
 use crate::reference::PolicyName;
-use crate::settings::{Restarts, Settings};
+use crate::settings::{Pool, Restarts, Settings};
 use crate::tape::Survey;
 use driver::{Driver, Make};
 use memory::{PageMemory, SimMemory};
@@ -131,6 +131,22 @@ fn as_configured(disk: &haversack_api::DiskConfig, plain: &DiskConfig, settings:
     config
 }
 
+/// The segments of each device and the staging blocks of a pool of n blocks.
+pub(crate) fn shape(pool: &Pool, blocks: u64) -> Result<(u32, u32), SimError> {
+    let devices = u64::from(pool.devices.max(1));
+    let segments = (blocks / u64::from(SLOTS_PER_SEGMENT) / devices).max(FEWEST_SEGMENTS);
+    let segments = u32::try_from(segments).map_err(|_| {
+        SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
+    })?;
+    let some = u32::try_from(blocks / 64).unwrap_or(u32::MAX).clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
+    Ok((segments, pool.staging_blocks.unwrap_or(some)))
+}
+
+/// Blocks that fit into a pool.
+pub(crate) fn capacity_blocks(segments: u32, devices: u32) -> u64 {
+    u64::from(segments) * u64::from(devices) * u64::from(SLOTS_PER_SEGMENT)
+}
+
 impl Production<NullMemory> {
     /// A pool of n blocks, or up to a segment a device fewer, with all volumes as its disks.
     ///
@@ -158,13 +174,7 @@ impl<M: SimMemory> Production<M> {
     ) -> Result<Self, SimError> {
         let pool = &settings.pool;
         let devices = pool.devices.max(1);
-        let segments = (blocks / u64::from(SLOTS_PER_SEGMENT) / u64::from(devices)).max(FEWEST_SEGMENTS);
-        let segments = u32::try_from(segments).map_err(|_| {
-            SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
-        })?;
-        let some =
-            u32::try_from(blocks / 64).unwrap_or(u32::MAX).clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
-        let staging_blocks = pool.staging_blocks.unwrap_or(some);
+        let (segments, staging_blocks) = shape(pool, blocks)?;
         let (configs, names) = (disks(settings, survey)?, survey.volumes.iter());
         let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
         let make = Make {
@@ -183,7 +193,7 @@ impl<M: SimMemory> Production<M> {
         let all_segments = u64::from(segments) * u64::from(devices);
         let governor = match &settings.control {
             Some(config) => {
-                let pool_blocks = all_segments * u64::from(SLOTS_PER_SEGMENT);
+                let pool_blocks = capacity_blocks(segments, devices);
                 let volumes =
                     names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
                 let (disks, happenings) = (governor::disks(settings, volumes), &pool.happenings);
@@ -191,7 +201,7 @@ impl<M: SimMemory> Production<M> {
             }
             None => None,
         };
-        let pool_bytes = all_segments * u64::from(SLOTS_PER_SEGMENT) * BLOCK_BYTES as u64;
+        let pool_bytes = capacity_blocks(segments, devices) * BLOCK_BYTES as u64;
         let budget = pool.endurance.map(|endurance| endurance.budget(pool_bytes));
         let budget = budget.map(|budget| Budget { burst_us: pool.burst_us, ..budget });
         let pacing = budget.map(Pacing::new).transpose()?;

@@ -1,0 +1,245 @@
+//! `haversack compare-migration`, and `haversack sim --migrate-at`: a VM that moves with its cache, simulated.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use haversack_api::Span;
+use haversack_sim::compare_migration::{
+    self as compared, MigrationChoices, MigrationComparison, compare_migration, outcome_table, table_of,
+};
+use haversack_sim::migration::link::Speed;
+use haversack_sim::migration::{MigrationTable, Outcome, Role, Setup, VmSetup, simulate};
+use haversack_sim::mix::Mix;
+use haversack_sim::tape::Tape;
+use haversack_sim::{Settings, Sizes, Stage};
+use haversack_trace::{OpenOptions, Source, open};
+
+use crate::error::{CliError, Result};
+use crate::sim::{Bar, LatencyArguments, Sim, refused, warn_of, write};
+
+/// What to compare.
+#[derive(Args)]
+pub struct CompareMigration {
+    /// Mixes of workloads with a table [migration]: TOML files; see docs/compare-migration.md and the folder `mixes`.
+    #[arg(required = true, value_name = "MIX")]
+    pub mixes: Vec<PathBuf>,
+    /// Methods: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws, pre-copy. [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub methods: Vec<haversack_sim::migration::Method>,
+    /// Speeds of the link between the hosts, such as 10Gbit. [default: the mix's]
+    #[arg(long, value_delimiter = ',', value_name = "SPEED")]
+    pub link: Vec<Speed>,
+    /// Sizes of each host's pool as fractions of the blocks that all workloads access, instead of those in the mix.
+    #[arg(long, value_delimiter = ',')]
+    pub fractions: Vec<f64>,
+    /// Seeds of latencies and generated workloads: a number, or several. The workloads of seed 1 are those of the mix.
+    #[arg(long, visible_alias = "seed", value_delimiter = ',', default_value = "1")]
+    pub seeds: Vec<u64>,
+    /// Number of migrations simulated in parallel; 0 for the number of processors.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Write an HTML page with charts to this file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the charts of the first mix, size and link to this directory as SVG files.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub svg: Option<PathBuf>,
+    /// Write all results to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub latency: LatencyArguments,
+}
+
+/// A migration in a simulation.
+#[derive(Args)]
+#[command(next_help_heading = "Migration")]
+pub struct MigrationArguments {
+    /// Simulate two hosts, and move a VM from one to the other at this time. Each --trace is a VM on the source host.
+    #[arg(long, value_name = "TIME")]
+    pub migrate_at: Option<Span>,
+    /// The disk that moves, or the trace. [default: the mix's, or the first one]
+    #[arg(long, value_name = "DISK", requires = "migrate_at")]
+    pub migrate_disk: Option<String>,
+    /// What travels: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws or pre-copy.
+    #[arg(long, default_value = "pre-copy", requires = "migrate_at")]
+    pub method: haversack_sim::migration::Method,
+    /// Speed of the link between the hosts, such as 10Gbit. [default: the mix's, or 10Gbit]
+    #[arg(long, value_name = "SPEED", requires = "migrate_at")]
+    pub link: Option<Speed>,
+}
+
+fn failed(error: impl std::fmt::Display) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+/// Runs `haversack compare-migration`.
+pub fn run(arguments: &CompareMigration, as_json: bool) -> Result<()> {
+    let mut choices = MigrationChoices {
+        links: arguments.link.clone(),
+        latency: None,
+        seeds: arguments.seeds.clone(),
+        threads: arguments.threads,
+        ..MigrationChoices::default()
+    };
+    if !arguments.methods.is_empty() {
+        choices.methods.clone_from(&arguments.methods);
+    }
+    let (bar, count) = (Bar::new()?, arguments.mixes.len() as f64);
+    let mut comparisons = Vec::new();
+    for (done, path) in arguments.mixes.iter().enumerate() {
+        let mut mix = crate::compare::read_mix(path)?;
+        if !arguments.fractions.is_empty() {
+            mix.fractions.clone_from(&arguments.fractions);
+        }
+        let of_mix = table_of(&mix).map_err(refused)?.latency.model();
+        choices.latency = Some(arguments.latency.over(of_mix));
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let progress = |stage, part| bar.show(stage, (done as f64 + part) / count);
+        comparisons.push(compare_migration(&mix, folder, &choices, &progress).map_err(refused)?);
+    }
+    bar.end();
+    comparisons.iter().for_each(|comparison| warn_of(&comparison.trace.damage));
+    write(arguments.html.as_ref(), || compared::page(&comparisons).to_html())?;
+    if let (Some(directory), Some(first)) = (&arguments.svg, comparisons.first()) {
+        write_pictures(directory, first)?;
+    }
+    let summaries: Vec<_> = comparisons.iter().map(compared::summaries).collect();
+    let goals: Vec<_> = summaries.iter().map(|summaries| compared::goals(summaries)).collect();
+    let value = serde_json::json!({ "comparisons": comparisons, "summaries": summaries, "goals": goals });
+    let json = serde_json::to_string_pretty(&value).map_err(failed)?;
+    write(arguments.json_file.as_ref(), || format!("{json}\n"))?;
+    if as_json {
+        println!("{json}");
+        return Ok(());
+    }
+    for (comparison, goals) in comparisons.iter().zip(&goals) {
+        println!("{}\n", comparison.mix.title);
+        println!("{}", compared::table(comparison).to_text());
+        println!("{}", compared::goals_table(goals).to_text());
+        if let Some(table) = compared::neighbours_table(comparison) {
+            println!("{}", table.to_text());
+        }
+    }
+    Ok(())
+}
+
+fn write_pictures(directory: &Path, comparison: &MigrationComparison) -> Result<()> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| failed(format!("{}: {error}", directory.display())))?;
+    for (name, chart) in compared::first_pictures(comparison) {
+        write(Some(&directory.join(format!("{name}.svg"))), || chart.to_svg())?;
+    }
+    Ok(())
+}
+
+/// What moves, by the options and the mix's own table.
+fn table(
+    arguments: &MigrationArguments,
+    at: Span,
+    of_mix: Option<&MigrationTable>,
+    first: &str,
+) -> Result<MigrationTable> {
+    let mut table = of_mix.cloned().unwrap_or_else(|| MigrationTable::at(first, at));
+    table.at = at;
+    if let Some(disk) = &arguments.migrate_disk {
+        table.disk.clone_from(disk);
+    }
+    table.link = arguments.link.unwrap_or(table.link);
+    table.check().map_err(refused)?;
+    Ok(table)
+}
+
+/// Runs `haversack sim --migrate-at`.
+pub fn simulate_one(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
+    match &arguments.mix {
+        Some(path) => of_mix(arguments, at, path, as_json),
+        None => of_traces(arguments, at, as_json),
+    }
+}
+
+fn of_mix(arguments: &Sim, at: Span, path: &Path, as_json: bool) -> Result<()> {
+    let mix: Mix = crate::compare::read_mix(path)?.with_seed(arguments.common.seed);
+    let first = mix.disks.first().map_or("", |load| load.name());
+    let table = table(&arguments.migration, at, mix.migration.as_ref(), first)?;
+    let of_mix = mix.settings_of_migration().map_err(refused)?;
+    let settings = Settings {
+        sizes: arguments.common.sizes().unwrap_or(of_mix.sizes.clone()),
+        traffic: of_mix.traffic.clone(),
+        pool: haversack_sim::Pool { disks: of_mix.pool.disks, ..arguments.common.pool.settings() },
+        ..arguments.common.settings_without_control(Sizes::Fractions(Vec::new()))
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let opener = || mix.open(folder);
+    let survey = survey(&opener, &settings)?;
+    let latency = arguments.common.latency.over(table.latency.model());
+    let setup = Setup::of_mix(&mix, &table, folder, &survey, &settings, &latency).map_err(refused)?;
+    let plan = table.plan(arguments.migration.method, mix.speed_up);
+    let outcome = simulate(&setup, &plan, arguments.common.seed).map_err(refused)?;
+    print(&mix.title, &outcome, arguments, as_json)
+}
+
+type OpenTrace<'a> = dyn Fn() -> std::result::Result<Box<dyn Source>, haversack_sim::SimError> + Sync + 'a;
+
+fn survey(opener: &OpenTrace<'_>, settings: &Settings) -> Result<haversack_sim::tape::Survey> {
+    let bar = Bar::new()?;
+    let tape =
+        Tape::new(opener, &settings.traffic, settings.block_bytes, &|part| bar.show(Stage::Survey, part));
+    bar.end();
+    let survey = tape.map_err(refused)?.survey;
+    warn_of(&survey.damage);
+    Ok(survey)
+}
+
+fn of_traces(arguments: &Sim, at: Span, as_json: bool) -> Result<()> {
+    let common = &arguments.common;
+    let sizes = common.sizes().ok_or_else(|| {
+        CliError::Usage("how large are the pools? give --blocks, --size or --fractions, one of them".into())
+    })?;
+    let name = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let names: Vec<String> = common.trace.iter().map(name).collect();
+    let first =
+        names.first().ok_or_else(|| CliError::Usage("what is simulated? give --trace or --mix".into()))?;
+    let table = table(&arguments.migration, at, None, first)?;
+    let settings = common.settings_without_control(sizes);
+    let all = survey(&|| common.open(), &settings)?;
+    let options = OpenOptions {
+        format: common.format,
+        key_bytes: common.key_bytes,
+        strict: common.strict,
+        ..OpenOptions::default()
+    };
+    let mut vms = Vec::new();
+    for (path, name) in common.trace.iter().zip(&names) {
+        let options = options.clone();
+        let opener = move || Ok(open(path, &options)?);
+        let own = survey(&opener, &settings)?.volumes.into_iter().map(|volume| volume.name);
+        let own: BTreeSet<String> = own.collect();
+        let role = if *name == table.disk { Role::Moves } else { Role::AtSource };
+        vms.push(VmSetup {
+            name: name.clone(),
+            role,
+            depth: None,
+            owns: Box::new(move |volume| own.contains(volume)),
+            open: Box::new(opener),
+        });
+    }
+    let latency = common.latency.over(table.latency.model());
+    let setup = Setup { vms, survey: &all, settings: &settings, latency: &latency };
+    let plan = table.plan(arguments.migration.method, common.speed_up);
+    let outcome = simulate(&setup, &plan, common.seed).map_err(refused)?;
+    print(&format!("Migration of {}", table.disk), &outcome, arguments, as_json)
+}
+
+fn print(title: &str, outcome: &Outcome, arguments: &Sim, as_json: bool) -> Result<()> {
+    write(arguments.html.as_ref(), || compared::outcome_page(title, outcome).to_html())?;
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(outcome).map_err(failed)?);
+    } else {
+        println!("{title}\n");
+        println!("{}", outcome_table(outcome).to_text());
+        print!("{}", compared::facts_table(outcome).to_text());
+    }
+    Ok(())
+}

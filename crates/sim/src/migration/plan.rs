@@ -1,0 +1,188 @@
+//! What moves, when and how: the table `[migration]` of a mix, and what the command line says instead.
+
+use std::time::Duration;
+
+use haversack_api::{Size, Span};
+use haversack_migrate::{Method, Timing};
+use serde::{Deserialize, Serialize};
+
+use super::link::{LinkModel, Speed};
+use crate::error::SimError;
+use crate::latency::LatencyModel;
+use crate::latency::distribution::Distribution;
+
+/// How long the VMs are looked at if it is not said.
+const LONGEST_WINDOW_US: u64 = 60_000_000;
+
+/// The table `[migration]` of a mix.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigrationTable {
+    /// The disk that moves, or the load of all disks that move.
+    pub disk: String,
+    /// When the VM stops at the source.
+    pub at: Span,
+    /// How long the VMs are looked at before and after.
+    pub window: Span,
+    /// How long the VM is stopped for its memory, whatever its cache does.
+    #[serde(default = "downtime")]
+    pub downtime: Span,
+    /// How long its memory is copied before that: its cache travels ahead as long.
+    #[serde(default = "memory")]
+    pub memory: Span,
+    /// Speed of the link between the hosts.
+    #[serde(default = "link")]
+    pub link: Speed,
+    /// There and back on it.
+    #[serde(default = "round_trip")]
+    pub round_trip: Span,
+    /// What takes time, where it differs from the simulator's defaults.
+    #[serde(default)]
+    pub latency: LatencyTable,
+}
+
+/// The table `[migration.latency]`, with the names of the options of `haversack sim`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LatencyTable {
+    /// Latency of a read from a cache device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_read: Option<Distribution>,
+    /// Latency of a write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_write: Option<Distribution>,
+    /// I/Os that a cache device handles in parallel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_servers: Option<u32>,
+    /// Latency of a read from the origin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_read: Option<Distribution>,
+    /// Latency of a write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_write: Option<Distribution>,
+    /// I/Os that the origin handles in parallel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_servers: Option<u32>,
+    /// Bytes a second of each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_speed: Option<Size>,
+    /// Speed of each host's network to the origin, in bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_speed: Option<Size>,
+}
+
+impl LatencyTable {
+    /// The model with what the table has.
+    pub fn model(&self) -> LatencyModel {
+        let mut model = LatencyModel::default();
+        let set = |to: &mut Distribution, from: &Option<Distribution>| {
+            from.iter().for_each(|distribution| to.clone_from(distribution));
+        };
+        set(&mut model.device.read, &self.device_read);
+        set(&mut model.device.write, &self.device_write);
+        set(&mut model.origin.read, &self.origin_read);
+        set(&mut model.origin.write, &self.origin_write);
+        model.device.servers = self.device_servers.unwrap_or(model.device.servers);
+        model.origin.servers = self.origin_servers.unwrap_or(model.origin.servers);
+        let speed = |given: Option<Size>, default: f64| given.map_or(default, |size| size.0 as f64);
+        model.origin.bytes_per_second = speed(self.origin_speed, model.origin.bytes_per_second);
+        model.network_bytes_per_second = speed(self.network_speed, model.network_bytes_per_second);
+        model
+    }
+}
+
+fn downtime() -> Span {
+    Span(Duration::from_millis(30))
+}
+
+fn memory() -> Span {
+    Span(Duration::from_secs(5))
+}
+
+fn link() -> Speed {
+    LinkModel::default().speed
+}
+
+fn round_trip() -> Span {
+    Span(Duration::from_micros(100))
+}
+
+impl MigrationTable {
+    /// A table with defaults for all but what moves and when. The VM is looked at for a minute before and after, or as long
+    /// as there is time before.
+    pub fn at(disk: &str, at: Span) -> MigrationTable {
+        let before = at.as_micros().saturating_sub(memory().as_micros());
+        let window = Span(Duration::from_micros(before.min(LONGEST_WINDOW_US)));
+        MigrationTable {
+            disk: disk.into(),
+            at,
+            window,
+            downtime: downtime(),
+            memory: memory(),
+            link: link(),
+            round_trip: round_trip(),
+            latency: LatencyTable::default(),
+        }
+    }
+
+    /// Checks what can be checked without a load.
+    ///
+    /// # Errors
+    /// What is wrong, what was expected.
+    pub fn check(&self) -> Result<(), SimError> {
+        let wrong = |why: String| Err(SimError::Settings(format!("[migration] of '{}': {why}", self.disk)));
+        if self.window.as_micros() == 0 {
+            return wrong("the window takes some time: expected a span such as 60s".into());
+        }
+        if self.at.as_micros() < self.memory.as_micros() + self.window.as_micros() {
+            return wrong(format!(
+                "it stops at {}, but its memory is copied for {} before that, and the window of {} comes before that again: \
+                 move it later",
+                self.at, self.memory, self.window
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a simulation needs of it. Time runs so many times faster; that of the hypervisor and of the link does not.
+    pub fn plan(&self, method: Method, speed_up: f64) -> MigrationPlan {
+        let ns = |span: Span| span.as_micros().saturating_mul(1_000);
+        let of_trace = |span: Span| (ns(span) as f64 / speed_up) as u64;
+        MigrationPlan {
+            method,
+            at_ns: of_trace(self.at),
+            window_ns: of_trace(self.window),
+            downtime_ns: ns(self.downtime),
+            memory_ns: of_trace(self.memory),
+            link: LinkModel { speed: self.link, round_trip_us: self.round_trip.as_micros() as f64 },
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// A migration in simulated time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MigrationPlan {
+    /// What travels.
+    pub method: Method,
+    /// When the VM stops at the source.
+    pub at_ns: u64,
+    /// How long the VMs are looked at before and after.
+    pub window_ns: u64,
+    /// How long the VM is stopped for its memory.
+    pub downtime_ns: u64,
+    /// How long its memory is copied before it stops.
+    pub memory_ns: u64,
+    /// The link between the hosts.
+    pub link: LinkModel,
+    /// What the protocol waits for.
+    pub timing: Timing,
+}
+
+impl MigrationPlan {
+    /// Begin of what is looked at, begin of the copying of memory, stop of the VM, end of what is looked at.
+    pub fn marks_ns(&self) -> [u64; 4] {
+        let ahead_ns = self.at_ns.saturating_sub(self.memory_ns);
+        [ahead_ns.saturating_sub(self.window_ns), ahead_ns, self.at_ns, self.at_ns + self.window_ns]
+    }
+}

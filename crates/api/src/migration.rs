@@ -1,5 +1,7 @@
 //! Disks that move between hosts, and the hosts.
 
+use std::path::PathBuf;
+
 pub use haversack_migrate::Method;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,6 +16,19 @@ pub struct StartMigration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "pre-copy")]
     pub method: Option<Method>,
+}
+
+/// Has a disk attached and sent here whose VM is about to come. One of the fields says which.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectDisk {
+    /// Its name, which is also that of its NBD export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its vhost-user socket, the same on both hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub vhost_user: Option<PathBuf>,
 }
 
 /// Where a disk is that may move.
@@ -68,6 +83,17 @@ pub struct MigrationStatus {
     pub sent_bytes: u64,
     /// Bytes that are still to be sent ahead, of those found so far.
     pub left_bytes: u64,
+    /// The most of that that can be dirty.
+    pub dirty_left_bytes: u64,
+    /// Bytes that are sent ahead a second, as measured lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_bytes_per_s: Option<f64>,
+    /// Seconds until the bytes left have been sent at that rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_s: Option<f64>,
+    /// Seconds that the guest would wait for the hosts to agree, if it moved now: their messages there and back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_stall_s: Option<f64>,
     /// How often all that is cached was searched for blocks to send.
     pub passes: u32,
     /// A switchover now leaves little to fetch.

@@ -1,7 +1,7 @@
 //! `/v1/disks/DISK/migration`, `/v1/migrations` and `/v1/hosts`: disks that move between hosts.
 
 use axum::extract::State;
-use haversack_api::{ErrorBody, HostStatus, Job, MigrationStatus, StartMigration};
+use haversack_api::{ErrorBody, ExpectDisk, HostStatus, Job, MigrationStatus, StartMigration};
 
 use super::Control;
 use super::answer::{Answer, Body, JobAnswer, Part, answer, start as start_job};
@@ -11,6 +11,17 @@ use super::answer::{Answer, Body, JobAnswer, Part, answer, start as start_job};
     responses((status = 200, body = Vec<MigrationStatus>), (status = 409, body = ErrorBody)))]
 pub async fn list(State(control): State<Control>) -> Answer<Vec<MigrationStatus>> {
     answer(&control, |daemon| daemon.migrations()).await
+}
+
+/// Has a disk attached and sent here by the host that has it, because its VM is about to come. The answer comes when the disk is
+/// attached.
+#[utoipa::path(post, path = "/v1/migrations", request_body = ExpectDisk,
+    responses((status = 200, body = MigrationStatus), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn expect(
+    State(control): State<Control>,
+    Body(wanted): Body<ExpectDisk>,
+) -> Answer<MigrationStatus> {
+    answer(&control, move |daemon| daemon.expect(&wanted)).await
 }
 
 /// The other hosts, and the connections to them.

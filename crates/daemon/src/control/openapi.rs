@@ -37,6 +37,7 @@ use super::{disks, migration, policy, pools, system};
         disks::resize,
         disks::forget,
         migration::list,
+        migration::expect,
         migration::hosts,
         migration::show,
         migration::start,

@@ -30,6 +30,7 @@ pub fn watch(daemon: &Arc<Daemon>) -> std::io::Result<()> {
         let mut watch = Watch::default();
         while let Some(daemon) = daemon.upgrade().filter(|daemon| !daemon.is_stopping()) {
             watch.look(&daemon, &hosts);
+            daemon.measure_paces(&hosts);
             drop(daemon);
             std::thread::sleep(LOOK_EVERY);
         }

@@ -1,5 +1,6 @@
 //! Sending a disk to another host, on request of an operator or of that host.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use haversack_engine::{EngineError, MoveStatus};
 use haversack_model::{BLOCK_BYTES, DiskId, HostId, SECTOR_BYTES};
 use haversack_ownership::Record;
 
-use super::Hosts;
 use super::talk::{Answer, Question};
+use super::{Hosts, pace};
 use crate::daemon::{Daemon, Disk};
 use crate::error::{DaemonError, Result};
 use crate::jobs::JobControl;
@@ -30,7 +31,7 @@ fn bytes(blocks: u64) -> u64 {
 }
 
 impl Daemon {
-    fn hosts_or_error(&self) -> Result<Arc<Hosts>> {
+    pub(super) fn hosts_or_error(&self) -> Result<Arc<Hosts>> {
         self.hosts().ok_or_else(|| {
             DaemonError::conflict("this host knows no other hosts", "configure [migration] and [[host]]")
         })
@@ -126,12 +127,41 @@ impl Daemon {
     pub fn migration_of(&self, name: &str) -> Result<MigrationStatus> {
         let hosts = self.hosts_or_error()?;
         let disk = self.disk(name)?;
-        let status = self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
+        let backend = &self.pool(&disk.config().pool)?.backend;
+        let status = backend.migration_status(disk.id)?;
         let status = status.ok_or_else(|| {
             let what = format!("disk '{name}' does not move between hosts");
             DaemonError::conflict(what, "disks that are read-only or have an rbd: origin do not")
         })?;
-        Ok(describe(&hosts, name, &status))
+        let described = describe(&hosts, name, &status);
+        let Some(to) = status.to else { return Ok(described) };
+        let disks = backend.snapshot()?.disks;
+        let dirty = disks.iter().find(|known| known.id == disk.id).map_or(0, |disk| disk.usage.dirty_blocks);
+        let left = status.progress.copies_left;
+        let rate = hosts.paces.locked().of(disk.id);
+        Ok(MigrationStatus {
+            // Of each pass, the dirty ones are sent first.
+            dirty_left_bytes: bytes(dirty.min(left)),
+            sent_bytes_per_s: rate,
+            eta_s: rate.and_then(|rate| pace::eta_s(bytes(left), rate)),
+            expected_stall_s: hosts.round_trip_s(to).map(|trip| pace::expected_stall_s(trip, dirty, left)),
+            ..described
+        })
+    }
+
+    /// Measures how fast disks are being sent.
+    pub(super) fn measure_paces(&self, hosts: &Hosts) {
+        let mut sent = HashSet::new();
+        for disk in self.disks().into_values() {
+            let Ok(pool) = self.pool(&disk.config().pool) else { continue };
+            let Ok(Some(status)) = pool.backend.migration_status(disk.id) else { continue };
+            if let Some(to) = status.to {
+                let progress = (status.progress.copies, status.progress.copies_left);
+                hosts.paces.locked().measure(disk.id, to, progress, Instant::now());
+                sent.insert(disk.id);
+            }
+        }
+        hosts.paces.locked().retain(|disk| sent.contains(&disk));
     }
 
     /// Returns how far all disks are that may move.
@@ -264,11 +294,15 @@ fn check_size(name: &str, here: u64, there: u64) -> Result<()> {
     ))
 }
 
+/// Returns what has another host attach a disk.
+pub(super) fn preparation(disk: &Disk) -> Question {
+    let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
+    Question::Prepare { config: Box::new(config), sectors: disk.with(|inner| inner.sectors) }
+}
+
 /// Has the other host attach the disk.
 fn prepare(hosts: &Hosts, disk: &Disk, (to, to_name): (HostId, &str), control: &JobControl) -> Result<()> {
-    let config = DiskConfig { accept_loss: None, accept_origin_change: None, ..disk.config() };
-    let sectors = disk.with(|inner| inner.sectors);
-    let question = Question::Prepare { config: Box::new(config), sectors };
+    let question = preparation(disk);
     let mut answers = hosts.ask(&[to], disk.id, &question);
     let mut connection = hosts.connected_since(to);
     let deadline = Instant::now() + PATIENCE;
@@ -323,6 +357,10 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         is_serving: status.progress.is_serving,
         sent_bytes: bytes(status.progress.copies),
         left_bytes: bytes(status.progress.copies_left),
+        dirty_left_bytes: 0,
+        sent_bytes_per_s: None,
+        eta_s: None,
+        expected_stall_s: None,
         passes: status.passes,
         is_ready: status.is_ready,
         needed_bytes: bytes(status.progress.needed_blocks),

@@ -7,11 +7,13 @@
 //! - No message of another host makes this daemon wait.
 
 pub mod config;
+mod expect;
 mod find;
 pub mod guests;
 pub mod incarnation;
 mod learned;
 mod migrate;
+mod pace;
 mod talk;
 
 use std::collections::{BTreeMap, HashSet};
@@ -47,6 +49,8 @@ pub struct Hosts {
     /// Migrations that the operator has aborted. The host's requests for the disk are refused until its hypervisor has
     /// closed the disk or the operator starts the migration again.
     aborted: Mutex<HashSet<(DiskId, HostId)>>,
+    /// How fast disks are being sent.
+    paces: Mutex<pace::Paces>,
     /// Questions of other hosts that are being answered.
     answering: AtomicUsize,
     /// Disks that are being attached here, of which the owner is to be found.
@@ -100,6 +104,7 @@ impl Hosts {
             links,
             waiting: WaitingTable::default(),
             aborted: Mutex::default(),
+            paces: Mutex::default(),
             answering: AtomicUsize::new(0),
             seeking: Mutex::default(),
         }))
@@ -151,6 +156,12 @@ impl Hosts {
     /// Returns since when a host is connected.
     pub fn connected_since(&self, host: HostId) -> Option<SystemTime> {
         self.links.state().into_iter().find(|state| state.id == host)?.connected_since
+    }
+
+    /// Returns the time that a message to a connected host takes there and back, in seconds.
+    fn round_trip_s(&self, host: HostId) -> Option<f64> {
+        let state = self.links.state().into_iter().find(|state| state.id == host);
+        state?.round_trip_us.map(|us| us as f64 / 1e6)
     }
 
     /// Returns the state of the connections.

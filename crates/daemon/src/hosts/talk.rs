@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use haversack_api::DiskConfig;
+use haversack_api::{DiskConfig, ExpectDisk};
 use haversack_model::{DiskId, HostId};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,8 @@ pub enum Question {
         /// From this byte of its file on.
         from: u64,
     },
+    /// Have the host that asks attach such a disk, and send it. The disk that the question names says nothing.
+    Bring(ExpectDisk),
 }
 
 /// An answer.
@@ -184,6 +186,10 @@ impl Daemon {
                 self.prepare_for(from, disk, *config, sectors).map_or_else(refuse, |()| Answer::Done)
             }
             Question::Stop => self.stop_sending_to(from, disk).map_or_else(refuse, |()| Answer::Done),
+            Question::Bring(wanted) => {
+                let hosts = self.hosts_or_error();
+                hosts.and_then(|hosts| self.bring(&hosts, from, &wanted)).unwrap_or_else(refuse)
+            }
             Question::Send => self.send_to(from, disk).map_or_else(refuse, |()| Answer::Done),
         }
     }

@@ -1,0 +1,93 @@
+//! Expecting a disk here whose VM is about to come, of which only its place in the VM's configuration is known: the name of
+//! its NBD export or its vhost-user socket. The host that has such a disk is asked to send it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haversack_api::{ExpectDisk, MigrationStatus};
+use haversack_model::{DiskId, HostId};
+use haversack_ownership::Record;
+
+use super::Hosts;
+use super::migrate::preparation;
+use super::talk::{Answer, Question};
+use crate::daemon::{Daemon, Disk};
+use crate::error::{DaemonError, Result};
+
+/// How long the other hosts have to answer, and this one to attach the disk in the meantime.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+impl Daemon {
+    /// Has a disk attached and sent here by the host that has it. One that is attached here is only asked for.
+    ///
+    /// # Errors
+    /// No host has such a disk, or it cannot be attached here.
+    pub fn expect(self: &Arc<Self>, wanted: &ExpectDisk) -> Result<MigrationStatus> {
+        let hosts = self.hosts_or_error()?;
+        if let Some((name, disk)) = self.wanted(wanted) {
+            self.have_sent(&disk)?;
+            return self.migration_of(&name);
+        }
+        // It is not known here which disk it is.
+        let others = hosts.others();
+        let answers = hosts.ask(&others, DiskId([0; 16]), &Question::Bring(wanted.clone()));
+        let (asked, away): (Vec<HostId>, Vec<HostId>) =
+            others.into_iter().partition(|host| hosts.are_connected(&[*host]));
+        let mut missing = away.first().map(|host| (*host, "is not connected".to_owned()));
+        let deadline = Instant::now() + PATIENCE;
+        for _ in asked {
+            match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((_, Answer::Done)) => return self.attached_one(wanted),
+                Ok((host, Answer::Refused(why))) => missing = Some((host, why)),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        match missing {
+            Some((host, why)) => Err(DaemonError::conflict(
+                format!("{} does not come from host '{}': it {why}", describe(wanted), hosts.name_of(host)),
+                "see 'haversack host list', and 'haversack migrate status' there",
+            )),
+            None => Err(DaemonError::NoSuch { what: "disk", name: describe(wanted) }),
+        }
+    }
+
+    fn attached_one(&self, wanted: &ExpectDisk) -> Result<MigrationStatus> {
+        let found = self.wanted(wanted);
+        let (name, _) = found.ok_or(DaemonError::NoSuch { what: "disk", name: describe(wanted) })?;
+        self.migration_of(&name)
+    }
+
+    /// Returns the attached disk that is meant.
+    fn wanted(&self, wanted: &ExpectDisk) -> Option<(String, Arc<Disk>)> {
+        let is_it = |name: &str, disk: &Disk| {
+            let config = disk.config();
+            let by_name = wanted.name.as_deref() == Some(name);
+            let socket = wanted.vhost_user.as_deref();
+            by_name || socket.is_some() && socket == config.vhost_user.as_deref().map(Path::new)
+        };
+        let disks = self.disks().into_iter();
+        disks.filter(|(_, disk)| disk.attached().is_ok()).find(|(name, disk)| is_it(name, disk))
+    }
+
+    /// Has the host that expects a disk attach it, if it is here. It asks for the cache then.
+    pub(super) fn bring(&self, hosts: &Hosts, to: HostId, wanted: &ExpectDisk) -> Result<Answer> {
+        let Some((_, disk)) = self.wanted(wanted) else { return Ok(Answer::Unknown) };
+        let status = self.pool(&disk.config().pool)?.backend.migration_status(disk.id)?;
+        if !status.is_some_and(|status| matches!(status.record, Record::Owner { .. })) {
+            return Ok(Answer::Unknown);
+        }
+        let answers = hosts.ask(&[to], disk.id, &preparation(&disk));
+        let answer = answers.recv_timeout(PATIENCE).map(|(_, answer)| answer);
+        Ok(answer.unwrap_or_else(|_| Answer::Refused("has not been answered".into())))
+    }
+}
+
+fn describe(wanted: &ExpectDisk) -> String {
+    match (&wanted.name, &wanted.vhost_user) {
+        (Some(name), _) => name.clone(),
+        (None, Some(path)) => format!("with the socket {}", path.display()),
+        (None, None) => "without a name".into(),
+    }
+}

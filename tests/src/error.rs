@@ -50,6 +50,9 @@ pub enum Error {
         /// The answer.
         answer: String,
     },
+    /// QEMU's monitor refused something or is gone.
+    #[error(transparent)]
+    Qmp(#[from] haversack_qmp::QmpError),
     /// A check of the test itself did not hold.
     #[error("{0}")]
     Check(String),

@@ -10,11 +10,13 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use haversack_qmp::Monitor;
+use serde_json::json;
+
 use crate::error::check;
 use crate::process::Process;
-use crate::qmp::Qmp;
 use crate::tools::PATIENCE;
-use crate::{Error, Place, Result, tools};
+use crate::{Error, Place, Result, qmp, tools};
 
 /// The guest's memory. With vhost-user it is shared with the server.
 const MEMORY: &str = "256M";
@@ -39,16 +41,19 @@ pub enum Attachment {
 #[derive(Debug)]
 pub struct Guest {
     qemu: Qemu,
-    port: BufReader<UnixStream>,
     /// The logs of the kernel, one for each QEMU that the guest has run in.
     consoles: Vec<PathBuf>,
 }
 
-/// The process that a guest runs in.
+/// The process that a guest runs in, or that waits for one to come.
 #[derive(Debug)]
-struct Qemu {
+pub struct Qemu {
     process: Process,
     name: String,
+    port: BufReader<UnixStream>,
+    console: PathBuf,
+    /// The sockets of its two monitors: one is for the test.
+    monitors: [PathBuf; 2],
 }
 
 /// What the guest answered to a command.
@@ -64,8 +69,8 @@ impl Guest {
     /// # Errors
     /// If QEMU does not start or the guest's program does not answer.
     pub fn boot(place: &Place, name: &str, disks: &[Attachment]) -> Result<Self> {
-        let (qemu, port) = Qemu::start(place, name, disks, None)?;
-        let mut guest = Self { qemu, port, consoles: vec![console(place, name)] };
+        let qemu = Qemu::start(place, name, disks, &[])?;
+        let mut guest = Self { consoles: vec![qemu.console.clone()], qemu };
         guest.finish("boot", PATIENCE)?;
         place.say(&format!("{name} is up"));
         Ok(guest)
@@ -78,23 +83,31 @@ impl Guest {
     pub fn migrate(&mut self, place: &Place, name: &str, disks: &[Attachment]) -> Result<()> {
         let socket = place.path(format!("{name}-migration.sock"));
         let channel = format!("unix:{}", socket.display());
-        let (mut destination, port) = Qemu::start(place, name, disks, Some(&channel))?;
+        let mut destination = Qemu::start(place, name, disks, &["-incoming", &channel])?;
         destination.process.wait_for_file(&socket)?;
-        let mut monitor = self.qemu.monitor(place)?;
-        let told = monitor.migrate(&channel, PATIENCE)?;
+        let mut monitor = self.qemu.watch()?;
+        let told = qmp::migrate(&mut monitor, &channel, PATIENCE)?;
         place.say(&format!(
             "{} moved to {name}: {} KiB, guest stopped for {} ms",
             self.qemu.name,
             told["ram"]["transferred"].as_u64().unwrap_or(0) >> 10,
             told["downtime"]
         ));
-        destination.monitor(place)?.wait_for_status("running", PATIENCE)?;
-        monitor.quit()?;
-        let mut source = std::mem::replace(&mut self.qemu, destination);
-        source.process.wait(PATIENCE)?;
-        self.port = port;
-        self.consoles.push(console(place, name));
+        qmp::wait_for_status(&mut destination.watch()?, "running", PATIENCE)?;
+        monitor.execute("quit", &json!({}))?;
+        self.runs_in(destination).process.wait(PATIENCE)?;
         Ok(())
+    }
+
+    /// The guest was moved to another QEMU by somebody else. Returns the one that it was in.
+    pub fn runs_in(&mut self, qemu: Qemu) -> Qemu {
+        self.consoles.push(qemu.console.clone());
+        std::mem::replace(&mut self.qemu, qemu)
+    }
+
+    /// The QEMU that the guest is in.
+    pub fn qemu(&self) -> &Qemu {
+        &self.qemu
     }
 
     /// Sends a command and waits for its answer.
@@ -111,7 +124,7 @@ impl Guest {
     /// # Errors
     /// If the guest is gone.
     pub fn begin(&mut self, command: &str) -> Result<()> {
-        self.port.get_mut().write_all(format!("{command}\n").as_bytes()).map_err(Error::io(command))
+        self.qemu.port.get_mut().write_all(format!("{command}\n").as_bytes()).map_err(Error::io(command))
     }
 
     /// Waits for the answer to `command`.
@@ -120,8 +133,8 @@ impl Guest {
     /// As [`Guest::ask`]. After a time-out the guest is of no use any more.
     pub fn finish(&mut self, command: &str, limit: Duration) -> Result<Answer> {
         let mut line = String::new();
-        self.port.get_ref().set_read_timeout(Some(limit)).map_err(Error::io(command))?;
-        match self.port.read_line(&mut line) {
+        self.qemu.port.get_ref().set_read_timeout(Some(limit)).map_err(Error::io(command))?;
+        match self.qemu.port.read_line(&mut line) {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 return Err(Error::TimedOut { what: format!("guest: {command}"), limit });
             }
@@ -167,14 +180,18 @@ impl Guest {
 }
 
 impl Qemu {
-    /// Starts QEMU and connects to its guest's port; `incoming` is where its guest comes from, if it is not booted.
-    fn start(
-        place: &Place,
-        name: &str,
-        disks: &[Attachment],
-        incoming: Option<&str>,
-    ) -> Result<(Self, BufReader<UnixStream>)> {
+    /// Starts a QEMU that waits for a guest, and until it is told where from (`-incoming defer`). `more` are further arguments.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn expect(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
+        Self::start(place, name, disks, &[&["-incoming", "defer"], more].concat())
+    }
+
+    /// Starts QEMU and connects to its guest's port.
+    fn start(place: &Place, name: &str, disks: &[Attachment], more: &[&str]) -> Result<Self> {
         let image = image()?;
+        let console = place.path(format!("{name}-console.log"));
         let socket = place.path(format!("{name}.sock"));
         let mut command = tools::tool("qemu-system-x86_64")?;
         command.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg", "-cpu", "max", "-smp", "2"]);
@@ -183,10 +200,13 @@ impl Qemu {
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.arg("-kernel").arg(image.join("kernel")).arg("-initrd").arg(image.join("initramfs"));
         command.args(["-append", "console=ttyS0 quiet panic=-1"]);
-        command.args(["-serial", &format!("file:{}", console(place, name).display())]);
+        command.args(["-serial", &format!("file:{}", console.display())]);
         command.args(["-serial", &format!("unix:{},server=on,wait=off", socket.display())]);
-        command.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor_socket(place, name).display())]);
-        command.args(incoming.into_iter().flat_map(|channel| ["-incoming", channel]));
+        let monitors = ["qmp", "watch"].map(|kind| place.path(format!("{name}-{kind}.sock")));
+        for monitor in &monitors {
+            command.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
+        }
+        command.args(more);
         for (number, disk) in disks.iter().enumerate() {
             attach(&mut command, number, disk)?;
         }
@@ -198,20 +218,29 @@ impl Qemu {
             Ok(connected.is_some())
         })?;
         let port = connected.ok_or_else(|| Error::Check("a connection that succeeded is there".into()))?;
-        Ok((Self { process, name: name.to_owned() }, BufReader::new(port)))
+        Ok(Self { process, name: name.to_owned(), port: BufReader::new(port), console, monitors })
     }
 
-    fn monitor(&self, place: &Place) -> Result<Qmp> {
-        Qmp::connect(&monitor_socket(place, &self.name))
+    /// The socket of the monitor that is for programs under test.
+    pub fn monitor(&self) -> &Path {
+        &self.monitors[0]
     }
-}
 
-fn console(place: &Place, name: &str) -> PathBuf {
-    place.path(format!("{name}-console.log"))
-}
+    /// Connects to the monitor that is for the test.
+    ///
+    /// # Errors
+    /// If QEMU has ended.
+    pub fn watch(&self) -> Result<Monitor> {
+        qmp::connect(&self.monitors[1])
+    }
 
-fn monitor_socket(place: &Place, name: &str) -> PathBuf {
-    place.path(format!("{name}-qmp.sock"))
+    /// `kill -9`.
+    ///
+    /// # Errors
+    /// If it has ended already.
+    pub fn kill(self) -> Result<()> {
+        self.process.kill()
+    }
 }
 
 impl Answer {

@@ -125,8 +125,9 @@ fn devices_come_and_go() {
         clients::nbdcopy(&source.display().to_string(), &daemon.uri("vm1"))?;
 
         daemon.command(&["pool", "add", &pool, &second, "--size", "64M"])?;
-        let devices =
-            || Ok(daemon.json(&["pool", "status", &pool])?["devices"].as_array().map_or(0, Vec::len));
+        let devices = || -> Result<usize> {
+            Ok(daemon.json(&["pool", "status", &pool])?["devices"].as_array().map_or(0, Vec::len))
+        };
         check(devices()? == 2, "the second device is not in the pool")?;
         let twice = run(&daemon, &["--json", "pool", "add", &pool, &second])?;
         complains(&twice, 4, "device").or(complains(&twice, 4, "conflict"))?;

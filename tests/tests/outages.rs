@@ -80,7 +80,9 @@ fn a_flush_after_overflow_outlives_the_connection() {
         let mut guest = Connection::open(&daemon.socket("nbd.sock"), "vm1")?;
         let mut data = [7; 1 << 16];
         let mut write = |at: u64| guest.ask(Command::Write, at << 16, 1 << 16, &mut data);
-        let overflowed = || Ok(daemon.json(&["disk", "show", "vm1"])?["requests"]["overflowed"].as_u64());
+        let overflowed = || -> haversack_e2e::Result<Option<u64>> {
+            Ok(daemon.json(&["disk", "show", "vm1"])?["requests"]["overflowed"].as_u64())
+        };
         let mut next = 0;
         while overflowed()? == Some(0) {
             (next..next + 16).try_for_each(&mut write)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use haversack_api::{ErrorBody, Span};
+use haversack_qmp::QmpError;
 
 /// An error of a command.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,20 @@ pub enum CliError {
     /// A log was replayed, and a decision had a different result.
     #[error("{0} decisions differ: see above")]
     Different(usize),
+    /// A VM was not moved to another host.
+    #[error("the VM was not moved, and is where it was: {why}")]
+    NotMoved {
+        /// The reason.
+        why: String,
+        /// The user has called it off, or a time-out that the user has given.
+        is_cancelled: bool,
+    },
+    /// A VM does not run, or it is not known where.
+    #[error("{0}")]
+    Attention(String),
+    /// QEMU's monitor.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(String),
@@ -68,16 +83,21 @@ pub enum CliError {
 
 impl CliError {
     /// Returns 1 for a failure, 2 for wrong usage, 3 if the daemon is unreachable, 4 if it refused, 5 if a job
-    /// was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found.
+    /// or a move was cancelled or left, 6 if not confirmed, 7 if damage or a difference was found, 8 if a VM needs attention.
     pub fn exit_code(&self) -> u8 {
         match self {
-            CliError::Job(_) | CliError::Answer { .. } | CliError::Failed(_) => 1,
+            CliError::Job(_)
+            | CliError::Answer { .. }
+            | CliError::Failed(_)
+            | CliError::Qmp(_)
+            | CliError::NotMoved { is_cancelled: false, .. } => 1,
             CliError::Usage(_) => 2,
             CliError::Unreachable { .. } | CliError::Silent { .. } => 3,
             CliError::Refused(_) => 4,
-            CliError::Cancelled | CliError::Left(_) => 5,
+            CliError::Cancelled | CliError::Left(_) | CliError::NotMoved { is_cancelled: true, .. } => 5,
             CliError::NotConfirmed(_) => 6,
             CliError::Damaged | CliError::Different(_) => 7,
+            CliError::Attention(_) => 8,
         }
     }
 
@@ -94,6 +114,9 @@ impl CliError {
             CliError::NotConfirmed(_) => "not-confirmed",
             CliError::Damaged => "damaged",
             CliError::Different(_) => "different",
+            CliError::NotMoved { .. } => "not-moved",
+            CliError::Attention(_) => "attention",
+            CliError::Qmp(_) => "qmp",
             CliError::Usage(_) => "usage",
             CliError::Failed(_) => "failed",
         }

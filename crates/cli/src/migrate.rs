@@ -1,12 +1,21 @@
 //! `haversack migrate` and `haversack host`: disks that move to other hosts.
 
+mod controller;
+mod destination;
+mod filling;
+mod guard;
+mod source;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use haversack_api::{
-    HostStatus, Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
+    ExpectDisk, HostStatus, Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size,
+    StartMigration,
 };
+use haversack_qmp::Address;
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,6 +48,8 @@ pub struct Migrate {
     /// Return at once.
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
+    #[command(flatten)]
+    vm: controller::Vm,
     #[command(subcommand)]
     command: Option<MigrateCommand>,
 }
@@ -56,6 +67,18 @@ enum MigrateCommand {
         /// Disk.
         disk: String,
     },
+    /// Have a disk attached and sent here by the host that has it: its VM is about to come.
+    Expect {
+        /// Disk.
+        #[arg(required_unless_present = "vhost_user", conflicts_with = "vhost_user")]
+        disk: Option<String>,
+        /// The disk that is served on this vhost-user socket on the host that has it.
+        #[arg(long, value_name = "PATH")]
+        vhost_user: Option<PathBuf>,
+    },
+    /// Used by this command itself: see its source.
+    #[command(hide = true)]
+    Guard { qmp: Address, qmp_destination: Address },
 }
 
 /// Commands for other hosts.
@@ -79,6 +102,13 @@ pub fn run(client: &Client, migrate: &Migrate, as_json: bool) -> Result<()> {
         (Some(MigrateCommand::Abort { disk }), _) => {
             client.send(Method::DELETE, &path(disk)?, None::<&()>).map(drop)
         }
+        (Some(MigrateCommand::Expect { disk, vhost_user }), _) => {
+            let body = ExpectDisk { name: disk.clone(), vhost_user: vhost_user.clone() };
+            let status: MigrationStatus = client.call(Method::POST, "/v1/migrations", Some(&body))?;
+            print(as_json, &status, &table(std::slice::from_ref(&status)))
+        }
+        (Some(MigrateCommand::Guard { qmp, qmp_destination }), _) => guard::run(qmp, qmp_destination),
+        (None, Some(to)) if migrate.vm.qmp.is_some() => controller::run(client, migrate, to, as_json),
         (None, Some(to)) => start(client, migrate, to, as_json),
         (None, None) => Err(CliError::Usage("name the host: --to HOST".into())),
     }
@@ -171,6 +201,9 @@ fn table(all: &[MigrationStatus]) -> String {
             one.state.to_string(),
             one.method,
         );
+        if let (MigrationState::Sending, Some(rate)) = (one.state, one.sent_bytes_per_s) {
+            text += &format!("  {}\n", pace(one, rate));
+        }
         if let Some(error) = &one.error {
             text += &format!("  {error}\n");
         }
@@ -180,6 +213,21 @@ fn table(all: &[MigrationStatus]) -> String {
                 if sent { format!("Its cache is on host '{host}'") } else { "Nothing is sent ahead".into() };
             text += &format!("  {what}: move the VM now.\n");
         }
+    }
+    text
+}
+
+/// Says how fast a disk is being sent, and what a switchover would cost now.
+fn pace(one: &MigrationStatus, bytes_per_s: f64) -> String {
+    let mut text = format!("{}/s", Size(bytes_per_s as u64).rounded());
+    if let Some(eta) = one.eta_s.filter(|_| one.left_bytes > 0) {
+        text += &format!(", {eta:.0} s left");
+    }
+    if one.dirty_left_bytes > 0 {
+        text += &format!(", at most {} of it dirty", Size(one.dirty_left_bytes).rounded());
+    }
+    if let Some(stall) = one.expected_stall_s {
+        text += &format!("; a switchover now: {:.0} ms for messages between the hosts", (stall * 1e3).ceil());
     }
     text
 }

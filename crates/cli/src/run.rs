@@ -127,7 +127,7 @@ pub(crate) fn part(name: &str) -> Result<&str> {
 }
 
 fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
-    let path = |name: &str| Ok(format!("/v1/disks/{}", part(name)?));
+    let path = |name: &str| -> Result<String> { Ok(format!("/v1/disks/{}", part(name)?)) };
     match command {
         DiskCommand::Attach(attach) => {
             work(client, Method::POST, "/v1/disks", Some(&config(attach)?), as_json)

@@ -1,0 +1,143 @@
+//! The daemons' part of a move: the caches of the VM's disks.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use haversack_api::{
+    Job, JobState, Method as Travels, MigrationState, MigrationStatus, Size, StartMigration,
+};
+use hyper::Method;
+
+use super::{LOOK_EVERY, path, status};
+use crate::client::Client;
+use crate::error::{CliError, Result};
+
+/// How long a disk whose VM has moved may take to follow, before that is reported as it is.
+const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The caches of the VM's disks, on their way to another host.
+pub struct Filling<'a> {
+    client: &'a Client,
+    disks: &'a [String],
+    to: &'a str,
+    method: Option<Travels>,
+    /// The daemon's jobs that send them; those of an earlier run of this command are not among them.
+    jobs: BTreeMap<&'a str, u64>,
+}
+
+/// How far they are.
+#[derive(Debug, Default)]
+pub struct Fill {
+    /// Bytes sent ahead.
+    pub sent_bytes: u64,
+    /// Bytes that are still to be sent.
+    pub left_bytes: u64,
+    /// A switchover now leaves little to fetch, for any of the disks.
+    pub is_ready: bool,
+}
+
+impl std::fmt::Display for Fill {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} of the cache sent, {} left",
+            Size(self.sent_bytes).rounded(),
+            Size(self.left_bytes).rounded()
+        )
+    }
+}
+
+impl<'a> Filling<'a> {
+    pub fn new(client: &'a Client, disks: &'a [String], to: &'a str, method: Option<Travels>) -> Filling<'a> {
+        Filling { client, disks, to, method, jobs: BTreeMap::new() }
+    }
+
+    /// Starts to send the caches that are not on their way yet.
+    pub fn start(&mut self) -> Result<()> {
+        for disk in self.disks {
+            let status = status(self.client, disk)?;
+            if !self.is_on_its_way(&status) {
+                self.start_disk(disk)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_disk(&mut self, disk: &'a str) -> Result<()> {
+        let body = StartMigration { to: self.to.into(), method: self.method };
+        let job: Job = self.client.call(Method::POST, &path(disk)?, Some(&body))?;
+        self.jobs.insert(disk, job.id);
+        Ok(())
+    }
+
+    fn is_on_its_way(&self, status: &MigrationStatus) -> bool {
+        let is_moving =
+            matches!(status.state, MigrationState::Sending | MigrationState::Leaving | MigrationState::Away);
+        is_moving && status.host.as_deref() == Some(self.to)
+    }
+
+    /// Returns how far they are. What a daemon has forgotten that was restarted is started again.
+    pub fn look(&mut self) -> Result<Fill> {
+        let mut all = Fill { is_ready: true, ..Fill::default() };
+        for disk in self.disks {
+            let status = status(self.client, disk)?;
+            if !self.is_on_its_way(&status) && !self.is_starting(disk)? {
+                self.start_disk(disk)?;
+            }
+            all.sent_bytes += status.sent_bytes;
+            all.left_bytes += status.left_bytes;
+            let is_there = matches!(status.state, MigrationState::Leaving | MigrationState::Away);
+            all.is_ready &= status.is_ready || is_there;
+        }
+        Ok(all)
+    }
+
+    /// Returns whether a disk's job runs. An error if it has failed.
+    fn is_starting(&self, disk: &str) -> Result<bool> {
+        let Some(job) = self.jobs.get(disk) else { return Ok(false) };
+        match self.client.get::<Job>(&format!("/v1/jobs/{job}")) {
+            Ok(Job { state: JobState::Failed, error, .. }) => {
+                Err(CliError::Job(error.unwrap_or_else(|| format!("disk '{disk}' cannot be sent"))))
+            }
+            Ok(Job { state: JobState::Cancelled, .. }) => {
+                Err(CliError::Job(format!("the migration of disk '{disk}' was aborted")))
+            }
+            Ok(_) => Ok(true),
+            Err(CliError::Refused(refusal)) if refusal.code == "not-found" => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops to send them. The disks stay here.
+    pub fn abort(&self) {
+        for disk in self.disks {
+            // What is not being sent need not be stopped, and a daemon that is gone sends nothing.
+            let _ = path(disk).and_then(|path| self.client.send(Method::DELETE, &path, None::<&()>));
+        }
+    }
+
+    /// Waits a moment for the other host to take the disks over. Over NBD that is not before the VM writes.
+    pub fn settle(&self) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < SETTLED_WITHIN
+            && self.status()?.iter().any(|disk| disk.state == MigrationState::Sending)
+        {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Waits until the disks are served by the other host.
+    pub fn wait(&mut self) -> Result<()> {
+        for job in std::mem::take(&mut self.jobs).into_values() {
+            let job: Job = self.client.get(&format!("/v1/jobs/{job}"))?;
+            crate::follow::follow(self.client, job)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the state of each disk.
+    pub fn status(&self) -> Result<Vec<MigrationStatus>> {
+        self.disks.iter().map(|disk| status(self.client, disk)).collect()
+    }
+}

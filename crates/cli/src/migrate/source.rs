@@ -1,0 +1,69 @@
+//! The QEMU that the VM runs in.
+//!
+//! Invariant
+//! - A migration is never cancelled once QEMU may have sent all of the VM: it could run in both QEMUs.
+
+use std::time::{Duration, Instant};
+
+use haversack_qmp::{Monitor, Phase, QmpError};
+use serde_json::json;
+
+use crate::error::{CliError, Result};
+
+/// How long a migration that is cancelled may take to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Where the VM is, as its QEMU knows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// It is here. No migration is under way.
+    Here,
+    /// A migration is under way.
+    Moving(Phase),
+    /// It has been sent away.
+    Gone,
+    /// QEMU waits for a VM.
+    Waiting,
+}
+
+/// Returns where the VM is.
+pub fn stage(source: &mut Monitor) -> std::result::Result<Stage, QmpError> {
+    let phase = source.migration()?.phase;
+    let state = source.run_state()?;
+    Ok(match state.as_str() {
+        // A QEMU that a VM has come to calls its own migration completed, too.
+        "inmigrate" => Stage::Waiting,
+        _ if !phase.is_ended() => Stage::Moving(phase),
+        "finish-migrate" => Stage::Moving(phase),
+        "postmigrate" => Stage::Gone,
+        _ => Stage::Here,
+    })
+}
+
+/// Cancels a migration, and waits until the VM goes on here. Returns false if it was too late for that.
+pub fn cancel(source: &mut Monitor) -> Result<bool> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut is_asked = false;
+    while Instant::now() < deadline {
+        match stage(source)? {
+            Stage::Here => return Ok(true),
+            Stage::Gone => return Ok(false),
+            Stage::Moving(phase) if may_be_cancelled(&phase) && !is_asked => {
+                source.execute("migrate_cancel", &json!({}))?;
+                is_asked = true;
+            }
+            Stage::Moving(_) | Stage::Waiting => {}
+        }
+        source.next_event(LOOK_EVERY)?;
+    }
+    Err(CliError::Attention(format!(
+        "QEMU has not ended the migration within {PATIENCE:?}, and the VM may be stopped: see 'query-migrate' and \
+         'query-status' of its monitor; 'cont' there continues the VM if the migration has failed"
+    )))
+}
+
+fn may_be_cancelled(phase: &Phase) -> bool {
+    matches!(phase, Phase::Setup | Phase::Active | Phase::PreSwitchover | Phase::Other(_))
+}

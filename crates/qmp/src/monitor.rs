@@ -1,0 +1,239 @@
+//! A connection to a monitor.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::address::Address;
+use crate::error::QmpError;
+use crate::message::{Event, Message, shown};
+use crate::migration::{Capability, Migration};
+
+/// The longest line that is taken from a monitor: those of QEMU are a few KiB.
+const MOST_LINE_BYTES: usize = 16 << 20;
+/// Events that are kept; older ones are dropped.
+const MOST_EVENTS: usize = 1024;
+/// The shortest time-out that the system knows.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub struct Monitor {
+    address: String,
+    stream: Stream,
+    /// What has arrived and is no whole line yet.
+    unread: Vec<u8>,
+    events: VecDeque<Event>,
+    commands: u64,
+    patience: Duration,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn connect(address: &Address, patience: Duration) -> io::Result<Stream> {
+        let host = match address {
+            Address::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
+            Address::Tcp(host) => host,
+        };
+        let mut last = io::Error::other("the name has no address");
+        for address in host.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, patience.max(LEAST_WAIT)) {
+                Ok(stream) => return Ok(Stream::Tcp(stream)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn read(&mut self, buffer: &mut [u8], limit: Duration) -> io::Result<usize> {
+        let limit = Some(limit.max(LEAST_WAIT));
+        match self {
+            Stream::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.read(buffer)),
+            Stream::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.read(buffer)),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], limit: Duration) -> io::Result<()> {
+        let limit = Some(limit.max(LEAST_WAIT));
+        match self {
+            Stream::Unix(stream) => stream.set_write_timeout(limit).and_then(|()| stream.write_all(bytes)),
+            Stream::Tcp(stream) => stream.set_write_timeout(limit).and_then(|()| stream.write_all(bytes)),
+        }
+    }
+}
+
+impl Monitor {
+    /// Connects to a monitor. It has `patience` to accept, and as long for each answer.
+    ///
+    /// # Errors
+    /// Nobody is there, or not a monitor, or it has another client.
+    pub fn connect(address: &Address, patience: Duration) -> Result<Monitor, QmpError> {
+        let stream = Stream::connect(address, patience)
+            .map_err(|source| QmpError::Unreachable { address: address.to_string(), source })?;
+        let mut monitor = Monitor {
+            address: address.to_string(),
+            stream,
+            unread: Vec::new(),
+            events: VecDeque::new(),
+            commands: 0,
+            patience,
+        };
+        let deadline = Instant::now() + patience;
+        match monitor.message(deadline)? {
+            Some(Message::Greeting) => {}
+            Some(other) => return Err(monitor.not_qmp(format!("{other:?} instead of a greeting"))),
+            None => return Err(monitor.silent("the connection")),
+        }
+        monitor.execute("qmp_capabilities", &json!({}))?;
+        Ok(monitor)
+    }
+
+    /// Executes a command and returns its answer. Events that come in between are kept.
+    ///
+    /// # Errors
+    /// QEMU refuses it, does not answer, or is gone.
+    pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
+        self.commands += 1;
+        let number = self.commands;
+        let line = json!({ "execute": command, "arguments": arguments, "id": number }).to_string() + "\n";
+        self.stream.write(line.as_bytes(), self.patience).map_err(|error| self.failed(&error))?;
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match self.message(deadline)? {
+                Some(Message::Answer(of, outcome)) if of.is_none_or(|of| of == number) => {
+                    let refused = |why| QmpError::Refused {
+                        address: self.address.clone(),
+                        command: command.to_owned(),
+                        why,
+                    };
+                    return outcome.map_err(refused);
+                }
+                // An answer to a command that was given up.
+                Some(Message::Answer(..)) => {}
+                Some(Message::Event(event)) => self.keep(event),
+                Some(Message::Greeting) => return Err(self.not_qmp("a second greeting".into())),
+                None => return Err(self.silent(command)),
+            }
+        }
+    }
+
+    /// Returns the next event, or `None` if there is none for `limit`.
+    ///
+    /// # Errors
+    /// QEMU is gone.
+    pub fn next_event(&mut self, limit: Duration) -> Result<Option<Event>, QmpError> {
+        let deadline = Instant::now() + limit;
+        while self.events.is_empty() {
+            match self.message(deadline)? {
+                Some(Message::Event(event)) => self.keep(event),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+        Ok(self.events.pop_front())
+    }
+
+    /// Returns what QEMU says of its migration.
+    ///
+    /// # Errors
+    /// As [`Monitor::execute`].
+    pub fn migration(&mut self) -> Result<Migration, QmpError> {
+        self.execute("query-migrate", &json!({})).map(|answer| Migration::of(&answer))
+    }
+
+    /// Returns the state of the guest, such as `running`.
+    ///
+    /// # Errors
+    /// As [`Monitor::execute`].
+    pub fn run_state(&mut self) -> Result<String, QmpError> {
+        let answer = self.execute("query-status", &json!({}))?;
+        let state = answer["status"].as_str().map(str::to_owned);
+        state.ok_or_else(|| self.not_qmp(format!("{answer} as the state of the guest")))
+    }
+
+    /// Returns whether a capability of migrations is on.
+    ///
+    /// # Errors
+    /// As [`Monitor::execute`].
+    pub fn has(&mut self, capability: Capability) -> Result<bool, QmpError> {
+        let answer = self.execute("query-migrate-capabilities", &json!({}))?;
+        let name = capability.to_string();
+        let mut all = answer.as_array().into_iter().flatten();
+        Ok(all.any(|one| one["capability"] == *name && one["state"] == true))
+    }
+
+    /// Switches a capability of migrations on or off.
+    ///
+    /// # Errors
+    /// As [`Monitor::execute`].
+    pub fn set(&mut self, capability: Capability, state: bool) -> Result<(), QmpError> {
+        let one = json!({ "capability": capability.to_string(), "state": state });
+        self.execute("migrate-set-capabilities", &json!({ "capabilities": [one] })).map(drop)
+    }
+
+    fn keep(&mut self, event: Event) {
+        if self.events.len() == MOST_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Returns the next message, or `None` if there is none until the deadline. A part of one is kept.
+    fn message(&mut self, deadline: Instant) -> Result<Option<Message>, QmpError> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=searched + end).collect();
+                return Message::parse(&line).map(Some).map_err(|what| self.not_qmp(what));
+            }
+            searched = self.unread.len();
+            if searched > MOST_LINE_BYTES {
+                return Err(self.not_qmp(format!("a line of more than {MOST_LINE_BYTES} bytes")));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() && searched > 0 {
+                return Ok(None);
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer, left) {
+                Ok(0) => {
+                    let what = if searched == 0 { "it has ended".into() } else { shown(&self.unread) };
+                    return Err(QmpError::Gone { address: self.address.clone(), why: what });
+                }
+                Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
+                Err(error) if is_time_out(&error) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(&error)),
+            }
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> QmpError {
+        if is_time_out(error) {
+            return self.silent("a command");
+        }
+        QmpError::Gone { address: self.address.clone(), why: error.to_string() }
+    }
+
+    fn silent(&self, command: &str) -> QmpError {
+        let (address, waited) = (self.address.clone(), self.patience);
+        QmpError::Silent { address, command: command.to_owned(), waited }
+    }
+
+    fn not_qmp(&self, what: String) -> QmpError {
+        QmpError::NotQmp { address: self.address.clone(), what }
+    }
+}
+
+fn is_time_out(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

@@ -94,8 +94,8 @@ fn a_greeting_that_is_none_is_refused() {
     let cases: [(&[u8], &str); 4] = [
         (b"GET / HTTP/1.1\r\nHost: b.test\r\n\r\n", "not a Haversack host"),
         (&[0xff; 64], "not a Haversack host"),
-        (b"HAVRLINK\x01\0\0\0\0\0\xff\xff", "malformed"),
-        (b"HAVRLINK\x01\0\0\0\0\0\0\0\0\0\0\0", "checksum"),
+        (b"HAVRLINK\x02\0\0\0\0\0\xff\xff", "malformed"),
+        (b"HAVRLINK\x02\0\0\0\0\0\0\0\0\0\0\0", "checksum"),
     ];
     for (bytes, words) in cases {
         let mut stream = connect(b.address());

@@ -146,6 +146,14 @@ pub enum Bug {
     ListChanged,
     /// A late copy that is being read does not lock out writes to its block.
     LateWithoutLock,
+    /// A host counts as independent of a dead one while copies of what it had are not durable.
+    GiveUpUnsettled,
+    /// What only a dead host had is read from the origin without anybody's having accepted that.
+    LoseSilently,
+    /// After a restart nothing is assumed to be missing at the origin of what a dead host had.
+    AssumeNothing,
+    /// A disk that is taken back from a dead host keeps its clean blocks.
+    RetakeClean,
 }
 
 /// All bugs that the simulator must catch.
@@ -224,6 +232,10 @@ pub const OF_MIGRATION: &[Bug] = &[
     Bug::LateForgetsAround,
     Bug::ListChanged,
     Bug::LateWithoutLock,
+    Bug::GiveUpUnsettled,
+    Bug::LoseSilently,
+    Bug::AssumeNothing,
+    Bug::RetakeClean,
 ];
 
 #[cfg(feature = "bug-zoo")]

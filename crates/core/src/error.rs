@@ -168,6 +168,16 @@ pub enum ManageError {
         "disk {0} has dirty blocks on the host that owned it before; it can be attached when that host has listed them"
     )]
     PeerUnlisted(DiskId),
+    /// Another host has taken the disk over, and dirty blocks are left that it does not have.
+    #[error(
+        "disk {disk} was taken over by another host without the {dirty_blocks} dirty blocks that are here; look at them with 'haversack flush-offline --list', then forget the disk by name"
+    )]
+    Overtaken {
+        /// The disk.
+        disk: DiskId,
+        /// Its dirty blocks here.
+        dirty_blocks: u64,
+    },
     /// The epoch is older than the one on record.
     #[error("ownership epoch {given} is older than the recorded epoch {recorded}")]
     OldEpoch {

@@ -47,6 +47,14 @@ pub(crate) enum JobKind {
     Claim {
         epoch: u64,
     },
+    /// What a dead host had is replaced by copies, or lost.
+    GiveUpPeer {
+        epoch: u64,
+    },
+    /// Clean blocks were dropped, so that the disk can be taken back from a dead host.
+    Retake {
+        epoch: u64,
+    },
     /// The record is being written, and nothing else is to be done.
     Record,
 }
@@ -99,7 +107,10 @@ impl Job {
     /// Whether the job needs everything staged to be committed.
     pub fn commits(&self) -> bool {
         match self.kind {
-            JobKind::Detach { .. } | JobKind::Clean { .. } | JobKind::Resize { .. } => true,
+            JobKind::Detach { .. }
+            | JobKind::Clean { .. }
+            | JobKind::Resize { .. }
+            | JobKind::GiveUpPeer { .. } => true,
             JobKind::Freeze => !planted(Bug::FreezeStaged),
             _ => false,
         }

@@ -63,6 +63,7 @@ pub use flow::device::NewDevice;
 pub use flow::export::{CachedBlock, ListCursor};
 pub use flow::job::Progress;
 pub use flow::moving::late::LateSource;
+pub use flow::takeover::PeerLoss;
 pub use format::record::{Damage, Moved};
 pub use io::IoPurpose;
 pub use media::{IoFailure, Media, OriginMedia, PageRead, ReadProgress};

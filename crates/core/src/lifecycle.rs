@@ -82,7 +82,7 @@ impl State {
             (State::Detached | State::Released, Event::Forget) => Some(State::Forgetting),
             (State::Attaching, Event::Attached) => Some(State::Active),
             (State::Active, Event::Detach) => Some(State::Detaching),
-            (State::Active, Event::Release) => Some(State::Releasing),
+            (State::Active | State::Detached, Event::Release) => Some(State::Releasing),
             (State::Detaching, Event::DetachFailed) => Some(State::Active),
             (State::Detaching, Event::Detached) => Some(State::Detached),
             (State::Releasing | State::HandingOver, Event::Released) => Some(State::Released),
@@ -212,6 +212,12 @@ impl Life {
     pub fn hand_over(&mut self, epoch: u64) {
         assert!(epoch > self.epoch, "each epoch belongs to one host");
         self.happened(Event::HandOver);
+        self.epoch = epoch;
+    }
+
+    /// Goes on owning the disk, under a higher epoch.
+    pub fn renew(&mut self, epoch: u64) {
+        assert!(self.is_owned() && epoch > self.epoch, "epochs never fall");
         self.epoch = epoch;
     }
 

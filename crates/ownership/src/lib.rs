@@ -8,10 +8,12 @@
 //! - From every state there is a way to one in which the disk is served where its VM runs, if the hosts that
 //!   have its data run again.
 
+mod epoch;
 mod machine;
 mod message;
 #[cfg(test)]
 mod model;
 
+pub use epoch::forced_epoch;
 pub use machine::{Ownership, Record, Step};
 pub use message::{Grant, HostId, Message};

@@ -112,6 +112,12 @@ pub(crate) enum Flaw {
     DropNeeded,
     /// The origin is written while peers have dirty blocks.
     CleanUndrained,
+    /// A disk is taken over from a host that may go on writing.
+    Unfenced,
+    /// A host goes on serving a disk although it knows that another one has taken it over.
+    ServeOvertaken,
+    /// A disk is taken over under the epoch that its next owner would have had.
+    NextEpoch,
 }
 
 impl Ownership {
@@ -311,6 +317,35 @@ impl Ownership {
             return Some(Step::Send(to, Message::Granted(grant)));
         }
         step
+    }
+
+    /// Takes the disk over from hosts that are dead for good, or makes this host independent of a dead peer, under an epoch that
+    /// [`forced_epoch`](crate::forced_epoch) made. `None` if something is being recorded, or this host owns the disk and needs
+    /// no other one. **The hosts that may own the disk must be fenced before.**
+    pub fn take_over(&mut self, epoch: u64) -> Option<Step> {
+        let is_owner = self.record.is_owner();
+        let is_alone = is_owner && self.peers().is_empty();
+        if self.recording.is_some() || is_alone || epoch <= self.record.epoch() {
+            return None;
+        }
+        let holds = match &self.record {
+            Record::Released { grant, .. } => grant.holders.contains(&self.me),
+            record => record.is_owner(),
+        };
+        self.write(Record::Owner { epoch, peers: BTreeSet::new() }, !holds)
+    }
+
+    /// Notes that another host has durably taken the disk over, under this epoch. What is dirty here is obsolete.
+    pub fn overtaken(&mut self, by: HostId, epoch: u64) -> Option<Step> {
+        let is_older = epoch <= self.record.epoch();
+        if self.recording.is_some() || self.record == Record::Unknown || is_older {
+            return None;
+        }
+        if self.has(Flaw::ServeOvertaken) {
+            return None;
+        }
+        let grant = Grant { epoch, holders: BTreeSet::new() };
+        self.write(Record::Released { to: by, grant }, false)
     }
 
     fn granted(&mut self, grant: Grant) -> Option<Step> {

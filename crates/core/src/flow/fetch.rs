@@ -146,6 +146,10 @@ impl<M: Memory> Call<'_, M> {
         if peer.waits_for_commits() {
             self.settle_fetched(disk);
         }
+        if let Some(peer) = self.peer_blocks(disk).filter(|peer| peer.given_up().is_some()) {
+            peer.forget_ready();
+            self.wake_around(disk);
+        }
         let now = self.now;
         if !self.disk(disk).life.writes_origin() {
             return;
@@ -195,9 +199,12 @@ impl<M: Memory> Call<'_, M> {
         if self.locks.get(disk, block).is_some() {
             return Err(Park::Lock(block));
         }
+        let is_given_up = self.give_up_missing(disk, block);
         let versions = self.resolve(disk, block);
         let dirty = self.cached_and_dirty(disk, block).1;
-        let Some(peer) = self.peer_blocks(disk) else { return Ok(()) };
+        let Some(peer) = self.peer_blocks(disk).filter(|peer| peer.get(block).is_some()) else {
+            return Ok(());
+        };
         peer.has_newer(block, dirty);
         let needed = peer.needed(block);
         if needed == 0 {
@@ -212,10 +219,16 @@ impl<M: Memory> Call<'_, M> {
             self.peer_blocks(disk).expect("it has the block").settles(block);
             return Ok(());
         }
+        let copy = versions.flash.filter(|(_, slot)| slot.mask() & needed == needed);
+        let copy = copy.filter(|_| versions.staged.is_none());
+        if is_given_up && copy.is_none() {
+            // Its copy is in two parts: it is whole when they are committed.
+            self.staging.give_back(frame);
+            return Err(Park::Staging);
+        }
         self.locks.lock(disk, block, LockKind::Fill);
         self.peer_blocks(disk).expect("it has the block").fetches(block);
-        let copy = versions.flash.filter(|(_, slot)| slot.mask() & needed == needed);
-        match copy.filter(|_| versions.staged.is_none()) {
+        match copy {
             Some((number, slot)) => {
                 let io = self.new_io(Purpose::Adopt { part: FlashPart::of(number, slot) });
                 self.ios[io].disk = Some(disk);
@@ -252,12 +265,14 @@ impl<M: Memory> Call<'_, M> {
             self.obtained(disk, block, io.frames[0], mask & self.disk(disk).inside(block));
         } else {
             self.staging.give_back(io.frames[0]);
-            self.fail_readers(disk, block);
+            if self.peer(disk).is_some_and(|peer| peer.given_up().is_none()) {
+                self.fail_readers(disk, block);
+            }
         }
         let retry_us = self.now + self.config.clean_retry_us;
         if let Some(peer) = self.peer_blocks(disk) {
             peer.fetched(block, result.is_ok());
-            if result.is_err() {
+            if result.is_err() && peer.given_up().is_none() {
                 peer.retry_us = retry_us;
             }
         }

@@ -295,6 +295,17 @@ impl<M: Memory> Call<'_, M> {
         epoch: u64,
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
+        let disk = self.check_regain(config, epoch)?;
+        self.configure(disk, config, epoch);
+        let d = self.disk_mut(disk);
+        (d.moved, d.moving) = (Moved::No, None);
+        d.origin.suspect_unmarked();
+        let version = self.change_record();
+        Ok((disk, self.start_job(disk, JobKind::Attach, Some(version))))
+    }
+
+    /// Checks that a disk of which blocks are held for another host may be taken back.
+    pub(crate) fn check_regain(&self, config: &DiskConfig, epoch: u64) -> Result<DiskNo, ManageError> {
         config.check().map_err(ManageError::BadConfig)?;
         let disk = self.disks.find(config.id).ok_or(ManageError::NotKnown(config.id))?;
         self.idle(disk)?;
@@ -308,12 +319,7 @@ impl<M: Memory> Call<'_, M> {
         if (config.sectors, config.phase) != (d.sectors, d.phase) {
             return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
         }
-        self.configure(disk, config, epoch);
-        let d = self.disk_mut(disk);
-        (d.moved, d.moving) = (Moved::No, None);
-        d.origin.suspect_unmarked();
-        let version = self.change_record();
-        Ok((disk, self.start_job(disk, JobKind::Attach, Some(version))))
+        Ok(disk)
     }
 
     /// Records that another host has a disk, under an epoch that was granted to this host and that it has not
@@ -348,6 +354,7 @@ impl<M: Memory> Call<'_, M> {
         }
         d.moved = match d.moved {
             Moved::Peer { .. } => Moved::Peer { to },
+            Moved::Overtaken { .. } => Moved::Overtaken { to },
             _ => Moved::Away { to, holder },
         };
         let version = self.change_record();

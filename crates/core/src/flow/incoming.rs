@@ -38,6 +38,7 @@ impl<M: Memory> Call<'_, M> {
             None => self.new_disk(config, 0, false)?,
         };
         self.idle(disk)?;
+        self.not_overtaken(disk)?;
         let d = self.disk_mut(disk);
         if d.life.is_incoming() {
             d.life.happened(Event::Dismiss);

@@ -34,4 +34,5 @@ pub mod resize;
 mod restage;
 mod settings;
 mod space;
+pub(crate) mod takeover;
 mod write;

@@ -80,6 +80,7 @@ impl<M: Memory> Call<'_, M> {
         accept_loss: bool,
     ) -> Result<bool, ManageError> {
         self.idle(disk)?;
+        self.not_overtaken(disk)?;
         let d = self.disk(disk);
         if !d.life.allows(Event::Attach) {
             return Err(ManageError::Attached(d.id));
@@ -210,6 +211,13 @@ impl<M: Memory> Call<'_, M> {
         self.now = now;
         self.attached(disk)?;
         self.idle(disk)?;
+        self.give_up_ownership(disk);
+        let version = self.change_record();
+        Ok(self.start_job(disk, JobKind::Release, Some(version)))
+    }
+
+    /// Ends writes to the origin, and requests that wait.
+    pub(crate) fn give_up_ownership(&mut self, disk: DiskNo) {
         self.end_late_copies(disk);
         self.disk_mut(disk).life.happened(Event::Release);
         self.staging.drop_all_data(disk);
@@ -219,8 +227,6 @@ impl<M: Memory> Call<'_, M> {
                 self.wake(request);
             }
         }
-        let version = self.change_record();
-        Ok(self.start_job(disk, JobKind::Release, Some(version)))
     }
 
     pub(crate) fn drive_release(&mut self, disk: DiskNo) {

@@ -78,6 +78,11 @@ pub enum Moved {
         /// That host.
         on: HostId,
     },
+    /// Another host has taken the disk over without the dirty blocks that are here: they are obsolete.
+    Overtaken {
+        /// That host.
+        to: HostId,
+    },
 }
 
 /// A disk in the record.
@@ -176,6 +181,7 @@ fn moved_fields(moved: Moved) -> (u8, u64, u64) {
         Moved::Away { to, holder: Some(holder) } => (2, to.0, holder.0),
         Moved::Peer { to } => (3, to.0, 0),
         Moved::Depends { on } => (4, on.0, 0),
+        Moved::Overtaken { to } => (5, to.0, 0),
     }
 }
 
@@ -187,6 +193,7 @@ fn moved_of(code: u8, host: u64, holder: u64) -> Option<Moved> {
         2 => Moved::Away { to: host, holder: Some(HostId(holder)) },
         3 => Moved::Peer { to: host },
         4 => Moved::Depends { on: host },
+        5 => Moved::Overtaken { to: host },
         _ => return None,
     })
 }
@@ -353,6 +360,7 @@ mod tests {
             Moved::Away { to, holder },
             Moved::Peer { to },
             Moved::Depends { on: to },
+            Moved::Overtaken { to },
         ];
         let damages = [Damage::None, Damage::Lost, Damage::Uncertain];
         let record = PoolRecord {
@@ -361,7 +369,7 @@ mod tests {
                 .map(|at| Some(DeviceRecord { state: states[at % 3], ..device }))
                 .collect(),
             disks: (0..MAX_DISKS)
-                .map(|at| Some(DiskRecord { damage: damages[at % 3], moved: moves[at % 5], ..disk }))
+                .map(|at| Some(DiskRecord { damage: damages[at % 3], moved: moves[at % 6], ..disk }))
                 .collect(),
             ..PoolRecord::default()
         };

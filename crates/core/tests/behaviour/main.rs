@@ -21,4 +21,5 @@ mod overflow;
 mod prepare;
 mod shares;
 mod status;
+mod takeover;
 mod whole;

@@ -14,6 +14,7 @@ use std::hash::BuildHasherDefault;
 
 use haversack_model::{BlockNo, HostId, Micros};
 
+use crate::flow::takeover::PeerLoss;
 use crate::hasher::NumberHasher;
 
 /// Blocks that may wait to become durable before more are fetched in the background.
@@ -54,6 +55,8 @@ pub(crate) struct PeerBlocks {
     pub window: u32,
     /// After a failure nothing is fetched in the background until then.
     pub retry_us: Micros,
+    /// The peer is dead for good.
+    given_up: Option<PeerLoss>,
     blocks: HashMap<u64, PeerBlock, BuildHasherDefault<NumberHasher>>,
     background: VecDeque<BlockNo>,
     urgent: VecDeque<BlockNo>,
@@ -68,6 +71,7 @@ impl PeerBlocks {
             is_complete: false,
             window: 0,
             retry_us: 0,
+            given_up: None,
             blocks: HashMap::default(),
             background: VecDeque::new(),
             urgent: VecDeque::new(),
@@ -182,7 +186,7 @@ impl PeerBlocks {
     pub fn settle(&mut self, mut is_durable: impl FnMut(BlockNo, u8) -> bool) {
         for _ in 0..self.settling.len() {
             let block = self.settling.pop_front().expect("counted");
-            let listed = self.get(block).map_or(0, |entry| entry.listed);
+            let Some(PeerBlock { listed, .. }) = self.get(block) else { continue };
             if is_durable(block, listed) {
                 self.set(block, Stage::Ready);
             } else {
@@ -198,6 +202,36 @@ impl PeerBlocks {
         ready.sort_unstable();
         ready.truncate(most);
         ready
+    }
+
+    /// Notes that the peer is dead for good. Nothing is fetched from it any more.
+    pub fn give_up(&mut self, loss: PeerLoss) {
+        (self.given_up, self.retry_us) = (Some(loss), 0);
+        self.window = self.window.max(URGENT_WINDOW);
+    }
+
+    /// Returns what is done about what only the peer had, if it is given up.
+    pub fn given_up(&self) -> Option<PeerLoss> {
+        self.given_up
+    }
+
+    /// Gives up sectors of a block that only the peer had.
+    pub fn give_up_sectors(&mut self, block: BlockNo, mask: u8) {
+        let Some(entry) = self.blocks.get_mut(&block.0) else { return };
+        (entry.listed, entry.needed) = (entry.listed & !mask, entry.needed & !mask);
+        if entry.listed == 0 {
+            self.blocks.remove(&block.0);
+        }
+    }
+
+    /// Forgets the blocks that are durable here, since the peer is given up.
+    pub fn forget_ready(&mut self) {
+        self.blocks.retain(|_, entry| entry.stage != Stage::Ready);
+    }
+
+    /// Returns the blocks of which the peer has the newest version, unless there is a clean copy here.
+    pub fn all_needed(&self) -> impl Iterator<Item = (BlockNo, u8)> + '_ {
+        self.blocks.iter().map(|(block, entry)| (BlockNo(*block), entry.needed))
     }
 
     /// Notes that the peer has durably forgotten a block.

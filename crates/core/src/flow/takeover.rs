@@ -1,0 +1,248 @@
+//! Taking a disk over from a host that is dead for good, and being told that another host has.
+//!
+//! Invariants
+//! - What this host has of the disk and the origin may lack is kept. Clean blocks are kept only if no other host can
+//!   have written the origin since.
+//! - Sectors that only the dead host had are read as the origin's older ones only if that was accepted. Otherwise
+//!   they count as lost, and the record says so before it says that this host needs no other one.
+//! - A disk that was taken over by another host is never served or cleaned here again, and its dirty blocks stay
+//!   until it is forgotten by name.
+
+use haversack_model::{BlockNo, DiskNo, HostId, Micros};
+
+use crate::action::JobId;
+use crate::bugs::{Bug, planted};
+use crate::config::DiskConfig;
+use crate::core::{Call, Core};
+use crate::error::ManageError;
+use crate::format::record::Moved;
+use crate::jobs::JobKind;
+use crate::lifecycle::Event;
+use crate::memory::{DESCRIPTOR_BYTES, FrameNo, Memory};
+
+/// What is done about sectors that only a dead host had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerLoss {
+    /// They are lost: reads of them fail until they are written.
+    Recorded,
+    /// From now on they are as the origin has them.
+    Accepted,
+}
+
+impl Core {
+    /// Returns an error if another host has taken the disk over, and dirty blocks of it are still here.
+    pub(crate) fn not_overtaken(&self, disk: DiskNo) -> Result<(), ManageError> {
+        let d = self.disk(disk);
+        let dirty_blocks = self.dirty_blocks(disk);
+        match d.moved {
+            Moved::Overtaken { .. } if dirty_blocks > 0 => {
+                Err(ManageError::Overtaken { disk: d.id, dirty_blocks })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how many dirty blocks are left here of a disk that another host has taken over.
+    pub fn overtaken_blocks(&self, disk: DiskNo) -> u64 {
+        match self.disks.get(disk).map(|d| d.moved) {
+            Some(Moved::Overtaken { .. }) => self.dirty_blocks(disk),
+            _ => 0,
+        }
+    }
+
+    /// Returns the sectors that only the peer has, block by block and in order. It takes time in proportion to their number.
+    pub fn only_at_peer(&self, disk: DiskNo) -> Vec<(BlockNo, u8)> {
+        let peer = self.disks.get(disk).and_then(|d| d.moving.as_ref()).and_then(|m| m.peer.as_ref());
+        let Some(peer) = peer else { return Vec::new() };
+        let missing = |(block, needed)| (block, needed & !self.cached_and_dirty(disk, block).0);
+        let mut blocks: Vec<_> = peer.all_needed().map(missing).filter(|(_, mask)| *mask != 0).collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        blocks
+    }
+}
+
+impl<M: Memory> Call<'_, M> {
+    /// Makes this host independent of the one that owned the disk before and is dead, under a higher epoch. Of what is to
+    /// come from there, copies that are here become dirty; the rest is lost.
+    ///
+    /// # Errors
+    /// The disk is not attached, has a job, needs no other host, or had that epoch.
+    pub fn give_up_peer(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        epoch: u64,
+        loss: PeerLoss,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.attached(disk)?;
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        if !matches!(d.moved, Moved::Depends { .. }) {
+            return Err(ManageError::Attached(d.id));
+        }
+        if let Some(peer) = d.moving.as_mut().and_then(|moving| moving.peer.as_mut()) {
+            peer.give_up(loss);
+        }
+        Ok(self.start_job(disk, JobKind::GiveUpPeer { epoch }, None))
+    }
+
+    pub(crate) fn drive_give_up(&mut self, disk: DiskNo, epoch: u64) {
+        let peer = self.disk(disk).moving.as_ref().and_then(|moving| moving.peer.as_ref());
+        if peer.is_some_and(|peer| !peer.is_empty()) && !planted(Bug::GiveUpUnsettled) {
+            return;
+        }
+        let d = self.disk_mut(disk);
+        d.life.renew(epoch);
+        if let Some(moving) = &mut d.moving {
+            moving.peer = None;
+        }
+        d.moved = Moved::No;
+        self.await_record(disk);
+        if let Some(job) = self.disk_mut(disk).job.as_mut() {
+            job.kind = JobKind::Record;
+        }
+        self.wake_around(disk);
+        self.queue(disk);
+    }
+
+    /// If the peer is given up, gives up the sectors of a block that only it had. Returns false if it is not.
+    pub(crate) fn give_up_missing(&mut self, disk: DiskNo, block: BlockNo) -> bool {
+        let cached = self.cached_and_dirty(disk, block).0;
+        let peer = self.disk_mut(disk).moving.as_mut().and_then(|moving| moving.peer.as_mut());
+        let Some((peer, loss)) = peer.and_then(|peer| peer.given_up().map(|loss| (peer, loss))) else {
+            return false;
+        };
+        let missing = peer.needed(block) & !cached;
+        peer.give_up_sectors(block, missing);
+        if loss == PeerLoss::Recorded && missing != 0 && !planted(Bug::LoseSilently) {
+            self.lose(disk, block, missing);
+        }
+        true
+    }
+
+    /// Takes what this host has of a disk for what the dead host had listed: of a disk that is not attached and still
+    /// depends on it, nobody else knows which blocks the origin lacks.
+    ///
+    /// # Errors
+    /// The disk is not one that depends on a host, is attached, or has a job.
+    pub fn assume_peer_list(&mut self, now: Micros, disk: DiskNo) -> Result<(), ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        let d = self.known(disk)?;
+        let Moved::Depends { on } = d.moved else { return Err(ManageError::NotAttached(d.id)) };
+        self.forget_peer_list(disk);
+        let mut blocks = Vec::new();
+        for segment in &self.store.disks[disk].segments {
+            let slots = self.store.slots_of(*segment).filter_map(|number| self.store.slot(number).primary());
+            blocks.extend(slots.map(|slot| (slot.block(), slot.mask())));
+        }
+        for frame in self.staging.all_of(disk) {
+            let staged = self.staging.get(frame);
+            blocks.push((staged.block, staged.mask));
+        }
+        if planted(Bug::AssumeNothing) {
+            blocks.clear();
+        }
+        self.list_peer_blocks(now, disk, on, &blocks, true)
+    }
+
+    /// Takes a disk back under a higher epoch from a host that owned it and is dead. The dirty blocks that this host has kept
+    /// for it are the newest that are left; clean ones may be older than the origin's, and are dropped.
+    ///
+    /// # Errors
+    /// Blocks of the disk are not held for another host, or as for [`Call::regain`].
+    pub fn retake(
+        &mut self,
+        now: Micros,
+        config: &DiskConfig,
+        epoch: u64,
+    ) -> Result<(DiskNo, JobId), ManageError> {
+        self.now = now;
+        let disk = self.check_regain(config, epoch)?;
+        if !planted(Bug::RetakeClean) {
+            self.drop_clean(disk);
+        }
+        self.settings(disk, config);
+        self.disk_mut(disk).intents.mark_all_durably();
+        Ok((disk, self.start_job(disk, JobKind::Retake { epoch }, None)))
+    }
+
+    /// Drops the clean blocks of a disk that takes no requests.
+    fn drop_clean(&mut self, disk: DiskNo) {
+        let all = self.staging.all_of(disk);
+        let frames: Vec<FrameNo> = all.filter(|frame| !self.staging.get(*frame).dirty).collect();
+        for frame in frames {
+            if self.staging.get(frame).committing {
+                self.memory.store_descriptor(frame.0, &[0; DESCRIPTOR_BYTES]);
+                self.staging.abandon(frame);
+            } else {
+                self.unstage(frame);
+            }
+        }
+        for segment in self.store.disks[disk].segments.clone() {
+            for number in self.store.slots_of(segment) {
+                if let Some(slot) = self.store.live(number).filter(|slot| !slot.dirty()) {
+                    self.store.invalidate(disk, slot.block());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn drive_retake(&mut self, disk: DiskNo, epoch: u64) {
+        if !self.may_serve(disk) {
+            return;
+        }
+        let d = self.disk_mut(disk);
+        d.life.attach(epoch);
+        d.may_be_dirty = true;
+        // The owner before may have left volatile writes.
+        d.origin.suspect_unmarked();
+        (d.moved, d.moving) = (Moved::No, None);
+        self.await_record(disk);
+        if let Some(job) = self.disk_mut(disk).job.as_mut() {
+            job.kind = JobKind::Attach;
+        }
+        self.queue(disk);
+    }
+
+    /// Notes that another host has taken the disk over under a higher epoch. From now on it is not served, and its origin
+    /// not written; what is dirty stays.
+    ///
+    /// # Errors
+    /// The disk has a job, is about to be handed over, or had that epoch.
+    pub fn overtaken(
+        &mut self,
+        now: Micros,
+        disk: DiskNo,
+        epoch: u64,
+        by: HostId,
+    ) -> Result<JobId, ManageError> {
+        self.now = now;
+        self.idle(disk)?;
+        let d = self.disk_mut(disk);
+        if epoch <= d.life.epoch() {
+            return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
+        }
+        if d.life.is_frozen() {
+            return Err(ManageError::Migrating(d.id));
+        }
+        let leaves = d.life.is_owned();
+        if d.life.is_incoming() {
+            d.life.happened(Event::Dismiss);
+        } else if d.life.is_peer() {
+            d.life.happened(Event::Drained);
+        } else if leaves {
+            self.give_up_ownership(disk);
+        }
+        let d = self.disk_mut(disk);
+        d.life.passed_on(epoch);
+        (d.moved, d.moving) = (Moved::Overtaken { to: by }, None);
+        let version = self.change_record();
+        let kind = if leaves { JobKind::Release } else { JobKind::Record };
+        Ok(self.start_job(disk, kind, Some(version)))
+    }
+}

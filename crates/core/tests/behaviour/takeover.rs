@@ -1,0 +1,215 @@
+//! A disk is taken over from a host that is dead for good, and the dead host comes back.
+
+use haversack_core::{
+    CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,
+    RequestTag,
+};
+use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+
+use crate::common::*;
+
+const SECTORS: u64 = 4096;
+const THERE: HostId = HostId(9);
+/// The epoch that is taken by force.
+const FORCED: u64 = 1_000;
+
+fn config() -> CoreConfig {
+    CoreConfig { commit_blocks: 1, ..CoreConfig::default() }
+}
+
+fn lazy() -> DiskConfig {
+    DiskConfig { cleaner: LAZY, ..DiskConfig::new(disk_id(0), SECTORS) }
+}
+
+/// A disk that has come here. The host before, which is dead, has blocks 0, 1 and 2 dirty; this host has a copy of block 1, and
+/// has written half of block 2.
+fn dependent() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.core().expect_disk(0, &lazy()).expect("the disk is not known");
+    rig.origins.insert(disk, Origin::new(vec![OF_ORIGIN; SECTORS as usize * 512]));
+    let tag = RequestTag(1 << 32);
+    rig.give_buffer(tag, vec![3; BLOCK_BYTES]);
+    assert_eq!(rig.core().take_copy(0, tag, disk, BlockNo(1), 255), Ok(true));
+    rig.run();
+    let listed = [0, 1, 2].map(|block| (BlockNo(block), 255));
+    rig.core().list_peer_blocks(0, disk, THERE, &listed, true).expect("the disk is expected");
+    let job = rig.core().claim(0, disk, 2).expect("the disk is expected");
+    rig.finish(job);
+    rig.write(disk, 20, 4, 4);
+    rig.write(disk, 80, 8, 5);
+    rig.flush(disk);
+    (rig, disk)
+}
+
+fn give_up(rig: &mut Rig, disk: DiskNo, loss: PeerLoss) -> JobId {
+    let now = rig.now;
+    rig.core().give_up_peer(now, disk, FORCED, loss).expect("the disk depends on a host")
+}
+
+fn read_error(rig: &mut Rig, disk: DiskNo, sector: u64) -> Result<(), RequestError> {
+    let read = rig.start_read(disk, sector, 1);
+    rig.answer(read)
+}
+
+fn moved(rig: &Rig, disk: DiskNo) -> Moved {
+    rig.running().disk_info(disk).expect("the disk is known").moved
+}
+
+#[test]
+fn what_only_the_dead_host_had_is_lost_and_nothing_else() {
+    let (mut rig, disk) = dependent();
+    let only_there = [(BlockNo(0), 255), (BlockNo(2), 0b0000_1111)];
+    assert_eq!(rig.running().only_at_peer(disk), only_there);
+    let job = give_up(&mut rig, disk, PeerLoss::Recorded);
+    rig.finish(job);
+    assert_eq!(moved(&rig, disk), Moved::No);
+    assert_eq!(read_error(&mut rig, disk, 0), Err(RequestError::DataLost));
+    assert_eq!(read_error(&mut rig, disk, 16), Err(RequestError::DataLost));
+    assert_eq!(rig.read(disk, 8, 8), [3; 8], "a copy was here");
+    assert_eq!(rig.read(disk, 20, 4), [4; 4], "it was written here");
+    assert_eq!(rig.read(disk, 80, 8), [5; 8]);
+    assert_eq!(rig.read(disk, 24, 8), [OF_ORIGIN; 8]);
+    assert_eq!(rig.running().lost_runs(disk).iter().map(|run| run.1).sum::<u64>(), 12);
+    // What is written again is whole, and what is here gets to the origin.
+    rig.write(disk, 0, 8, 6);
+    rig.write(disk, 16, 8, 6);
+    rig.clean(disk);
+    let origin = &rig.origins[&disk].bytes;
+    assert_eq!([0, 8, 16, 80].map(|sector| origin[sector * 512]), [6, 3, 6, 5]);
+}
+
+#[test]
+fn an_accepted_loss_is_what_the_origin_has() {
+    let (mut rig, disk) = dependent();
+    let job = give_up(&mut rig, disk, PeerLoss::Accepted);
+    rig.finish(job);
+    let o = OF_ORIGIN;
+    assert_eq!(rig.read(disk, 0, 24)[..], [[o; 8], [3; 8], [o, o, o, o, 4, 4, 4, 4]].concat());
+    assert_eq!(rig.running().disk_info(disk).unwrap().damage, Damage::None);
+}
+
+#[test]
+fn a_loss_is_on_record_when_the_dependence_is_not() {
+    let (mut rig, disk) = dependent();
+    let job = give_up(&mut rig, disk, PeerLoss::Recorded);
+    rig.finish(job);
+    let mut rig = rig.after_power_cut(config());
+    let info = rig.running().disk_info(disk).unwrap();
+    assert_eq!((info.moved, info.damage, info.epoch), (Moved::No, Damage::Lost, FORCED));
+    let now = rig.now;
+    let refused = rig.core().attach(now, &lazy(), FORCED, false);
+    assert_eq!(refused.err(), Some(ManageError::Lost(disk_id(0))));
+    let (_, job) = rig.core().attach(now, &lazy(), FORCED, true).expect("the loss is accepted");
+    rig.finish(job);
+    assert_eq!(rig.read(disk, 8, 8), [3; 8], "the copy is dirty by now");
+    assert_eq!(rig.read(disk, 80, 8), [5; 8]);
+}
+
+/// After a restart nobody lists what the dead host had: all that is here may be newer than the origin.
+#[test]
+fn copies_are_kept_although_nobody_lists_them() {
+    let (rig, disk) = dependent();
+    let mut rig = rig.after_power_cut(config());
+    let now = rig.now;
+    rig.core().assume_peer_list(now, disk).expect("the disk depends on a host");
+    let (_, job) = rig.core().attach(now, &lazy(), 2, false).expect("there is a list");
+    rig.finish(job);
+    let job = give_up(&mut rig, disk, PeerLoss::Accepted);
+    rig.finish(job);
+    assert_eq!(rig.read(disk, 8, 8), [3; 8]);
+    rig.clean(disk);
+    let origin = &rig.origins[&disk].bytes;
+    assert_eq!([0, 8, 20, 80].map(|sector| origin[sector * 512]), [OF_ORIGIN, 3, 4, 5]);
+}
+
+#[test]
+fn only_a_dependent_disk_can_do_without_its_peer() {
+    let (mut rig, disk) = dependent();
+    let now = rig.now;
+    let refused = rig.core().give_up_peer(now, disk, 2, PeerLoss::Recorded);
+    assert_eq!(refused, Err(ManageError::OldEpoch { given: 2, recorded: 2 }));
+    let job = give_up(&mut rig, disk, PeerLoss::Recorded);
+    rig.finish(job);
+    let refused = rig.core().give_up_peer(now, disk, FORCED + 1, PeerLoss::Recorded);
+    assert!(matches!(refused, Err(ManageError::Attached(_))), "{refused:?}");
+}
+
+/// A disk that was handed over: block 0 is clean, block 1 dirty.
+fn handed_over() -> (Rig, DiskNo) {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(), 1);
+    rig.write(disk, 0, 8, 1);
+    rig.flush(disk);
+    rig.clean(disk);
+    rig.write(disk, 8, 8, 2);
+    let now = rig.now;
+    let job = rig.core().freeze(now, disk).expect("the disk is attached");
+    rig.finish(job);
+    let job = rig.core().release_to(now, disk, 2, THERE).expect("the disk is frozen");
+    rig.finish(job);
+    (rig, disk)
+}
+
+#[test]
+fn a_disk_that_is_retaken_has_what_was_held_and_nothing_that_may_be_stale() {
+    for power in [false, true] {
+        let (mut rig, disk) = handed_over();
+        // The owner that is dead by now has cleaned something.
+        rig.origins.get_mut(&disk).unwrap().bytes[..BLOCK_BYTES].fill(7);
+        let now = rig.now;
+        let (_, job) = rig.core().retake(now, &lazy(), FORCED).expect("blocks are held");
+        rig.finish(job);
+        let mut rig = match power {
+            true => rig.after_power_cut(config()),
+            false => rig.after_kill(config()),
+        };
+        assert_eq!(rig.running().disk_info(disk).unwrap().epoch, FORCED);
+        rig.attach(&lazy(), FORCED);
+        assert_eq!(rig.read(disk, 0, 16)[..], [[7; 8], [2; 8]].concat());
+        rig.clean(disk);
+        assert_eq!(rig.origins[&disk].bytes[8 * 512], 2);
+    }
+}
+
+#[test]
+fn a_disk_that_was_overtaken_is_neither_served_nor_cleaned_and_keeps_its_dirty_blocks() {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(), 1);
+    rig.write(disk, 8, 8, 2);
+    let now = rig.now;
+    let job = rig.core().overtaken(now, disk, FORCED, THERE).expect("the epoch is higher");
+    rig.finish(job);
+    for _ in 0..2 {
+        let refused = rig.try_submit(disk, Op::Read, 0, vec![0; 512]);
+        assert_eq!(refused, Err(Rejected::NotOwner));
+        rig.wait(10_000_000);
+        assert_eq!(rig.origins[&disk].writes, 0);
+        assert_eq!(moved(&rig, disk), Moved::Overtaken { to: THERE });
+        let now = rig.now;
+        let expected = ManageError::Overtaken { disk: disk_id(0), dirty_blocks: 1 };
+        assert_eq!(rig.core().attach(now, &lazy(), FORCED + 1, true).err(), Some(expected.clone()));
+        assert_eq!(rig.core().expect_disk(now, &lazy()).err(), Some(expected));
+        rig = rig.after_power_cut(config());
+    }
+    let now = rig.now;
+    let refused = rig.core().forget(now, disk, None);
+    assert_eq!(refused, Err(ManageError::Dirty { disk: disk_id(0), dirty_blocks: 1 }));
+    let job = rig.core().forget(now, disk, Some(disk_id(0))).expect("it is named");
+    rig.finish(job);
+    rig.core().expect_disk(now, &lazy()).expect("nothing is left");
+}
+
+/// The owner went on without the blocks that are held for it.
+#[test]
+fn blocks_that_the_owner_does_not_want_any_more_are_kept() {
+    let (mut rig, disk) = handed_over();
+    let now = rig.now;
+    let refused = rig.core().overtaken(now, disk, 2, THERE);
+    assert_eq!(refused, Err(ManageError::OldEpoch { given: 2, recorded: 2 }));
+    let job = rig.core().overtaken(now, disk, FORCED, THERE).expect("the epoch is higher");
+    rig.finish(job);
+    assert_eq!(rig.running().overtaken_blocks(disk), 1);
+    assert_eq!(rig.core().held_blocks(disk, BlockNo(0), 9), []);
+    let rig = rig.after_power_cut(config());
+    assert_eq!(rig.running().overtaken_blocks(disk), 1);
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haversack_api::Method;
 use haversack_core::{
-    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Moved, Progress, Records, Target,
+    AdmissionConfig, AdmissionFigures, DiskConfig, MonitorConfig, Moved, PeerLoss, Progress, Records, Target,
 };
 use haversack_engine::config::DiskSpec;
 use haversack_engine::error::Result;
@@ -16,7 +16,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::Snapshot;
 use haversack_engine::{
     ArenaHandle, EngineEvent, Held, HostMessage, HostSettings, Job, MissingDevice, MoveStatus, NbdClient,
-    PoolHandle, VhostUserConfig, VhostUserServer,
+    PoolHandle, RecordedDisk, TakeoverLoss, VhostUserConfig, VhostUserServer,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, HostId, Micros, SectorNo, WriteMode};
 
@@ -87,6 +87,14 @@ pub trait Backend: Send + Sync {
     fn stop_migration(&self, disk: DiskHandle) -> Result<bool>;
     /// See [`PoolHandle::migration_status`].
     fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>>;
+    /// See [`ArenaHandle::take_over`].
+    fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()>;
+    /// See [`PoolHandle::overtaken`].
+    fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool>;
+    /// See [`PoolHandle::takeover_loss`].
+    fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss>;
+    /// See [`PoolHandle::recorded_disk`].
+    fn recorded_disk(&self, disk: DiskId) -> Result<Option<RecordedDisk>>;
     /// See [`ArenaHandle::detach`] and [`ArenaHandle::detach_accepting_loss`].
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob>;
     /// See [`ArenaHandle::lost_runs`].
@@ -202,6 +210,22 @@ impl Backend for PoolHandle {
 
     fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         PoolHandle::migration_status(self, disk)
+    }
+
+    fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
+        self.arena(disk).take_over(disk, epoch, loss)
+    }
+
+    fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {
+        PoolHandle::overtaken(self, disk, by, epoch)
+    }
+
+    fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
+        PoolHandle::takeover_loss(self, disk)
+    }
+
+    fn recorded_disk(&self, disk: DiskId) -> Result<Option<RecordedDisk>> {
+        PoolHandle::recorded_disk(self, disk)
     }
 
     fn detach(&self, disk: DiskHandle, force: bool, accept_loss: bool) -> Result<StartedJob> {

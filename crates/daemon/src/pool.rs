@@ -192,6 +192,17 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
                 from.map(|from| format!("; dirty blocks are still on host '{}'", daemon.host_name(from)));
             ("moved-here", disk_name(*disk), format!("this host has the disk{}", blocks.unwrap_or_default()))
         }
+        EngineEvent::Overtaken { disk, by, dirty_blocks } => {
+            let host = daemon.host_name(*by);
+            let kept = match dirty_blocks {
+                0 => String::new(),
+                blocks => format!(
+                    "; {} dirty bytes that are here and not there are kept until the disk is forgotten",
+                    blocks * haversack_model::BLOCK_BYTES as u64
+                ),
+            };
+            ("overtaken", disk_name(*disk), format!("host '{host}' has taken the disk over by force{kept}"))
+        }
         EngineEvent::MoveEnded { disk } => {
             ("move-ended", disk_name(*disk), "nothing of the disk is on another host any more".into())
         }
@@ -204,7 +215,7 @@ fn take(daemon: &Arc<Daemon>, pool: &str, event: &EngineEvent) {
         "origin-back" | "moved-away" | "moved-here" | "move-ended" => {
             tracing::info!(kind, subject, "{message}");
         }
-        "pool-lost" | "corruption" | "data-lost" => tracing::error!(kind, subject, "{message}"),
+        "pool-lost" | "corruption" | "data-lost" | "overtaken" => tracing::error!(kind, subject, "{message}"),
         _ => tracing::warn!(kind, subject, "{message}"),
     }
     daemon.events.add(kind, &subject, message);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use haversack_core::pool::Member;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, JobId, MonitorConfig, Moved, OpenReport,
-    PREPARED_AT_FORMAT, Records, Target,
+    PREPARED_AT_FORMAT, PeerLoss, Records, Target,
 };
 use haversack_migrate::Method;
 use haversack_model::{
@@ -27,7 +27,7 @@ use crate::job::{Job, JobPart};
 use crate::label::{self, Kind, Label};
 use crate::mailbox::{Commands, Mailbox};
 use crate::media::Devices;
-use crate::moving::{HostMessage, HostSettings, MoveStatus};
+use crate::moving::{HostMessage, HostSettings, MoveStatus, RecordedDisk, TakeoverLoss};
 use crate::origin;
 use crate::pool_clock::PoolClock;
 use crate::reactor::Reactor;
@@ -207,6 +207,30 @@ impl ArenaHandle {
     /// The disk does not move.
     pub fn stop_migration(&self, disk: DiskHandle) -> Result<bool> {
         self.run(move |reactor| reactor.stop_migration(disk))?
+    }
+
+    /// Makes this host the owner of a disk whose host is dead for good, or ends the disk's dependence on such a host, under
+    /// an epoch that [`haversack_ownership::forced_epoch`] made. It is done when [`PoolHandle::migration_status`] says so.
+    /// **The hosts that may own the disk must be fenced before.**
+    ///
+    /// # Errors
+    /// The disk does not move, needs no other host, or is being moved.
+    ///
+    /// [`PoolHandle::migration_status`]: crate::PoolHandle::migration_status
+    pub fn take_over(&self, disk: DiskHandle, epoch: u64, loss: PeerLoss) -> Result<()> {
+        self.run(move |reactor| reactor.take_over(disk, epoch, loss))?
+    }
+
+    pub(crate) fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {
+        self.run(move |reactor| reactor.overtaken(disk, by, epoch))
+    }
+
+    pub(crate) fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
+        self.run(move |reactor| reactor.takeover_loss(disk))
+    }
+
+    pub(crate) fn recorded_disk(&self, disk: DiskId) -> Result<Option<RecordedDisk>> {
+        self.run(move |reactor| reactor.recorded_disk(disk))
     }
 
     /// Returns what a disk's last migration has left to do, if it is on record who owns the disk.

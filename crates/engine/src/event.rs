@@ -89,6 +89,15 @@ pub enum EngineEvent {
         /// The host that has dirty blocks of it.
         from: Option<HostId>,
     },
+    /// Another host has taken a disk over by force while this one was away.
+    Overtaken {
+        /// The disk.
+        disk: DiskId,
+        /// The host.
+        by: HostId,
+        /// Dirty blocks that are here, and that the other host does not have.
+        dirty_blocks: u64,
+    },
     /// A disk of this host needs nothing from another one any more.
     MoveEnded {
         /// The disk.

@@ -23,7 +23,7 @@ use crate::extents;
 use crate::job::Job;
 use crate::label::Label;
 use crate::media::Devices;
-use crate::moving::{HostMessage, HostSettings, MoveStatus};
+use crate::moving::{HostMessage, HostSettings, MoveStatus, RecordedDisk, TakeoverLoss};
 use crate::pool::Formatting;
 use crate::snapshot::Snapshot;
 
@@ -127,6 +127,31 @@ impl PoolHandle {
     /// The pool has stopped.
     pub fn migration_status(&self, disk: DiskId) -> Result<Option<MoveStatus>> {
         self.known_home(disk).map_or(Ok(None), |arena| arena.migration_status(disk))
+    }
+
+    /// Notes that another host has taken a disk over, or is about to: it is not served or cleaned here any more. Returns
+    /// whether that is on record, or is not news; until then it is to be called again.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn overtaken(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<bool> {
+        self.known_home(disk).map_or(Ok(true), |arena| arena.overtaken(disk, by, epoch))
+    }
+
+    /// Returns what would be lost if a disk were taken over now.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn takeover_loss(&self, disk: DiskId) -> Result<TakeoverLoss> {
+        self.known_home(disk).map_or(Ok(TakeoverLoss::Unknown), |arena| arena.takeover_loss(disk))
+    }
+
+    /// Returns what the pool has on record of a disk.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn recorded_disk(&self, disk: DiskId) -> Result<Option<RecordedDisk>> {
+        self.known_home(disk).map_or(Ok(None), |arena| arena.recorded_disk(disk))
     }
 
     /// Forgets a detached disk. Dirty blocks are destroyed only if the caller says so.

@@ -26,6 +26,7 @@ mod owner;
 mod passes;
 mod peer;
 mod stream;
+mod takeover;
 
 pub use haversack_model::HostId;
 pub use message::{Message, Part, Position, Question, Session};

@@ -14,6 +14,7 @@ use crate::message::{Message, Part, Question, Session};
 use crate::method::Method;
 use crate::output::Output;
 use crate::passes::Passes;
+use crate::takeover::Pending;
 
 /// How often a part of the cached blocks is listed.
 const LISTING_EVERY_US: Micros = 1_000;
@@ -153,6 +154,8 @@ pub struct Migration {
     pub(crate) forgetting: Vec<(HostId, u64, Vec<BlockNo>)>,
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) copies: u64,
+    /// A take-over by force that has begun.
+    pub(crate) pending: Option<Pending>,
     /// Why the disk cannot be attached or claimed.
     pub(crate) problem: Option<ManageError>,
     /// When it was last tried to attach it without a guest.
@@ -182,6 +185,7 @@ impl Migration {
                 let holders = holder.into_iter().collect();
                 Record::Released { to, grant: Grant { epoch: info.epoch, holders } }
             }
+            Moved::Overtaken { to } => Record::Overtaken { by: to, epoch: info.epoch },
             Moved::No => Record::Unknown,
         });
         if let Some(disk) = disk {
@@ -220,6 +224,7 @@ impl Migration {
             forgetting: Vec::new(),
             outputs: VecDeque::new(),
             copies: 0,
+            pending: None,
             problem: None,
             tried_us: 0,
         }
@@ -305,7 +310,7 @@ impl Migration {
             || self.borrowing.is_some()
             || !self.fetches.is_empty()
             || !self.forgetting.is_empty();
-        self.task != Task::Idle || waits_for_disk || depends || is_moving
+        self.task != Task::Idle || self.pending.is_some() || waits_for_disk || depends || is_moving
     }
 
     /// Returns when [`Migration::tick`] should be called.
@@ -341,6 +346,10 @@ impl Migration {
     pub(crate) fn want_disk<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let Some(source) = self.guest else { return };
         self.asked_us = now;
+        if self.disk.is_some_and(|disk| call.overtaken_blocks(disk) > 0) {
+            // It could not take the disk: what is here must be forgotten first.
+            return;
+        }
         let step = self.ownership.guest_runs(source);
         self.step(call, now, step);
         if self.task == Task::Idle && self.ownership.may_serve() && !self.may_serve(call) {
@@ -351,6 +360,7 @@ impl Migration {
     /// Repeats what was not answered, and continues what can go on.
     pub fn tick<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         let repeat_us = self.timing.repeat_us;
+        self.go_on_taking_over(call, now);
         if now >= self.asked_us + repeat_us {
             self.want_disk(call, now);
         }

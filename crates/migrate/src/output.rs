@@ -72,7 +72,8 @@ pub enum Output {
         /// One block.
         data: Vec<u8>,
     },
-    /// Complete such an I/O with an error: the earlier owner does not have the block, or does not answer.
+    /// Complete such an I/O with an error: the earlier owner does not have the block, does not answer, or is
+    /// dead.
     FetchFailed {
         /// The I/O.
         io: IoId,

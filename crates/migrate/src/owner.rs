@@ -57,13 +57,13 @@ impl Migration {
                     self.claim(call, now, epoch)?;
                 }
             },
-            (_, Record::Unknown) => {}
+            (_, Record::Unknown | Record::Overtaken { .. }) => {}
         }
         Ok(())
     }
 
     /// Whether this host has dirty blocks that it released and nobody has needed.
-    fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
+    pub(crate) fn holds_blocks<M: Memory>(&self, call: &Call<'_, M>) -> bool {
         let info = self.disk.and_then(|disk| call.disk_info(disk));
         info.is_some_and(|info| matches!(info.moved, haversack_core::Moved::Peer { .. }))
     }
@@ -85,7 +85,7 @@ impl Migration {
         Ok(())
     }
 
-    fn claim<M: Memory>(
+    pub(crate) fn claim<M: Memory>(
         &mut self,
         call: &mut Call<'_, M>,
         now: Micros,
@@ -263,7 +263,7 @@ impl Migration {
         }
     }
 
-    fn attach<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, epoch: u64) {
+    pub(crate) fn attach<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, epoch: u64) {
         match call.attach(now, &self.config, epoch, false) {
             Ok((disk, job)) => {
                 (self.disk, self.task, self.problem) = (Some(disk), Task::Attaching(job), None);

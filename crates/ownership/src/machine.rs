@@ -35,6 +35,14 @@ pub enum Record {
         /// And told it this.
         grant: Grant,
     },
+    /// Another host has taken it over by force, or is about to: grants of lower epochs that are still on their way count
+    /// for nothing.
+    Overtaken {
+        /// That host.
+        by: HostId,
+        /// Under this epoch.
+        epoch: u64,
+    },
 }
 
 impl Record {
@@ -42,7 +50,7 @@ impl Record {
     pub fn epoch(&self) -> u64 {
         match self {
             Record::Unknown => 0,
-            Record::Owner { epoch, .. } => *epoch,
+            Record::Owner { epoch, .. } | Record::Overtaken { epoch, .. } => *epoch,
             Record::Released { grant, .. } => grant.epoch,
         }
     }
@@ -198,6 +206,7 @@ impl Ownership {
             Record::Released { to, grant } if self.asking.is_none() => {
                 self.asking = Some((*to, Some(grant.clone())));
             }
+            Record::Overtaken { by, .. } if self.asking.is_none() => self.asking = Some((*by, None)),
             Record::Unknown if self.asking.is_none() && source != self.me => {
                 self.asking = Some((source, None));
             }
@@ -335,17 +344,13 @@ impl Ownership {
         self.write(Record::Owner { epoch, peers: BTreeSet::new() }, !holds)
     }
 
-    /// Notes that another host has durably taken the disk over, under this epoch. What is dirty here is obsolete.
+    /// Notes that another host has taken the disk over under this epoch, or is about to. What is dirty here is obsolete, and
+    /// grants of lower epochs that are still on their way are never taken.
     pub fn overtaken(&mut self, by: HostId, epoch: u64) -> Option<Step> {
-        let is_older = epoch <= self.record.epoch();
-        if self.recording.is_some() || self.record == Record::Unknown || is_older {
+        if self.recording.is_some() || epoch <= self.record.epoch() || self.has(Flaw::ServeOvertaken) {
             return None;
         }
-        if self.has(Flaw::ServeOvertaken) {
-            return None;
-        }
-        let grant = Grant { epoch, holders: BTreeSet::new() };
-        self.write(Record::Released { to: by, grant }, false)
+        self.write(Record::Overtaken { by, epoch }, false)
     }
 
     fn granted(&mut self, grant: Grant) -> Option<Step> {

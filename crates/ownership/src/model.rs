@@ -20,6 +20,8 @@ struct World {
     writes: u8,
     /// How often QEMU runs a VM at a host where it does not run any more.
     ghosts: u8,
+    /// How often an operator takes the disk over from a host that is dead.
+    forces: u8,
     flaw: Option<Flaw>,
 }
 
@@ -32,6 +34,10 @@ struct Host {
     dirty: Option<(u64, u8)>,
     /// A guest that should not run uses the disk.
     ghost: bool,
+    /// It was fenced: nothing that it does reaches the origin or a guest until it knows that the disk was taken over.
+    fenced: bool,
+    /// It is recording that it takes the disk over.
+    forces: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -44,10 +50,15 @@ struct State {
     runs: bool,
     origin: u8,
     acknowledged: u8,
+    written: u8,
     moves: u8,
     crashes: u8,
     ghosts: u8,
+    forces: u8,
 }
+
+/// Epochs that are taken by force are multiples of this: more than the hosts go through by agreement.
+const FORCED: u64 = 100;
 
 #[derive(Clone, PartialEq, Debug)]
 enum Action {
@@ -66,6 +77,10 @@ enum Action {
     Write(HostId),
     Clean(HostId),
     Drain(HostId),
+    /// An operator has a host take the disk over from another one, which is dead.
+    Force(HostId, HostId),
+    /// A host that was fenced hears that the disk was taken over.
+    Tell(HostId),
 }
 
 impl State {
@@ -87,7 +102,56 @@ impl State {
     }
 
     fn is_served(&self) -> bool {
-        self.runs && self.hosts[&self.vm].up && self.hosts[&self.vm].side.may_serve()
+        self.runs && self.serves(self.vm)
+    }
+
+    fn serves(&self, id: HostId) -> bool {
+        let host = &self.hosts[&id];
+        host.up && !host.fenced && host.side.may_serve()
+    }
+
+    /// Returns what the other hosts know of a take-over that this one does not know of.
+    fn newer_than(&self, id: HostId) -> Option<(HostId, u64)> {
+        let others = self.hosts.iter().filter(|(other, host)| **other != id && host.up);
+        let known = others.filter_map(|(other, host)| match host.side.record() {
+            Record::Owner { epoch, .. } => Some((*epoch, *other)),
+            Record::Overtaken { by, epoch } if *by != id => Some((*epoch, *by)),
+            // It had it before it let it go.
+            Record::Released { grant, .. } => Some((grant.epoch - 1, *other)),
+            _ => None,
+        });
+        let (epoch, by) = known.max().filter(|(epoch, _)| *epoch >= FORCED)?;
+        (epoch > self.hosts[&id].side.record().epoch()).then_some((by, epoch))
+    }
+
+    /// Whether an operator may have a host take the disk over from a dead one: no third host has it or blocks of it. Those
+    /// that live are told before, and the dead one is fenced if it may own the disk.
+    fn force(&mut self, id: HostId, dead: HostId, flaw: Option<Flaw>) -> Option<()> {
+        let depends = self.hosts[&id].side.record().is_owner();
+        if depends && !self.hosts[&id].side.peers().contains(&dead) {
+            return None;
+        }
+        let known = self.hosts[&id].side.record().epoch();
+        let epoch = (u64::from(self.forces) + 1) * FORCED;
+        let epoch = if flaw == Some(Flaw::NextEpoch) { known + 1 } else { epoch };
+        let others: Vec<HostId> = self.hosts.keys().copied().filter(|h| *h != id && *h != dead).collect();
+        for other in others.into_iter().filter(|_| !depends) {
+            let third = self.host(other);
+            let holds = matches!(third.side.record(), Record::Released { grant, .. } if grant.holders.contains(&other));
+            if !third.up || third.side.record().is_owner() || third.writing.is_some() || holds {
+                return None;
+            }
+            third.side.overtaken(id, epoch)?;
+            third.side.recorded();
+        }
+        if !depends && flaw != Some(Flaw::Unfenced) {
+            self.host(dead).fenced = true;
+        }
+        let step = self.host(id).side.take_over(epoch)?;
+        self.step(id, Some(step));
+        self.host(id).forces = true;
+        self.forces += 1;
+        Some(())
     }
 
     fn step(&mut self, id: HostId, step: Option<Step>) {
@@ -129,7 +193,16 @@ impl Model for World {
             if id == 0 {
                 assert_eq!(side.guest_runs(HostId(0)), None);
             }
-            (HostId(id), Host { side, up: true, writing: None, dirty: None, ghost: false })
+            let host = Host {
+                side,
+                up: true,
+                writing: None,
+                dirty: None,
+                ghost: false,
+                fenced: false,
+                forces: false,
+            };
+            (HostId(id), host)
         };
         let state = State {
             hosts: (0..self.hosts).map(host).collect(),
@@ -138,9 +211,11 @@ impl Model for World {
             runs: true,
             origin: 0,
             acknowledged: 0,
+            written: 0,
             moves: 0,
             crashes: 0,
             ghosts: 0,
+            forces: 0,
         };
         vec![state]
     }
@@ -163,10 +238,19 @@ impl Model for World {
             if wanted && !host.side.may_serve() {
                 actions.push(Action::Kick(*id));
             }
-            if host.side.may_serve() && state.acknowledged < self.writes && state.newest(*id).is_some() {
+            if state.serves(*id) && state.written < self.writes && state.newest(*id).is_some() {
                 actions.push(Action::Write(*id));
             }
             actions.extend([Action::Clean(*id), Action::Drain(*id)]);
+            // An operator does one thing after the other.
+            let is_forced = state.hosts.values().any(|host| host.forces);
+            if state.forces < self.forces && !is_forced && host.writing.is_none() && !host.fenced {
+                let others = state.hosts.keys().filter(|other| *other != id);
+                actions.extend(others.map(|dead| Action::Force(*id, *dead)));
+            }
+            if host.fenced {
+                actions.push(Action::Tell(*id));
+            }
             if host.ghost {
                 actions.push(Action::GhostGoes(*id));
             } else if state.ghosts < self.ghosts && !wanted {
@@ -192,12 +276,27 @@ impl Model for World {
                 state.write_record(id);
                 let step = state.host(id).side.recorded();
                 state.step(id, step);
+                if std::mem::take(&mut state.host(id).forces) && !state.hosts[&id].fenced {
+                    // What only the dead host had is lost.
+                    state.acknowledged = state.newest(id)?;
+                }
+                let record = state.hosts[&id].side.record();
+                let knows = matches!(record, Record::Overtaken { .. });
+                let is_newest = state.newer_than(id).is_none()
+                    && state.hosts.values().all(|host| host.up && !host.forces);
+                if knows && is_newest {
+                    state.host(id).fenced = false;
+                }
             }
             Action::Crash(id, written) => {
+                let forces = std::mem::take(&mut state.host(id).forces);
                 if written {
                     let record = state.write_record(id)?;
                     let host = state.host(id);
                     host.side = Ownership::new(id, record);
+                    if forces && !state.hosts[&id].fenced {
+                        state.acknowledged = state.newest(id)?;
+                    }
                 } else {
                     let host = state.host(id);
                     host.writing = None;
@@ -239,8 +338,9 @@ impl Model for World {
                 }
             }
             Action::Write(id) => {
-                state.acknowledged += 1;
-                let version = state.acknowledged;
+                state.written += 1;
+                state.acknowledged = state.written;
+                let version = state.written;
                 let host = state.host(id);
                 host.dirty = Some((host.side.record().epoch(), version));
             }
@@ -248,11 +348,27 @@ impl Model for World {
                 let host = &state.hosts[&id];
                 let (epoch, version) = host.dirty?;
                 let newest = epoch == host.side.record().epoch() || host.side.peers().is_empty();
-                if !host.side.may_write_origin() || !newest {
+                if host.fenced || !host.side.may_write_origin() || !newest {
                     return None;
                 }
                 state.origin = version;
                 state.host(id).dirty = None;
+            }
+            Action::Force(id, dead) => state.force(id, dead, self.flaw)?,
+            Action::Tell(id) => {
+                let is_known = state.hosts.values().all(|host| host.up && !host.forces);
+                let Some((by, epoch)) = state.newer_than(id) else {
+                    // The take-over has failed, and the operator sees that.
+                    state.host(id).fenced = !is_known;
+                    return (state != *last).then_some(state);
+                };
+                if state.host(id).writing.is_some() {
+                    return None;
+                }
+                let step = state.host(id).side.overtaken(by, epoch);
+                // The operator ends the fencing when the host knows.
+                state.host(id).fenced = step.is_some();
+                state.step(id, step);
             }
             Action::Drain(id) => {
                 let peers = state.hosts[&id].side.peers();
@@ -272,24 +388,24 @@ impl Model for World {
     /// Some planted mistakes let the epoch grow for ever.
     fn within_boundary(&self, state: &State) -> bool {
         let most = u64::from(self.moves) * 2 + 2;
-        self.flaw.is_none() || state.hosts.values().all(|host| host.side.record().epoch() <= most)
+        let steps = |host: &Host| host.side.record().epoch() % FORCED;
+        self.flaw.is_none() || state.hosts.values().all(|host| steps(host) <= most)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("one host writes the origin", |_, state: &State| {
-                state.hosts.values().filter(|host| host.up && host.side.may_write_origin()).count() <= 1
+                let writes = |host: &&Host| host.up && !host.fenced && host.side.may_write_origin();
+                state.hosts.values().filter(writes).count() <= 1
             }),
             Property::always("one host serves", |_, state: &State| {
-                state.hosts.values().filter(|host| host.up && host.side.may_serve()).count() <= 1
+                state.hosts.keys().filter(|id| state.serves(**id)).count() <= 1
             }),
             Property::always("nothing acknowledged is lost", |_, state: &State| {
-                let serves = |(_, host): &(&HostId, &Host)| host.up && host.side.may_serve();
-                state
-                    .hosts
-                    .iter()
-                    .filter(serves)
-                    .all(|(id, _)| state.newest(*id).is_none_or(|version| version == state.acknowledged))
+                let serving = state.hosts.keys().filter(|id| state.serves(**id));
+                serving
+                    .map(|id| state.newest(*id))
+                    .all(|newest| newest.is_none_or(|version| version == state.acknowledged))
             }),
             Property::always("an epoch has one owner", |_, state: &State| {
                 let owners = state.hosts.values().filter(|host| host.side.record().is_owner());
@@ -301,7 +417,12 @@ impl Model for World {
 }
 
 fn world(hosts: u64, moves: u8, crashes: u8, writes: u8, ghosts: u8) -> World {
-    World { hosts, moves, crashes, writes, ghosts, flaw: None }
+    World { hosts, moves, crashes, writes, ghosts, forces: 0, flaw: None }
+}
+
+/// A world in which a disk is taken over from hosts that are dead.
+fn forcing(hosts: u64, moves: u8, crashes: u8, writes: u8, forces: u8) -> World {
+    World { forces, ..world(hosts, moves, crashes, writes, 0) }
 }
 
 /// The worlds that are explored: the more of one thing happens, the less of another.
@@ -313,6 +434,11 @@ fn worlds() -> Vec<World> {
         world(3, 2, 1, 1, 0),
         world(2, 3, 1, 2, 0),
         world(2, 2, 1, 1, 1),
+        forcing(2, 1, 0, 2, 1),
+        forcing(2, 2, 1, 1, 1),
+        forcing(2, 1, 1, 2, 2),
+        forcing(3, 1, 0, 1, 1),
+        forcing(3, 1, 1, 1, 1),
     ]
 }
 
@@ -360,7 +486,7 @@ fn dead_end(world: &World) -> Option<State> {
 
 #[test]
 fn there_is_always_a_way_forward() {
-    for world in [world(2, 2, 1, 1, 0), world(2, 1, 1, 1, 1), world(3, 2, 0, 1, 0)] {
+    for world in [world(2, 2, 1, 1, 0), world(2, 1, 1, 1, 1), world(3, 2, 0, 1, 0), forcing(2, 1, 1, 1, 1)] {
         let stuck = dead_end(&world);
         assert!(stuck.is_none(), "{world:?}: {stuck:?}");
     }
@@ -379,6 +505,9 @@ fn planted_mistakes_are_found() {
         Flaw::KeepObsolete,
         Flaw::DropNeeded,
         Flaw::CleanUndrained,
+        Flaw::Unfenced,
+        Flaw::ServeOvertaken,
+        Flaw::NextEpoch,
     ];
     let mut missed = Vec::new();
     for flaw in flaws {

@@ -341,6 +341,10 @@ impl Host {
                 scatter(&mut running.memory, &pieces, &data);
                 running.core.with(&mut running.memory).complete(shared.now, io, Ok(()));
             }
+            Output::NotFetched { io } => {
+                let running = self.run();
+                running.core.with(&mut running.memory).complete(shared.now, io, Err(IoFailure::Error));
+            }
         }
         Ok(())
     }

@@ -146,6 +146,18 @@ impl Backend for Fake {
     fn migration_status(&self, _: DiskId) -> Result<Option<MoveStatus>> {
         Ok(None)
     }
+    fn take_over(&self, _: DiskHandle, _: u64, _: PeerLoss) -> Result<()> {
+        Err(EngineError::DoesNotMove)
+    }
+    fn overtaken(&self, _: DiskId, _: HostId, _: u64) -> Result<bool> {
+        Ok(true)
+    }
+    fn takeover_loss(&self, _: DiskId) -> Result<TakeoverLoss> {
+        Ok(TakeoverLoss::Unknown)
+    }
+    fn recorded_disk(&self, _: DiskId) -> Result<Option<RecordedDisk>> {
+        Ok(None)
+    }
     fn lost_runs(&self, _: DiskHandle) -> Result<Vec<(SectorNo, u64)>> {
         Ok(self.lost.lock().unwrap().clone())
     }

@@ -16,6 +16,7 @@ pub(crate) mod copies;
 mod mover;
 mod observe;
 mod output;
+mod takeover;
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ use crate::reactor::Reactor;
 
 pub use mover::MoveStatus;
 use mover::Mover;
+pub use takeover::{RecordedDisk, TakeoverLoss};
 
 /// A management job that has ended before it began.
 pub(crate) const ENDED_JOB: JobId = JobId(u32::MAX);
@@ -125,9 +127,9 @@ impl Reactor {
         self.moving.host = Some(host);
         let known: Vec<_> =
             self.core.disk_numbers().filter_map(|number| self.core.disk_info(number)).collect();
-        for info in
-            known.into_iter().filter(|info| matches!(info.moved, Moved::Peer { .. } | Moved::Away { .. }))
-        {
+        let is_away =
+            |moved| matches!(moved, Moved::Peer { .. } | Moved::Away { .. } | Moved::Overtaken { .. });
+        for info in known.into_iter().filter(|info| is_away(info.moved)) {
             if self.moving.place(info.id).is_none() {
                 let config = DiskConfig::new(info.id, info.sectors);
                 self.add_mover(config, None, None);
@@ -168,6 +170,7 @@ impl Reactor {
         if info.is_some_and(|info| info.busy) || self.disks.is_ending(config.id) {
             return Err(ManageError::Busy.into());
         }
+        self.check_not_overtaken(config.id)?;
         let is_left = info.is_some_and(|info| !info.owned || matches!(info.moved, Moved::Depends { .. }));
         let (disk, job) = match (info, moves.from) {
             (Some(info), _) if info.owned && info.moved == Moved::No => {
@@ -177,7 +180,9 @@ impl Reactor {
             (None, None) => self.attach(spec, origin)?,
             (Some(info), _) if is_left && info.moved != Moved::No => {
                 let number = number.expect("the core knows the disk");
-                if matches!(info.moved, Moved::Away { .. }) && info.sectors != config.sectors {
+                if matches!(info.moved, Moved::Away { .. } | Moved::Overtaken { .. })
+                    && info.sectors != config.sectors
+                {
                     // It has grown where it is.
                     self.core_call(|core, now| core.expect_disk(now, &config))?;
                 }
@@ -210,7 +215,11 @@ impl Reactor {
         let mover = &mut self.moving.movers[at];
         mover.guest_stopped();
         mover.handle = None;
-        if !matches!(mover.migration.record(), ownership::Record::Released { .. }) {
+        let is_away = matches!(
+            mover.migration.record(),
+            ownership::Record::Released { .. } | ownership::Record::Overtaken { .. }
+        );
+        if !is_away {
             let mover = self.moving.movers.swap_remove(at);
             if let Some(number) = mover.migration.disk() {
                 // An error says that it is not expected.

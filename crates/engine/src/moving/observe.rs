@@ -31,7 +31,7 @@ impl Reactor {
     fn owner(&self, at: usize) -> HostId {
         let mover = &self.moving.movers[at];
         match mover.migration.record() {
-            Record::Released { to, .. } => *to,
+            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => *to,
             _ => mover.from,
         }
     }

@@ -66,6 +66,9 @@ impl Reactor {
                 }
                 self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
             }
+            Output::NotFetched { io } => {
+                self.core.with(&mut self.memory).complete(self.now, io, Err(IoFailure::Error));
+            }
         }
     }
 
@@ -123,27 +126,29 @@ impl Reactor {
 
     /// Reports what has become of the disk's ownership.
     fn tell_moved(&mut self, at: usize) {
-        let mover = &mut self.moving.movers[at];
-        let record = mover.migration.record();
-        if *record == mover.told {
+        if *self.moving.movers[at].migration.record() == self.moving.movers[at].told {
             return;
         }
+        let dirty_blocks = self.overtaken_blocks(at);
+        let mover = &mut self.moving.movers[at];
+        let record = mover.migration.record();
         let (disk, before) = (mover.id, std::mem::replace(&mut mover.told, record.clone()));
         let event = match (&before, &mover.told) {
             (_, Record::Released { to, grant }) if grant.holders.is_empty() => {
                 EngineEvent::MovedAway { disk, to: *to, holds_blocks: false }
             }
             (_, Record::Released { to, .. }) => EngineEvent::MovedAway { disk, to: *to, holds_blocks: true },
-            (Record::Owner { epoch: before, .. }, Record::Owner { epoch, .. }) if before == epoch => {
+            (Record::Owner { .. }, Record::Owner { peers, .. }) if peers.is_empty() => {
                 EngineEvent::MoveEnded { disk }
             }
             (_, Record::Owner { peers, .. }) => {
                 EngineEvent::MovedHere { disk, from: peers.iter().next().copied() }
             }
+            (_, Record::Overtaken { by, .. }) => EngineEvent::Overtaken { disk, by: *by, dirty_blocks },
             (_, Record::Unknown) => return,
         };
         self.tell(&event);
-        if matches!(event, EngineEvent::MovedAway { .. }) {
+        if matches!(event, EngineEvent::MovedAway { .. } | EngineEvent::Overtaken { .. }) {
             self.ask_held_again(at);
         }
     }

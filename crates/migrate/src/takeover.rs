@@ -1,0 +1,184 @@
+//! Taking a disk over from hosts that are dead for good, and hearing that another host has.
+//!
+//! Invariants
+//! - Nothing that a dead host has said before counts when the disk is taken over: neither its list of blocks nor its copies.
+//! - A host that still depends on a dead one and has no list of its blocks keeps all that it has itself.
+
+use haversack_core::{Call, JobId, ManageError, Memory, PeerLoss};
+use haversack_model::{HostId, Micros};
+use haversack_ownership::{Record, Step};
+
+use crate::migration::{Migration, Task};
+use crate::output::Output;
+
+/// A take-over that waits until the disk is attached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    epoch: u64,
+    loss: PeerLoss,
+}
+
+impl Migration {
+    /// Makes this host the owner under an epoch that [`haversack_ownership::forced_epoch`] made, or ends its dependence on a
+    /// dead host. **The hosts that may own the disk must be fenced before.** It is done when the record says so.
+    ///
+    /// # Errors
+    /// This host needs no other one, something is being recorded, or as for the core's calls. Nothing has changed then.
+    pub fn take_over<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        epoch: u64,
+        loss: PeerLoss,
+    ) -> Result<(), ManageError> {
+        self.stop_listing();
+        if self.task != Task::Idle {
+            return Err(ManageError::Busy);
+        }
+        let depends = self.ownership.record().is_owner();
+        let recorded = self.ownership.record().epoch();
+        let Some(Step::Write { record: Record::Owner { epoch, .. }, .. }) = self.ownership.take_over(epoch)
+        else {
+            return Err(ManageError::OldEpoch { given: epoch, recorded });
+        };
+        self.borrowing = None;
+        if let Some(disk) = self.disk {
+            call.end_late_copies(disk);
+        }
+        let begun = if depends {
+            self.give_up_peer(call, now, Pending { epoch, loss })
+        } else {
+            self.claim_by_force(call, now, epoch)
+        };
+        if begun.is_err() {
+            self.ownership.abandoned();
+        }
+        begun
+    }
+
+    /// A dead host does not answer.
+    fn stop_listing(&mut self) {
+        if let Task::Listing(listing) = &self.task {
+            if listing.claims {
+                self.ownership.abandoned();
+            }
+            self.task = Task::Idle;
+        }
+    }
+
+    fn claim_by_force<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        epoch: u64,
+    ) -> Result<(), ManageError> {
+        if self.holds_blocks(call) {
+            self.receiving = None;
+            let (disk, job) = call.retake(now, &self.config, epoch)?;
+            (self.disk, self.task) = (Some(disk), Task::Recording(job));
+            return Ok(());
+        }
+        self.expect(call, now)?;
+        self.claim(call, now, epoch)
+    }
+
+    fn give_up_peer<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        pending: Pending,
+    ) -> Result<(), ManageError> {
+        let Some(disk) = self.disk else { return Err(ManageError::NotKnown(self.config.id)) };
+        if self.is_attached_here(call) {
+            let job = call.give_up_peer(now, disk, pending.epoch, pending.loss)?;
+            self.drop_fetches();
+            self.task = Task::Recording(job);
+            return Ok(());
+        }
+        call.assume_peer_list(now, disk)?;
+        self.pending = Some(pending);
+        self.attach(call, now, self.ownership.record().epoch());
+        match self.problem.clone() {
+            Some(error) if self.task == Task::Idle => {
+                self.pending = None;
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes on with a take-over that has waited until the disk was attached.
+    pub(crate) fn go_on_taking_over<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
+        if self.task != Task::Idle {
+            return;
+        }
+        let Some(pending) = self.pending.take() else { return };
+        if let Err(error) = self.give_up_peer(call, now, pending) {
+            self.problem = Some(error);
+            self.ownership.abandoned();
+        }
+    }
+
+    /// Ends what is being fetched: nobody will answer.
+    fn drop_fetches(&mut self) {
+        let fetches = std::mem::take(&mut self.fetches);
+        self.outputs.extend(fetches.into_keys().map(|io| Output::FetchFailed { io }));
+    }
+
+    /// Another host has taken the disk over under this epoch, or is about to. Returns whether that is on record, or is not
+    /// news; until then it is to be called again.
+    pub fn overtaken<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        by: HostId,
+        epoch: u64,
+    ) -> bool {
+        if epoch <= self.ownership.record().epoch() {
+            return true;
+        }
+        self.stop_listing();
+        if let Task::Freezing { .. } = self.task
+            && let Some(disk) = self.disk
+            && call.thaw(now, disk).is_ok()
+        {
+            self.ownership.abandoned();
+            self.task = Task::Idle;
+        }
+        if let Some(job) = self.cleaning.take() {
+            call.cancel(now, job);
+        }
+        if self.task != Task::Idle || self.pending.is_some() {
+            return false;
+        }
+        let Some(Step::Write { .. }) = self.ownership.overtaken(by, epoch) else { return false };
+        (self.sending, self.receiving, self.passes) = (None, None, None);
+        (self.asker, self.lending, self.borrowing) = (None, None, None);
+        match self.yield_disk(call, now, by, epoch) {
+            Ok(job) => {
+                self.drop_fetches();
+                self.task = Task::Recording(job);
+            }
+            Err(error) => {
+                self.problem = Some(error);
+                self.ownership.abandoned();
+            }
+        }
+        false
+    }
+
+    fn yield_disk<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        by: HostId,
+        epoch: u64,
+    ) -> Result<JobId, ManageError> {
+        let disk = match self.disk {
+            Some(disk) => disk,
+            None => call.expect_disk(now, &self.config)?,
+        };
+        self.disk = Some(disk);
+        call.overtaken(now, disk, epoch, by)
+    }
+}

@@ -16,7 +16,10 @@ mod units;
 pub use disk::{
     Admission, CleanerSettings, DISK_NAMESPACE, DiskChange, DiskConfig, Mode, OriginTls, Persistence, Target,
 };
-pub use migration::{ExpectDisk, HostStatus, Method, MigrationState, MigrationStatus, StartMigration};
+pub use migration::{
+    ExpectDisk, HostStatus, LastKnown, Method, MigrationState, MigrationStatus, OwnDisk, StartMigration,
+    Takeover,
+};
 pub use overview::{DiskHistory, DiskOverview, History, Overview, PoolHistory, PoolMoment};
 pub use policy::{
     DiskCurve, DiskEvent, DiskEventKind, DiskPolicy, Explanation, Measured, MissPoint, PolicySettings,

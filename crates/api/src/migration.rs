@@ -6,6 +6,8 @@ pub use haversack_migrate::Method;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::status::LostRange;
+
 /// Starts to send a disk's cache to another host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +49,8 @@ pub enum MigrationState {
     Leaving,
     /// Another host has it.
     Away,
+    /// Another host has taken it over by force.
+    Overtaken,
 }
 
 impl std::fmt::Display for MigrationState {
@@ -58,6 +62,7 @@ impl std::fmt::Display for MigrationState {
             MigrationState::Waiting => "waiting",
             MigrationState::Leaving => "leaving",
             MigrationState::Away => "away",
+            MigrationState::Overtaken => "overtaken",
         })
     }
 }
@@ -128,4 +133,61 @@ pub struct HostStatus {
     /// Why it is not connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// Takes a disk over from a host that is dead for good.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OwnDisk {
+    /// The disk's name, repeated.
+    pub confirm: String,
+    /// What only the dead host has is as the origin has it from then on: the disk's name, repeated. Without this, reads of it
+    /// fail until it is written again, if it is known what that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept_loss: Option<String>,
+    /// Do not fence the host: it is off, and stays off.
+    #[serde(default)]
+    pub without_fence: bool,
+}
+
+/// What it means to take a disk over.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Takeover {
+    /// Name of the disk.
+    pub disk: String,
+    /// The host that does not answer.
+    pub host: String,
+    /// This host has the disk already, and needs blocks of the other one.
+    pub depends: bool,
+    /// Bytes that only that host has; missing if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_bytes: Option<u64>,
+    /// Where they are, in order.
+    pub ranges: Vec<LostRange>,
+    /// Ranges that are not listed because there are too many.
+    pub more_ranges: u64,
+    /// That host may have dirty data. It is assumed to, unless it is known not to.
+    pub may_be_dirty: bool,
+    /// What it said last, since this daemon was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_known: Option<LastKnown>,
+    /// Dirty bytes of the disk that this host has, and keeps.
+    pub kept_bytes: u64,
+    /// The hosts that are fenced first: those that do not answer and may have the disk.
+    pub fenced_first: Vec<String>,
+    /// The program that does that, if one is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<String>,
+}
+
+/// What a host said of a disk when it was last heard of.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LastKnown {
+    /// Its write mode there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Its dirty bytes there.
+    pub dirty_bytes: u64,
+    /// How long ago that was, in seconds.
+    pub age_s: f64,
 }

@@ -439,6 +439,8 @@ pub enum JobKind {
     RemoveDevice,
     /// Sends a disk's cache to another host.
     Migrate,
+    /// Takes a disk over from a dead host.
+    Own,
 }
 
 /// State of a job.

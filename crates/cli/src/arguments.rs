@@ -246,6 +246,8 @@ pub enum DiskCommand {
         #[arg(long = "for")]
         time: Option<Span>,
     },
+    /// Take a disk over from a host that is dead for good. Requires typing the disk's name.
+    Own(Own),
     /// Forget a detached disk and drop its cached blocks. Destroying dirty data requires typing the disk's name.
     Forget {
         /// The disk.
@@ -254,6 +256,26 @@ pub enum DiskCommand {
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,
     },
+}
+
+/// `haversack disk own`.
+#[derive(Args)]
+pub struct Own {
+    /// The disk.
+    pub name: String,
+    /// Repeat the disk's name instead of typing it at the prompt.
+    #[arg(long, value_name = "NAME")]
+    pub confirm: Option<String>,
+    /// Repeat the disk's name: what only the dead host has is as the origin has it from then on. Without this, reads of it fail
+    /// until it is written again. Needed if nobody knows what that is.
+    #[arg(long, value_name = "NAME")]
+    pub accept_loss: Option<String>,
+    /// Do not fence the dead host: it is off, and stays off.
+    #[arg(long)]
+    pub without_fence: bool,
+    /// Only show what would be lost.
+    #[arg(long, conflicts_with = "confirm")]
+    pub dry_run: bool,
 }
 
 /// Commands for the policy.

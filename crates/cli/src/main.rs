@@ -14,6 +14,7 @@ mod generate;
 mod migrate;
 mod offline;
 mod output;
+mod own;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod policy;

@@ -18,7 +18,7 @@ use crate::error::{CliError, Result};
 use crate::follow::follow;
 use crate::output::print;
 use crate::trace::TraceCommand;
-use crate::{events, flush_offline, migrate, offline, output, policy, record, show, top, trace};
+use crate::{events, flush_offline, migrate, offline, output, own, policy, record, show, top, trace};
 
 /// Runs a command.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Makes a call that starts a job, and waits for the job.
-fn work(
+pub(crate) fn work(
     client: &Client,
     method: Method,
     path: &str,
@@ -172,6 +172,7 @@ fn disk(client: &Client, command: &DiskCommand, as_json: bool) -> Result<()> {
             policy::event(client, part(name)?, *event, curve.as_deref(), as_json)
         }
         DiskCommand::Curve { name, time } => policy::curve(client, part(name)?, *time, as_json),
+        DiskCommand::Own(arguments) => own::own(client, arguments, as_json),
         DiskCommand::Forget { name, confirm } => forget(client, name, confirm.as_deref(), as_json),
     }
 }

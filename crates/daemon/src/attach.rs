@@ -276,7 +276,10 @@ impl Daemon {
         let known = pool.known(disk.id);
         // Another host may have changed its size.
         let is_elsewhere = self.hosts().is_some()
-            && matches!(pool.backend.recorded_move(disk.id)?, None | Some(Moved::Away { .. }));
+            && matches!(
+                pool.backend.recorded_move(disk.id)?,
+                None | Some(Moved::Away { .. } | Moved::Overtaken { .. })
+            );
         let sectors =
             self.sectors(config, known.filter(|_| config.size.is_none() || !is_elsewhere), &spec)?;
         let _seeking = self.seek(disk.id);
@@ -288,6 +291,7 @@ impl Daemon {
         }
         let (handle, job) = pool.backend.attach(spec)?;
         wait(&job)?;
+        self.apply_taken_over(pool, disk.id)?;
         if moves.is_some()
             && let Err(error) = self.state.note_agreed(disk.id, true)
         {

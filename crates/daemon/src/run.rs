@@ -30,7 +30,7 @@ use crate::config::{Config, DaemonConfig, LogFormat, NbdConfig, PoolConfig};
 use crate::control::{self, ListenError};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
-use crate::hosts::{Hosts, guests, incarnation};
+use crate::hosts::{self, Hosts, guests, incarnation};
 use crate::locked::Locked;
 use crate::state::{State, StateError};
 use crate::system::{self, SystemError};
@@ -154,6 +154,7 @@ pub fn run(config_path: &Path, config: &Config) -> Result<(), RunError> {
     budget::start(&daemon, &config.pools)?;
     learned::start(&daemon)?;
     guests::watch(&daemon)?;
+    hosts::watch_epochs(&daemon)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let (stop, stopped) = mpsc::channel(1);

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 use haversack_api::DiskConfig;
 use haversack_control::budget::Account;
-use haversack_model::{ArenaNo, DiskId};
+use haversack_model::{ArenaNo, DiskId, HostId};
 use serde::{Deserialize, Serialize};
 
 use crate::locked::Locked;
@@ -54,6 +54,16 @@ pub struct RememberedDisk {
     pub attached: bool,
 }
 
+/// A disk that another host has taken over by force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TakenOver {
+    /// That host's identity.
+    by: u64,
+    /// The epoch under which it did.
+    epoch: u64,
+}
+
 /// The content of the file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +72,9 @@ struct Memory {
     /// The identities of disks whose ownership on record was agreed on with the other hosts.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     agreed_disks: BTreeSet<String>,
+    /// By identity, disks that other hosts have taken over by force, as this host was told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    taken_over: BTreeMap<String, TakenOver>,
     /// By pool, the numbers of the arenas that lost their last cache device.
     lost_pools: BTreeMap<String, BTreeSet<u8>>,
     /// Accounts of flash writes, by pool.
@@ -135,6 +148,25 @@ impl State {
                 memory.agreed_disks.insert(disk.to_string());
             } else {
                 memory.agreed_disks.remove(&disk.to_string());
+            }
+        })
+    }
+
+    /// Returns the host that has taken a disk over by force, and under which epoch.
+    pub fn taken_over(&self, disk: DiskId) -> Option<(HostId, u64)> {
+        let memory = self.memory.locked();
+        memory.taken_over.get(&disk.to_string()).map(|taken| (HostId(taken.by), taken.epoch))
+    }
+
+    /// Notes that a host has taken a disk over, unless a later take-over is known.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_taken_over(&self, disk: DiskId, by: HostId, epoch: u64) -> Result<(), StateError> {
+        self.change(|memory| {
+            let taken = memory.taken_over.entry(disk.to_string()).or_insert(TakenOver { by: by.0, epoch });
+            if epoch > taken.epoch {
+                *taken = TakenOver { by: by.0, epoch };
             }
         })
     }
@@ -225,6 +257,17 @@ mod tests {
         again.opened("main").unwrap();
         let last = State::open(dir.path()).unwrap();
         assert!(last.disks().is_empty() && last.lost_arenas("main").is_empty());
+    }
+
+    #[test]
+    fn the_latest_take_over_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, state) = (DiskId([1; 16]), State::open(dir.path()).unwrap());
+        state.note_taken_over(disk, HostId(2), 7).unwrap();
+        state.note_taken_over(disk, HostId(3), 5).unwrap();
+        assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(2), 7)));
+        state.note_taken_over(disk, HostId(3), 9).unwrap();
+        assert_eq!(State::open(dir.path()).unwrap().taken_over(disk), Some((HostId(3), 9)));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The virtual machine: its requests, where it runs, and what it may read.
 
+use std::collections::BTreeSet;
+
 use haversack_core::{Op, Rejected, Request, RequestError, RequestTag};
 use haversack_model::{DiskNo, SECTOR_BYTES, SectorNo};
 
@@ -25,6 +27,8 @@ pub struct Guest {
     /// It has been stopped there, to move or to roll back.
     pub is_stopped: bool,
     pending: Vec<Pending>,
+    /// Sectors of which the only copy was on a host that is dead.
+    pub lost: BTreeSet<u64>,
     /// The oracle.
     pub oracle: Oracle,
     /// Requests answered.
@@ -34,7 +38,7 @@ pub struct Guest {
 impl Guest {
     /// Returns a guest that runs on host 0.
     pub fn new(oracle: Oracle) -> Guest {
-        Guest { host: 0, is_stopped: false, pending: Vec::new(), oracle, requests: 0 }
+        Guest { host: 0, is_stopped: false, pending: Vec::new(), lost: BTreeSet::new(), oracle, requests: 0 }
     }
 
     /// Returns the number of requests in flight.
@@ -131,6 +135,13 @@ impl Guest {
         lost: bool,
     ) -> Flow {
         let Pending { op, sector, version, start, .. } = pending;
+        if op == Op::Read && self.lost.contains(&sector) {
+            self.oracle.drop_read(0, start);
+            return match result {
+                Err(RequestError::DataLost) => Ok(()),
+                other => violation!("sector {sector}, which is lost, was read: {other:?}"),
+            };
+        }
         if let Err(error) = result
             && !(error == RequestError::PayloadLost && lost)
         {

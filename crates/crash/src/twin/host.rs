@@ -74,6 +74,8 @@ pub struct Host {
     devices: Vec<Device>,
     /// It runs.
     pub running: Option<Running>,
+    /// Nothing that it sends to the origin gets there.
+    pub fenced: bool,
     /// It owned the disk when it died last.
     pub owned: bool,
     /// When it starts again, if it is down; what survived of its memory.
@@ -134,7 +136,18 @@ impl Host {
         }
         let down = Some((0, None));
         let frames = plan.frames;
-        Ok(Host { place, devices, running: None, owned: false, down, starts: 0, tags: 0, frames, unit })
+        Ok(Host {
+            place,
+            devices,
+            running: None,
+            fenced: false,
+            owned: false,
+            down,
+            starts: 0,
+            tags: 0,
+            frames,
+            unit,
+        })
     }
 
     /// Starts the host, with what survived of its memory.
@@ -229,6 +242,14 @@ impl Host {
         let device = |host: &Host, no| host.devices.iter().position(|d| d.no == Some(no)).expect("it has it");
         let sector = |offset_bytes: u64| offset_bytes / SECTOR_BYTES as u64;
         match action {
+            Action::WriteOrigin { io, .. }
+            | Action::ZeroOrigin { io, .. }
+            | Action::FlushOrigin { io, .. }
+                if self.fenced =>
+            {
+                let running = self.run();
+                running.core.with(&mut running.memory).complete(shared.now, io, Err(IoFailure::Error));
+            }
             Action::ReadDevice { io, device: no, offset_bytes } => {
                 let device = device(self, no);
                 self.launch(shared, io, What::DeviceRead { device, sector: sector(offset_bytes) });
@@ -290,7 +311,8 @@ impl Host {
     /// From a release on, nothing is on its way to the origin.
     fn check_released(&self) -> Flow {
         let Some(running) = &self.running else { return Ok(()) };
-        let is_released = matches!(running.migration.record(), Record::Released { .. });
+        let is_released =
+            matches!(running.migration.record(), Record::Released { .. } | Record::Overtaken { .. });
         let is_write = |f: &Flight| matches!(f.what, What::OriginWrite { .. } | What::OriginZero { .. });
         if is_released && running.flights.iter().flatten().any(is_write) {
             return violation!("host {} has released the disk and still writes its origin", self.place);
@@ -340,10 +362,6 @@ impl Host {
                 let pieces: Vec<Piece> = running.core.pieces(io).collect();
                 scatter(&mut running.memory, &pieces, &data);
                 running.core.with(&mut running.memory).complete(shared.now, io, Ok(()));
-            }
-            Output::NotFetched { io } => {
-                let running = self.run();
-                running.core.with(&mut running.memory).complete(shared.now, io, Err(IoFailure::Error));
             }
         }
         Ok(())

@@ -20,8 +20,10 @@ use crate::world::{CrashKind, Flow, Stop, violation};
 const RUNS_THAT_PREPARE: u64 = 3;
 /// One run in this many moves the disk by the default method in any case.
 const RUNS_BY_DEFAULT: u64 = 3;
+/// One run in this many ends with a host that dies for good.
+const RUNS_WITH_FORCE: u64 = 3;
 /// Steps of a wait that count as a hang.
-const MOST_STEPS: u32 = 120_000;
+pub(super) const MOST_STEPS: u32 = 120_000;
 /// A host is looked after this often.
 const TICK_US: Micros = 1_000;
 
@@ -30,14 +32,14 @@ pub fn most_points_of_a_run() -> u64 {
     24
 }
 
-struct Twin {
-    shared: Shared,
-    hosts: [Host; 2],
-    guest: Guest,
+pub(super) struct Twin {
+    pub shared: Shared,
+    pub hosts: [Host; 2],
+    pub guest: Guest,
     network: Network,
     next_tick_us: Micros,
-    points: u64,
-    report: RunReport,
+    pub points: u64,
+    pub report: RunReport,
 }
 
 /// Runs everything that one seed determines.
@@ -90,7 +92,10 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
             points: 0,
             report: RunReport::default(),
         };
-        let outcome = twin.live(points);
+        // Apart from the other choices, so that seeds keep their meaning.
+        let mut force = Random::scrambled(seed.rotate_left(24));
+        let is_forced = force.one_in(RUNS_WITH_FORCE);
+        let outcome = twin.live(points, is_forced.then_some(&mut force));
         twin.report.points = twin.points;
         twin.report.counts.points = twin.points;
         twin.report.counts.ios = twin.shared.ios;
@@ -107,7 +112,7 @@ fn one_run(seed: u64, report: &mut RunReport) -> Result<(), String> {
 }
 
 impl Twin {
-    fn live(&mut self, points: u64) -> Flow {
+    fn live(&mut self, points: u64, force: Option<&mut Random>) -> Flow {
         for host in &mut self.hosts {
             while host.start(&mut self.shared)? != Start::Running {}
         }
@@ -133,12 +138,16 @@ impl Twin {
                 self.send_ahead()?;
             }
         }
+        if let Some(force) = force {
+            (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
+            return self.take_over(force);
+        }
         self.settle()?;
         self.read_everything()
     }
 
     /// Lets the next thing happen; with `works` the guest issues requests.
-    fn step(&mut self, works: bool) -> Flow {
+    pub(super) fn step(&mut self, works: bool) -> Flow {
         let host = &mut self.hosts[self.guest.host];
         if works
             && !self.guest.is_stopped
@@ -208,7 +217,7 @@ impl Twin {
         Ok(())
     }
 
-    fn post(&mut self) {
+    pub(super) fn post(&mut self) {
         let Shared { mail, rng, plan, now, .. } = &mut self.shared;
         for (to, message) in mail.drain(..) {
             self.network.send(*now, to, &message, plan.delay_us, plan.lossy_percent, rng);
@@ -221,7 +230,7 @@ impl Twin {
     }
 
     /// The guest starts to use the disk on a host.
-    fn arrive(&mut self, at: usize, source: usize) -> Flow {
+    pub(super) fn arrive(&mut self, at: usize, source: usize) -> Flow {
         tell(|| format!("{:>10} the guest runs on host {at}", self.shared.now));
         (self.guest.host, self.guest.is_stopped) = (at, false);
         let source = host_id(source);
@@ -334,12 +343,12 @@ impl Twin {
         Ok(())
     }
 
-    fn is_served(&mut self) -> bool {
+    pub(super) fn is_served(&mut self) -> bool {
         let running = self.hosts[self.guest.host].running.as_mut();
         running.is_some_and(|r| r.migration.may_serve(&r.core.with(&mut r.memory)))
     }
 
-    fn crash(&mut self, at: usize) -> Flow {
+    pub(super) fn crash(&mut self, at: usize) -> Flow {
         let kind = self.shared.rng.pick(&[CrashKind::Kill, CrashKind::Power]);
         if self.hosts[at].running.is_none() {
             return Ok(());
@@ -376,7 +385,7 @@ impl Twin {
     }
 
     /// Waits, without crashes and with a network that works, until one host serves the disk and needs no other.
-    fn settle(&mut self) -> Flow {
+    pub(super) fn settle(&mut self) -> Flow {
         (self.network.cut_until, self.shared.plan.lossy_percent) = (0, [0, 0]);
         if self.guest.is_stopped {
             self.arrive(self.guest.host, 1 - self.guest.host)?;
@@ -410,20 +419,25 @@ impl Twin {
         Ok(())
     }
 
-    fn read_everything(&mut self) -> Flow {
+    pub(super) fn read_everything(&mut self) -> Flow {
         let size = self.shared.plan.disk.sectors;
         for first in (0..size).step_by(64) {
             let sectors = 64.min(size - first) as u32;
             let host = &mut self.hosts[self.guest.host];
             let Some(disk) = host.running.as_ref().and_then(|r| r.migration.disk()) else { continue };
             self.guest.submit(&mut self.shared, host, disk, Op::Read, first, sectors)?;
-            let mut steps = 0;
-            while self.guest.in_flight() > 0 {
-                self.step(false)?;
-                steps += 1;
-                if steps > MOST_STEPS {
-                    return violation!("hang: a read at {first} is not answered");
-                }
+            self.wait_for_answers()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn wait_for_answers(&mut self) -> Flow {
+        let mut steps = 0;
+        while self.guest.in_flight() > 0 {
+            self.step(false)?;
+            steps += 1;
+            if steps > MOST_STEPS {
+                return violation!("hang: {} requests are not answered", self.guest.in_flight());
             }
         }
         Ok(())

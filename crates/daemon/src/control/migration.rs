@@ -1,7 +1,9 @@
 //! `/v1/disks/DISK/migration`, `/v1/migrations` and `/v1/hosts`: disks that move between hosts.
 
 use axum::extract::State;
-use haversack_api::{ErrorBody, ExpectDisk, HostStatus, Job, MigrationStatus, StartMigration};
+use haversack_api::{
+    ErrorBody, ExpectDisk, HostStatus, Job, MigrationStatus, OwnDisk, StartMigration, Takeover,
+};
 
 use super::Control;
 use super::answer::{Answer, Body, JobAnswer, Part, answer, start as start_job};
@@ -57,4 +59,25 @@ pub async fn start(
     responses((status = 200), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn stop(State(control): State<Control>, Part(disk): Part<String>) -> Answer<()> {
     answer(&control, move |daemon| daemon.stop_migration(&disk)).await
+}
+
+/// What would be lost if this host took a disk over from a host that is dead for good.
+#[utoipa::path(get, path = "/v1/disks/{disk}/own",
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 200, body = Takeover), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn takeover(State(control): State<Control>, Part(disk): Part<String>) -> Answer<Takeover> {
+    answer(&control, move |daemon| daemon.takeover_of(&disk)).await
+}
+
+/// Takes a disk over from a host that is dead for good: fences that host, then owns the disk. Refused while that host answers.
+#[utoipa::path(post, path = "/v1/disks/{disk}/own", request_body = OwnDisk,
+    params(("disk" = String, Path, description = "Name of the disk")),
+    responses((status = 202, body = Job), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
+pub async fn own(
+    State(control): State<Control>,
+    Part(disk): Part<String>,
+    Body(own): Body<OwnDisk>,
+) -> JobAnswer {
+    start_job(&control, move |daemon| daemon.own(&disk, own)).await
 }

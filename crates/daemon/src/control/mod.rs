@@ -58,6 +58,7 @@ pub fn router(daemon: Arc<Daemon>, stop: mpsc::Sender<()>) -> Router {
             "/v1/disks/{disk}/migration",
             get(migration::show).post(migration::start).delete(migration::stop),
         )
+        .route("/v1/disks/{disk}/own", get(migration::takeover).post(migration::own))
         .route("/v1/migrations", get(migration::list).post(migration::expect))
         .route("/v1/hosts", get(migration::hosts))
         .route("/v1/disks/{disk}/event", post(policy::event))

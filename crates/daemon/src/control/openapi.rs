@@ -42,6 +42,8 @@ use super::{disks, migration, policy, pools, system};
         migration::show,
         migration::start,
         migration::stop,
+        migration::takeover,
+        migration::own,
         policy::show,
         policy::set,
         policy::end,

@@ -3,10 +3,13 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use haversack_api::{Method, Size};
+use haversack_api::{Method, Size, Span};
 use haversack_link::host_id;
 use serde::Deserialize;
+
+use super::fence::FencePrograms;
 
 /// How disks move between this host and others.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
@@ -31,6 +34,15 @@ pub struct MigrationConfig {
     /// What travels with a disk, if the request does not say.
     #[serde(default)]
     pub method: Method,
+    /// The program that makes sure that a dead host writes no origin any more.
+    pub fence: Option<FencePrograms>,
+    /// How long it may take.
+    #[serde(default = "fence_time")]
+    pub fence_time: Span,
+}
+
+fn fence_time() -> Span {
+    Span(Duration::from_secs(60))
 }
 
 /// Another host.
@@ -60,6 +72,16 @@ impl MigrationConfig {
         }
         if self.listen.is_empty() {
             return Err("listen = [] lets no other host connect: give ADDRESS:PORT".into());
+        }
+        if let Some(fence) = &self.fence {
+            for program in fence.programs() {
+                if !program.is_absolute() {
+                    return Err(format!("fence: '{}' is not an absolute path", program.display()));
+                }
+            }
+            if self.fence_time.0.is_zero() {
+                return Err("fence_time = \"0s\" lets no program end: give a time such as 60s".into());
+            }
         }
         let mut taken = HashSet::new();
         for name in hosts.iter().map(|host| &host.name).chain([&self.name]) {

@@ -63,6 +63,10 @@ impl Daemon {
         if config.read_only || matches!(origin, Origin::Helper(_)) {
             return Ok(None);
         }
+        if self.state.is_agreed(id) || pool.backend.recorded_move(id)?.is_some_and(|moved| moved != Moved::No)
+        {
+            self.check_epoch(id)?;
+        }
         let recorded = pool.backend.recorded_move(id)?;
         if recorded.is_some_and(|moved| moved != Moved::No) || recorded.is_some() && self.state.is_agreed(id)
         {
@@ -88,7 +92,10 @@ impl Daemon {
         let from = match config.from.as_deref() {
             Some(NOWHERE) => hosts.find_owner(&config.name, id, true)?,
             Some(name) => Some(hosts.find(name).ok_or_else(|| Hosts::unknown(name))?),
-            None => hosts.find_owner(&config.name, id, false)?,
+            None => match self.state.taken_over(id) {
+                Some((by, _)) if by != hosts.me => Some(by),
+                _ => hosts.find_owner(&config.name, id, false)?,
+            },
         };
         Ok(Some(Moves { from }))
     }
@@ -100,6 +107,8 @@ impl Daemon {
         for pool in self.pools() {
             let moves = matches!(pool.backend.migration_status(id), Ok(Some(_)));
             match pool.backend.recorded_move(id) {
+                // It asks that host, and gives no answer itself.
+                Ok(Some(Moved::Overtaken { .. })) => {}
                 Ok(Some(_)) if moves => return Answer::Known,
                 Ok(Some(_)) => {
                     let what = "has blocks of it, but it is not attached there as a disk that moves: attach it there, or \
@@ -146,7 +155,7 @@ impl Hosts {
                     Answer::Seeking if self.me < host => again.push(host),
                     Answer::Seeking => missing.push((host, "is attaching it as well".into())),
                     Answer::Refused(why) => missing.push((host, why)),
-                    Answer::Unknown | Answer::Done | Answer::Learned { .. } => {}
+                    Answer::Unknown | Answer::Done | Answer::Learned { .. } | Answer::Record(_) => {}
                 }
             }
             if !again.is_empty() {

@@ -93,7 +93,7 @@ fn owner(pool: &Pool, disk: DiskId) -> Option<HostId> {
     let status = pool.backend.migration_status(disk).ok().flatten()?;
     match status.record {
         Record::Owner { .. } => None,
-        Record::Released { to, .. } => Some(to),
+        Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
         Record::Unknown => Some(status.from),
     }
 }

@@ -84,7 +84,7 @@ impl Daemon {
                 done_blocks: status.progress.copies,
                 total_blocks: status.progress.copies + status.progress.copies_left,
             });
-            if matches!(status.record, Record::Released { .. }) {
+            if matches!(status.record, Record::Released { .. } | Record::Overtaken { .. }) {
                 return Ok(());
             }
             if control.is_cancelled() {
@@ -253,7 +253,7 @@ impl Daemon {
         let status = self.pool(&config.pool)?.backend.migration_status(disk.id)?;
         let from = status.and_then(|status| match status.record {
             Record::Owner { .. } => None,
-            Record::Released { to, .. } => Some(to),
+            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => Some(to),
             Record::Unknown => Some(status.from),
         });
         let Some(from) = from else { return Ok(()) };
@@ -346,6 +346,7 @@ fn describe(hosts: &Hosts, name: &str, status: &MoveStatus) -> MigrationStatus {
         Record::Owner { .. } => (MigrationState::Here, None),
         Record::Released { to, .. } if status.progress.is_peer => (MigrationState::Leaving, Some(*to)),
         Record::Released { to, .. } => (MigrationState::Away, Some(*to)),
+        Record::Overtaken { by, .. } => (MigrationState::Overtaken, Some(*by)),
         Record::Unknown => (MigrationState::Waiting, Some(status.from)),
     };
     MigrationStatus {

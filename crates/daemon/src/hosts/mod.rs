@@ -7,19 +7,25 @@
 //! - No message of another host makes this daemon wait.
 
 pub mod config;
+mod epochs;
 mod expect;
+mod fence;
 mod find;
 pub mod guests;
 pub mod incarnation;
 mod learned;
 mod migrate;
+mod own;
 mod pace;
 mod talk;
 
-use std::collections::{BTreeMap, HashSet};
+pub use epochs::watch as watch_epochs;
+pub use fence::FencePrograms;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use haversack_api::{HostStatus, Method};
 use haversack_engine::{HostMessage, HostSettings};
@@ -30,6 +36,7 @@ use haversack_link::{
 use haversack_model::{BLOCK_BYTES, DiskId, HostId, SectorNo};
 
 use self::config::{HostConfig, MigrationConfig};
+use self::epochs::LastHeard;
 use self::talk::WaitingTable;
 use crate::daemon::Daemon;
 use crate::pool::Pool;
@@ -55,6 +62,12 @@ pub struct Hosts {
     answering: AtomicUsize,
     /// Disks that are being attached here, of which the owner is to be found.
     seeking: Mutex<HashSet<DiskId>>,
+    /// Disks that are being taken over by force.
+    taking: Mutex<HashSet<DiskId>>,
+    /// What the hosts of disks that wait here said last.
+    heard_of: Mutex<HashMap<DiskId, LastHeard>>,
+    fence: Option<FencePrograms>,
+    fence_time: Duration,
 }
 
 impl Hosts {
@@ -107,6 +120,10 @@ impl Hosts {
             paces: Mutex::default(),
             answering: AtomicUsize::new(0),
             seeking: Mutex::default(),
+            taking: Mutex::default(),
+            heard_of: Mutex::default(),
+            fence: config.fence.clone(),
+            fence_time: config.fence_time.0,
         }))
     }
 
@@ -150,7 +167,23 @@ impl Hosts {
     }
 
     fn are_connected(&self, hosts: &[HostId]) -> bool {
-        hosts.iter().all(|host| self.sender.is_connected(*host))
+        hosts.iter().all(|host| self.is_connected(*host))
+    }
+
+    fn is_connected(&self, host: HostId) -> bool {
+        self.sender.is_connected(host)
+    }
+
+    /// Returns the hosts that are connected, and since when.
+    fn connections(&self) -> Vec<(HostId, SystemTime)> {
+        let state = self.links.state().into_iter();
+        state.filter_map(|host| Some((host.id, host.connected_since?))).collect()
+    }
+
+    /// Returns a host's address, as it is configured.
+    fn address_of(&self, host: HostId) -> String {
+        let found = self.links.state().into_iter().find(|state| state.id == host);
+        found.map(|state| state.address).unwrap_or_default()
     }
 
     /// Returns since when a host is connected.

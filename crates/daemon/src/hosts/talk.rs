@@ -11,7 +11,7 @@ use haversack_model::{DiskId, HostId};
 use serde::{Deserialize, Serialize};
 
 use super::Hosts;
-
+use super::epochs::HostRecord;
 use crate::daemon::Daemon;
 use crate::locked::Locked;
 
@@ -49,6 +49,13 @@ pub enum Question {
     },
     /// Have the host that asks attach such a disk, and send it. The disk that the question names says nothing.
     Bring(ExpectDisk),
+    /// What do you have on record of it?
+    Record,
+    /// The host that asks takes it over by force: note that grants of lower epochs count for nothing.
+    Yield {
+        /// The epoch under which it does.
+        epoch: u64,
+    },
 }
 
 /// An answer.
@@ -72,6 +79,8 @@ pub enum Answer {
     },
     /// It cannot be done.
     Refused(String),
+    /// What is on record.
+    Record(HostRecord),
 }
 
 /// What is sent.
@@ -121,7 +130,7 @@ impl Hosts {
     }
 
     /// Waits a moment for connections that are being made, at the start of a host.
-    fn wait_for_connections(&self, hosts: &[HostId]) {
+    pub(super) fn wait_for_connections(&self, hosts: &[HostId]) {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline && !self.are_connected(hosts) {
             std::thread::sleep(LOOK_EVERY);
@@ -182,6 +191,10 @@ impl Daemon {
         match question {
             Question::Find => self.knows(disk),
             Question::Learned { from } => self.learned_part(disk, from),
+            Question::Record => Answer::Record(self.record_of(disk)),
+            Question::Yield { epoch } => {
+                self.yield_to(from, disk, epoch).map_or_else(refuse, |()| Answer::Done)
+            }
             Question::Prepare { config, sectors } => {
                 self.prepare_for(from, disk, *config, sectors).map_or_else(refuse, |()| Answer::Done)
             }

@@ -12,7 +12,7 @@ use haversack_api::Method;
 use haversack_core::monitor::Kind;
 use haversack_core::{
     AdmissionConfig, AdmissionFigures, DiskConfig, DiskStats, DiskUsage, JobError, ManageError,
-    MonitorConfig, Moved, OpenReport, PoolStats, Progress, Records, Target,
+    MonitorConfig, Moved, OpenReport, PeerLoss, PoolStats, Progress, Records, Target,
 };
 use haversack_daemon::backend::{Backend, BackendJob, StartedJob, VhostUser};
 use haversack_daemon::config::DaemonConfig;
@@ -25,7 +25,7 @@ use haversack_engine::pool::Formatting;
 use haversack_engine::snapshot::DeviceSnapshot;
 use haversack_engine::{
     DiskSnapshot, DiskSpec, EngineEvent, HostMessage, HostSettings, Latencies, MissingDevice, MoveStatus,
-    NbdClient, Snapshot, VhostUserConfig,
+    NbdClient, RecordedDisk, Snapshot, TakeoverLoss, VhostUserConfig,
 };
 use haversack_model::{ArenaNo, DeviceNo, DiskHandle, DiskId, DiskNo, HostId, Micros, SectorNo, WriteMode};
 use http_body_util::BodyExt;

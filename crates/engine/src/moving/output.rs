@@ -66,9 +66,6 @@ impl Reactor {
                 }
                 self.core.with(&mut self.memory).complete(self.now, io, Ok(()));
             }
-            Output::NotFetched { io } => {
-                self.core.with(&mut self.memory).complete(self.now, io, Err(IoFailure::Error));
-            }
         }
     }
 

@@ -1,0 +1,133 @@
+//! `haversack disk own`: taking a disk over from a host that is dead for good.
+
+use haversack_api::{OwnDisk, Size, Takeover};
+use hyper::Method;
+
+use crate::arguments::Own;
+use crate::client::Client;
+use crate::error::{CliError, Result};
+use crate::output::print;
+use crate::run::{ask, part, work};
+
+/// Ranges that are shown to people.
+const MOST_SHOWN: usize = 20;
+
+/// Shows what would be lost, has the disk's name typed, and takes the disk over.
+pub fn own(client: &Client, own: &Own, as_json: bool) -> Result<()> {
+    let name = &own.name;
+    let path = format!("/v1/disks/{}/own", part(name)?);
+    if own.confirm.as_ref().is_some_and(|typed| typed != name) {
+        return Err(CliError::NotConfirmed(name.clone()));
+    }
+    let takeover: Takeover = client.get(&path)?;
+    if own.dry_run {
+        return print(as_json, &takeover, &describe(&takeover, own));
+    }
+    let confirm = match &own.confirm {
+        Some(typed) => typed.clone(),
+        None => ask(&format!("{}type '{name}' to take the disk over: ", describe(&takeover, own)))?,
+    };
+    if confirm != *name {
+        return Err(CliError::NotConfirmed(name.clone()));
+    }
+    let body = OwnDisk { confirm, accept_loss: own.accept_loss.clone(), without_fence: own.without_fence };
+    work(client, Method::POST, &path, Some(&body), as_json)
+}
+
+fn describe(takeover: &Takeover, own: &Own) -> String {
+    let Takeover { disk, host, .. } = takeover;
+    let mut text = format!("Host '{host}' does not answer.\n");
+    if let Some(last) = &takeover.last_known {
+        let mode = last.mode.as_ref().map_or_else(String::new, |mode| format!("write mode {mode}, "));
+        let dirty = Size(last.dirty_bytes);
+        text += &format!("  It was last heard of {:.0} s ago: {mode}{dirty} dirty.\n", last.age_s);
+    }
+    match takeover.lost_bytes {
+        Some(0) => text += "  Nothing is only there: nothing is lost.\n",
+        Some(bytes) => {
+            text += &format!("  {} of disk '{disk}' are only there, and are lost:\n", Size(bytes));
+            for range in takeover.ranges.iter().take(MOST_SHOWN) {
+                let last = range.offset_bytes + range.length_bytes - 1;
+                text += &format!("    bytes {}-{last}\n", range.offset_bytes);
+            }
+            let hidden = takeover.ranges.len().saturating_sub(MOST_SHOWN) as u64 + takeover.more_ranges;
+            if hidden > 0 {
+                text += &format!("    and {hidden} more ranges: --dry-run --json lists them\n");
+            }
+            text += match own.accept_loss {
+                Some(_) => "  They will be as the origin has them.\n",
+                None => "  Reads of them will fail until they are written again.\n",
+            };
+        }
+        None if takeover.may_be_dirty => {
+            text += &format!(
+                "  What it had dirty is lost, and nobody knows which blocks: there the guest will read older data, as the origin \
+                 has it.\n  That needs --accept-loss {disk}.\n"
+            );
+        }
+        None => text += "  It had no dirty data: nothing is lost.\n",
+    }
+    if takeover.kept_bytes > 0 {
+        text += &format!("  {} that are dirty here are kept.\n", Size(takeover.kept_bytes));
+    }
+    if !takeover.fenced_first.is_empty() {
+        let hosts = takeover.fenced_first.join(", ");
+        text += &match &takeover.fence {
+            _ if own.without_fence => {
+                format!("  Not fenced: {hosts}. Make sure that this is off, and stays off.\n")
+            }
+            Some(program) => format!("  Fenced first, by {program}: {hosts}.\n"),
+            None => format!("  To be fenced first: {hosts}, but no fence is configured.\n"),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use haversack_api::LostRange;
+
+    use super::*;
+
+    fn takeover() -> Takeover {
+        Takeover {
+            disk: "vm1".into(),
+            host: "alpha".into(),
+            depends: false,
+            lost_bytes: None,
+            ranges: Vec::new(),
+            more_ranges: 0,
+            may_be_dirty: true,
+            last_known: None,
+            kept_bytes: 0,
+            fenced_first: vec!["alpha".into()],
+            fence: None,
+        }
+    }
+
+    fn arguments() -> Own {
+        Own { name: "vm1".into(), confirm: None, accept_loss: None, without_fence: false, dry_run: true }
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let text = describe(&takeover(), &arguments());
+        assert!(text.contains("nobody knows which blocks") && text.contains("--accept-loss vm1"), "{text}");
+        assert!(text.contains("no fence is configured"), "{text}");
+    }
+
+    #[test]
+    fn what_is_known_is_listed() {
+        let lost = Takeover {
+            lost_bytes: Some(8192),
+            ranges: vec![LostRange { offset_bytes: 4096, length_bytes: 8192 }],
+            fenced_first: Vec::new(),
+            ..takeover()
+        };
+        let text = describe(&lost, &arguments());
+        assert!(text.contains("8KiB of disk 'vm1'") && text.contains("bytes 4096-12287"), "{text}");
+        assert!(text.contains("will fail"), "{text}");
+        let accepted = Own { accept_loss: Some("vm1".into()), ..arguments() };
+        assert!(describe(&lost, &accepted).contains("as the origin has them"));
+    }
+}

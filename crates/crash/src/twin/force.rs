@@ -1,0 +1,247 @@
+//! A host dies for good, is fenced, and the other one takes the disk over by force. Then the dead one comes back.
+//!
+//! The oracle knows which sectors only the dead host had: all others must be what was acknowledged last, and of those the
+//! ones that do not count as lost.
+
+use std::collections::BTreeSet;
+
+use haversack_core::{Damage, Op, PeerLoss};
+use haversack_model::random::Random;
+use haversack_model::{Micros, SectorNo};
+use haversack_ownership::Record;
+
+use super::host::host_id;
+use super::run::{MOST_STEPS, Twin};
+use crate::run::tell;
+use crate::world::{CrashKind, Flow, violation};
+
+/// The epoch that is taken by force: more than the hosts go through by agreement.
+const FORCED: u64 = 1_000;
+/// Steps in which both hosts are to be found in a state that an operator can act on.
+const PATIENCE: u32 = 20_000;
+
+impl Twin {
+    /// Has one of the hosts die for good, if the other one then needs to take anything over.
+    pub(super) fn take_over(&mut self, apart: &mut Random) -> Flow {
+        let dead = apart.below(2) as usize;
+        let heir = 1 - dead;
+        for _ in 0..PATIENCE {
+            let is_quiet =
+                self.guest.in_flight() == 0 && self.hosts.iter().all(|host| host.running.is_some());
+            if is_quiet {
+                break;
+            }
+            self.step(false)?;
+        }
+        let needs_nothing = match self.record(heir) {
+            Some(Record::Owner { peers, .. }) => peers.is_empty(),
+            record => record.is_none(),
+        };
+        if needs_nothing || self.guest.in_flight() > 0 || self.hosts[dead].running.is_none() {
+            return Ok(());
+        }
+        let only_there = self.dirty_sectors(dead);
+        self.die_for_good(dead, apart);
+        let is_listed = self.is_attached(heir);
+        let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
+        let Some(is_recorded) = self.force(heir, loss, apart)? else {
+            // All had come over by then.
+            self.arrive(heir, dead)?;
+            self.settle()?;
+            return self.read_everything();
+        };
+        let lost = self.lost_sectors(heir);
+        if let Some(sector) = lost.iter().find(|sector| !only_there.contains(sector)) {
+            return violation!("sector {sector} counts as lost, and not only the dead host had it");
+        }
+        if !is_recorded {
+            if !lost.is_empty() {
+                return violation!("{} sectors count as lost although that was accepted", lost.len());
+            }
+            only_there.iter().for_each(|sector| self.guest.oracle.forgive(0, *sector, None));
+        }
+        self.guest.lost = lost;
+        self.arrive(heir, dead)?;
+        self.wait_until_served()?;
+        self.read_each_block()?;
+        if self.guest.lost.is_empty() {
+            self.live_on(heir, apart)?;
+        }
+        self.come_back(dead, heir, apart)?;
+        self.read_each_block()
+    }
+
+    fn record(&self, at: usize) -> Option<Record> {
+        self.hosts[at].running.as_ref().map(|running| running.migration.record().clone())
+    }
+
+    fn is_attached(&self, at: usize) -> bool {
+        let running = self.hosts[at].running.as_ref();
+        let info = running.and_then(|r| r.core.disk_info(r.migration.disk()?));
+        info.is_some_and(|info| info.attached)
+    }
+
+    /// Returns the sectors that a host has and the origin may lack.
+    fn dirty_sectors(&self, at: usize) -> BTreeSet<u64> {
+        let mut dirty = BTreeSet::new();
+        let Some(running) = &self.hosts[at].running else { return dirty };
+        let Some(disk) = running.migration.disk() else { return dirty };
+        let mut from = 0;
+        running.core.cache_runs(
+            disk,
+            SectorNo(0),
+            self.shared.plan.disk.sectors,
+            usize::MAX,
+            |count, state| {
+                if state.dirty {
+                    dirty.extend(from..from + count);
+                }
+                from += count;
+            },
+        );
+        dirty
+    }
+
+    fn lost_sectors(&self, at: usize) -> BTreeSet<u64> {
+        let Some(running) = &self.hosts[at].running else { return BTreeSet::new() };
+        let runs = running.migration.disk().map_or_else(Vec::new, |disk| running.core.lost_runs(disk));
+        runs.into_iter().flat_map(|(first, count)| first.0..first.0 + count).collect()
+    }
+
+    fn die_for_good(&mut self, dead: usize, apart: &mut Random) {
+        let kind = apart.pick(&[CrashKind::Kill, CrashKind::Power]);
+        let power = kind == CrashKind::Power;
+        self.points += 1;
+        self.report.counts.kills += u64::from(!power);
+        self.report.counts.cuts += u64::from(power);
+        let was_owner = self.hosts[dead].owns();
+        self.shared.mail.clear();
+        self.hosts[dead].crash(&mut self.shared, kind, Micros::MAX);
+        self.hosts[dead].fenced = true;
+        if self.guest.host == dead {
+            self.guest.die();
+        }
+        if was_owner || self.guest.host == dead {
+            self.guest.oracle.crash(power && was_owner);
+        }
+        tell(|| format!("{:>10} host {dead} is dead for good", self.shared.now));
+    }
+
+    /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns whether losses are
+    /// recorded, or `None` if there was nothing to take over any more.
+    fn force(&mut self, heir: usize, mut loss: PeerLoss, apart: &mut Random) -> Flow<Option<bool>> {
+        let mut crashes = apart.one_in(3);
+        for _ in 0..MOST_STEPS {
+            if let Some(Record::Owner { epoch, peers }) = self.record(heir)
+                && peers.is_empty()
+            {
+                if loss == PeerLoss::Accepted {
+                    self.attach_damaged(heir)?;
+                }
+                return Ok((epoch >= FORCED).then_some(loss == PeerLoss::Recorded));
+            }
+            // A late question of the dead host's may have been answered with a release: the disk is taken once more.
+            let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
+            // An error says that something else is being done; it is tried again.
+            let begun = self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+                migration.take_over(call, now, epoch, loss).is_ok()
+            })?;
+            self.post();
+            if begun == Some(true) {
+                for _ in 0..apart.skewed(60) {
+                    self.step(false)?;
+                }
+                if std::mem::take(&mut crashes) {
+                    self.crash(heir)?;
+                    loss = PeerLoss::Accepted;
+                }
+            }
+            self.step(false)?;
+        }
+        violation!("hang: host {heir} does not take the disk over: {:?}", self.record(heir))
+    }
+
+    /// After a restart of a host whose record says that something was lost, the operator accepts that.
+    fn attach_damaged(&mut self, heir: usize) -> Flow {
+        let config = self.shared.plan.disk.clone();
+        self.hosts[heir].with(&mut self.shared, |migration, call, now| {
+            let info = migration.disk().and_then(|disk| call.disk_info(disk));
+            if let Some(info) = info.filter(|info| !info.attached && info.damage != Damage::None) {
+                // An error says that it is being attached.
+                let _ = call.attach(now, &config, info.epoch, true);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn wait_until_served(&mut self) -> Flow {
+        for _ in 0..MOST_STEPS {
+            if self.is_served() {
+                return Ok(());
+            }
+            self.step(false)?;
+        }
+        violation!("hang: the guest is not served after a take-over")
+    }
+
+    fn read_each_block(&mut self) -> Flow {
+        let size = self.shared.plan.disk.sectors;
+        for first in 0..size {
+            self.wait_until_served()?;
+            let host = &mut self.hosts[self.guest.host];
+            let Some(disk) = host.running.as_ref().and_then(|r| r.migration.disk()) else { continue };
+            self.guest.submit(&mut self.shared, host, disk, Op::Read, first, 1)?;
+            self.wait_for_answers()?;
+        }
+        Ok(())
+    }
+
+    /// The guest works, and the host on which it runs dies once more.
+    fn live_on(&mut self, heir: usize, apart: &mut Random) -> Flow {
+        for _ in 0..apart.skewed(200) {
+            self.step(true)?;
+        }
+        self.wait_for_answers()?;
+        self.crash(heir)?;
+        self.arrive(heir, 1 - heir)?;
+        self.wait_until_served()?;
+        self.read_each_block()
+    }
+
+    /// The dead host starts again. What it does before it knows does not get through the fence; when it knows, it does nothing.
+    fn come_back(&mut self, dead: usize, heir: usize, apart: &mut Random) -> Flow {
+        if let Some((until, _)) = &mut self.hosts[dead].down {
+            *until = self.shared.now;
+        }
+        for _ in 0..apart.skewed(300) {
+            self.step(false)?;
+        }
+        let before = self.dirty_sectors(dead).len();
+        let by = host_id(heir);
+        for _ in 0..MOST_STEPS {
+            let Some(Record::Owner { epoch, .. }) = self.record(heir) else {
+                self.step(false)?;
+                continue;
+            };
+            let knows = self.hosts[dead]
+                .with(&mut self.shared, |migration, call, now| migration.overtaken(call, now, by, epoch))?;
+            self.post();
+            if knows == Some(true) {
+                break;
+            }
+            self.step(false)?;
+        }
+        if !matches!(self.record(dead), Some(Record::Overtaken { .. })) {
+            return violation!("hang: host {dead} does not learn of the take-over: {:?}", self.record(dead));
+        }
+        self.hosts[dead].fenced = false;
+        for _ in 0..apart.skewed(300) {
+            self.step(false)?;
+        }
+        let after = self.dirty_sectors(dead).len();
+        if before > 0 && after == 0 {
+            return violation!("host {dead} has dropped {before} dirty sectors that nobody has given up");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! Fencing: a program of the operator's makes sure that a dead host cannot write a disk's origin any more.
+//!
+//! The program is called as `PROGRAM HOST ADDRESS DISK-ID ORIGIN`, with the same, the disk's name and this host's as one JSON
+//! object on its standard input. Only the exit code 0 says that the host is fenced. docs/migration.md is its contract.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// How often a running program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The most of its output that is kept.
+const MOST_OUTPUT_BYTES: u64 = 64 << 10;
+
+/// Which program fences.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum FencePrograms {
+    /// This one.
+    All(PathBuf),
+    /// By the kind of the origin.
+    ByOrigin(BTreeMap<OriginKind, PathBuf>),
+}
+
+/// A kind of origin.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OriginKind {
+    /// A file or block device.
+    File,
+    /// An NBD server.
+    Nbd,
+}
+
+impl FencePrograms {
+    /// Returns the program for an origin, as it is configured.
+    pub fn program(&self, origin: &str) -> Option<&Path> {
+        let kind = if origin.starts_with("nbd") { OriginKind::Nbd } else { OriginKind::File };
+        match self {
+            FencePrograms::All(program) => Some(program),
+            FencePrograms::ByOrigin(programs) => programs.get(&kind).map(PathBuf::as_path),
+        }
+    }
+
+    /// Returns all programs.
+    pub fn programs(&self) -> Vec<&Path> {
+        match self {
+            FencePrograms::All(program) => vec![program],
+            FencePrograms::ByOrigin(programs) => programs.values().map(PathBuf::as_path).collect(),
+        }
+    }
+}
+
+/// What is to be fenced.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FenceTarget {
+    /// The dead host's name.
+    pub host: String,
+    /// Its address, as this host has it configured.
+    pub address: String,
+    /// The disk's name.
+    pub disk: String,
+    /// The disk's identity.
+    pub disk_id: String,
+    /// The disk's origin, as this host has it configured.
+    pub origin: String,
+    /// The name of the host that fences.
+    pub by: String,
+}
+
+/// Why a host is not fenced.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// The program cannot be run.
+    #[error("{program}: cannot run: {source}")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// It took too long, and was killed.
+    #[error("{program}: not done within {} s", .time.as_secs())]
+    Slow {
+        /// The program.
+        program: PathBuf,
+        /// The time that it had.
+        time: Duration,
+    },
+    /// It says so.
+    #[error("{program}: {status}: {output}")]
+    Failed {
+        /// The program.
+        program: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its output.
+        output: String,
+    },
+}
+
+/// Fences a host, and returns the program's output.
+///
+/// # Errors
+/// The program has not said that the host is fenced.
+pub fn fence(program: &Path, target: &FenceTarget, time: Duration) -> Result<String, FenceError> {
+    let start = |source| FenceError::Start { program: program.into(), source };
+    let mut output = tempfile().map_err(start)?;
+    let child = Command::new(program)
+        .args([&target.host, &target.address, &target.disk_id, &target.origin])
+        .stdin(Stdio::piped())
+        .stdout(output.try_clone().map_err(start)?)
+        .stderr(output.try_clone().map_err(start)?)
+        .process_group(0)
+        .spawn();
+    let mut child = child.map_err(start)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It fits the pipe. A program that does not read it has the same as arguments.
+        let _ = serde_json::to_writer(&mut stdin, target).map(|()| stdin.write_all(b"\n"));
+    }
+    let status = wait(&mut child, time).map_err(start)?;
+    let text = text_of(&mut output).map_err(start)?;
+    match status {
+        None => Err(FenceError::Slow { program: program.into(), time }),
+        Some(status) if status.success() => Ok(text),
+        Some(status) => Err(FenceError::Failed { program: program.into(), status, output: text }),
+    }
+}
+
+/// Waits for a program, and kills it with all that it has started when its time is over.
+fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + time;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+            // It may have ended in the meantime.
+            let _ = killpg(group, Signal::SIGKILL);
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Returns a file for the output: a pipe would be held open by what the program leaves running.
+fn tempfile() -> std::io::Result<std::fs::File> {
+    let name = c"haversack-fence";
+    let made = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
+    Ok(made.map(std::fs::File::from)?)
+}
+
+fn text_of(output: &mut std::fs::File) -> std::io::Result<String> {
+    use std::io::Seek;
+    output.rewind()?;
+    let mut bytes = Vec::new();
+    output.take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn target() -> FenceTarget {
+        let text = |text: &str| text.to_string();
+        FenceTarget {
+            host: text("alpha"),
+            address: text("10.0.0.1:10810"),
+            disk: text("vm1"),
+            disk_id: text("id"),
+            origin: text("/dev/x"),
+            by: text("beta"),
+        }
+    }
+
+    fn program(directory: &Path, script: &str) -> PathBuf {
+        let path = directory.join("fence");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_program_is_told_what_to_fence() {
+        let directory = tempfile::tempdir().unwrap();
+        let told = fence(&program(directory.path(), "echo \"$@\"; cat"), &target(), Duration::from_secs(60));
+        let told = told.unwrap();
+        let (arguments, json) = told.split_once('\n').unwrap();
+        assert_eq!(arguments, "alpha 10.0.0.1:10810 id /dev/x");
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!((&json["host"], &json["disk"]), (&"alpha".into(), &"vm1".into()));
+    }
+
+    #[test]
+    fn only_success_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |script, time| fence(&program(directory.path(), script), &target(), time);
+        let minute = Duration::from_secs(60);
+        let failed = run("echo no such host >&2; exit 3", minute).unwrap_err().to_string();
+        assert!(failed.contains("no such host") && failed.contains('3'), "{failed}");
+        let slow = run("sleep 1000 & sleep 1000", Duration::from_millis(100)).unwrap_err();
+        assert!(matches!(slow, FenceError::Slow { .. }), "{slow}");
+        let missing = fence(Path::new("/nowhere/fence"), &target(), minute).unwrap_err().to_string();
+        assert!(missing.contains("/nowhere/fence"), "{missing}");
+        // What it leaves running does not hold it up.
+        run("sleep 1000 & exit 0", minute).unwrap();
+    }
+
+    #[test]
+    fn a_program_is_chosen_by_origin() {
+        let programs: FencePrograms =
+            toml::from_str::<BTreeMap<String, FencePrograms>>("fence = { file = \"/f\", nbd = \"/n\" }")
+                .unwrap()
+                .remove("fence")
+                .unwrap();
+        assert_eq!(programs.program("/dev/x"), Some(Path::new("/f")));
+        assert_eq!(programs.program("nbd+unix:///x?socket=/s"), Some(Path::new("/n")));
+    }
+}

@@ -2,7 +2,7 @@
 //! killed, the link is cut or slow, the destination's cache is full, the origins go away. Whatever happens, no client sees
 //! an error or a wrong byte.
 //!
-//! `HAVERSACK_MOVES` is how often disks move (100 if it is not set; guests a tenth of it), `HAVERSACK_SEED` where the
+//! `HAVERSACK_MOVES` is how often disks move (40 if it is not set; guests a tenth of it), `HAVERSACK_SEED` where the
 //! random numbers begin.
 
 mod plan;
@@ -25,7 +25,7 @@ fn number_from(variable: &str, default: u64) -> u64 {
 }
 
 fn moves() -> usize {
-    number_from("HAVERSACK_MOVES", 100) as usize
+    number_from("HAVERSACK_MOVES", 40) as usize
 }
 
 fn random(place: &Place) -> Random {

@@ -246,7 +246,7 @@ fn a_client_of_a_dead_host_is_blocklisted() {
         // Nobody has an image open: nobody knows whom to blocklist.
         let mut program = fence("fence-rbd");
         program.args(["alpha", "10.0.0.1:1", "id", &ceph.image("vm2", 16)?]);
-        let said = tools::run(program).map_or_else(|error| error.to_string(), |text| text);
+        let said = tools::run(program).unwrap_or_else(|error| error.to_string());
         check(said.contains("no client of another host"), format!("it says: {said}"))
     });
 }

@@ -316,7 +316,7 @@ fn kill_at(pair: &mut Pair<'_>, guest: &Guest, from: usize, step: Step, moment: 
     let process = Process::start(pair.place, &format!("controller-{step:?}"), &command)?;
     match step {
         Step::Filling => {
-            wait_until("the filling", PATIENCE, || Ok(state(&pair.daemons[from], "vm1")? == "sending"))?
+            wait_until("the filling", PATIENCE, || Ok(state(&pair.daemons[from], "vm1")? == "sending"))?;
         }
         Step::Memory => {
             let mut watch = guest.qemu().watch()?;

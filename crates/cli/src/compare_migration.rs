@@ -21,7 +21,7 @@ use crate::sim::{Bar, LatencyArguments, Sim, refused, warn_of, write};
 /// What to compare.
 #[derive(Args)]
 pub struct CompareMigration {
-    /// Mixes of workloads with a table [migration]: TOML files; see docs/compare-migration.md and the folder `mixes`.
+    /// Mixes of workloads with a `migration` table: TOML files; see docs/compare-migration.md and the folder `mixes`.
     #[arg(required = true, value_name = "MIX")]
     pub mixes: Vec<PathBuf>,
     /// Methods: none, preload, stop-copy, invalidation-filter, on-demand, on-demand-dirty, on-demand-rws, pre-copy. [default: all]

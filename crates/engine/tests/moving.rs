@@ -6,8 +6,8 @@ use std::io::Read;
 
 use common::hosts::{Host, Network};
 use common::*;
-use haversack_engine::{EngineEvent, MoveStatus, OriginSpec};
-use haversack_migrate::Method;
+use haversack_engine::{EngineEvent, HostMessage, MoveStatus, OriginSpec};
+use haversack_migrate::{Message, Method};
 use haversack_model::{DiskId, HostId};
 use haversack_nbd::{Command, CommandFlags};
 use haversack_ownership::Record;
@@ -297,4 +297,25 @@ fn a_disk_does_not_move_to_where_it_is_smaller() {
     let problem = status(&b).problem.unwrap_or_default();
     assert!(problem.contains("size"), "{problem}");
     assert!(!owns(&b));
+}
+
+/// The source has released the disk, and the destination died before it took it: a client that only reads there is answered.
+#[test]
+fn a_disk_that_was_released_is_taken_although_nobody_writes() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, 64, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let ask = haversack_ownership::Message::Ask { granted: None };
+    a.handle().host_said(b.id, DISK, HostMessage::Protocol(Message::Ownership(ask)));
+    wait_until("the disk is released", || !owns(&a));
+    assert!(!owns(&b));
+    let mut reader = Client::new(&b.handle(), at_b, BYTES);
+    assert_eq!(reader.read(0, 64), patterns(0, 64, 1));
+    assert!(owns(&b));
 }

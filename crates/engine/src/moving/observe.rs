@@ -1,8 +1,9 @@
 //! Reads of NBD clients that look at a disk before its guest has come: the host that owns the disk answers them.
 
 use haversack_core::{Op, Request, RequestError};
+use haversack_migrate::Message;
 use haversack_model::{HostId, Micros, SECTOR_BYTES, SectorNo};
-use haversack_ownership::Record;
+use haversack_ownership::{self as ownership, Record};
 
 use super::copies::Purpose;
 use super::mover::Observation;
@@ -94,11 +95,18 @@ impl Reactor {
         self.answer(client, asked, Ok(()));
     }
 
-    /// Reads sectors for a host whose guest has not come yet.
+    /// Reads sectors for a host whose guest has not come yet. If the disk was released to that host, which has forgotten that in
+    /// a crash, it is told again.
     pub(super) fn read_for(&mut self, at: usize, from: HostId, question: u64, sector: u64, sectors: u32) {
         let mover = &self.moving.movers[at];
         let (id, number) = (mover.id, mover.migration.disk());
         let is_owner = matches!(mover.migration.record(), Record::Owner { .. }) && mover.handle.is_some();
+        if let Record::Released { to, grant } = mover.migration.record()
+            && *to == from
+        {
+            let granted = Message::Ownership(ownership::Message::Granted(grant.clone()));
+            self.send_to(from, id, HostMessage::Protocol(granted));
+        }
         let Some(disk) = number.filter(|_| is_owner && (1..=MOST_OBSERVED_SECTORS).contains(&sectors)) else {
             return self.send_to(from, id, HostMessage::ReadDone { question, data: None });
         };

@@ -130,6 +130,8 @@ impl Migration {
                 lending.asked_us = now;
                 if lending.from.is_some() {
                     lending.asked = Some((question, part));
+                    // It takes a while: this says that it goes on.
+                    self.answer_late_list_with(question, part, Vec::new(), Some(Part::Clean(part)));
                 } else {
                     self.answer_late_list(question, part, now);
                 }
@@ -152,7 +154,6 @@ impl Migration {
     }
 
     fn answer_late_list(&mut self, question: Question, part: u64, now: Micros) {
-        let method = self.method();
         let Some(lending) = &mut self.lending else { return };
         lending.asked_us = now;
         let at = usize::try_from(part).unwrap_or(usize::MAX).min(lending.found.len());
@@ -163,7 +164,19 @@ impl Migration {
             .collect();
         let end = at + blocks.len();
         let next = (end < lending.found.len()).then_some(Part::Clean(end as u64));
-        let (to, part) = (lending.to, Part::Clean(part));
+        self.answer_late_list_with(question, part, blocks, next);
+    }
+
+    fn answer_late_list_with(
+        &mut self,
+        question: Question,
+        part: u64,
+        blocks: Vec<(BlockNo, u8)>,
+        next: Option<Part>,
+    ) {
+        let method = self.method();
+        let Some(to) = self.lending.as_ref().map(|lending| lending.to) else { return };
+        let part = Part::Clean(part);
         self.send(to, Message::Listed { question, knows_session: true, method, part, blocks, next });
     }
 
@@ -268,6 +281,11 @@ impl Migration {
         let Some(disk) = self.disk.filter(|_| self.is_attached_here(call)) else { return };
         let Some(borrowing) = &mut self.borrowing else { return };
         if borrowing.question != question || borrowing.next != Some(part) {
+            return;
+        }
+        if next == Some(Part::Clean(part)) {
+            // The list is not complete yet: the question is repeated.
+            (borrowing.questions, borrowing.used_us) = (1, now);
             return;
         }
         borrowing.next = match next {

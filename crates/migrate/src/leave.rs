@@ -90,7 +90,12 @@ impl Migration {
         }
     }
 
-    /// Returns the host that the disk is about to move to.
+    /// Returns the host that the disk is being sent to.
+    pub fn sends_to(&self) -> Option<HostId> {
+        self.destination.or(self.sending.as_ref().map(|sending| sending.to))
+    }
+
+    /// Returns the host that the disk is about to move to, as somebody has said.
     pub fn destination(&self) -> Option<HostId> {
         self.destination
     }
@@ -162,7 +167,6 @@ impl Migration {
         if plan.ahead == Ahead::Stopped {
             let is_sent_there = self.sending.as_ref().is_some_and(|sending| sending.to == to);
             if !is_sent_there || self.passes.is_none() {
-                self.destination = Some(to);
                 self.stop_sending(call, now);
                 // An error says that the disk is not attached: then it cannot be released, either.
                 let _ = self.send_passes(call, now, to);

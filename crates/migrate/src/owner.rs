@@ -2,7 +2,7 @@
 //! back, passing it on.
 
 use haversack_core::bugs::{Bug, planted};
-use haversack_core::{Call, JobError, ManageError, Memory};
+use haversack_core::{Call, Damage, JobError, ManageError, Memory};
 use haversack_model::{BlockNo, HostId, Micros};
 use haversack_ownership::Record;
 
@@ -48,7 +48,8 @@ impl Migration {
             (_, Record::Owner { epoch, peers }) => match peers.into_iter().next() {
                 Some(holder) => self.start_listing(call, now, holder, epoch, true)?,
                 None if self.holds_blocks(call) => {
-                    let (disk, job) = call.regain(now, &self.config, epoch)?;
+                    let regained = call.regain(now, &self.config, epoch);
+                    let (disk, job) = regained.inspect_err(|error| self.problem = Some(error.clone()))?;
                     self.method = None;
                     (self.disk, self.task) = (Some(disk), Task::Recording(job));
                 }
@@ -170,6 +171,10 @@ impl Migration {
         part: Part,
     ) {
         let Some(disk) = self.disk.filter(|_| self.is_released_to(from, epoch)) else { return };
+        if call.disk_info(disk).is_none_or(|info| info.damage != Damage::None) {
+            // What was lost with a device would not be listed, and be read from the origin.
+            return;
+        }
         let most = self.timing.blocks_a_message;
         let known = self.outdated.as_ref().filter(|(known, _)| Some(*known) == session);
         let after = |blocks: &[(BlockNo, u8)]| blocks.last().map(|(block, _)| BlockNo(block.0 + 1));
@@ -243,7 +248,7 @@ impl Migration {
         (self.task, self.inherited) = (Task::Idle, method);
         self.limit = Limit::new(self.timing.fetched_a_period.filter(|_| method.plan().is_limited));
         if !listing.claims {
-            return self.attach(call, now, listing.epoch);
+            return self.attach(call, now, listing.epoch, false);
         }
         self.borrow(call, now, listing.holder, listing.epoch);
         if self.claim(call, now, listing.epoch).is_err() {
@@ -259,12 +264,18 @@ impl Migration {
             Some(holder) => {
                 let _ = self.start_listing(call, now, holder, epoch, false);
             }
-            None => self.attach(call, now, epoch),
+            None => self.attach(call, now, epoch, false),
         }
     }
 
-    pub(crate) fn attach<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros, epoch: u64) {
-        match call.attach(now, &self.config, epoch, false) {
+    pub(crate) fn attach<M: Memory>(
+        &mut self,
+        call: &mut Call<'_, M>,
+        now: Micros,
+        epoch: u64,
+        accept_loss: bool,
+    ) {
+        match call.attach(now, &self.config, epoch, accept_loss) {
             Ok((disk, job)) => {
                 (self.disk, self.task, self.problem) = (Some(disk), Task::Attaching(job), None);
             }

@@ -165,7 +165,8 @@ impl Migration {
         blocks: Vec<BlockNo>,
     ) {
         let is_owner = self.is_released_to(from, epoch) || planted(Bug::ForgetForAnyEpoch);
-        let Some(disk) = self.disk.filter(|_| is_owner) else { return };
+        // While the disk is being taken back, what is held is needed here.
+        let Some(disk) = self.disk.filter(|_| is_owner && self.task == Task::Idle) else { return };
         // An error says that this host has nothing left to forget.
         let _ = call.forget_held(now, disk, &blocks);
         self.forgetting.push((from, epoch, blocks));

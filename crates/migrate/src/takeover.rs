@@ -45,10 +45,11 @@ impl Migration {
         if let Some(disk) = self.disk {
             call.end_late_copies(disk);
         }
+        self.problem = None;
         let begun = if depends {
             self.give_up_peer(call, now, Pending { epoch, loss })
         } else {
-            self.claim_by_force(call, now, epoch)
+            self.claim_by_force(call, now, epoch, loss)
         };
         if begun.is_err() {
             self.ownership.abandoned();
@@ -71,10 +72,11 @@ impl Migration {
         call: &mut Call<'_, M>,
         now: Micros,
         epoch: u64,
+        loss: PeerLoss,
     ) -> Result<(), ManageError> {
         if self.holds_blocks(call) {
             self.receiving = None;
-            let (disk, job) = call.retake(now, &self.config, epoch)?;
+            let (disk, job) = call.retake(now, &self.config, epoch, loss)?;
             (self.disk, self.task) = (Some(disk), Task::Recording(job));
             return Ok(());
         }
@@ -97,7 +99,7 @@ impl Migration {
         }
         call.assume_peer_list(now, disk)?;
         self.pending = Some(pending);
-        self.attach(call, now, self.ownership.record().epoch());
+        self.attach(call, now, self.ownership.record().epoch(), pending.loss == PeerLoss::Accepted);
         match self.problem.clone() {
             Some(error) if self.task == Task::Idle => {
                 self.pending = None;

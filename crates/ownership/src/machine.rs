@@ -310,7 +310,7 @@ impl Ownership {
         if self.asking.is_some() || self.recording.is_some() {
             return Some(Step::Send(from, Message::NotYet));
         }
-        let grant = Grant { epoch: grant.epoch + 1, ..grant };
+        let grant = Grant { epoch: grant.epoch.saturating_add(1), ..grant };
         if self.has(Flaw::VoidUnrecorded) {
             return Some(Step::Send(from, Message::Granted(grant)));
         }
@@ -320,7 +320,7 @@ impl Ownership {
     fn release(&mut self, to: HostId) -> Option<Step> {
         let mut holders = if self.has(Flaw::ReleaseUndrained) { BTreeSet::new() } else { self.peers() };
         holders.insert(self.me);
-        let grant = Grant { epoch: self.record.epoch() + 1, holders };
+        let grant = Grant { epoch: self.record.epoch().saturating_add(1), holders };
         let step = self.write(Record::Released { to, grant: grant.clone() }, false);
         if self.has(Flaw::TellEarly) {
             return Some(Step::Send(to, Message::Granted(grant)));

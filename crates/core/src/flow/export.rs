@@ -143,7 +143,7 @@ impl<M: Memory> Call<'_, M> {
         if self.requests.len() >= self.config.max_requests as usize || self.pool.is_stopping() {
             return Err(Rejected::Busy);
         }
-        let inside = self.disk(disk).inside(block);
+        let inside = self.disk(disk).inside_checked(block);
         let (cached, dirty) = self.cached_and_dirty(disk, block);
         let only_dirty = self.disk(disk).life.is_peer() && !lends;
         let mask = if only_dirty { dirty } else { cached } & inside;

@@ -143,11 +143,12 @@ impl<M: Memory> Call<'_, M> {
 
     pub(crate) fn drive_fetch(&mut self, disk: DiskNo) {
         let Some(peer) = self.peer_blocks(disk) else { return };
+        let before = peer.len();
         if peer.waits_for_commits() {
             self.settle_fetched(disk);
         }
-        if let Some(peer) = self.peer_blocks(disk).filter(|peer| peer.given_up().is_some()) {
-            peer.forget_ready();
+        if self.peer(disk).is_some_and(|peer| peer.len() < before) {
+            // The peer is given up. Only then do blocks leave the list here.
             self.wake_around(disk);
         }
         let now = self.now;

@@ -295,7 +295,7 @@ impl<M: Memory> Call<'_, M> {
         epoch: u64,
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
-        let disk = self.check_regain(config, epoch)?;
+        let disk = self.check_regain(config, epoch, false)?;
         self.configure(disk, config, epoch);
         let d = self.disk_mut(disk);
         (d.moved, d.moving) = (Moved::No, None);
@@ -305,7 +305,12 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Checks that a disk of which blocks are held for another host may be taken back.
-    pub(crate) fn check_regain(&self, config: &DiskConfig, epoch: u64) -> Result<DiskNo, ManageError> {
+    pub(crate) fn check_regain(
+        &self,
+        config: &DiskConfig,
+        epoch: u64,
+        accept_loss: bool,
+    ) -> Result<DiskNo, ManageError> {
         config.check().map_err(ManageError::BadConfig)?;
         let disk = self.disks.find(config.id).ok_or(ManageError::NotKnown(config.id))?;
         self.idle(disk)?;
@@ -319,7 +324,11 @@ impl<M: Memory> Call<'_, M> {
         if (config.sectors, config.phase) != (d.sectors, d.phase) {
             return Err(ManageError::Size { disk: d.id, recorded_sectors: d.sectors });
         }
-        Ok(disk)
+        match d.damage {
+            Damage::Lost if !accept_loss => Err(ManageError::Lost(d.id)),
+            Damage::Uncertain if !accept_loss => Err(ManageError::Damaged(d.id)),
+            _ => Ok(disk),
+        }
     }
 
     /// Records that another host has a disk, under an epoch that was granted to this host and that it has not
@@ -341,6 +350,7 @@ impl<M: Memory> Call<'_, M> {
             None => self.new_disk(config, 0, false)?,
         };
         self.idle(disk)?;
+        let dirty_blocks = self.dirty_blocks(disk);
         let d = self.disk_mut(disk);
         if d.life.is_owned() || !d.life.is_released() || epoch <= d.life.epoch() {
             return Err(ManageError::OldEpoch { given: epoch, recorded: d.life.epoch() });
@@ -354,7 +364,7 @@ impl<M: Memory> Call<'_, M> {
         }
         d.moved = match d.moved {
             Moved::Peer { .. } => Moved::Peer { to },
-            Moved::Overtaken { .. } => Moved::Overtaken { to },
+            Moved::Overtaken { .. } if dirty_blocks > 0 => Moved::Overtaken { to },
             _ => Moved::Away { to, holder },
         };
         let version = self.change_record();

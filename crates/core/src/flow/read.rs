@@ -89,6 +89,9 @@ impl<M: Memory> Call<'_, M> {
             self.fail(number, RequestError::DataLost);
             return Step::Started;
         }
+        if sources.peer != 0 {
+            self.requests[number].fetched = Some(block);
+        }
         let is_hit = sources.is_hit();
         if !is_hit && self.locks.get(disk, block).is_some() {
             return Step::Parked(Park::Lock(block));
@@ -104,6 +107,7 @@ impl<M: Memory> Call<'_, M> {
             && !is_copy
             && self.read_late_for_request(disk, block)
         {
+            self.requests[number].fetched = Some(block);
             return Step::Parked(Park::Lock(block));
         }
         if sources.origin != 0 && !self.disk(disk).life.is_owned() {
@@ -116,7 +120,8 @@ impl<M: Memory> Call<'_, M> {
             return Step::Parked(Park::Frames);
         }
         if first_try && !is_copy {
-            self.count_read(disk, !fetches);
+            let was_here = !fetches && self.requests[number].fetched != Some(block);
+            self.count_read(disk, was_here);
             if is_hit {
                 self.read_hit(number, block);
             }

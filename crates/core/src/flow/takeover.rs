@@ -121,6 +121,9 @@ impl<M: Memory> Call<'_, M> {
         if loss == PeerLoss::Recorded && missing != 0 && !planted(Bug::LoseSilently) {
             self.lose(disk, block, missing);
         }
+        if missing != 0 {
+            self.wake_around(disk);
+        }
         true
     }
 
@@ -151,7 +154,8 @@ impl<M: Memory> Call<'_, M> {
     }
 
     /// Takes a disk back under a higher epoch from a host that owned it and is dead. The dirty blocks that this host has kept
-    /// for it are the newest that are left; clean ones may be older than the origin's, and are dropped.
+    /// for it are the newest that are left; clean ones may be older than the origin's, and are dropped. What this host has
+    /// lost itself must be accepted.
     ///
     /// # Errors
     /// Blocks of the disk are not held for another host, or as for [`Call::regain`].
@@ -160,9 +164,10 @@ impl<M: Memory> Call<'_, M> {
         now: Micros,
         config: &DiskConfig,
         epoch: u64,
+        loss: PeerLoss,
     ) -> Result<(DiskNo, JobId), ManageError> {
         self.now = now;
-        let disk = self.check_regain(config, epoch)?;
+        let disk = self.check_regain(config, epoch, loss == PeerLoss::Accepted)?;
         if !planted(Bug::RetakeClean) {
             self.drop_clean(disk);
         }

@@ -78,7 +78,7 @@ pub enum Moved {
         /// That host.
         on: HostId,
     },
-    /// Another host has taken the disk over without the dirty blocks that are here: they are obsolete.
+    /// Another host has taken the disk over by force, or is about to. What is dirty here is obsolete.
     Overtaken {
         /// That host.
         to: HostId,

@@ -161,3 +161,15 @@ fn clean_blocks_of_a_released_disk_are_lent() {
     rig.give_buffer(tag, vec![0; BLOCK_BYTES]);
     assert!(rig.core().read_copy(now, tag, disk, BlockNo(0), 0).is_err());
 }
+
+#[test]
+fn a_read_that_waits_for_the_other_host_is_a_miss() {
+    let (mut rig, disk) = claimed(LateSource::OwnerOnDemand, &[0, 1]);
+    let before = rig.stats(disk);
+    assert_eq!(rig.read(disk, 0, 16), [COPY; 16]);
+    let after = rig.stats(disk);
+    assert_eq!((after.read_misses - before.read_misses, after.read_hits - before.read_hits), (2, 0));
+    assert_eq!(rig.read(disk, 0, 16), [COPY; 16]);
+    let again = rig.stats(disk);
+    assert_eq!((again.read_misses - after.read_misses, again.read_hits - after.read_hits), (0, 2));
+}

@@ -4,7 +4,7 @@ use haversack_core::{
     CoreConfig, Damage, DiskConfig, JobId, ManageError, Moved, Op, PeerLoss, Rejected, RequestError,
     RequestTag,
 };
-use haversack_model::{BLOCK_BYTES, BlockNo, DiskNo, HostId};
+use haversack_model::{BLOCK_BYTES, BlockNo, DeviceNo, DiskNo, HostId};
 
 use crate::common::*;
 
@@ -157,7 +157,7 @@ fn a_disk_that_is_retaken_has_what_was_held_and_nothing_that_may_be_stale() {
         // The owner that is dead by now has cleaned something.
         rig.origins.get_mut(&disk).unwrap().bytes[..BLOCK_BYTES].fill(7);
         let now = rig.now;
-        let (_, job) = rig.core().retake(now, &lazy(), FORCED).expect("blocks are held");
+        let (_, job) = rig.core().retake(now, &lazy(), FORCED, PeerLoss::Recorded).expect("blocks are held");
         rig.finish(job);
         let mut rig = match power {
             true => rig.after_power_cut(config()),
@@ -212,4 +212,47 @@ fn blocks_that_the_owner_does_not_want_any_more_are_kept() {
     assert_eq!(rig.core().held_blocks(disk, BlockNo(0), 9), []);
     let rig = rig.after_power_cut(config());
     assert_eq!(rig.running().overtaken_blocks(disk), 1);
+}
+
+/// A discard waits until its blocks are not at the peer any more: nothing spins meanwhile.
+#[test]
+fn a_discard_waits_while_a_peer_is_given_up() {
+    let (mut rig, disk) = dependent();
+    let discard = rig.submit(disk, Op::Discard, 0, vec![0; 24 * 512]);
+    rig.run_without(|_| true);
+    let job = give_up(&mut rig, disk, PeerLoss::Accepted);
+    rig.run_without(|_| true);
+    rig.finish(job);
+    assert_eq!(rig.answer(discard), Ok(()));
+}
+
+/// An overtaken disk of which nothing is left here is passed on like any other: the next owner learns who has it.
+#[test]
+fn a_disk_that_was_overtaken_with_nothing_dirty_is_passed_on() {
+    let mut rig = Rig::new(&[4], false, config());
+    let disk = rig.attach(&lazy(), 1);
+    let now = rig.now;
+    let job = rig.core().overtaken(now, disk, FORCED, THERE).expect("the epoch is higher");
+    rig.finish(job);
+    let job = rig.core().pass_on(now, &lazy(), FORCED + 2, HostId(3), Some(THERE)).expect("it is not owned");
+    rig.finish(job);
+    assert_eq!(moved(&rig, disk), Moved::Away { to: HostId(3), holder: Some(THERE) });
+}
+
+/// What this host has lost of a disk that it holds blocks of does not become whole by taking the disk back.
+#[test]
+fn a_loss_is_not_forgotten_when_a_disk_is_taken_back() {
+    let (mut rig, disk) = handed_over();
+    let now = rig.now;
+    rig.core().fail_device(now, DeviceNo(0));
+    rig.run();
+    assert_eq!(rig.running().disk_info(disk).unwrap().damage, Damage::Lost);
+    for loss in [false, true] {
+        let now = rig.now;
+        let refused = match loss {
+            false => rig.core().regain(now, &lazy(), FORCED).err(),
+            true => rig.core().retake(now, &lazy(), FORCED, PeerLoss::Recorded).err(),
+        };
+        assert_eq!(refused, Some(ManageError::Lost(disk_id(0))));
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use haversack_core::{Damage, Op, PeerLoss};
+use haversack_core::{CacheState, Damage, Op, PeerLoss};
 use haversack_model::random::Random;
 use haversack_model::{Micros, SectorNo};
 use haversack_ownership::Record;
@@ -40,16 +40,17 @@ impl Twin {
         if needs_nothing || self.guest.in_flight() > 0 || self.hosts[dead].running.is_none() {
             return Ok(());
         }
-        let only_there = self.dirty_sectors(dead);
+        let mut only_there = self.sectors_of(dead, |state| state.dirty);
         self.die_for_good(dead, apart);
         let is_listed = self.is_attached(heir);
         let loss = if is_listed && apart.one_in(2) { PeerLoss::Recorded } else { PeerLoss::Accepted };
-        let Some(is_recorded) = self.force(heir, loss, apart)? else {
+        let Some((is_recorded, kept)) = self.force(heir, loss, apart)? else {
             // All had come over by then.
             self.arrive(heir, dead)?;
             self.settle()?;
             return self.read_everything();
         };
+        only_there.retain(|sector| !kept.contains(sector));
         let lost = self.lost_sectors(heir);
         if let Some(sector) = lost.iter().find(|sector| !only_there.contains(sector)) {
             return violation!("sector {sector} counts as lost, and not only the dead host had it");
@@ -81,11 +82,11 @@ impl Twin {
         info.is_some_and(|info| info.attached)
     }
 
-    /// Returns the sectors that a host has and the origin may lack.
-    fn dirty_sectors(&self, at: usize) -> BTreeSet<u64> {
-        let mut dirty = BTreeSet::new();
-        let Some(running) = &self.hosts[at].running else { return dirty };
-        let Some(disk) = running.migration.disk() else { return dirty };
+    /// Returns the sectors that a host has cached and that are in such a state.
+    fn sectors_of(&self, at: usize, wanted: impl Fn(CacheState) -> bool) -> BTreeSet<u64> {
+        let mut sectors = BTreeSet::new();
+        let Some(running) = &self.hosts[at].running else { return sectors };
+        let Some(disk) = running.migration.disk() else { return sectors };
         let mut from = 0;
         running.core.cache_runs(
             disk,
@@ -93,13 +94,13 @@ impl Twin {
             self.shared.plan.disk.sectors,
             usize::MAX,
             |count, state| {
-                if state.dirty {
-                    dirty.extend(from..from + count);
+                if wanted(state) {
+                    sectors.extend(from..from + count);
                 }
                 from += count;
             },
         );
-        dirty
+        sectors
     }
 
     fn lost_sectors(&self, at: usize) -> BTreeSet<u64> {
@@ -128,9 +129,15 @@ impl Twin {
     }
 
     /// Takes the disk over. The heir may die meanwhile; then the operator accepts all losses. Returns whether losses are
-    /// recorded, or `None` if there was nothing to take over any more.
-    fn force(&mut self, heir: usize, mut loss: PeerLoss, apart: &mut Random) -> Flow<Option<bool>> {
+    /// recorded, and the sectors that were here and count; `None` if there was nothing to take over any more.
+    fn force(
+        &mut self,
+        heir: usize,
+        mut loss: PeerLoss,
+        apart: &mut Random,
+    ) -> Flow<Option<(bool, BTreeSet<u64>)>> {
         let mut crashes = apart.one_in(3);
+        let mut kept = BTreeSet::new();
         for _ in 0..MOST_STEPS {
             if let Some(Record::Owner { epoch, peers }) = self.record(heir)
                 && peers.is_empty()
@@ -138,16 +145,19 @@ impl Twin {
                 if loss == PeerLoss::Accepted {
                     self.attach_damaged(heir)?;
                 }
-                return Ok((epoch >= FORCED).then_some(loss == PeerLoss::Recorded));
+                return Ok((epoch >= FORCED).then_some((loss == PeerLoss::Recorded, kept)));
             }
             // A late question of the dead host's may have been answered with a release: the disk is taken once more.
             let epoch = self.record(heir).map_or(0, |record| record.epoch()) + FORCED;
+            let depends = self.record(heir).is_some_and(|record| record.is_owner());
+            let here = if depends { self.sectors_of(heir, |state| state.cached) } else { BTreeSet::new() };
             // An error says that something else is being done; it is tried again.
             let begun = self.hosts[heir].with(&mut self.shared, |migration, call, now| {
                 migration.take_over(call, now, epoch, loss).is_ok()
             })?;
             self.post();
             if begun == Some(true) {
+                kept = here;
                 for _ in 0..apart.skewed(60) {
                     self.step(false)?;
                 }
@@ -216,7 +226,7 @@ impl Twin {
         for _ in 0..apart.skewed(300) {
             self.step(false)?;
         }
-        let before = self.dirty_sectors(dead).len();
+        let before = self.sectors_of(dead, |state| state.dirty).len();
         let by = host_id(heir);
         for _ in 0..MOST_STEPS {
             let Some(Record::Owner { epoch, .. }) = self.record(heir) else {
@@ -238,7 +248,7 @@ impl Twin {
         for _ in 0..apart.skewed(300) {
             self.step(false)?;
         }
-        let after = self.dirty_sectors(dead).len();
+        let after = self.sectors_of(dead, |state| state.dirty).len();
         if before > 0 && after == 0 {
             return violation!("host {dead} has dropped {before} dirty sectors that nobody has given up");
         }

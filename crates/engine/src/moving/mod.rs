@@ -317,7 +317,7 @@ impl Reactor {
                         // NBD has no sign that the guest has stopped. It is on its way to that host.
                         mover.guest_stopped();
                     }
-                    if is_grant(&message) && !mover.guest && !mover.observations.is_empty() {
+                    if mover.is_granted(from, &message) && !mover.guest && !mover.observations.is_empty() {
                         // Nobody else can answer what its clients read.
                         mover.guest_runs(call, now);
                     }
@@ -358,10 +358,6 @@ impl Reactor {
         }
         any
     }
-}
-
-fn is_grant(message: &Message) -> bool {
-    matches!(message, Message::Ownership(ownership::Message::Granted(_)))
 }
 
 fn asks_for_disk(message: &Message) -> bool {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use haversack_core::{Call, Memory};
-use haversack_migrate::{Method, Migration, Status};
+use haversack_migrate::{Message, Method, Migration, Status};
 use haversack_model::{DiskHandle, DiskId, HostId, Micros};
-use haversack_ownership::Record;
+use haversack_ownership::{self as ownership, Record};
 
 use crate::front::Asked;
 
@@ -112,6 +112,20 @@ impl Mover {
         self.migration.destination() == Some(host) && !depends
     }
 
+    /// Returns the host that has the disk if this one does not, as far as is known.
+    pub fn owner(&self) -> HostId {
+        match self.migration.record() {
+            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => *to,
+            _ => self.from,
+        }
+    }
+
+    /// Whether this says that the disk's owner has released it to this host.
+    pub fn is_granted(&self, from: HostId, message: &Message) -> bool {
+        let Message::Ownership(ownership::Message::Granted(grant)) = message else { return false };
+        from == self.owner() && grant.epoch > self.migration.record().epoch()
+    }
+
     pub fn tick<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.driven_us = now;
         self.migration.tick(call, now);
@@ -127,7 +141,7 @@ impl Mover {
             record: self.migration.record().clone(),
             progress: self.migration.status(call),
             from: self.from,
-            to: self.migration.destination(),
+            to: self.migration.sends_to(),
             method: self.migration.method_of_move(),
             passes: self.migration.passes(),
             is_ready: self.migration.is_ready(),

@@ -29,19 +29,11 @@ impl Reactor {
         self.ask_owner(at, question);
     }
 
-    fn owner(&self, at: usize) -> HostId {
-        let mover = &self.moving.movers[at];
-        match mover.migration.record() {
-            Record::Released { to, .. } | Record::Overtaken { by: to, .. } => *to,
-            _ => mover.from,
-        }
-    }
-
     fn ask_owner(&self, at: usize, question: u64) {
         let mover = &self.moving.movers[at];
         if let Some(Observation { asked, .. }) = mover.observations.get(&question) {
             let (sector, sectors) = (asked.sector.0, asked.sectors);
-            self.send_to(self.owner(at), mover.id, HostMessage::Read { question, sector, sectors });
+            self.send_to(mover.owner(), mover.id, HostMessage::Read { question, sector, sectors });
         }
     }
 

@@ -182,15 +182,17 @@ impl PeerBlocks {
         !self.settling.is_empty()
     }
 
-    /// Passes on the settling blocks for which `is_durable` holds.
+    /// Passes on the settling blocks for which `is_durable` holds. If the peer is given up, they leave the list.
     pub fn settle(&mut self, mut is_durable: impl FnMut(BlockNo, u8) -> bool) {
         for _ in 0..self.settling.len() {
             let block = self.settling.pop_front().expect("counted");
             let Some(PeerBlock { listed, .. }) = self.get(block) else { continue };
-            if is_durable(block, listed) {
-                self.set(block, Stage::Ready);
-            } else {
+            if !is_durable(block, listed) {
                 self.settling.push_back(block);
+            } else if self.given_up.is_some() {
+                self.blocks.remove(&block.0);
+            } else {
+                self.set(block, Stage::Ready);
             }
         }
     }
@@ -208,6 +210,7 @@ impl PeerBlocks {
     pub fn give_up(&mut self, loss: PeerLoss) {
         (self.given_up, self.retry_us) = (Some(loss), 0);
         self.window = self.window.max(URGENT_WINDOW);
+        self.blocks.retain(|_, entry| entry.stage != Stage::Ready);
     }
 
     /// Returns what is done about what only the peer had, if it is given up.
@@ -222,11 +225,6 @@ impl PeerBlocks {
         if entry.listed == 0 {
             self.blocks.remove(&block.0);
         }
-    }
-
-    /// Forgets the blocks that are durable here, since the peer is given up.
-    pub fn forget_ready(&mut self) {
-        self.blocks.retain(|_, entry| entry.stage != Stage::Ready);
     }
 
     /// Returns the blocks of which the peer has the newest version, unless there is a clean copy here.

@@ -47,6 +47,8 @@ pub(crate) struct RequestState {
     pub queued: bool,
     /// Parts of blocks to read again: block and sector mask.
     pub retries: Vec<(BlockNo, u8)>,
+    /// The last block that it had to have fetched from the owner before this host.
+    pub fetched: Option<BlockNo>,
     /// The sequential cut-off or the admission filter sends it past the cache.
     pub bypass: bool,
     /// It goes past the cache because too much is dirty, up to this block.
@@ -82,6 +84,7 @@ impl Default for RequestState {
             park: Park::None,
             queued: false,
             retries: Vec::new(),
+            fetched: None,
             bypass: false,
             overflow_end: None,
             is_copy: false,

@@ -319,3 +319,38 @@ fn a_disk_that_was_released_is_taken_although_nobody_writes() {
     assert_eq!(reader.read(0, 64), patterns(0, 64, 1));
     assert!(owns(&b));
 }
+
+/// A client reads while no other host can be reached, and the guest comes: the read is answered when the disk is here, also
+/// where the disk was new once, so that no other host was named when it was attached.
+#[test]
+fn a_read_that_waited_for_the_owner_is_answered_when_the_disk_comes() {
+    let (shared, a, b) = (Place::new("moving"), Place::new("moving-a"), Place::new("moving-b"));
+    let network = Network::new(false, 0);
+    let (mut a, b) = (Host::new(&a, 1, &network), Host::new(&b, 2, &network));
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let at_b = b.attach(DISK_MIB, origin(&shared), Some(a.id));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    guest.write(0, 64, 1);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&a).is_guest_here);
+    let mut guest = Client::new(&b.handle(), at_b, BYTES);
+    guest.write(0, 8, 2);
+    wait_until("nothing is left at the source", || !status(&a).progress.is_peer);
+    drop(guest);
+    wait_until("the guest is gone", || !status(&b).is_guest_here);
+    a.kill();
+    network.cut(true);
+    a.start();
+    let at_a = a.attach(DISK_MIB, origin(&shared), None);
+    let mut reader = Client::new(&a.handle(), at_a, BYTES);
+    let reader = std::thread::spawn(move || reader.read(0, 64));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let mut guest = Client::new(&a.handle(), at_a, BYTES);
+    let writer = std::thread::spawn(move || guest.write(64, 8, 3));
+    wait_until("the guest", || status(&a).is_guest_here);
+    assert_eq!(status(&a).from, b.id);
+    network.cut(false);
+    writer.join().unwrap();
+    assert_eq!(reader.join().unwrap(), [patterns(0, 8, 2), patterns(8, 56, 1)].concat());
+    assert!(owns(&a));
+}

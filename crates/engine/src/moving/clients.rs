@@ -59,6 +59,7 @@ impl Reactor {
         for (client, asked) in held {
             self.ask_again(client, asked);
         }
+        self.end_observations(at);
         true
     }
 

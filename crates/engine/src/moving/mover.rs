@@ -86,8 +86,14 @@ impl Mover {
         waits.then(|| now.max(self.migration.next_wakeup(self.driven_us)))
     }
 
+    /// Whether the disk is this host's, or will be since its guest is here: no other host answers reads any more.
+    pub fn is_guests(&self) -> bool {
+        self.is_serving || self.guest || matches!(self.migration.record(), Record::Owner { .. })
+    }
+
     pub fn guest_runs<M: Memory>(&mut self, call: &mut Call<'_, M>, now: Micros) {
         self.guest = true;
+        self.from = self.owner();
         self.migration.guest_runs(call, now, self.from);
     }
 

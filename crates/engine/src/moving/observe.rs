@@ -37,8 +37,18 @@ impl Reactor {
         }
     }
 
+    /// Submits reads again that wait for an owner's answer, since the disk is this host's by now, or will be.
+    pub(super) fn end_observations(&mut self, at: usize) {
+        for (_, observation) in std::mem::take(&mut self.moving.movers[at].observations) {
+            self.ask_again(observation.client, observation.asked);
+        }
+    }
+
     /// Repeats questions, and gives up those that nobody answers.
     pub(super) fn repeat_observations(&mut self, at: usize) {
+        if self.moving.movers[at].is_guests() {
+            return self.end_observations(at);
+        }
         let now = self.now;
         let all: Vec<u64> = self.moving.movers[at].observations.keys().copied().collect();
         for question in all {
@@ -71,9 +81,8 @@ impl Reactor {
         let mover = &mut self.moving.movers[at];
         let Some(Observation { client, asked, .. }) = mover.observations.get(&question) else { return };
         let (client, asked) = (*client, *asked);
-        let is_owner = matches!(mover.migration.record(), Record::Owner { .. });
-        if mover.is_serving || mover.guest || is_owner {
-            // The disk is this host's by now, or will be: what the other one has read may be old.
+        if mover.is_guests() {
+            // What the other host has read may be old.
             mover.observations.remove(&question);
             return self.ask_again(client, asked);
         }

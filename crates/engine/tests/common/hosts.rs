@@ -1,5 +1,6 @@
 //! Hosts between which a disk moves, and the network between them, which loses, repeats and reorders messages.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haversack_engine::{
@@ -19,16 +20,25 @@ pub struct Network {
     /// Messages that overtake or are lost, and what decides that.
     late: Mutex<(Random, Vec<Letter>)>,
     faults: bool,
+    is_cut: AtomicBool,
 }
 
 impl Network {
     /// With `faults`, one message in a hundred is lost, late or repeated.
     pub fn new(faults: bool, seed: u64) -> Arc<Network> {
         let late = Mutex::new((Random::scrambled(seed), Vec::new()));
-        Arc::new(Network { hosts: Mutex::default(), late, faults })
+        Arc::new(Network { hosts: Mutex::default(), late, faults, is_cut: AtomicBool::new(false) })
+    }
+
+    /// Has all messages lost, or none any more.
+    pub fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Release);
     }
 
     fn send(&self, letter: Letter) {
+        if self.is_cut.load(Ordering::Acquire) {
+            return;
+        }
         let mut deliver = vec![letter];
         if self.faults {
             let (random, late) = &mut *self.late.lock().unwrap();

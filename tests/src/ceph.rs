@@ -126,6 +126,16 @@ impl Ceph {
         })
     }
 
+    /// Returns the addresses of the clients that the cluster keeps out, since others have taken over from them.
+    ///
+    /// # Errors
+    /// What `ceph` complained of.
+    pub fn blocklist(&self) -> Result<Vec<String>> {
+        let list = self.run("ceph", &["osd", "blocklist", "ls"])?;
+        let clients = list.lines().filter_map(|line| line.split_whitespace().next());
+        Ok(clients.filter(|client| client.contains(':')).map(str::to_owned).collect())
+    }
+
     fn lock_info(&self, name: &str) -> Result<Vec<[String; 3]>> {
         let info = self.lock_command(name, "info", &[], &["--format", "json"])?;
         let info: serde_json::Value = serde_json::from_str(&info).map_err(|e| Error::Check(e.to_string()))?;
@@ -184,6 +194,8 @@ mon allow pool size one = true
 mon data avail crit = 0
 [osd]
 admin socket =
+# A client that died is forgotten after this time, by default after 30 s.
+osd client watch timeout = 15
 "
     )
 }

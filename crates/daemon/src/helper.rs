@@ -2,11 +2,15 @@
 //! which the engine does not access itself.
 //!
 //! Invariants
-//! - A helper never outlives the daemon: the kernel kills it with the thread that started it, and that thread
-//!   lives as long as the [`Helper`].
+//! - A helper ends with the daemon: the kernel asks it to exit when the thread that started it ends, and that thread
+//!   lives as long as the [`Helper`]. It is asked, not killed, so that it closes its store: a cluster believes for half
+//!   a minute that a killed client still uses its image, and holds up the next one's writes for as long.
+//! - A disk has one helper at a time, also across a restart of the daemon (see [`lock`]).
 //! - A helper that dies is restarted, each time after a longer pause, until the [`Helper`] is dropped. The
 //!   engine's requests wait until it is back.
 //! - A helper holds no data that a flush would not bring to the store (see [`crate::origin`]).
+
+mod lock;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -21,6 +25,7 @@ use haversack_engine::socket::{SocketError, remove_stale};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use self::lock::HelperLock;
 use crate::locked::Locked;
 use crate::origin::{BlockDevice, DISK_NODE};
 
@@ -62,6 +67,25 @@ pub enum HelperError {
         status: String,
         /// The last line of its output.
         last_line: String,
+    },
+    /// Its lock file cannot be used.
+    #[error("{}: cannot lock it for a helper: {source}", .path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The helper of a daemon that died does not end.
+    #[error(
+        "the helper that an earlier haversackd started for disk '{disk}' is still running; find it with 'fuser {}' and end it",
+        .lock.display()
+    )]
+    Left {
+        /// The disk.
+        disk: String,
+        /// The file that it has locked.
+        lock: PathBuf,
     },
     /// It does not answer.
     #[error("the helper of disk '{disk}' has not answered on {socket} within {} s", START_TIME.as_secs())]
@@ -117,17 +141,25 @@ impl HelperSpec {
     }
 
     fn spawn(&self) -> Result<Child, HelperError> {
+        let lock = HelperLock::take(&self.disk, &self.socket)?;
         // A socket left behind by a killed helper prevents the next one from listening.
         remove_stale(&self.socket)?;
         let mut command = Command::new(&self.program);
-        command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(self.arguments())
+            .stdin(lock.for_helper()?)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         // Signals that a terminal sends to the daemon's group are for the daemon only.
         command.process_group(0);
         if let Some((user, group)) = self.run_as {
             command.uid(user).gid(group);
         }
-        crate::system::die_with_parent(&mut command);
-        command.spawn().map_err(|source| HelperError::Start { program: self.program.clone(), source })
+        crate::system::end_with_parent(&mut command, Signal::SIGTERM);
+        let child =
+            command.spawn().map_err(|source| HelperError::Start { program: self.program.clone(), source })?;
+        lock.leave_to(child.id());
+        Ok(child)
     }
 }
 
@@ -297,6 +329,8 @@ fn stop(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
     use crate::origin::Origin;
 
@@ -353,14 +387,30 @@ mod tests {
         assert!(error.contains("vm1") && error.contains("iSCSI: Failed to connect"), "{error}");
     }
 
-    #[test]
-    fn a_killed_helper_is_restarted_and_a_dropped_one_ends() {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("a.qcow2");
+    fn qcow2(dir: &Path) -> HelperSpec {
+        let image = dir.join("a.qcow2");
         let made =
             Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("8M").status();
         assert!(made.expect("qemu-img is needed: install Debian's qemu-utils").success());
-        let spec = spec(dir.path(), &format!("qcow2:{}", image.display()));
+        spec(dir, &format!("qcow2:{}", image.display()))
+    }
+
+    /// A daemon that was killed has left it, and it hangs.
+    #[test]
+    fn a_helper_that_an_earlier_daemon_has_left_is_ended_before_the_next_one_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = qcow2(dir.path());
+        let mut left = spec.spawn().unwrap();
+        kill(Pid::from_raw(left.id() as i32), Signal::SIGSTOP).unwrap();
+        let helper = Helper::start(spec).unwrap();
+        assert_eq!(left.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+        drop(helper);
+    }
+
+    #[test]
+    fn a_killed_helper_is_restarted_and_a_dropped_one_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = qcow2(dir.path());
         let helper = Helper::start(spec.clone()).unwrap();
         let first = helper.pid().unwrap();
         kill(Pid::from_raw(first as i32), Signal::SIGKILL).unwrap();

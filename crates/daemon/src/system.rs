@@ -70,14 +70,14 @@ pub fn become_user(user: &User) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// Makes the kernel kill a child when the thread that starts it ends.
-pub fn die_with_parent(command: &mut Command) {
+/// Makes the kernel send a child this signal when the thread that starts it ends.
+pub fn end_with_parent(command: &mut Command, signal: Signal) {
     let daemon = nix::unistd::getpid();
     // SAFETY: the closure runs in the child between fork and exec and makes two system calls, prctl and getppid, which
     // are async-signal-safe; it allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(move || {
-            set_pdeathsig(Signal::SIGKILL)?;
+            set_pdeathsig(signal)?;
             // The daemon may have died before the signal was set.
             if nix::unistd::getppid() == daemon { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
         });

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::origin::BlockDevice;
@@ -73,7 +74,7 @@ impl Image {
         }
         command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        crate::system::die_with_parent(&mut command);
+        crate::system::end_with_parent(&mut command, Signal::SIGKILL);
         let child = command
             .spawn()
             .map_err(|error| format!("{program} cannot be started: {error}; install Debian's ceph-common"))?;

@@ -1,0 +1,89 @@
+//! One helper a disk, also after the daemon was killed: the helper that it leaves behind closes its store and exits, and the
+//! next one starts when it is gone.
+//!
+//! Invariants
+//! - The lock of a file beside the socket belongs to the helper process, which has it as its standard input. It ends with
+//!   the process, however that ends.
+//! - The process id in the file is that of the lock's holder, or there is none.
+//! - A helper can read the file and not write it: the daemon kills the process that it names.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{HelperError, LOOK_EVERY};
+
+/// How long the helper of a daemon that died may take to close its store before it is killed, and then to be gone.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The right to start the helper of a disk.
+pub struct HelperLock {
+    path: PathBuf,
+    file: File,
+}
+
+impl HelperLock {
+    /// Takes the lock of the helper with this socket. A helper that an earlier daemon has left is waited for, and killed if
+    /// it takes too long.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the earlier helper does not end.
+    pub fn take(disk: &str, socket: &Path) -> Result<HelperLock, HelperError> {
+        let mut path = OsString::from(socket);
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let failed = |source| HelperError::Lock { path: path.clone(), source };
+        // The descriptor that the helper gets is for reading only.
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
+        let file = File::open(&path).map_err(failed)?;
+        if !is_free_in_time(&file).map_err(failed)? {
+            let pid = std::fs::read_to_string(&path).ok().and_then(|pid| pid.parse::<i32>().ok());
+            if let Some(pid) = pid.filter(|pid| *pid > 1) {
+                tracing::warn!(
+                    disk,
+                    pid,
+                    "the helper of an earlier daemon has not closed its store; killing it"
+                );
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            if !is_free_in_time(&file).map_err(failed)? {
+                return Err(HelperError::Left { disk: disk.to_string(), lock: path });
+            }
+        }
+        std::fs::write(&path, "").map_err(failed)?;
+        Ok(HelperLock { path, file })
+    }
+
+    /// Returns what the helper must have as its standard input.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn for_helper(&self) -> Result<File, HelperError> {
+        self.file.try_clone().map_err(|source| HelperError::Lock { path: self.path.clone(), source })
+    }
+
+    /// Leaves the lock to the process that has got it.
+    pub fn leave_to(self, pid: u32) {
+        if let Err(error) = std::fs::write(&self.path, pid.to_string()) {
+            tracing::warn!(path = %self.path.display(), "cannot note the process id of a helper: {error}");
+        }
+    }
+}
+
+/// Takes the lock as soon as it is free. Returns false if it is not within the time.
+fn is_free_in_time(file: &File) -> std::io::Result<bool> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}

@@ -82,7 +82,7 @@ pub enum Command {
     Sim(Box<crate::sim::Sim>),
     /// Compare policies for dividing a pool on a mix of workloads. Does not need the daemon.
     Compare(Box<crate::compare::Compare>),
-    /// Compare methods of moving a VM's cache to another host on a mix of workloads. Does not need the daemon.
+    /// Compare methods of moving a VM's cache between hosts, with a mix of workloads. Does not need the daemon.
     CompareMigration(Box<crate::compare_migration::CompareMigration>),
     /// Recommend a cache size for a trace. Does not need the daemon.
     Advise(Box<crate::advise::Advise>),

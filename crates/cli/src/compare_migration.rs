@@ -12,7 +12,7 @@ use haversack_sim::migration::link::Speed;
 use haversack_sim::migration::{MigrationTable, Outcome, Role, Setup, VmSetup, simulate};
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Tape;
-use haversack_sim::{Settings, Sizes, Stage};
+use haversack_sim::{Pool, Settings, Sizes, Stage};
 use haversack_trace::{OpenOptions, Source, open};
 
 use crate::error::{CliError, Result};
@@ -52,12 +52,32 @@ pub struct CompareMigration {
     pub latency: LatencyArguments,
 }
 
+/// Options of `sim` that a simulated migration has no use for.
+const NOT_IN_A_MOVE: [&str; 16] = [
+    "policy",
+    "block_size",
+    "pool",
+    "replacement",
+    "speed",
+    "csv",
+    "decisions",
+    "align",
+    "interval",
+    "warm_up",
+    "samples",
+    "allocator",
+    "settings",
+    "window",
+    "endurance",
+    "restart_every",
+];
+
 /// A migration in a simulation.
 #[derive(Args)]
 #[command(next_help_heading = "Migration")]
 pub struct MigrationArguments {
     /// Simulate two hosts, and move a VM from one to the other at this time. Each --trace is a VM on the source host.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with_all = NOT_IN_A_MOVE)]
     pub migrate_at: Option<Span>,
     /// The disk that moves, or the trace. [default: the mix's, or the first one]
     #[arg(long, value_name = "DISK", requires = "migrate_at")]
@@ -163,13 +183,7 @@ fn of_mix(arguments: &Sim, at: Span, path: &Path, as_json: bool) -> Result<()> {
     let mix: Mix = crate::compare::read_mix(path)?.with_seed(arguments.common.seed);
     let first = mix.disks.first().map_or("", |load| load.name());
     let table = table(&arguments.migration, at, mix.migration.as_ref(), first)?;
-    let of_mix = mix.settings_of_migration().map_err(refused)?;
-    let settings = Settings {
-        sizes: arguments.common.sizes().unwrap_or(of_mix.sizes.clone()),
-        traffic: of_mix.traffic.clone(),
-        pool: haversack_sim::Pool { disks: of_mix.pool.disks, ..arguments.common.pool.settings() },
-        ..arguments.common.settings_without_control(Sizes::Fractions(Vec::new()))
-    };
+    let settings = settings_of(arguments, &mix)?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let opener = || mix.open(folder);
     let survey = survey(&opener, &settings)?;
@@ -178,6 +192,17 @@ fn of_mix(arguments: &Sim, at: Span, path: &Path, as_json: bool) -> Result<()> {
     let plan = table.plan(arguments.migration.method, mix.speed_up);
     let outcome = simulate(&setup, &plan, arguments.common.seed).map_err(refused)?;
     print(&mix.title, &outcome, arguments, as_json)
+}
+
+/// The settings of a mix, with what was asked for on the command line.
+fn settings_of(arguments: &Sim, mix: &Mix) -> Result<Settings> {
+    let of_mix = mix.settings_of_migration().map_err(refused)?;
+    Ok(Settings {
+        sizes: arguments.common.sizes().unwrap_or(of_mix.sizes),
+        traffic: of_mix.traffic,
+        pool: Pool { disks: of_mix.pool.disks, ..arguments.common.pool.settings() },
+        ..arguments.common.settings_without_control(Sizes::Fractions(Vec::new()))
+    })
 }
 
 type OpenTrace<'a> = dyn Fn() -> std::result::Result<Box<dyn Source>, haversack_sim::SimError> + Sync + 'a;
@@ -242,4 +267,48 @@ fn print(title: &str, outcome: &Outcome, arguments: &Sim, as_json: bool) -> Resu
         print!("{}", compared::facts_table(outcome).to_text());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    fn parsed(more: &[&str]) -> std::result::Result<Box<Sim>, clap::Error> {
+        let words = ["haversack", "sim", "--mix", "mix.toml", "--migrate-at", "80s"];
+        match Arguments::try_parse_from(words.iter().chain(more))?.command {
+            Command::Sim(arguments) => Ok(arguments),
+            _ => panic!("it is sim"),
+        }
+    }
+
+    #[test]
+    fn sim_moves_a_mix_with_the_pool_of_compare_migration() {
+        let mix: Mix = toml::from_str(include_str!("../../../mixes/cloudcache-web.toml")).unwrap();
+        let settings = settings_of(&parsed(&["--seed", "2"]).unwrap(), &mix).unwrap();
+        let compared = mix.settings_of_migration().unwrap();
+        assert_eq!((settings.pool, settings.mode), (compared.pool, compared.mode));
+    }
+
+    #[test]
+    fn options_without_a_use_in_a_move_are_refused() {
+        for more in [
+            "--policy lru",
+            "--replacement lru",
+            "--csv FILE",
+            "--decisions FILE",
+            "--speed",
+            "--pool main",
+            "--samples 9",
+            "--restart-every 1s",
+            "--allocator urd",
+        ] {
+            let words: Vec<&str> = more.split(' ').collect();
+            let error = parsed(&words).map(|_| ()).expect_err(more);
+            assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{more}: {error}");
+        }
+        assert!(parsed(&["--link", "1Gbit", "--html", "FILE"]).is_ok());
+    }
 }

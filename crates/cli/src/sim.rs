@@ -12,6 +12,7 @@ use haversack_policy::admission::StagingKind;
 use haversack_policy::{AdmissionRule, Config};
 use haversack_sim::latency::LatencyModel;
 use haversack_sim::latency::distribution::Distribution;
+use haversack_sim::migration::LatencyTable;
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Opener;
 use haversack_sim::{
@@ -53,7 +54,7 @@ pub struct Sim {
     pub csv: Option<PathBuf>,
     /// Write all results, and those of each volume, to this file as Parquet.
     #[cfg(feature = "parquet")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "migrate_at")]
     pub parquet: Option<PathBuf>,
     /// Write an HTML page with curves to this file.
     #[arg(long, value_name = "FILE")]
@@ -404,21 +405,22 @@ impl LatencyArguments {
     }
 
     /// Returns a model with what the options say.
-    pub fn over(&self, mut model: LatencyModel) -> LatencyModel {
-        let set =
-            |to: &mut Distribution, from: &Option<Distribution>| from.iter().for_each(|d| to.clone_from(d));
-        set(&mut model.device.read, &self.device_read);
-        set(&mut model.device.write, &self.device_write);
-        set(&mut model.device.flush, &self.device_flush);
-        set(&mut model.origin.read, &self.origin_read);
-        set(&mut model.origin.write, &self.origin_write);
-        set(&mut model.origin.flush, &self.origin_flush);
-        model.device.servers = self.device_servers.unwrap_or(model.device.servers);
-        model.origin.servers = self.origin_servers.unwrap_or(model.origin.servers);
+    pub fn over(&self, model: LatencyModel) -> LatencyModel {
+        let table = LatencyTable {
+            device_read: self.device_read.clone(),
+            device_write: self.device_write.clone(),
+            device_flush: self.device_flush.clone(),
+            device_servers: self.device_servers,
+            origin_read: self.origin_read.clone(),
+            origin_write: self.origin_write.clone(),
+            origin_flush: self.origin_flush.clone(),
+            origin_servers: self.origin_servers,
+            origin_speed: None,
+            network_speed: self.network_speed,
+        };
+        let mut model = table.over(model);
         model.network_round_trip_us =
             self.round_trip.map_or(model.network_round_trip_us, |span| span.as_micros() as f64);
-        model.network_bytes_per_second =
-            self.network_speed.map_or(model.network_bytes_per_second, |size| size.0 as f64);
         model
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use haversack_api::{DiskConfig, PolicySettings, Span};
 use haversack_control::settings;
+use haversack_core::AdmissionConfig;
 use haversack_model::Micros;
 use haversack_policy::{Config, named};
 use haversack_trace::generate::{self, GenerateError, Generator};
@@ -276,7 +277,9 @@ impl Mix {
         if self.pools().len() > 1 {
             return refused("with one pool on each host: name no 'pool', but the disks' 'host'");
         }
-        self.settings_of_pools(None)
+        let settings = self.settings_of_pools(None)?;
+        // Without a control loop the pool has the daemon's admission.
+        Ok(Settings { pool: Pool { admission: AdmissionConfig::Learned, ..settings.pool }, ..settings })
     }
 
     fn settings_of_pools(&self, control: Option<Config>) -> Result<Settings, SimError> {

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use haversack_sim::SimError;
-use haversack_sim::compare_migration::{MigrationChoices, compare_migration, goals, page, summaries, table};
+use haversack_sim::compare_migration::{
+    MigrationChoices, compare_migration, goals, neighbours_table, page, summaries, table,
+};
 use haversack_sim::migration::{Method, MigrationTable, Outcome, Setup, simulate};
 use haversack_sim::mix::Mix;
 use haversack_sim::tape::Tape;
@@ -59,7 +61,7 @@ fn every_method_gives_the_vm_its_own_data() {
     let outcomes = Method::ALL.map(|method| {
         let outcome = moved_by(&mix, &table, method, 1).unwrap_or_else(|error| panic!("{method}: {error}"));
         assert!(outcome.checked_sectors > 100_000, "{method}: reads are checked");
-        assert!(outcome.dirty_at_stop_bytes > 0, "{method}: there is something to lose");
+        assert!(outcome.dirty_bytes > 0, "{method}: there is something to lose");
         let (sent, moving) = (outcome.there, outcome.moving());
         assert!(moving.after.iops > 3_000.0, "{method}: the VM goes on, {moving:?}");
         match method {
@@ -85,6 +87,39 @@ fn the_same_seed_gives_the_same_migration() {
     let [first, again, other] = [1, 1, 2].map(|seed| moved_by(&mix, &table, Method::PreCopy, seed).unwrap());
     assert_eq!(first, again);
     assert_ne!(first.moving().after, other.moving().after);
+}
+
+#[test]
+fn what_the_check_at_the_end_fetches_is_not_measured() {
+    let (mix, table) = mix();
+    let table = MigrationTable { window: "200ms".parse().unwrap(), ..table };
+    let outcome = moved_by(&mix, &table, Method::OnDemand, 1).unwrap();
+    let fetched = outcome.there.answer_bytes;
+    assert!((1..outcome.dirty_bytes / 2).contains(&fetched), "{fetched} of {}", outcome.dirty_bytes);
+}
+
+#[test]
+fn samples_are_of_either_before_the_stop_or_after_it() {
+    let (mix, table) = mix();
+    let outcome = moved_by(&mix, &table, Method::PreCopy, 1).unwrap();
+    for vm in &outcome.vms {
+        assert!(vm.samples.iter().any(|sample| sample.time_seconds == 0.0), "{}", vm.name);
+        let (first, mean) = (vm.samples[0].iops, vm.before.iops);
+        assert!((0.5..1.5).contains(&(first / mean)), "{}: {first} at first, {mean} on average", vm.name);
+    }
+    assert!(outcome.samples.iter().any(|sample| sample.time_seconds == 0.0));
+}
+
+#[test]
+fn each_block_that_is_needed_counts_once() {
+    let (mut mix, table) = mix();
+    let outcome = moved_by(&mix, &table, Method::PreCopy, 1).unwrap();
+    let Outcome { reused_bytes, dirty_bytes, needed_bytes, .. } = outcome;
+    assert!(needed_bytes >= reused_bytes.max(dirty_bytes), "{needed_bytes} {reused_bytes} {dirty_bytes}");
+    assert!(needed_bytes < reused_bytes + dirty_bytes, "blocks are dirty and used more than once");
+    mix.disks[0].config.mode = "wi".parse().unwrap();
+    let outcome = moved_by(&mix, &table, Method::PreCopy, 1).unwrap();
+    assert_eq!((outcome.dirty_bytes, outcome.needed_bytes), (0, outcome.reused_bytes), "no write is cached");
 }
 
 #[test]
@@ -136,7 +171,7 @@ fn what_cannot_move_is_refused() {
 
 #[test]
 fn methods_are_compared() {
-    let (mix, _) = mix();
+    let (mut mix, _) = mix();
     let choices = MigrationChoices {
         methods: vec![Method::None, Method::PreCopy],
         links: ["1Gbit", "10Gbit"].map(|speed| speed.parse().unwrap()).to_vec(),
@@ -145,16 +180,19 @@ fn methods_are_compared() {
     };
     let compared = compare_migration(&mix, Path::new("."), &choices, &|_, _| {}).unwrap();
     assert_eq!(compared.moves.len(), 8);
-    let summaries = summaries(&compared);
-    assert_eq!(summaries.len(), 4);
-    let [none, pre_copy] = &summaries[..2] else { panic!("two methods") };
+    let of_links = summaries(&compared);
+    assert_eq!(of_links.len(), 4);
+    let [none, pre_copy] = &of_links[..2] else { panic!("two methods") };
     assert_eq!((none.method, pre_copy.method, pre_copy.seeds), (Method::None, Method::PreCopy, 2));
-    assert_eq!(none.iops_over_none.unwrap().mean, 0.0);
+    assert_eq!((none.iops_over_none, none.iops_ahead), (None, None), "requests come at their times");
+    for rise in none.neighbours_ahead.iter().chain(&none.neighbours_after) {
+        assert_eq!(rise.unwrap().mean, 0.0, "over itself");
+    }
     assert!(pre_copy.hits_after.mean > none.hits_after.mean);
-    let goals = goals(&summaries);
+    let goals = goals(&of_links);
     let reached = |measure: &str| goals.iter().find(|goal| goal.measure.contains(measure)).unwrap().reached;
     assert_eq!(reached("longest stall"), Some(true));
-    assert_eq!(reached("invalidation-filter"), None);
+    assert_eq!((reached("invalidation-filter"), reached("guest IOPS while")), (None, None));
     let page = page(std::slice::from_ref(&compared)).to_html();
     for expected in
         ["A small move", "Hits of the moving VM", "Stall that the cache adds", "destination-neighbour"]
@@ -163,4 +201,13 @@ fn methods_are_compared() {
     }
     let text = table(&compared).to_text();
     assert!(text.contains("pre-copy") && text.contains("10Gbit"), "{text}");
+    assert!(neighbours_table(&compared).is_none(), "the model is of VMs that keep requests in flight");
+    mix.disks.iter_mut().for_each(|load| load.depth = Some(8));
+    let choices = MigrationChoices { links: Vec::new(), seeds: vec![1], ..choices };
+    let compared = compare_migration(&mix, Path::new("."), &choices, &|_, _| {}).unwrap();
+    let [none, pre_copy] = &summaries(&compared)[..] else { panic!("two methods") };
+    assert!(pre_copy.iops_over_none.is_some() && pre_copy.iops_ahead.is_some());
+    assert_eq!((none.iops_over_none.unwrap().mean, none.iops_ahead.unwrap().mean), (0.0, 0.0));
+    let text = neighbours_table(&compared).unwrap().to_text();
+    assert!(text.starts_with("Each host's VMs with "), "{text}");
 }

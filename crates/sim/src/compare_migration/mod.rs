@@ -17,7 +17,6 @@ use serde::Serialize;
 use crate::error::SimError;
 use crate::latency::LatencyModel;
 use crate::migration::link::Speed;
-use crate::migration::neighbours::Hardware;
 use crate::migration::{MigrationTable, Outcome, Setup, simulate};
 use crate::mix::Mix;
 use crate::settings::{Settings, Sizes};
@@ -81,11 +80,26 @@ pub struct MigrationComparison {
     pub latency: LatencyModel,
 }
 
-impl MigrationComparison {
-    /// What the hardware gives VMs like the one of a move.
-    pub fn hardware(&self, read_share: f64, hit_ratio: f64, depth: u32) -> Hardware {
-        Hardware::of(&self.latency, read_share, hit_ratio, depth)
+impl Move {
+    /// Whether another one differs in nothing but the method and the seed.
+    fn is_alike(&self, other: &Move) -> bool {
+        self.fraction == other.fraction && self.outcome.link == other.outcome.link
     }
+}
+
+/// Moves together that are the same in some respect, in the order of the first of each.
+fn grouped<'a>(
+    moves: impl Iterator<Item = &'a Move>,
+    is_same: impl Fn(&Move, &Move) -> bool,
+) -> Vec<Vec<&'a Move>> {
+    let mut groups: Vec<Vec<&Move>> = Vec::new();
+    for one in moves {
+        match groups.iter_mut().find(|group| is_same(group[0], one)) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
 }
 
 /// The migration of a mix, which must have one.

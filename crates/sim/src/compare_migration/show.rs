@@ -4,9 +4,10 @@ use haversack_report::{Axis, Bars, LineChart, Page, Section, Table, Unit};
 
 use super::goals::{Goal, goals};
 use super::summary::{CaseSummary, summaries};
-use super::{MigrationComparison, Move};
+use super::{MigrationComparison, Move, grouped};
 use crate::compare::Estimate;
 use crate::migration::measure::Figures;
+use crate::migration::neighbours::Hardware;
 use crate::migration::{LoadSample, OriginTraffic, Outcome, VmOutcome};
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -41,9 +42,9 @@ pub fn table(comparison: &MigrationComparison) -> Table {
         "p99 us",
         "stall ms",
         "wire MiB",
-        "of needed",
+        "sent / needed",
         "origin reads MiB",
-        "alone after s",
+        "independent after s",
         "p99 ahead %",
         "p99 after %",
     ])
@@ -74,10 +75,11 @@ pub fn table(comparison: &MigrationComparison) -> Table {
 
 /// What the columns of [`table`] mean.
 const COLUMNS: &str = "Hits are of the blocks that the moving VM reads, in the window before anything travels and in that from its stop \
-    on. 90 %: when its hit ratio was 90 % of what it was. IOPS: requests done in the window from its stop on. Stall: what the cache \
-    adds to the hypervisor's downtime. Of needed: bytes on the wire over those of blocks used more than once and of blocks written \
-    while memory was copied. Alone: when the source was needed no more. P99 ahead: the worst neighbour's on the source and on the \
-    destination while memory is copied, over before; p99 after: from the stop on, over that with none.";
+    on. 90 %: when its hit ratio was 90 % of what it was, to a fiftieth of the window. IOPS: requests done in the window from its \
+    stop on, of VMs that keep requests in flight. Stall: what the cache adds to the hypervisor's downtime. Wire: bytes sent, there \
+    and back. Sent / needed: these over the bytes of blocks that were dirty or had been used more than once when the VM stopped. \
+    Independent: when the source was needed no more. P99 ahead: the worst neighbour's on the source and on the destination while \
+    memory is copied, over that with none; p99 after: the same from the stop on.";
 
 /// How the methods do by the goals.
 pub fn goals_table(goals: &[Goal]) -> Table {
@@ -132,22 +134,22 @@ pub fn facts_table(outcome: &Outcome) -> Table {
     for (what, how_much) in [
         ("method", outcome.method.to_string()),
         ("pool of each host", bytes(outcome.pool_blocks * haversack_model::BLOCK_BYTES as u64)),
-        ("last requests answered at the source after", microseconds(outcome.drain_us)),
+        ("time to drain requests at the source", microseconds(outcome.drain_us)),
         ("downtime of the hypervisor", microseconds(outcome.downtime_us)),
         ("stall that the cache adds", microseconds(outcome.stall_us)),
-        ("90 % of the hit ratio before, after", seconds(outcome.recovered_seconds)),
+        ("back at 90 % of the earlier hit ratio after", seconds(outcome.recovered_seconds)),
         ("source not needed any more after", seconds(outcome.alone_seconds)),
-        ("cached at the beginning", bytes(outcome.cached_bytes)),
+        ("cached when the VM stopped", bytes(outcome.cached_bytes)),
         ("  of that used more than once", bytes(outcome.reused_bytes)),
-        ("written while memory was copied", bytes(outcome.written_bytes)),
-        ("dirty when the VM stopped", bytes(outcome.dirty_at_stop_bytes)),
+        ("dirty when the VM stopped", bytes(outcome.dirty_bytes)),
+        ("used more than once, or dirty, or both", bytes(outcome.needed_bytes)),
         ("copies sent ahead", bytes(there.copy_bytes + back.copy_bytes)),
         ("blocks sent on demand and in the background", bytes(there.answer_bytes + back.answer_bytes)),
         ("all else on the wire", bytes(there.control_bytes + back.control_bytes)),
-        ("copies that found no room", outcome.refused_copies.to_string()),
+        ("copies refused for lack of room", outcome.refused_copies.to_string()),
         ("read from the origin before, ahead, after", origin(outcome, |o| o.read_bytes)),
         ("written to the origin before, ahead, after", origin(outcome, |o| o.written_bytes)),
-        ("sectors read and compared, all right", outcome.checked_sectors.to_string()),
+        ("sectors read and verified", outcome.checked_sectors.to_string()),
     ] {
         table.row([what.to_string(), how_much]);
     }
@@ -176,19 +178,20 @@ pub fn neighbours_table(comparison: &MigrationComparison) -> Option<Table> {
     let one = comparison.moves.iter().find(|one| one.outcome.recovered_seconds.is_some())?;
     let outcome = &one.outcome;
     let all = outcome.vms.len();
-    let mut table =
-        Table::new(["VMs", "when", "number", "hits %", "IOPS of each", "the model", "of it %"]).words(1);
-    let depth_of = |name: &str| comparison.mix.disks.iter().find(|load| load.name() == name)?.depth;
+    let mut table = Table::new(["VMs", "when", "number", "hits %", "IOPS of each", "the model", "of it %"])
+        .words(1)
+        .caption(&format!("Each host's VMs with {}", outcome.method));
     for (host, is_after) in [('a', false), ('b', false), ('a', true), ('b', true)] {
         let is_there = |vm: &&VmOutcome| if vm.moves { is_after == (host == 'b') } else { vm.host == host };
         let vms: Vec<&VmOutcome> = outcome.vms.iter().filter(is_there).collect();
         let of = |vm: &VmOutcome| if is_after { vm.after } else { vm.before };
-        let depth = vms.first().and_then(|vm| depth_of(&vm.name))?;
+        let depth = vms.first()?.depth?;
         let mean = |figure: &dyn Fn(Figures) -> f64| {
             vms.iter().map(|vm| figure(of(vm))).sum::<f64>() / vms.len() as f64
         };
         let (hits, reads, iops) = (mean(&|f| f.hit_ratio), mean(&|f| f.read_share), mean(&|f| f.iops));
-        let model = comparison.hardware(reads, hits, depth).iops(reads * hits, vms.len(), all);
+        let hardware = Hardware::of(&comparison.latency, reads, hits, depth);
+        let model = hardware.iops(reads * hits, vms.len(), all);
         table.row([
             if host == 'a' { "source" } else { "destination" }.to_string(),
             if is_after { "after" } else { "before" }.into(),
@@ -204,18 +207,8 @@ pub fn neighbours_table(comparison: &MigrationComparison) -> Option<Table> {
 
 /// The migrations of a size and a link, with the first seed.
 fn groups(comparison: &MigrationComparison) -> Vec<Vec<&Move>> {
-    let mut groups: Vec<Vec<&Move>> = Vec::new();
     let seed = comparison.moves.first().map(|one| one.outcome.seed);
-    for one in comparison.moves.iter().filter(|one| Some(one.outcome.seed) == seed) {
-        let alike = |group: &&mut Vec<&Move>| {
-            group[0].fraction == one.fraction && group[0].outcome.link == one.outcome.link
-        };
-        match groups.iter_mut().find(alike) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
-        }
-    }
-    groups
+    grouped(comparison.moves.iter().filter(|one| Some(one.outcome.seed) == seed), Move::is_alike)
 }
 
 fn over_time(

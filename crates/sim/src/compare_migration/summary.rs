@@ -3,9 +3,10 @@
 use haversack_migrate::Method;
 use serde::Serialize;
 
-use super::{MigrationComparison, Move};
+use super::{MigrationComparison, Move, grouped};
 use crate::compare::Estimate;
 use crate::migration::link::Speed;
+use crate::migration::measure::Figures;
 use crate::migration::{Outcome, VmOutcome};
 
 /// A method over a link, with pools of one size, over all seeds.
@@ -23,11 +24,14 @@ pub struct CaseSummary {
     pub hits_before: Estimate,
     /// From its stop on.
     pub hits_after: Estimate,
+    /// Seconds from its stop on for which it was looked at.
+    pub window_seconds: f64,
     /// Seconds until its hit ratio was 90 % of what it was; none if that was not seen with every seed.
     pub recovered_seconds: Option<Estimate>,
-    /// Requests done in the window from its stop on, over those with `none`, less 1; none without `none`.
+    /// Requests done in the window from its stop on, over those with `none`, less 1; none without `none`, and of a VM whose
+    /// requests come at their times, however it is served.
     pub iops_over_none: Option<Estimate>,
-    /// The same from what it did before: requests while copies are sent ahead.
+    /// The same of requests done while copies are sent ahead.
     pub iops_ahead: Option<Estimate>,
     /// Mean latency from its stop on.
     pub mean_us: Estimate,
@@ -41,16 +45,16 @@ pub struct CaseSummary {
     pub longest_stall_ms: f64,
     /// Bytes on the wire.
     pub wire_bytes: Estimate,
-    /// These, over what had been used more than once and what was written meanwhile.
+    /// These, over what was dirty or had been used more than once when it stopped.
     pub wire_over_needed: Estimate,
     /// Bytes read from the origin from the stop on, by all VMs.
     pub origin_read_bytes: Estimate,
     /// Seconds until the source was needed no more; none if that was not seen with every seed.
     pub alone_seconds: Option<Estimate>,
-    /// The worst neighbour's 99th percentile while copies are sent ahead, over that before, less 1: on the source, on
+    /// The worst neighbour's 99th percentile while copies are sent ahead, over that with `none`, less 1: on the source, on
     /// the destination.
     pub neighbours_ahead: [Option<Estimate>; 2],
-    /// The worst neighbour's 99th percentile from the stop on, over that with `none`, less 1.
+    /// The same from the stop on.
     pub neighbours_after: [Option<Estimate>; 2],
     /// Copies for which the destination had no room.
     pub refused_copies: Estimate,
@@ -69,12 +73,12 @@ fn all(values: impl Iterator<Item = Option<f64>>) -> Option<Estimate> {
 
 const HOSTS: [char; 2] = ['a', 'b'];
 
-/// The greatest rise among a host's neighbours.
-fn worst(outcome: &Outcome, host: char, rise: impl Fn(&VmOutcome) -> Option<f64>) -> Option<f64> {
-    outcome.neighbours(host).filter_map(rise).max_by(f64::total_cmp)
-}
-
 impl CaseSummary {
+    /// Whether another one differs in nothing but the method.
+    pub fn is_alike(&self, other: &CaseSummary) -> bool {
+        self.fraction == other.fraction && self.link == other.link
+    }
+
     fn of(moves: &[&Move], none: &[&Move]) -> CaseSummary {
         let first = moves[0];
         let estimate = |figure: &dyn Fn(&Outcome) -> f64| {
@@ -83,18 +87,23 @@ impl CaseSummary {
         let of_all = |figure: &dyn Fn(&Outcome) -> Option<f64>| all(moves.iter().map(|m| figure(&m.outcome)));
         let without =
             |outcome: &Outcome| none.iter().map(|m| &m.outcome).find(|other| other.seed == outcome.seed);
-        let over_none =
-            |outcome: &Outcome| more(outcome.moving().after.iops, without(outcome)?.moving().after.iops);
-        let ahead = |vm: &VmOutcome| {
-            let is_measured = vm.ahead.latency.count > 0;
-            more(vm.ahead.latency.p99_us, vm.before.latency.p99_us).filter(|_| is_measured)
-        };
-        let after = |outcome: &Outcome, host| {
-            let other = without(outcome)?;
-            worst(outcome, host, |vm| {
-                let same = other.vms.iter().find(|other| other.name == vm.name)?;
-                more(vm.after.latency.p99_us, same.after.latency.p99_us)
+        let iops = |stretch: fn(&VmOutcome) -> &Figures| {
+            of_all(&|outcome| {
+                let (moving, other) = (outcome.moving(), without(outcome)?.moving());
+                moving.depth.and_then(|_| more(stretch(moving).iops, stretch(other).iops))
             })
+        };
+        let neighbours = |stretch: fn(&VmOutcome) -> &Figures| {
+            let p99_us = |vm: &VmOutcome| stretch(vm).latency.p99_us;
+            let worst = |outcome: &Outcome, host| {
+                let other = without(outcome)?;
+                let rise = |vm: &VmOutcome| {
+                    let same = other.vms.iter().find(|other| other.name == vm.name)?;
+                    more(p99_us(vm), p99_us(same))
+                };
+                outcome.neighbours(host).filter_map(rise).max_by(f64::total_cmp)
+            };
+            HOSTS.map(|host| of_all(&|outcome| worst(outcome, host)))
         };
         CaseSummary {
             method: first.outcome.method,
@@ -103,20 +112,21 @@ impl CaseSummary {
             seeds: moves.len(),
             hits_before: estimate(&|o| o.moving().before.hit_ratio),
             hits_after: estimate(&|o| o.moving().after.hit_ratio),
+            window_seconds: first.outcome.moving().after.seconds,
             recovered_seconds: of_all(&|o| o.recovered_seconds),
-            iops_over_none: of_all(&over_none),
-            iops_ahead: of_all(&|o| more(o.moving().ahead.iops, o.moving().before.iops)),
+            iops_over_none: iops(|vm| &vm.after),
+            iops_ahead: iops(|vm| &vm.ahead),
             mean_us: estimate(&|o| o.moving().after.latency.mean_us),
             p90_us: estimate(&|o| o.moving().after.latency.p90_us),
             p99_us: estimate(&|o| o.moving().after.latency.p99_us),
             stall_ms: estimate(&|o| o.stall_us as f64 / 1e3),
             longest_stall_ms: moves.iter().map(|m| m.outcome.stall_us as f64 / 1e3).fold(0.0, f64::max),
             wire_bytes: estimate(&|o| o.wire_bytes() as f64),
-            wire_over_needed: estimate(&|o| o.wire_bytes() as f64 / o.needed_bytes().max(1) as f64),
+            wire_over_needed: estimate(&|o| o.wire_bytes() as f64 / o.needed_bytes.max(1) as f64),
             origin_read_bytes: estimate(&|o| o.origin_after.read_bytes as f64),
             alone_seconds: of_all(&|o| o.alone_seconds),
-            neighbours_ahead: HOSTS.map(|host| of_all(&|o| worst(o, host, ahead))),
-            neighbours_after: HOSTS.map(|host| of_all(&|o| after(o, host))),
+            neighbours_ahead: neighbours(|vm| &vm.ahead),
+            neighbours_after: neighbours(|vm| &vm.after),
             refused_copies: estimate(&|o| o.refused_copies as f64),
         }
     }
@@ -124,20 +134,11 @@ impl CaseSummary {
 
 /// The migrations of a mix over all seeds, in the order in which they were simulated.
 pub fn summaries(comparison: &MigrationComparison) -> Vec<CaseSummary> {
-    let is_alike = |a: &Move, b: &Move| a.fraction == b.fraction && a.outcome.link == b.outcome.link;
-    let mut groups: Vec<Vec<&Move>> = Vec::new();
-    for one in &comparison.moves {
-        let same = groups
-            .iter_mut()
-            .find(|group| is_alike(group[0], one) && group[0].outcome.method == one.outcome.method);
-        match same {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
-        }
-    }
+    let is_same = |a: &Move, b: &Move| a.is_alike(b) && a.outcome.method == b.outcome.method;
+    let groups = grouped(comparison.moves.iter(), is_same);
     let none = |first: &Move| {
-        let of_case =
-            groups.iter().find(|group| is_alike(group[0], first) && group[0].outcome.method == Method::None);
+        let is_none = |group: &&Vec<&Move>| group[0].outcome.method == Method::None;
+        let of_case = groups.iter().filter(is_none).find(|group| group[0].is_alike(first));
         of_case.map_or(&[][..], Vec::as_slice)
     };
     groups.iter().map(|moves| CaseSummary::of(moves, none(moves[0]))).collect()

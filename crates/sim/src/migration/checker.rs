@@ -66,7 +66,7 @@ impl Checker {
         }
     }
 
-    /// A write that has begun was not taken: it comes again.
+    /// A write was refused and will be submitted again.
     pub fn takes_back_write(&mut self, volume: VolumeNo, first: SectorNo, sectors: usize) {
         for (key, at) in places(volume, first, sectors) {
             self.blocks.entry(key).or_default().in_flight[at] -= 1;

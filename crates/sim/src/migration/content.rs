@@ -9,6 +9,7 @@ use haversack_model::{BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, SectorNo};
 use haversack_trace::VolumeNo;
 
 use crate::key::{Key, NumberMap};
+use crate::production::memory::SimMemory;
 
 /// Sectors of a block.
 pub const SECTORS: usize = SECTORS_PER_BLOCK as usize;
@@ -70,18 +71,6 @@ fn sectors(bytes: usize) -> usize {
 }
 
 impl ContentMemory {
-    /// So many staging and transfer frames.
-    pub fn new(staging_frames: u32, transfer_frames: u32) -> ContentMemory {
-        ContentMemory {
-            staging_frames,
-            frames: vec![Block::default(); (staging_frames + transfer_frames) as usize],
-            page: Box::new([0; BLOCK_BYTES]),
-            descriptor: [0; DESCRIPTOR_BYTES],
-            buffers: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-
     /// Keeps a buffer, and names it.
     pub fn put(&mut self, buffer: Buffer) -> RequestTag {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -118,6 +107,21 @@ impl ContentMemory {
             rest = later;
         }
     }
+}
+
+impl SimMemory for ContentMemory {
+    fn of(staging_frames: u32, transfer_frames: u32) -> ContentMemory {
+        ContentMemory {
+            staging_frames,
+            frames: vec![Block::default(); (staging_frames + transfer_frames) as usize],
+            page: Box::new([0; BLOCK_BYTES]),
+            descriptor: [0; DESCRIPTOR_BYTES],
+            buffers: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    const SURVIVES: bool = false;
 }
 
 impl Memory for ContentMemory {
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     fn data_moves_as_bytes_would() {
-        let mut memory = ContentMemory::new(2, 2);
+        let mut memory = ContentMemory::of(2, 2);
         let write = memory.put(Buffer::Write(7));
         let copy = memory.put(Buffer::Sectors((10..18).collect()));
         assert!(memory.take(copy, 0, FrameNo(0), 0, BLOCK_BYTES));

@@ -2,37 +2,18 @@
 
 use std::collections::VecDeque;
 
-use haversack_core::{
-    Call, Core, CoreConfig, DiskConfig, IoId, OpenOptions, Piece, PoolConfig, Request, RequestTag, pool,
-};
+use haversack_core::{Call, Core, DiskConfig, IoId, Piece, Request, RequestTag, pool};
 use haversack_migrate::{CopyTicket, Method, Migration, Timing};
-use haversack_model::{ArenaId, DiskId, DiskNo, HostId, Micros, SECTOR_BYTES, Uuid};
+use haversack_model::{DiskId, DiskNo, HostId, Micros, SECTOR_BYTES};
 use haversack_trace::VolumeNo;
 
 use super::content::{Buffer, ContentMemory, Version};
 use crate::error::SimError;
-use crate::production::media::PageMedia;
+use crate::production::pool::PoolMake;
 
 /// The number of a host in the protocol.
 pub fn host_id(place: usize) -> HostId {
     HostId(place as u64 + 1)
-}
-
-/// What a pool is made of, the same on both hosts.
-#[derive(Clone, Copy, Debug)]
-pub struct Make {
-    /// Cache devices.
-    pub devices: u32,
-    /// Segments of each.
-    pub segments: u32,
-    /// Dirty blocks are written to two of them.
-    pub redundancy: bool,
-    /// Staging frames.
-    pub staging_blocks: u32,
-    /// Transfer frames.
-    pub transfer_blocks: u32,
-    /// The core's settings.
-    pub core: CoreConfig,
 }
 
 /// A request of a VM, or of the last look at everything.
@@ -85,9 +66,9 @@ impl Mover {
 pub struct Host {
     /// Its core.
     pub core: Core,
-    /// What that works in.
+    /// Its memory.
     pub memory: ContentMemory,
-    /// The sectors of each.
+    /// The content of each cache device, by sector.
     devices: Vec<Vec<Version>>,
     /// By tag.
     purposes: Vec<Option<Purpose>>,
@@ -108,21 +89,11 @@ impl Host {
     ///
     /// # Errors
     /// The pool is refused.
-    pub fn new(place: usize, make: &Make) -> Result<Host, SimError> {
-        let device_bytes = pool::device_bytes(make.segments);
-        let mut media = PageMedia::new(make.devices, device_bytes);
-        let id = |number: u32| Uuid([(16 * place as u32 + number) as u8 + 1; 16]);
-        let config = PoolConfig {
-            arena: ArenaId::first(Uuid([place as u8 + 1; 16])),
-            arenas: 1,
-            device_ids: (0..make.devices).map(id).collect(),
-            redundancy: make.redundancy,
-            prepared_segments: u32::MAX,
-        };
-        pool::create(&mut media, &config)?;
-        let mut memory = ContentMemory::new(make.staging_blocks, make.transfer_blocks);
-        let (core, _) = Core::open(&mut media, &mut memory, make.core, &OpenOptions::default(), 0)?;
-        let sectors = (device_bytes / SECTOR_BYTES as u64) as usize;
+    pub fn new(place: usize, make: &PoolMake) -> Result<Host, SimError> {
+        let mut media = make.create(place as u8)?;
+        let mut memory: ContentMemory = make.memory();
+        let core = make.open(&mut media, &mut memory, 0)?;
+        let sectors = (pool::device_bytes(make.segments) / SECTOR_BYTES as u64) as usize;
         Ok(Host {
             core,
             memory,
@@ -194,7 +165,7 @@ impl Host {
         }
     }
 
-    /// Does what timers are for.
+    /// Runs what is due.
     pub fn look(&mut self, now: Micros) {
         if self.core.next_wakeup().is_some_and(|due| due <= now) {
             self.core.with(&mut self.memory).tick(now);
@@ -228,7 +199,7 @@ impl Host {
         self.devices.len()
     }
 
-    /// Takes both back.
+    /// Takes a buffer and its purpose back.
     ///
     /// # Panics
     /// When the tag is not in use.

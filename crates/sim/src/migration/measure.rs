@@ -44,7 +44,7 @@ pub enum Stretch {
 }
 
 /// All stretches, in order.
-pub const STRETCHES: [Stretch; 3] = [Stretch::Before, Stretch::Ahead, Stretch::After];
+const STRETCHES: [Stretch; 3] = [Stretch::Before, Stretch::Ahead, Stretch::After];
 
 /// A VM in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
@@ -83,7 +83,8 @@ pub struct VmMeter {
     /// Reads at the beginning of each stretch, and at the end of the last one.
     marks: Vec<Reads>,
     interval: Histogram,
-    interval_reads: Reads,
+    /// Reads at its beginning.
+    interval_reads: Option<Reads>,
     samples: Vec<Sample>,
 }
 
@@ -101,18 +102,20 @@ impl VmMeter {
         self.marks.push(reads);
     }
 
-    /// A sample ends.
+    /// A sample ends, and the next one begins. The first call only begins one.
     pub fn sample(&mut self, time_seconds: f64, length_seconds: f64, reads: Reads) {
-        let latency = self.interval.summary();
-        let new = reads.since(self.interval_reads);
-        self.samples.push(Sample {
-            time_seconds,
-            iops: latency.count as f64 / length_seconds,
-            hit_ratio: (new.all > 0).then(|| new.ratio()),
-            mean_us: latency.mean_us,
-            p99_us: latency.p99_us,
-        });
-        (self.interval, self.interval_reads) = (Histogram::default(), reads);
+        if let Some(earlier) = self.interval_reads {
+            let latency = self.interval.summary();
+            let new = reads.since(earlier);
+            self.samples.push(Sample {
+                time_seconds,
+                iops: latency.count as f64 / length_seconds,
+                hit_ratio: (new.all > 0).then(|| new.ratio()),
+                mean_us: latency.mean_us,
+                p99_us: latency.p99_us,
+            });
+        }
+        (self.interval, self.interval_reads) = (Histogram::default(), Some(reads));
     }
 
     /// What was measured: each stretch, and over time. `seconds` are the stretches' lengths.
@@ -133,10 +136,12 @@ impl VmMeter {
 }
 
 /// When the hit ratio was again at least this share of what it was before, in seconds after the VM has stopped at the source:
-/// the end of the first of three samples in a row that reach it. The time before `from_seconds` does not count.
+/// the end of the first of three samples in a row that reach it. Samples have one length, one of them ends at the stop, and only
+/// those after it count, from the one in which the VM runs again: at `from_seconds`.
 pub fn recovered_seconds(samples: &[Sample], before: f64, share: f64, from_seconds: f64) -> Option<f64> {
     const IN_A_ROW: usize = 3;
-    let after: Vec<&Sample> = samples.iter().filter(|sample| sample.time_seconds > from_seconds).collect();
+    let is_after = |sample: &&Sample| sample.time_seconds > from_seconds.max(0.0);
+    let after: Vec<&Sample> = samples.iter().filter(is_after).collect();
     let reaches = |sample: &&Sample| sample.hit_ratio.is_some_and(|ratio| ratio >= before * share);
     let first = after.windows(IN_A_ROW).find(|some| some.iter().all(reaches))?;
     Some(first[0].time_seconds)
@@ -160,8 +165,10 @@ mod tests {
         }
         meter.mark(reads(15, 30));
         meter.record(None, 1);
-        meter.sample(-1.0, 0.5, reads(3, 4));
-        meter.sample(-0.5, 0.5, reads(3, 4));
+        meter.sample(-1.5, 0.5, reads(15, 30));
+        (0..4).for_each(|_| meter.record(None, 1));
+        meter.sample(-1.0, 0.5, reads(18, 34));
+        meter.sample(-0.5, 0.5, reads(18, 34));
         let (figures, samples) = meter.end([2.0, 0.0, 4.0]);
         assert_eq!(figures.map(|figures| figures.iops), [0.5, 0.0, 0.25]);
         assert_eq!(figures.map(|figures| figures.hit_ratio), [0.9, 0.0, 0.1]);

@@ -5,7 +5,7 @@
 //!
 //! - [`MigrationTable`], [`MigrationPlan`]: what moves, when and how.
 //! - [`Setup`], [`simulate`]: the VMs and their loads; what comes of it is an [`Outcome`].
-//! - [`neighbours`]: FirepanIF's model of what VMs on a host leave each other.
+//! - [`neighbours`]: FirepanIF's model of how VMs share a host's flash and the storage.
 
 mod checker;
 mod content;
@@ -21,7 +21,6 @@ mod world;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use haversack_core::CoreConfig;
 use haversack_model::BLOCK_BYTES;
 use haversack_trace::{Source, VolumeNo};
 
@@ -29,9 +28,10 @@ use crate::error::SimError;
 use crate::latency::{LatencyModel, Stations};
 use crate::mix::{Mix, is_of};
 use crate::production;
+use crate::production::pool::PoolMake;
 use crate::settings::Settings;
 use crate::tape::Survey;
-use host::{Host, Make};
+use host::Host;
 use measure::recovered_seconds;
 use vm::Vm;
 use world::{DESTINATION, Moments, SOURCE, World};
@@ -145,16 +145,7 @@ pub fn simulate(setup: &Setup<'_>, plan: &MigrationPlan, seed: u64) -> Result<Ou
     let disks = production::disks(settings, survey)?;
     let sizes = settings.sizes.blocks(BLOCK_BYTES as u64, survey.footprint_blocks)?;
     let blocks = *sizes.first().ok_or_else(|| SimError::Settings("how large are the pools?".into()))?;
-    let pool = &settings.pool;
-    let (segments, staging_blocks) = production::shape(pool, blocks)?;
-    let make = Make {
-        devices: pool.devices.max(1),
-        segments,
-        redundancy: pool.redundancy,
-        staging_blocks,
-        transfer_blocks: pool.transfer_blocks,
-        core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
-    };
+    let make = PoolMake::of(&settings.pool, blocks)?;
     let hosts = [Host::new(SOURCE, &make)?, Host::new(DESTINATION, &make)?];
     let clock = (survey.start_ns(), settings.traffic.speed_up);
     let vms = setup.vms.iter().map(|vm| {
@@ -168,17 +159,18 @@ pub fn simulate(setup: &Setup<'_>, plan: &MigrationPlan, seed: u64) -> Result<Ou
     let sample_ns = (plan.window_ns / SAMPLES_A_WINDOW).max(1);
     let mut world = World::new(*plan, hosts, vms, &disks, stations, sample_ns)?;
     world.run()?;
-    let pool_blocks = production::capacity_blocks(segments, make.devices);
-    Ok(outcome(world, seed, pool_blocks))
+    let outcome = outcome(&mut world, seed, make.capacity_blocks());
+    world.read_everything()?;
+    Ok(Outcome { checked_sectors: world.checker.checked_sectors, ..outcome })
 }
 
-fn outcome(world: World<'_>, seed: u64, pool_blocks: u64) -> Outcome {
-    let World { plan, moments, cached, vms, meters, .. } = world;
+fn outcome(world: &mut World<'_>, seed: u64, pool_blocks: u64) -> Outcome {
+    let World { plan, moments, cached, .. } = *world;
     let marks = plan.marks_ns();
     let seconds = [0, 1, 2].map(|at: usize| (marks[at + 1] - marks[at]) as f64 / 1e9);
-    let results = vms.into_iter().zip(meters).map(|(vm, meter)| {
+    let results = world.vms.iter().zip(world.meters.drain(..)).map(|(vm, meter)| {
         let (figures, samples) = meter.end(seconds);
-        VmOutcome::new(vm.name, vm.role, figures, samples)
+        VmOutcome::new(vm, figures, samples)
     });
     let vms: Vec<VmOutcome> = results.collect();
     let Moments { stopped_ns, drained_ns, resumed_ns, served_ns, alone_ns, was_ready } = moments;
@@ -213,12 +205,11 @@ fn outcome(world: World<'_>, seed: u64, pool_blocks: u64) -> Outcome {
         cached_bytes: bytes(cached.blocks),
         reused_bytes: bytes(cached.reused_blocks),
         dirty_bytes: bytes(cached.dirty_blocks),
-        written_bytes: bytes(world.written.len()),
-        dirty_at_stop_bytes: bytes(cached.dirty_at_stop_blocks),
+        needed_bytes: bytes(cached.needed_blocks),
         origin_before: origin(0),
         origin_ahead: origin(1),
         origin_after: origin(2),
-        samples: world.samples,
+        samples: std::mem::take(&mut world.samples),
         checked_sectors: world.checker.checked_sectors,
         vms,
     }

@@ -1,8 +1,8 @@
-//! FirepanIF's model of what the VMs of a host leave each other (section 4.3.1), beside which a simulation can be put.
+//! FirepanIF's model of how VMs share a host's flash and the storage, to compare with a simulation (section 4.3.1).
 //!
 //! A VM gets from flash what its hits ask for, but no more than an equal share of what the device gives; and from the
 //! storage what its misses ask for, but no more than an equal share of what the storage gives, or what the network carries.
-//! The paper prints the larger of the two where a shared device allows the smaller one.
+//! The smaller limit applies to a shared device; the paper prints the larger.
 
 use haversack_model::BLOCK_BYTES;
 

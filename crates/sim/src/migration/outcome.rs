@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::link::{LinkModel, Traffic};
 use super::measure::{Figures, Sample};
-use super::vm::Role;
+use super::vm::{Role, Vm};
 
 /// A VM.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -16,6 +16,8 @@ pub struct VmOutcome {
     pub host: char,
     /// It moves.
     pub moves: bool,
+    /// Requests that it keeps in flight; none if they come at the times of its load, however it is served.
+    pub depth: Option<u32>,
     /// Before anything travels.
     pub before: Figures,
     /// While its memory is copied.
@@ -27,10 +29,11 @@ pub struct VmOutcome {
 }
 
 impl VmOutcome {
-    pub(super) fn new(name: String, role: Role, figures: [Figures; 3], samples: Vec<Sample>) -> VmOutcome {
+    pub(super) fn new(vm: &Vm<'_>, figures: [Figures; 3], samples: Vec<Sample>) -> VmOutcome {
         let [before, ahead, after] = figures;
-        let host = if role.host() == 0 { 'a' } else { 'b' };
-        VmOutcome { name, host, moves: role == Role::Moves, before, ahead, after, samples }
+        let host = if vm.role.host() == 0 { 'a' } else { 'b' };
+        let moves = vm.role == Role::Moves;
+        VmOutcome { name: vm.name.clone(), host, moves, depth: vm.depth, before, ahead, after, samples }
     }
 }
 
@@ -94,16 +97,14 @@ pub struct Outcome {
     pub back: Traffic,
     /// Copies for which the destination had no room.
     pub refused_copies: u64,
-    /// What was cached when copying began.
+    /// What was cached when the VM stopped.
     pub cached_bytes: u64,
     /// Of that, what had been used more than once.
     pub reused_bytes: u64,
     /// What was dirty then.
     pub dirty_bytes: u64,
-    /// What was written while memory was copied, each block once.
-    pub written_bytes: u64,
-    /// What was dirty when the VM stopped.
-    pub dirty_at_stop_bytes: u64,
+    /// What was dirty or used more than once, each block once: the least that has to travel for a warm and complete cache.
+    pub needed_bytes: u64,
     /// The origin before anything travels.
     pub origin_before: OriginTraffic,
     /// While memory is copied.
@@ -133,10 +134,5 @@ impl Outcome {
     /// Bytes on the wire, there and back.
     pub fn wire_bytes(&self) -> u64 {
         self.there.plus(self.back).bytes()
-    }
-
-    /// The least that has to travel for a warm and complete cache: what was used more than once, and what was written.
-    pub fn needed_bytes(&self) -> u64 {
-        self.reused_bytes + self.written_bytes
     }
 }

@@ -33,10 +33,10 @@ pub struct MigrationTable {
     /// Speed of the link between the hosts.
     #[serde(default = "link")]
     pub link: Speed,
-    /// There and back on it.
+    /// Its round-trip time.
     #[serde(default = "round_trip")]
     pub round_trip: Span,
-    /// What takes time, where it differs from the simulator's defaults.
+    /// Latencies and speeds that differ from the simulator's defaults.
     #[serde(default)]
     pub latency: LatencyTable,
 }
@@ -51,6 +51,9 @@ pub struct LatencyTable {
     /// Latency of a write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_write: Option<Distribution>,
+    /// Latency of a flush.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_flush: Option<Distribution>,
     /// I/Os that a cache device handles in parallel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_servers: Option<u32>,
@@ -60,6 +63,9 @@ pub struct LatencyTable {
     /// Latency of a write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_write: Option<Distribution>,
+    /// Latency of a flush.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_flush: Option<Distribution>,
     /// I/Os that the origin handles in parallel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_servers: Option<u32>,
@@ -72,16 +78,22 @@ pub struct LatencyTable {
 }
 
 impl LatencyTable {
-    /// The model with what the table has.
+    /// The simulator's model with what the table has.
     pub fn model(&self) -> LatencyModel {
-        let mut model = LatencyModel::default();
+        self.over(LatencyModel::default())
+    }
+
+    /// A model with what the table has.
+    pub fn over(&self, mut model: LatencyModel) -> LatencyModel {
         let set = |to: &mut Distribution, from: &Option<Distribution>| {
             from.iter().for_each(|distribution| to.clone_from(distribution));
         };
         set(&mut model.device.read, &self.device_read);
         set(&mut model.device.write, &self.device_write);
+        set(&mut model.device.flush, &self.device_flush);
         set(&mut model.origin.read, &self.origin_read);
         set(&mut model.origin.write, &self.origin_write);
+        set(&mut model.origin.flush, &self.origin_flush);
         model.device.servers = self.device_servers.unwrap_or(model.device.servers);
         model.origin.servers = self.origin_servers.unwrap_or(model.origin.servers);
         let speed = |given: Option<Size>, default: f64| given.map_or(default, |size| size.0 as f64);

@@ -38,7 +38,7 @@ pub struct Vm<'a> {
     /// Its disks.
     pub volumes: Vec<VolumeNo>,
     /// Requests in flight, if it issues the next one when one is done. Otherwise they come at their times.
-    depth: Option<u32>,
+    pub depth: Option<u32>,
     open: OpenLoad<'a>,
     source: Box<dyn Source>,
     batch: Vec<Access>,

@@ -8,14 +8,15 @@ use std::collections::BinaryHeap;
 
 use haversack_control::Counters;
 use haversack_core::{
-    Action, AdmissionConfig, Core, CoreConfig, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError,
-    MonitorConfig, OpenOptions, PoolConfig, PoolStats, Records, Rejected, Request, Target, pool,
+    Action, AdmissionConfig, Core, DiskConfig, DiskStats, DiskUsage, Event, IoId, ManageError, MonitorConfig,
+    PoolStats, Records, Rejected, Request, Target,
 };
-use haversack_model::{ArenaId, BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, Uuid, WriteMode};
+use haversack_model::{BLOCK_BYTES, DiskNo, Micros, SECTOR_BYTES, WriteMode};
 use haversack_trace::{Access, VolumeNo};
 
 use super::media::PageMedia;
 use super::memory::SimMemory;
+use super::pool::PoolMake;
 use super::requests::{self, Arrived, Requests};
 use crate::counts::Counts;
 use crate::error::SimError;
@@ -31,20 +32,10 @@ const UNKNOWN_ORIGIN_US: f64 = 1000.0;
 /// The ownership epoch of all disks.
 const EPOCH: u64 = 1;
 
-/// What a pool is made of.
+/// What a pool and its disks are made of.
 pub struct Make {
-    /// Cache devices.
-    pub devices: u32,
-    /// Segments of each.
-    pub segments: u32,
-    /// Dirty blocks are written to two of them.
-    pub redundancy: bool,
-    /// Staging frames.
-    pub staging_blocks: u32,
-    /// Transfer frames.
-    pub transfer_blocks: u32,
-    /// The core's settings.
-    pub core: CoreConfig,
+    /// The pool.
+    pub pool: PoolMake,
     /// The disks, in the order of the trace's volumes.
     pub disks: Vec<DiskConfig>,
     /// Their names.
@@ -85,34 +76,15 @@ pub struct Driver<M> {
     pub device_flushes: u64,
 }
 
-fn open<M: SimMemory>(
-    media: &mut PageMedia,
-    memory: &mut M,
-    make: &Make,
-    now: Micros,
-) -> Result<Core, SimError> {
-    let opened = Core::open(media, memory, make.core, &OpenOptions::default(), now);
-    opened.map(|(core, _)| core).map_err(SimError::Pool)
-}
-
 impl<M: SimMemory> Driver<M> {
     /// Makes the pool, opens it and attaches the disks.
     ///
     /// # Errors
     /// The pool or a disk is refused.
     pub fn open(make: Make, stations: Option<Stations>) -> Result<Self, SimError> {
-        let mut media = PageMedia::new(make.devices, pool::device_bytes(make.segments));
-        let id = |number: u32| Uuid([number as u8 + 1; 16]);
-        let config = PoolConfig {
-            arena: ArenaId::first(Uuid([0x70; 16])),
-            arenas: 1,
-            device_ids: (0..make.devices).map(id).collect(),
-            redundancy: make.redundancy,
-            prepared_segments: u32::MAX,
-        };
-        pool::create(&mut media, &config)?;
-        let mut memory = M::of(make.staging_blocks, make.transfer_blocks);
-        let core = open(&mut media, &mut memory, &make, 0)?;
+        let mut media = make.pool.create(0)?;
+        let mut memory = make.pool.memory();
+        let core = make.pool.open(&mut media, &mut memory, 0)?;
         let past = vec![Counts::default(); make.disks.len()];
         let origin_reads = vec![Mean::default(); make.disks.len()];
         let mut driver = Driver {
@@ -269,7 +241,8 @@ impl<M: SimMemory> Driver<M> {
                 let arrived = self.requests.end(tag);
                 if let Some(stations) = &self.stations {
                     let volume = VolumeNo(arrived.request.disk.0.into());
-                    meter.latency(volume, arrived.kind(), self.now_ns - arrived.time_ns + stations.host_ns());
+                    let (kind, took_ns) = (requests::kind(arrived.request.op), self.now_ns - arrived.time_ns);
+                    meter.latency(volume, kind, took_ns + stations.host_ns());
                 }
             }
             Action::Event(Event::JobDone { result, .. }) => {
@@ -364,14 +337,14 @@ impl<M: SimMemory> Driver<M> {
         self.requests.restart();
         self.past = self.counts();
         self.restarts += 1;
-        let mut memory = M::of(self.make.staging_blocks, self.make.transfer_blocks);
+        let mut memory: M = self.make.pool.memory();
         if kind != RestartKind::PowerLoss {
-            let staged = 0..=self.make.staging_blocks;
+            let staged = 0..=self.make.pool.staging_blocks;
             staged.for_each(|index| memory.store_descriptor(index, self.memory.descriptor(index)));
         }
         let now = self.now_us();
         let media = self.media.as_mut().expect("a pool that is restarted keeps its metadata");
-        self.core = open(media, &mut memory, &self.make, now)?;
+        self.core = self.make.pool.open(media, &mut memory, now)?;
         self.memory = memory;
         self.look_ns = self.now_ns + LOOK_NS;
         self.attach(meter)

@@ -4,13 +4,13 @@ pub mod driver;
 pub mod media;
 pub mod memory;
 mod pacing;
+pub mod pool;
 pub(crate) mod requests;
 
 use haversack_api::{Admission, CleanerSettings, Mode};
 use haversack_control as control;
 use haversack_control::budget::Budget;
-use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
-use haversack_core::{CoreConfig, DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
+use haversack_core::{DiskConfig, DiskStats, MAX_DISKS, NullMemory, Target};
 use haversack_model::{BLOCK_BYTES, DiskId, DiskNo, SECTOR_BYTES, SECTORS_PER_BLOCK};
 use haversack_trace::{Access, VolumeNo};
 
@@ -21,20 +21,15 @@ use crate::governor::{self, Governor};
 use crate::latency::Stations;
 use crate::meter::{Meter, MeterSettings};
 use crate::reference::PolicyName;
-use crate::settings::{Pool, Restarts, Settings};
+use crate::settings::{Restarts, Settings};
 use crate::tape::Survey;
 use driver::{Driver, Make};
 use memory::{PageMemory, SimMemory};
 use pacing::Pacing;
+use pool::PoolMake;
 
 /// Requests that the core is told of together.
 const ANNOUNCED: usize = 32;
-/// Staging blocks of the daemon's defaults.
-const STAGING_BLOCKS: u32 = 16_384;
-/// Fewest staging blocks that the core takes.
-const FEWEST_STAGING_BLOCKS: u32 = 64;
-/// Fewest segments of a device.
-const FEWEST_SEGMENTS: u64 = 2;
 
 /// See the module.
 pub struct Production<M> {
@@ -45,8 +40,7 @@ pub struct Production<M> {
     pacing: Option<Pacing>,
     restarts: Option<Restarts>,
     next_restart_ns: u64,
-    segments: u64,
-    staging_blocks: u32,
+    shape: PoolMake,
 }
 
 /// What the core's counters say in the simulator's words.
@@ -131,22 +125,6 @@ fn as_configured(disk: &haversack_api::DiskConfig, plain: &DiskConfig, settings:
     config
 }
 
-/// The segments of each device and the staging blocks of a pool of n blocks.
-pub(crate) fn shape(pool: &Pool, blocks: u64) -> Result<(u32, u32), SimError> {
-    let devices = u64::from(pool.devices.max(1));
-    let segments = (blocks / u64::from(SLOTS_PER_SEGMENT) / devices).max(FEWEST_SEGMENTS);
-    let segments = u32::try_from(segments).map_err(|_| {
-        SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
-    })?;
-    let some = u32::try_from(blocks / 64).unwrap_or(u32::MAX).clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
-    Ok((segments, pool.staging_blocks.unwrap_or(some)))
-}
-
-/// Blocks that fit into a pool.
-pub(crate) fn capacity_blocks(segments: u32, devices: u32) -> u64 {
-    u64::from(segments) * u64::from(devices) * u64::from(SLOTS_PER_SEGMENT)
-}
-
 impl Production<NullMemory> {
     /// A pool of n blocks, or up to a segment a device fewer, with all volumes as its disks.
     ///
@@ -173,35 +151,30 @@ impl<M: SimMemory> Production<M> {
         meter: MeterSettings,
     ) -> Result<Self, SimError> {
         let pool = &settings.pool;
-        let devices = pool.devices.max(1);
-        let (segments, staging_blocks) = shape(pool, blocks)?;
+        let shape = PoolMake::of(pool, blocks)?;
         let (configs, names) = (disks(settings, survey)?, survey.volumes.iter());
         let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
-        let make = Make {
-            devices,
-            segments,
-            redundancy: pool.redundancy,
-            staging_blocks,
-            transfer_blocks: pool.transfer_blocks,
-            core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
-            disks: configs.clone(),
-            names: names.clone(),
-        };
+        let make = Make { pool: shape, disks: configs.clone(), names: names.clone() };
         let model = settings.latency.as_ref();
-        let stations = model.map(|model| Stations::new(model, devices as usize, settings.seed));
+        let stations = model.map(|model| Stations::new(model, shape.devices as usize, settings.seed));
         let (mut driver, mut meter) = (Driver::open(make, stations)?, Meter::new(meter));
-        let all_segments = u64::from(segments) * u64::from(devices);
         let governor = match &settings.control {
             Some(config) => {
-                let pool_blocks = capacity_blocks(segments, devices);
                 let volumes =
                     names.iter().zip(&configs).map(|(name, disk)| (name, disk.sectors, disk.target));
                 let (disks, happenings) = (governor::disks(settings, volumes), &pool.happenings);
-                Some(Governor::new(config, pool_blocks, disks, happenings, &mut driver, &mut meter)?)
+                Some(Governor::new(
+                    config,
+                    shape.capacity_blocks(),
+                    disks,
+                    happenings,
+                    &mut driver,
+                    &mut meter,
+                )?)
             }
             None => None,
         };
-        let pool_bytes = capacity_blocks(segments, devices) * BLOCK_BYTES as u64;
+        let pool_bytes = shape.capacity_blocks() * BLOCK_BYTES as u64;
         let budget = pool.endurance.map(|endurance| endurance.budget(pool_bytes));
         let budget = budget.map(|budget| Budget { burst_us: pool.burst_us, ..budget });
         let pacing = budget.map(Pacing::new).transpose()?;
@@ -213,8 +186,7 @@ impl<M: SimMemory> Production<M> {
             pacing,
             restarts: pool.restarts,
             next_restart_ns: pool.restarts.map_or(u64::MAX, |restarts| restarts.every_ns),
-            segments: all_segments,
-            staging_blocks,
+            shape,
         })
     }
 
@@ -287,9 +259,9 @@ impl<M: SimMemory> Cell for Production<M> {
         self.driver.run_out(&mut self.meter);
         self.count();
         let production = ProductionResult {
-            segments: self.segments,
-            capacity_blocks: self.segments * u64::from(SLOTS_PER_SEGMENT),
-            staging_blocks: self.staging_blocks,
+            segments: self.shape.all_segments(),
+            capacity_blocks: self.shape.capacity_blocks(),
+            staging_blocks: self.shape.staging_blocks,
             restarts: self.driver.restarts,
             disk_stats: self.driver.disk_stats(),
             device_flushes: self.driver.device_flushes,

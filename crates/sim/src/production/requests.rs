@@ -43,14 +43,12 @@ pub struct Arrived {
     pub time_ns: u64,
 }
 
-impl Arrived {
-    /// What its latency is counted as.
-    pub fn kind(&self) -> IoKind {
-        match self.request.op {
-            CoreOp::Read => IoKind::Read,
-            CoreOp::Write { .. } => IoKind::Write,
-            CoreOp::Flush | CoreOp::Discard | CoreOp::WriteZeroes => IoKind::Flush,
-        }
+/// What a request's latency is counted as.
+pub fn kind(op: CoreOp) -> IoKind {
+    match op {
+        CoreOp::Read => IoKind::Read,
+        CoreOp::Write { .. } => IoKind::Write,
+        CoreOp::Flush | CoreOp::Discard | CoreOp::WriteZeroes => IoKind::Flush,
     }
 }
 

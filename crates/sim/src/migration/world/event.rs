@@ -1,0 +1,64 @@
+//! What happens at a time, and the order of what happens.
+
+use std::cmp::Ordering;
+
+use haversack_core::IoId;
+use haversack_model::SectorNo;
+use haversack_trace::VolumeNo;
+
+use crate::latency::IoKind;
+use crate::migration::link::Parcel;
+
+/// What happens at a time.
+pub enum What {
+    DeviceDone { host: usize, io: IoId, device: usize, first: usize, kind: IoKind },
+    OriginDone { host: usize, io: IoId, does: OriginIo },
+    LinkFree { from: usize },
+    Arrives { to: usize, parcel: Parcel },
+    Look { host: usize },
+    Comes { vm: usize },
+    Frees { vm: usize },
+    Begin,
+    Stop,
+    Resume,
+    Mark,
+    Sample,
+}
+
+/// An I/O of the origin.
+#[derive(Clone, Copy)]
+pub enum OriginIo {
+    Read(VolumeNo, SectorNo, u32),
+    Write(VolumeNo, SectorNo),
+    Zero(VolumeNo, SectorNo, u32),
+    Flush,
+}
+
+/// See the module.
+pub struct Event {
+    pub time_ns: u64,
+    /// By which events at the same time are ordered.
+    pub number: u64,
+    pub what: What,
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    /// The greatest comes first.
+    fn cmp(&self, other: &Event) -> Ordering {
+        (other.time_ns, other.number).cmp(&(self.time_ns, self.number))
+    }
+}

@@ -1,0 +1,107 @@
+//! What is measured: of the cache that moves, of the VMs, of link and origin.
+
+use haversack_core::ListCursor;
+use haversack_model::BLOCK_BYTES;
+use haversack_trace::{Access, Op};
+
+use super::event::What;
+use super::{SOURCE, World};
+use crate::key::Key;
+use crate::migration::measure::Reads;
+use crate::migration::outcome::LoadSample;
+use crate::migration::vm::Role;
+
+/// What the VM that moves had in its cache when it stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cached {
+    /// Blocks.
+    pub blocks: u64,
+    /// Of these, used more than once.
+    pub reused_blocks: u64,
+    /// Dirty, those that are staged included.
+    pub dirty_blocks: u64,
+    /// Used more than once, or dirty, or both.
+    pub needed_blocks: u64,
+}
+
+impl World<'_> {
+    /// Notes which blocks the VM that moves uses more than once before it stops.
+    pub(super) fn note_use(&mut self, vm: usize, access: &Access) {
+        let is_counted = self.vms[vm].role == Role::Moves
+            && self.moments.stopped_ns.is_none()
+            && matches!(access.op, Op::Read | Op::Write);
+        for block in access.blocks(BLOCK_BYTES as u64).filter(|_| is_counted) {
+            let key = Key::new(access.volume, block);
+            if self.seen.insert(key) {
+                self.reused.insert(key);
+            }
+        }
+    }
+
+    /// Counts what the VM that moves has in its cache.
+    pub(super) fn look_at_cache(&mut self) {
+        let host = &self.hosts[SOURCE];
+        for mover in &host.movers {
+            let Some(disk) = mover.migration.disk() else { continue };
+            let mut from = Some(ListCursor::default());
+            while let Some(at) = from {
+                from = host.core.list_cached(disk, at, |block| {
+                    let is_reused = self.reused.contains(Key::new(mover.volume, block.block.0));
+                    self.cached.blocks += 1;
+                    self.cached.reused_blocks += u64::from(is_reused);
+                    self.cached.needed_blocks += u64::from(is_reused && !block.dirty);
+                });
+            }
+            let usage = host.core.disk_usage(disk).unwrap_or_default();
+            self.cached.dirty_blocks += usage.dirty_blocks;
+            self.cached.needed_blocks += usage.dirty_blocks;
+        }
+    }
+
+    /// Blocks that a VM has read so far, on both hosts.
+    fn reads(&self, vm: usize) -> Reads {
+        let mut reads = Reads::default();
+        for host in &self.hosts {
+            for volume in &self.vms[vm].volumes {
+                if let Some(stats) = host.disk(*volume).and_then(|disk| host.core.disk_stats(disk)) {
+                    reads.hits += stats.read_hits;
+                    reads.all += stats.read_hits + stats.read_misses;
+                    reads.written += stats.write_hits + stats.write_misses;
+                }
+            }
+        }
+        reads
+    }
+
+    pub(super) fn mark(&mut self) {
+        self.marks += 1;
+        self.origin_marks.push(self.origin_traffic);
+        for vm in 0..self.vms.len() {
+            let reads = self.reads(vm);
+            self.meters[vm].mark(reads);
+        }
+    }
+
+    pub(super) fn sample(&mut self) {
+        let marks_ns = self.plan.marks_ns();
+        let seconds = self.sample_ns as f64 / 1e9;
+        let time_seconds = (self.now_ns - self.zero_ns) as f64 / 1e9 - marks_ns[2] as f64 / 1e9;
+        for vm in 0..self.vms.len() {
+            let reads = self.reads(vm);
+            self.meters[vm].sample(time_seconds, seconds, reads);
+        }
+        let link_bytes = self.links.iter().map(|link| link.sent.bytes()).sum();
+        if let Some((earlier_bytes, earlier_origin)) = self.sampled.replace((link_bytes, self.origin_traffic))
+        {
+            let origin = self.origin_traffic.since(earlier_origin);
+            self.samples.push(LoadSample {
+                time_seconds,
+                link_bytes_per_second: (link_bytes - earlier_bytes) as f64 / seconds,
+                origin_bytes_per_second: (origin.read_bytes + origin.written_bytes) as f64 / seconds,
+            });
+        }
+        if self.now_ns + self.sample_ns <= self.zero_ns + marks_ns[3] {
+            self.plan_at(self.now_ns + self.sample_ns, What::Sample);
+        }
+    }
+}

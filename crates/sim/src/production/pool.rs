@@ -1,0 +1,105 @@
+//! The pool that a simulated host has: how it is shaped, made and opened.
+
+use haversack_core::format::geometry::SLOTS_PER_SEGMENT;
+use haversack_core::{Core, CoreConfig, OpenOptions, PoolConfig, pool};
+use haversack_model::{ArenaId, Micros, Uuid};
+
+use super::media::PageMedia;
+use super::memory::SimMemory;
+use crate::error::SimError;
+use crate::settings::Pool;
+
+/// Staging blocks of the daemon's defaults.
+const STAGING_BLOCKS: u32 = 16_384;
+/// Fewest staging blocks that the core takes.
+const FEWEST_STAGING_BLOCKS: u32 = 64;
+/// Fewest segments of a device.
+const FEWEST_SEGMENTS: u64 = 2;
+
+/// What a pool is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolMake {
+    /// Cache devices.
+    pub devices: u32,
+    /// Segments of each.
+    pub segments: u32,
+    /// Dirty blocks are written to two of them.
+    pub redundancy: bool,
+    /// Staging frames.
+    pub staging_blocks: u32,
+    /// Transfer frames.
+    pub transfer_blocks: u32,
+    /// The core's settings.
+    pub core: CoreConfig,
+}
+
+impl PoolMake {
+    /// Of a pool of n blocks, or up to a segment a device fewer.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn of(pool: &Pool, blocks: u64) -> Result<PoolMake, SimError> {
+        let devices = pool.devices.max(1);
+        let segments = blocks / u64::from(SLOTS_PER_SEGMENT) / u64::from(devices);
+        let segments = u32::try_from(segments.max(FEWEST_SEGMENTS)).map_err(|_| {
+            SimError::Settings(format!("a pool of {blocks} blocks is larger than the core takes"))
+        })?;
+        let some = u32::try_from(blocks / 64).unwrap_or(u32::MAX);
+        let some = some.clamp(FEWEST_STAGING_BLOCKS, STAGING_BLOCKS);
+        Ok(PoolMake {
+            devices,
+            segments,
+            redundancy: pool.redundancy,
+            staging_blocks: pool.staging_blocks.unwrap_or(some),
+            transfer_blocks: pool.transfer_blocks,
+            core: CoreConfig { share_spare: pool.share_spare, ..CoreConfig::default() },
+        })
+    }
+
+    /// Segments of all devices.
+    pub fn all_segments(&self) -> u64 {
+        u64::from(self.segments) * u64::from(self.devices)
+    }
+
+    /// Blocks that fit in.
+    pub fn capacity_blocks(&self) -> u64 {
+        self.all_segments() * u64::from(SLOTS_PER_SEGMENT)
+    }
+
+    /// The devices of a new pool. `host` tells the pools of several hosts apart.
+    ///
+    /// # Errors
+    /// The pool is refused.
+    pub fn create(&self, host: u8) -> Result<PageMedia, SimError> {
+        let mut media = PageMedia::new(self.devices, pool::device_bytes(self.segments));
+        let id = |device: u32| Uuid([16 * host + device as u8 + 1; 16]);
+        let config = PoolConfig {
+            arena: ArenaId::first(Uuid([0x70 + host; 16])),
+            arenas: 1,
+            device_ids: (0..self.devices).map(id).collect(),
+            redundancy: self.redundancy,
+            prepared_segments: u32::MAX,
+        };
+        pool::create(&mut media, &config)?;
+        Ok(media)
+    }
+
+    /// Memory for it, with nothing in it.
+    pub fn memory<M: SimMemory>(&self) -> M {
+        M::of(self.staging_blocks, self.transfer_blocks)
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The pool cannot be opened.
+    pub fn open<M: SimMemory>(
+        &self,
+        media: &mut PageMedia,
+        memory: &mut M,
+        now: Micros,
+    ) -> Result<Core, SimError> {
+        let (core, _) = Core::open(media, memory, self.core, &OpenOptions::default(), now)?;
+        Ok(core)
+    }
+}

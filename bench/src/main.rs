@@ -34,7 +34,7 @@ usage: haversack-bench [memory|hits|monitor|traces|all] [--traces DIR] [--stagin
   --traces DIR  where real traces are (default: HAVERSACK_TRACES; without either, a generated trace)
   --staging N   staging frames for the traces (default 256, at least 64)
   --json        one object a line
-  --seconds N   seconds of a round (default 1; of migration 8)
+  --seconds N   seconds of a round (default 1; of migration without a move 8)
   --moves N     moves between hosts (default 20; a fifth of it with the larger cache)
   --place DIR   where cache, image and sockets are put, on the device to be measured; may be repeated (default: the
                 temporary directory, and /dev/shm)

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::scene::{Scene, blocks, run_until};
-use super::{Failure, Figure, Options, Size};
+use super::{Failure, Figure, Options, Size, share};
 use crate::live::load::{Kind, Load, Round};
 
 /// Rounds, each with a move; the figure in the middle counts.
@@ -41,11 +41,7 @@ pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figu
     (0..2).try_for_each(|host| scene.fill_neighbour(host))?;
     let results: Vec<Outcome> =
         (0..ROUNDS).map(|round| one(scene, size, options, round % 2)).collect::<Result<_, Failure>>()?;
-    let middle = |of: &dyn Fn(&Outcome) -> f64| {
-        let mut all: Vec<f64> = results.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all[ROUNDS / 2]
-    };
+    let middle = |of: &dyn Fn(&Outcome) -> f64| share(&results.iter().map(of).collect::<Vec<_>>(), 0.5);
     let neighbour =
         |host: usize| middle(&|it| it.during.neighbours_p99_us[host] / it.before.neighbours_p99_us[host]);
     println!(
@@ -68,20 +64,18 @@ pub fn run(scene: &Scene<'_>, size: &Size, options: &Options) -> Result<Vec<Figu
 }
 
 fn one(scene: &Scene<'_>, size: &Size, options: &Options, from: usize) -> Result<Outcome, Failure> {
-    let before = measure(scene, size, options, from)?;
+    let before = measure(scene, size, from, || {
+        std::thread::sleep(options.round);
+        Ok(())
+    })?;
     let hits_before = ratio(scene, size, from)?;
-    let (during, sent) = std::thread::scope(|scope| {
-        // The command is run by its own thread; no daemon is started.
-        let sending = scope.spawn(|| scene.send_ahead(from).map_err(|error| error.to_string()));
-        (measure(scene, size, options, from), sending.join())
-    });
-    sent.map_err(|_| "the thread that moves the disk panicked")??;
-    scene.write(1 - from, 0..1)?;
+    let during = measure(scene, size, from, || scene.send_ahead(from))?;
     let moved = Instant::now();
+    scene.write(1 - from, 0..1)?;
     while ratio(scene, size, 1 - from)? < hits_before * WARM && moved.elapsed() < COLD {}
     let warm_s = (moved.elapsed() - WINDOW.min(moved.elapsed())).as_secs_f64();
     scene.wait_until_moved(from)?;
-    Ok(Outcome { before, during: during?, warm_s })
+    Ok(Outcome { before, during, warm_s })
 }
 
 /// The share of reads in a window that hit.
@@ -92,33 +86,44 @@ fn ratio(scene: &Scene<'_>, size: &Size, host: usize) -> Result<f64, Failure> {
     crate::live::load::run(&mut client, load, WINDOW, &mut haversack_model::random::Random::new(7))?;
     let after = scene.hits(host)?;
     let [hits, misses] = [0, 1].map(|at| (after[at] - before[at]) as f64);
+    if hits + misses == 0.0 {
+        return Err("nothing was read in a window".into());
+    }
     Ok(hits / (hits + misses))
 }
 
-/// The VM's requests, and its neighbours', for a time.
-fn measure(scene: &Scene<'_>, size: &Size, options: &Options, from: usize) -> Result<Beside, Failure> {
-    let ends = AtomicBool::new(false);
+/// The VM's requests, and its neighbours', while something is done.
+fn measure(
+    scene: &Scene<'_>,
+    size: &Size,
+    from: usize,
+    what: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Beside, Failure> {
+    let (ends, begun) = (AtomicBool::new(false), Instant::now());
     let vm = |kind, depth, burst| -> std::io::Result<Round> {
         let load = Load { kind, depth, blocks: blocks(size.cached_mib), burst };
         run_until(&mut scene.client(from)?, load, &ends)
     };
-    let rounds = std::thread::scope(|scope| {
+    let (done, rounds) = std::thread::scope(|scope| {
         let (reads_at, ends) = (|host| scene.neighbour(host, &ends), &ends);
         let neighbours = [from, 1 - from].map(|host| scope.spawn(move || reads_at(host)));
         let reads = scope.spawn(|| vm(Kind::Read, READS, None));
         let writes = scope.spawn(|| vm(Kind::Write, 1, Some(WRITES)));
-        std::thread::sleep(options.round);
+        let done = what();
         ends.store(true, Ordering::Relaxed);
         let [source, destination] = neighbours;
-        [source, destination, reads, writes].map(|thread| thread.join().map_err(|_| "a client panicked"))
+        let all = [source, destination, reads, writes];
+        (done, all.map(|thread| thread.join().map_err(|_| "a client panicked")))
     });
+    let seconds = begun.elapsed().as_secs_f64();
+    done?;
     let mut all = Vec::new();
     for round in rounds {
         all.push(round??);
     }
     let requests = (all[2].requests + all[3].requests) as f64;
     Ok(Beside {
-        iops: requests / options.round.as_secs_f64(),
+        iops: requests / seconds,
         neighbours_p99_us: [all[0].latency_us(0.99), all[1].latency_us(0.99)],
     })
 }

@@ -35,7 +35,7 @@ const LARGE: Size = Size { name: "16 times larger", cache_mib: 4096, cached_mib:
 pub struct Options {
     /// Moves with the small cache; with the larger one it is a fifth.
     pub moves: usize,
-    /// Time of each measurement beside a move.
+    /// Time of each measurement without a move.
     pub round: Duration,
 }
 
@@ -62,6 +62,13 @@ impl Figure {
         let goal_text = format!("at least {goal:.3} {unit}");
         Figure { goal: goal_text, is_met: measured >= goal, ..Figure::at_most(what, unit, goal, measured) }
     }
+}
+
+/// The figure that a share of all does not exceed.
+fn share(figures: &[f64], share: f64) -> f64 {
+    let mut sorted = figures.to_owned();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * share).ceil() as usize]
 }
 
 /// Measures and prints.

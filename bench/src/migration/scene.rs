@@ -38,7 +38,7 @@ pub struct Scene<'a> {
     _origins: Vec<Nbdkit>,
 }
 
-/// Returns the number of blocks in so many MiB.
+/// Converts MiB to blocks.
 pub fn blocks(mebibytes: u64) -> u64 {
     mebibytes * MIB / REQUEST_BYTES as u64
 }

@@ -23,7 +23,7 @@ help:
 	@echo "                 DEMO_SECONDS=60, DEMO_DIR=/tmp/haversack-demo, DEMO_EXIT=1 to leave nothing behind,"
 	@echo "                 DEMO_CHART=FILE for a picture of the run"
 	@echo "make stop        stop and remove what the demo left up"
-	@echo "make test        everything that must pass before a change goes in"
+	@echo "make test        as root: everything that must pass before a change goes in"
 	@echo "make test-traces TRACES=DIR: known answers on real traces, which are not part of the repository"
 	@echo "make bench       figures beside their goals and beside peers"
 	@echo "make crash-long  POINTS=$(POINTS) crash points from seed SEED=$(SEED) on"

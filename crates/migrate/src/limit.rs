@@ -1,4 +1,4 @@
-//! A limit on what is fetched from the earlier owner: so many blocks in each period, those that requests wait for included.
+//! A limit on what is fetched from the earlier owner: a number of blocks per period of 100 ms, on-demand ones included.
 //! A block that a request needs beyond the limit is asked for first in the next period.
 //!
 //! Source: Arteaga, Cabrera, Xu, Sundararaman and Zhao, "CloudCache: on-demand flash cache management for cloud

@@ -19,7 +19,7 @@ pub enum Method {
     Preload,
     /// The guest waits until all that is cached has been copied. FirepanIF, section 3.2: Firepan.
     StopCopy,
-    /// The guest is served at once, from the origin. Clean blocks follow in the background; what the guest writes meanwhile
+    /// As [`Method::None`], and the clean blocks follow in the background from the source; what the guest writes meanwhile
     /// is filtered out. FirepanIF, section 3.3.
     InvalidationFilter,
     /// Dirty blocks are fetched when they are needed. CloudCache, section 4.2, "on-demand migration".
